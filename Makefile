@@ -1,0 +1,67 @@
+# Two commands on a fresh machine do everything: `make demo` and `make test`.
+#
+#   PYTHON           the interpreter that the environment is made from (3.11 or newer)
+#   TORCH_INDEX_URL  package index for a CPU build of torch (see pytorch.org); empty = the default build
+#   PYTEST_ARGS      passed to pytest:  make test PYTEST_ARGS="tests/device_sdk -x"
+#   BENCH            which measurements `make bench` runs (default: all);  BENCH_ARGS: e.g. --quick
+
+PYTHON ?= python3
+TORCH_INDEX_URL ?=
+PYTEST_ARGS ?=
+BENCH ?=
+BENCH_ARGS ?=
+
+VENV := .venv
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help demo test test-android lint format bench
+
+help:
+	@echo "make demo          package a small network and adapt it to three simulated devices (about 3 minutes)"
+	@echo "make test          the quick tests; PYTEST_ARGS passes through"
+	@echo "make test-android  the Kotlin tests"
+	@echo "make lint          ruff, mypy, import arrows"
+	@echo "make format        let ruff format and fix"
+	@echo "make bench         all measurements, or BENCH=road; BENCH_ARGS=--quick"
+
+demo: $(INSTALLED)
+	$(VENV)/bin/pathweave demo
+
+test: $(INSTALLED)
+	$(VENV)/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+
+test-android:
+	@echo "skipped: there is no Kotlin code yet (android_demo/README.md)"
+
+lint: $(INSTALLED)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+format: $(INSTALLED)
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(INSTALLED)
+	@set -e; names="$(BENCH)"; \
+	test -n "$$names" || names=$$($(VENV)/bin/pathweave bench list | cut -d' ' -f1); \
+	for name in $$names; do $(VENV)/bin/pathweave bench $$name $(BENCH_ARGS); done; \
+	$(VENV)/bin/pathweave bench report
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Pathweave needs Python 3.11 or newer; '$(PYTHON)' is" \
+			"$$($(PYTHON) --version 2>/dev/null || echo not there). Try: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+ifeq ($(TORCH_INDEX_URL),)
+	@echo "Making $(VENV). torch's default build is downloaded: about 3 GB, 6 GB once installed."
+	@echo "A CPU build is about 200 MB: set TORCH_INDEX_URL to its index (see pytorch.org)."
+else
+	@echo "Making $(VENV). torch is downloaded from TORCH_INDEX_URL (a CPU build: about 200 MB), the rest is about 150 MB."
+endif
+	$(PYTHON) -m venv $(VENV)
+ifneq ($(TORCH_INDEX_URL),)
+	$(VENV)/bin/python -m pip install torch torchvision --index-url "$(TORCH_INDEX_URL)"
+endif
+	$(VENV)/bin/python -m pip install --editable '.[dev]'
+	@touch $@

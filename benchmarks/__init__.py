@@ -1,0 +1,1 @@
+"""The measurements: one file per table or figure that the project claims."""

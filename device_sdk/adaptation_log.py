@@ -1,0 +1,127 @@
+"""The adaptation log: every decision about the plan as one JSON line, with no private data in it.
+
+The schema stands in docs/adaptation_log.md and is generated from these types.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from device_sdk.errors import UsageError
+
+SCHEMA_VERSION = 1
+
+_log = logging.getLogger(__name__)
+
+
+class Opened(msgspec.Struct, frozen=True, tag="opened", tag_field="event"):
+    """A bundle was opened; ``subnet`` is what it starts with."""
+
+    subnet: str
+    restored: bool
+
+
+class Profiled(msgspec.Struct, frozen=True, tag="profiled", tag_field="event"):
+    """All blocks were measured."""
+
+    original_ms: float
+    scale: float
+    offset_ms: float
+    median_error: float
+
+
+class Adapted(msgspec.Struct, frozen=True, tag="adapted", tag_field="event"):
+    """A search ended and its subnet is in use."""
+
+    budget_latency_ms: float | None
+    budget_memory_mb: float | None
+    subnet: str
+    predicted_ms: float
+    measured_ms: float
+    predicted_peak_bytes: int
+    accuracy_search: float
+    accuracy_holdout: float | None
+    samples: int
+    subnets_evaluated: int
+    seconds: float
+    stopped: str
+
+
+class Infeasible(msgspec.Struct, frozen=True, tag="infeasible", tag_field="event"):
+    """No subnet fits the budget; the plan in use stays."""
+
+    budget_latency_ms: float | None
+    budget_memory_mb: float | None
+    nearest: str
+    nearest_latency_ms: float
+
+
+Event = Opened | Profiled | Adapted | Infeasible
+
+
+class LogLine(msgspec.Struct, frozen=True):
+    """One line: when, for which bundle (sha256 of its manifest), with which runtime, and what."""
+
+    schema: int
+    time: str
+    bundle: str
+    runtime: str
+    event: Event
+
+
+class AdaptationLog:
+    """Appends lines to a file. A log that cannot be written is reported once and never stops inference."""
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        bundle: str,
+        runtime: str,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.path = path
+        self._bundle = bundle
+        self._runtime = runtime
+        self._now = now
+        self._complained = False
+
+    def write(self, event: Event) -> None:
+        """Append one event."""
+        line = LogLine(
+            schema=SCHEMA_VERSION,
+            time=self._now().isoformat(timespec="milliseconds"),
+            bundle=self._bundle,
+            runtime=self._runtime,
+            event=event,
+        )
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
+                file.write(msgspec.json.encode(line) + b"\n")
+        except OSError as error:
+            if not self._complained:
+                _log.warning("the adaptation log %s cannot be written: %s", self.path, error.strerror)
+            self._complained = True
+
+
+def read_log(path: Path) -> Iterator[LogLine]:
+    """The lines of a log; a last line that a crash cut short is left out.
+
+    Raises:
+        UsageError: there is no such log, or a line breaks the schema.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            yield msgspec.json.decode(line, type=LogLine)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"line {number} of {path} breaks the schema: {error}") from error

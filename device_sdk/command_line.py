@@ -1,0 +1,154 @@
+"""What every subcommand shares: --json, its one result on stdout, progress and logs on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import TextIO, TypeVar
+
+import click
+
+from device_sdk.progress import Progress, Task, TerminalProgress
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+_results: ContextVar[TextIO | None] = ContextVar("results", default=None)
+
+
+def json_option(command: Command) -> Command:
+    """Give a command the flag ``--json``, which arrives as ``as_json``."""
+    purpose = "Print one JSON object on standard output, everything else on standard error."
+    return click.option("--json", "as_json", is_flag=True, help=purpose)(command)
+
+
+def emit(result: Mapping[str, object], *, as_json: bool, text: Callable[[], None] | str) -> None:
+    """Print a command's result: one line of JSON, or ``text`` (called, if it prints by itself) for a person.
+
+    Raises:
+        TypeError: ``result`` holds something that has no place in JSON.
+    """
+    if as_json:
+        click.echo(to_json(result), file=_results.get())
+    elif callable(text):
+        text()
+    else:
+        click.echo(text)
+
+
+@contextlib.contextmanager
+def only_results_on_stdout() -> Iterator[None]:
+    """While open, what libraries print goes to standard error; only `emit` reaches standard output."""
+    token = _results.set(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _results.reset(token)
+
+
+def to_json(value: object, *, indent: int | None = None) -> str:
+    """``value`` as JSON that every parser reads.
+
+    Numpy values become lists and numbers, paths become strings; a number that is not finite becomes null.
+
+    Raises:
+        TypeError: ``value`` holds something that has no place in JSON.
+    """
+    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
+
+
+def _plain(value: object) -> object:
+    if hasattr(value, "tolist"):  # numpy arrays and scalars, without importing numpy
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def log_to_stderr(*, verbose: bool) -> None:
+    """Send the log to standard error: warnings, and with ``verbose`` everything from INFO on."""
+    level = logging.INFO if verbose else logging.WARNING
+    logging.basicConfig(
+        stream=sys.stderr, level=level, format="%(levelname)s %(name)s: %(message)s", force=True
+    )
+
+
+def progress(as_json: bool = False) -> Progress:
+    """Bars for a person at a terminal; now and then a line for a program, a log file or CI."""
+    if sys.stderr.isatty() and not as_json and not os.environ.get("CI"):
+        return TerminalProgress()
+    return LineProgress()
+
+
+def _write_to_stderr(line: str) -> None:
+    click.echo(line, err=True)
+
+
+class LineProgress:
+    """One line per task and ``interval_s``; a task that is done sooner prints nothing."""
+
+    def __init__(
+        self,
+        *,
+        interval_s: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
+        write: Callable[[str], None] = _write_to_stderr,
+    ) -> None:
+        self._interval_s = interval_s
+        self._clock = clock
+        self._write = write
+
+    @contextlib.contextmanager
+    def task(self, name: str, total: float) -> Iterator[Task]:
+        """Start a task of ``total`` units."""
+        yield _LineTask(name, total, interval_s=self._interval_s, clock=self._clock, write=self._write)
+
+
+class _LineTask:
+    def __init__(
+        self,
+        name: str,
+        total: float,
+        *,
+        interval_s: float,
+        clock: Callable[[], float],
+        write: Callable[[str], None],
+    ) -> None:
+        self._name, self._total, self._done, self._remark = name, total, 0.0, ""
+        self._interval_s, self._clock, self._write = interval_s, clock, write
+        self._started_s = self._written_s = clock()
+
+    def note(self, text: str) -> None:
+        self._remark = f" ({text})"
+
+    def advance(self, amount: float = 1.0) -> None:
+        self._done += amount
+        now_s = self._clock()
+        if now_s - self._written_s >= self._interval_s:
+            self._written_s = now_s
+            self._write(self._line(now_s - self._started_s))
+
+    def _line(self, elapsed_s: float) -> str:
+        if not 0 < self._done <= self._total:
+            return f"{self._name}: {_clock_time(elapsed_s)}{self._remark}"
+        share = self._done / self._total
+        left = _clock_time(elapsed_s * (1 - share) / share)
+        return f"{self._name}: {share:.0%} after {_clock_time(elapsed_s)}, {left} left{self._remark}"
+
+
+def _clock_time(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02d} min"

@@ -1,0 +1,95 @@
+"""The one cost model: what a path costs, and what a device can afford.
+
+Latency is additive over edges and then calibrated on whole subnets, since a composed graph saves what separate
+blocks pay (AdaptiveNet §5.1 has the plain sum). Memory is what all blocks of the path keep resident plus the
+largest working set of one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from device_sdk.errors import BudgetError
+from device_sdk.graph import Edge, Subnet
+
+MB = 1_000_000  # bytes
+
+
+class EdgeCost(msgspec.Struct, frozen=True):
+    """What one block in one rendition costs by itself, measured on this device at batch 1."""
+
+    latency_ms: float
+    p95_latency_ms: float
+    resident_bytes: int
+    working_bytes: int
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a plan costs per sample. ``None`` is unknown, never zero."""
+
+    latency_ms: float
+    peak_bytes: int
+    energy_mj: float | None = None
+    bytes_sent: int = 0
+    accuracy: float | None = None
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What a plan may cost. At least one limit is set.
+
+    Raises:
+        BudgetError: nothing is limited, or a limit is zero, negative or not a number.
+    """
+
+    latency_ms: float | None = None
+    memory_mb: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.latency_ms is None and self.memory_mb is None:
+            raise BudgetError("the budget limits nothing", hint="set latency_ms, memory_mb or both")
+        for name in ("latency_ms", "memory_mb"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise BudgetError(f"the budget's {name} is {limit:g}; it must be above zero")
+
+    def fits(self, cost: Cost) -> bool:
+        """Whether ``cost`` stays within every limit."""
+        return self.fits_latency(cost.latency_ms) and self.fits_memory(cost.peak_bytes)
+
+    def fits_latency(self, latency_ms: float) -> bool:
+        """Whether ``latency_ms`` stays within the latency limit."""
+        return self.latency_ms is None or latency_ms <= self.latency_ms
+
+    def fits_memory(self, peak_bytes: int) -> bool:
+        """Whether ``peak_bytes`` stays within the memory limit."""
+        return self.memory_mb is None or peak_bytes <= self.memory_mb * MB
+
+
+class CostModel(msgspec.Struct, frozen=True):
+    """Predicts the cost of any subnet from the costs of its edges.
+
+    ``latency_ms(subnet) = offset_ms + scale · Σ edge latency``; scale and offset are fitted on whole subnets.
+    """
+
+    edge_costs: Mapping[Edge, EdgeCost]
+    scale: float = 1.0
+    offset_ms: float = 0.0
+
+    def latency_ms(self, subnet: Subnet) -> float:
+        """Predicted median latency at batch 1."""
+        return self.offset_ms + sum(self.edge_latency_ms(edge) for edge in subnet.edges)
+
+    def edge_latency_ms(self, edge: Edge) -> float:
+        """The share of one edge in a composed subnet."""
+        return self.scale * self.edge_costs[edge].latency_ms
+
+    def peak_bytes(self, subnet: Subnet) -> int:
+        """Predicted peak memory beyond the bare runtime."""
+        costs = [self.edge_costs[edge] for edge in subnet.edges]
+        return sum(cost.resident_bytes for cost in costs) + max(cost.working_bytes for cost in costs)
+
+    def cost(self, subnet: Subnet) -> Cost:
+        """Predicted cost of a subnet that answers every sample by itself."""
+        return Cost(latency_ms=self.latency_ms(subnet), peak_bytes=self.peak_bytes(subnet))

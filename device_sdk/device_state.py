@@ -1,0 +1,83 @@
+"""What a device remembers of a bundle between runs: that it passed the self-test, its profiles, the plan in use."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from device_sdk.atomic import write_atomically
+from device_sdk.bundle import Bundle
+from device_sdk.graph import Plan
+from device_sdk.memory import device_identity
+from device_sdk.profiling import Profile
+from device_sdk.runtimes.port import Runtime
+
+Stored = TypeVar("Stored")
+
+
+def default_state_folder() -> Path:
+    """``$PATHWEAVE_STATE``, else ``pathweave`` in the user's folder for state (XDG base directories)."""
+    own = os.environ.get("PATHWEAVE_STATE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pathweave"
+
+
+class DeviceState:
+    """One folder per bundle, named by its digest; each thing in it is one atomic file.
+
+    What cannot be read counts as not there: everything here can be measured or found again.
+    """
+
+    def __init__(self, folder: Path, bundle: Bundle, runtime: Runtime) -> None:
+        self.folder = folder / f"{bundle.manifest.name}-{bundle.digest[:16]}"
+        self._bundle = bundle
+        self._runtime = runtime
+        key = f"{device_identity()}|{runtime.identity}"
+        self._key = hashlib.sha256(key.encode()).hexdigest()[:16]
+
+    @property
+    def log_path(self) -> Path:
+        """Where adaptation events go."""
+        return self.folder / "adaptation.jsonl"
+
+    def self_test_passed(self) -> bool:
+        """Whether the bundle passed its self-test with this runtime on this device."""
+        return self._path("self-test").exists()
+
+    def remember_self_test(self) -> None:
+        """The bundle passed its self-test."""
+        write_atomically(self._path("self-test"), b"{}\n")
+
+    def load_profile(self) -> Profile | None:
+        """The profile for this bundle, device and runtime, if there is one."""
+        profile = self._load("profile", Profile)
+        return profile if profile is not None and profile.valid_for(self._bundle, self._runtime) else None
+
+    def save_profile(self, profile: Profile) -> None:
+        """Keep a profile."""
+        self._save("profile", profile)
+
+    def load_plan(self) -> Plan | None:
+        """The plan that the last adaptation chose, if there is one."""
+        return self._load("plan", Plan)
+
+    def save_plan(self, plan: Plan) -> None:
+        """Keep the plan in use."""
+        self._save("plan", plan)
+
+    def _path(self, what: str) -> Path:
+        return self.folder / f"{what}-{self._key}.json"
+
+    def _save(self, what: str, value: object) -> None:
+        write_atomically(self._path(what), msgspec.json.encode(value) + b"\n")
+
+    def _load(self, what: str, kind: type[Stored]) -> Stored | None:
+        try:
+            return msgspec.json.decode(self._path(what).read_bytes(), type=kind)
+        except (OSError, msgspec.DecodeError):
+            return None

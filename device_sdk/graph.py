@@ -1,0 +1,271 @@
+"""The one graph: cut points, blocks and their renditions, exits, subnets and plans.
+
+A pretrained model is cut where few tensors are live. Cut points are numbered 0 (input) to N (output); a
+block maps the tensors at its start to those at its end; a subnet is a path 0 → N that names, edge by edge,
+a block and the rendition in which it runs. These types are the ones that the manifest stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Literal
+
+import msgspec
+
+from device_sdk.errors import ManifestError, UsageError
+
+BlockKind = Literal["original", "merged", "shrunk"]
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """One tensor at a cut point. ``shape`` leaves the batch axis out.
+
+    ``low`` and ``high`` bound most of its values on real data; seeded golden inputs are drawn between them.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    low: float = 0.0
+    high: float = 1.0
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one sample."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sample."""
+        return self.size * _ITEM_BYTES[self.dtype]
+
+
+_ITEM_BYTES = {"float32": 4, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
+
+
+class CutPoint(msgspec.Struct, frozen=True):
+    """A position where the model can be cut. No block may jump over a ``mandatory`` one."""
+
+    index: int
+    tensors: tuple[TensorSpec, ...]
+    mandatory: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are live here for one sample."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+
+class Golden(msgspec.Struct, frozen=True):
+    """What a rendition must answer to the seeded golden input of its start (docs/bundle_format.md).
+
+    ``samples[t]`` are evenly spaced elements of output tensor t, flattened; ``tolerance`` is absolute.
+    """
+
+    samples: tuple[tuple[float, ...], ...]
+    tolerance: float
+
+
+class Rendition(msgspec.Struct, frozen=True):
+    """One executable form of a block. ``shared`` lists initializer-only blobs that it needs besides its own."""
+
+    name: str
+    runtime: str
+    blob: str
+    size_bytes: int
+    golden: Golden
+    shared: tuple[str, ...] = ()
+    opset: int | None = None
+    entry_point: str | None = None
+
+
+class Block(msgspec.Struct, frozen=True):
+    """An edge of the supernet from cut point ``start`` to cut point ``end``."""
+
+    id: str
+    start: int
+    end: int
+    kind: BlockKind
+    parameters: int
+    macs: int
+    renditions: tuple[Rendition, ...]
+    distillation_error: float | None = None
+    copied_from: str | None = None
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """A branch that answers early from cut point ``position``."""
+
+    id: str
+    position: int
+    branch: str
+    parameters: int
+    macs: int
+    renditions: tuple[Rendition, ...]
+    accuracy: float | None = None
+    weight_group: str | None = None
+
+
+class Edge(msgspec.Struct, frozen=True, order=True):
+    """One step of a subnet: a block id and the name of one of its renditions."""
+
+    block: str
+    rendition: str = "fp32"
+
+    def __str__(self) -> str:
+        return self.block if self.rendition == "fp32" else f"{self.block}@{self.rendition}"
+
+
+class Subnet(msgspec.Struct, frozen=True, order=True):
+    """A path 0 → N, written as explicit block ids."""
+
+    edges: tuple[Edge, ...]
+
+    def __str__(self) -> str:
+        return " ".join(str(edge) for edge in self.edges)
+
+    @property
+    def block_ids(self) -> tuple[str, ...]:
+        """The ids of its blocks, in order."""
+        return tuple(edge.block for edge in self.edges)
+
+
+class ExitChoice(msgspec.Struct, frozen=True):
+    """An exit that a plan uses: it answers when the confidence reaches ``threshold``."""
+
+    exit: str
+    threshold: float
+    rendition: str = "fp32"
+
+
+class Split(msgspec.Struct, frozen=True):
+    """The path goes on at the server from cut point ``position``; its tensors travel in ``bits`` bits."""
+
+    position: int
+    bits: int = 8
+
+
+class Escalation(msgspec.Struct, frozen=True):
+    """Samples whose confidence stays below ``threshold`` are answered by the server's model."""
+
+    threshold: float
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """What a device runs: a subnet, the exits it may take, and who answers hard samples."""
+
+    subnet: Subnet
+    exits: tuple[ExitChoice, ...] = ()
+    split: Split | None = None
+    escalation: Escalation | None = None
+
+
+class Supernet:
+    """The directed acyclic graph whose edges are the renditions of all blocks.
+
+    Raises:
+        ManifestError: the parts do not make a graph on which an original path 0 → N exists.
+    """
+
+    def __init__(
+        self, cut_points: Iterable[CutPoint], blocks: Iterable[Block], exits: Iterable[Exit] = ()
+    ) -> None:
+        self.cut_points = tuple(cut_points)
+        self.blocks = tuple(blocks)
+        self.exits = tuple(exits)
+        self._blocks_by_id = {block.id: block for block in self.blocks}
+        self._check()
+
+    def _check(self) -> None:
+        if [cut.index for cut in self.cut_points] != list(range(len(self.cut_points))):
+            raise ManifestError("cut points are not numbered 0 to N without gaps")
+        if self.output_index < 1:
+            raise ManifestError("there is no cut point besides the input")
+        if len(self._blocks_by_id) != len(self.blocks):
+            raise ManifestError("two blocks have the same id")
+        for block in self.blocks:
+            self._check_block(block)
+        for exit_ in self.exits:
+            if not 0 < exit_.position < self.output_index:
+                raise ManifestError(f"exit {exit_.id} is at cut point {exit_.position}, which does not exist")
+        starts = sorted(block.start for block in self.blocks if block.kind == "original")
+        if starts != list(range(self.output_index)):
+            raise ManifestError("the original blocks do not make one path from the input to the output")
+
+    def _check_block(self, block: Block) -> None:
+        if not 0 <= block.start < block.end <= self.output_index:
+            raise ManifestError(f"block {block.id} runs from {block.start} to {block.end}")
+        if (block.end - block.start > 1) != (block.kind == "merged"):
+            raise ManifestError(
+                f"block {block.id} is {block.kind}, but runs from {block.start} to {block.end}"
+            )
+        if not block.renditions:
+            raise ManifestError(f"block {block.id} has no rendition")
+        if len({rendition.name for rendition in block.renditions}) != len(block.renditions):
+            raise ManifestError(f"block {block.id} has two renditions of one name")
+        jumped = [cut.index for cut in self.cut_points[block.start + 1 : block.end] if cut.mandatory]
+        if jumped:
+            raise ManifestError(f"block {block.id} jumps over the mandatory cut point {jumped[0]}")
+
+    @property
+    def output_index(self) -> int:
+        """N, the index of the last cut point."""
+        return len(self.cut_points) - 1
+
+    @cached_property
+    def _originals(self) -> dict[int, Block]:
+        return {block.start: block for block in self.blocks if block.kind == "original"}
+
+    @cached_property
+    def edges_from(self) -> tuple[tuple[tuple[Edge, int], ...], ...]:
+        """For each cut point, the edges that leave it and the cut point that each reaches."""
+        leaving: list[list[tuple[Edge, int]]] = [[] for _ in self.cut_points]
+        for block in self.blocks:
+            for rendition in block.renditions:
+                leaving[block.start].append((Edge(block.id, rendition.name), block.end))
+        return tuple(tuple(edges) for edges in leaving)
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """All edges, by start."""
+        return tuple(edge for leaving in self.edges_from for edge, _ in leaving)
+
+    def block(self, block_id: str) -> Block:
+        """The block of this id, or UsageError."""
+        try:
+            return self._blocks_by_id[block_id]
+        except KeyError:
+            raise UsageError(f"there is no block {block_id}") from None
+
+    def rendition(self, edge: Edge) -> Rendition:
+        """The rendition that ``edge`` names, or UsageError."""
+        for rendition in self.block(edge.block).renditions:
+            if rendition.name == edge.rendition:
+                return rendition
+        raise UsageError(f"block {edge.block} has no rendition {edge.rendition}")
+
+    @cached_property
+    def original(self) -> Subnet:
+        """The path of the original blocks in their first rendition: the developer's own model."""
+        chain = (self._originals[index] for index in range(self.output_index))
+        return Subnet(tuple(Edge(block.id, block.renditions[0].name) for block in chain))
+
+    def check(self, subnet: Subnet) -> None:
+        """Raise UsageError unless ``subnet`` is a path from the input to the output."""
+        position = 0
+        for edge, block in self.walk(subnet):
+            if block.start != position:
+                raise UsageError(f"block {edge.block} starts at cut point {block.start}, not at {position}")
+            position = block.end
+        if position != self.output_index:
+            raise UsageError(f"the path ends at cut point {position}, not at the output")
+
+    def walk(self, subnet: Subnet) -> Iterator[tuple[Edge, Block]]:
+        """The edges of ``subnet`` with their blocks, in order."""
+        for edge in subnet.edges:
+            self.rendition(edge)
+            yield edge, self.block(edge.block)

@@ -1,0 +1,179 @@
+"""Where labelled images come from: a folder per class, a zip of that, or scikit-learn's digits.
+
+Images are decoded in memory, never extracted, and bounded in size before they are decoded. A new kind of
+source is one function that returns a ``Source`` and one line in ``open_source``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import zipfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.errors import DataError, PathweaveError
+from device_sdk.extras import require
+
+# By the last decimal digit of the hash.
+PARTS = ("search", "calibration", *("report",) * 8)
+DIGITS_PARTS = ("search", "search", "calibration", "report", "report", *("train",) * 5)
+
+MAX_IMAGE_PIXELS = 50_000_000  # a file that decodes to more is refused
+MAX_IMAGE_FILE_BYTES = 256_000_000
+_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
+_GREY_MODES = frozenset({"1", "L", "LA"})
+_DEEP_MODES = ("I", "F")  # Pillow would clip them to 8 bits without a word
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where images come from.
+
+    ``names`` are "class/name.png"; ``read`` turns one into uint8 [height, width, channels]; ``parts`` names
+    the part of an image by the last decimal digit of its name's hash.
+    """
+
+    location: str
+    names: tuple[str, ...]
+    read: Callable[[str], Pixels]
+    parts: tuple[str, ...] = PARTS
+
+
+@contextlib.contextmanager
+def open_source(location: str) -> Iterator[Source]:
+    """Open a folder, a zip file or ``digits``; a zip stays open until the context is left.
+
+    Raises:
+        DataError: there is nothing, the file is not a zip, or images lie deeper than in class folders.
+        MissingExtraError: ``digits`` without scikit-learn.
+    """
+    if location == "digits":
+        yield _digits()
+    elif os.path.isdir(location):
+        yield _folder(Path(location))
+    elif os.path.exists(location):
+        with _open_zip(location) as archive:
+            yield _zip(archive, location)
+    else:
+        raise DataError(f"there is no data at {location}", hint="give a folder, a .zip file or digits")
+
+
+def read_image(path: Path, *, channels: int) -> Pixels:
+    """One image file as uint8 [height, width, channels], 1 (grey) or 3 (RGB).
+
+    Raises:
+        DataError: missing, not an image, too large, or a colour image where a grey one is wanted.
+    """
+    pixels = _decode(lambda: path.open("rb"), where=str(path))
+    if pixels.shape[2] == channels:
+        return pixels
+    if channels != 3:
+        raise DataError(f"{path} is a colour image; the model takes {channels} channel")
+    return np.repeat(pixels, 3, axis=2)
+
+
+def _folder(root: Path) -> Source:
+    files = (
+        Path(folder, name).relative_to(root).as_posix()
+        for folder, _, names in os.walk(root)
+        for name in names
+    )
+    paths = _paths_by_name(files, location=str(root))
+
+    def read(name: str) -> Pixels:
+        path = root / paths[name]
+        return _decode(lambda: path.open("rb"), where=str(path))
+
+    return Source(str(root), tuple(paths), read)
+
+
+def _open_zip(location: str) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(location)
+    except Exception as error:  # damaged archives raise many kinds
+        raise DataError(f"{location} is not a readable zip file: {error}") from error
+
+
+def _zip(archive: zipfile.ZipFile, location: str) -> Source:
+    paths = _paths_by_name(archive.namelist(), location=location)
+
+    def read(name: str) -> Pixels:
+        return _decode(lambda: archive.open(paths[name]), where=f"{location}: {paths[name]}")
+
+    return Source(location, tuple(paths), read)
+
+
+def _digits() -> Source:
+    bunch = require("sklearn.datasets", extra="packager").load_digits()
+    images = bunch.images.astype(np.uint8)[..., np.newaxis]  # [1797, 8, 8, 1]
+    positions = {f"{label}/{position:04d}.png": position for position, label in enumerate(bunch.target)}
+    return Source("digits", tuple(positions), lambda name: images[positions[name]], DIGITS_PARTS)
+
+
+def _paths_by_name(paths: Iterable[str], *, location: str) -> dict[str, str]:
+    """Image names "class/name.png" -> where they lie. Folders that wrap all classes are left out."""
+    pieces = {path: path.split("/") for path in paths if "/" in path and _is_image(PurePosixPath(path))}
+    while pieces and all(len(piece) > 2 for piece in pieces.values()) and _one_top(pieces.values()):
+        pieces = {path: piece[1:] for path, piece in pieces.items()}
+    for path, piece in pieces.items():
+        if len(piece) != 2:
+            raise DataError(
+                f"{location}: {path} does not lie directly in a class folder",
+                hint="point at the folder that holds one folder per class",
+            )
+    return {"/".join(piece): path for path, piece in pieces.items()}
+
+
+def _one_top(pieces: Iterable[list[str]]) -> bool:
+    return len({piece[0] for piece in pieces}) == 1
+
+
+def _is_image(path: PurePosixPath) -> bool:
+    hidden = any(piece.startswith(".") or piece == "__MACOSX" for piece in path.parts)
+    return path.suffix.lower() in _SUFFIXES and not hidden
+
+
+def _decode(open_file: Callable[[], IO[bytes]], *, where: str) -> Pixels:
+    """Uint8 [height, width, 1] for grey images, [height, width, 3] for all others."""
+    from PIL import Image
+
+    try:
+        with open_file() as file:
+            data = file.read(MAX_IMAGE_FILE_BYTES + 1)
+        _check_bytes(len(data), where=where)
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            _check_pixels(image.size, image.mode, where=where)
+            wanted = "L" if image.mode in _GREY_MODES else "RGB"
+            pixels = np.asarray(image if image.mode == wanted else image.convert(wanted))
+    except PathweaveError:
+        raise
+    except Exception as error:  # decoders and archives raise many kinds on damaged bytes
+        reason = "unknown format" if isinstance(error, Image.UnidentifiedImageError) else error
+        raise DataError(f"{where} is not a readable image: {reason}", hint="replace or delete it") from error
+    return pixels if pixels.ndim == 3 else pixels[..., np.newaxis]
+
+
+def _check_bytes(count: int, *, where: str) -> None:
+    if count > MAX_IMAGE_FILE_BYTES:
+        raise DataError(f"{where} is larger than {MAX_IMAGE_FILE_BYTES} bytes")
+
+
+def _check_pixels(size: tuple[int, int], mode: str, *, where: str) -> None:
+    if size[0] * size[1] > MAX_IMAGE_PIXELS:
+        raise DataError(
+            f"{where} decodes to {size[0]}×{size[1]} pixels; at most {MAX_IMAGE_PIXELS} are accepted"
+        )
+    if mode.startswith(_DEEP_MODES):
+        raise DataError(
+            f"{where} has more than 8 bits per channel (mode {mode})", hint="convert it to 8 bits per channel"
+        )

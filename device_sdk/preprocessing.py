@@ -1,0 +1,148 @@
+"""From raw pixels to what a model takes: the same bits one by one or in a batch, on every device.
+
+Shape legend: height h, width w, channels c, images n. Raw images are uint8, channels last, as decoders give
+them; prepared tensors are float32, channels first.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.errors import InputError
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+MAX_SIDE = 16_384  # pixels; a manifest cannot ask for more
+_MODES = {1: "L", 3: "RGB"}  # channels -> Pillow's mode
+
+
+class Preprocessing(msgspec.Struct, frozen=True):
+    """How a model wants its pixels: ``prepared = (pixel * scale - mean) / std`` per channel, in float32.
+
+    Every step is rounded to float32. ``resize`` (height, width): images of another size are resized, bilinear
+    with Pillow's antialiasing; without it they are refused.
+
+    Raises:
+        ValueError: values that prepare nothing (msgspec turns it into a validation error when decoding).
+    """
+
+    scale: float
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    resize: tuple[int, int] | None = None
+    channels: int = 3
+
+    def __post_init__(self) -> None:
+        if not len(self.mean) == len(self.std) == self.channels > 0:
+            raise ValueError(
+                f"{self.channels} channels need as many means and deviations,"
+                f" not {len(self.mean)} and {len(self.std)}"
+            )
+        if not all(math.isfinite(value) for value in (self.scale, *self.mean, *self.std)):
+            raise ValueError("scale, mean and std must be finite")
+        if not all(value > 0 for value in self.std):
+            raise ValueError("every std must be above zero")
+        if self.resize is not None:
+            if not all(1 <= side <= MAX_SIDE for side in self.resize):
+                raise ValueError(f"resize must lie between 1 and {MAX_SIDE} pixels")
+            if self.channels not in _MODES:
+                raise ValueError("resize works with 1 or 3 channels")
+
+
+def prepare(
+    images: npt.NDArray[np.uint8] | Image.Image,
+    preprocessing: Preprocessing,
+    *,
+    input_shape: tuple[int, int, int],
+) -> npt.NDArray[np.float32]:
+    """Prepare one image or a batch for a model that takes ``input_shape`` [c, h, w].
+
+    ``images``: uint8 [h, w, c], grey [h, w], a batch [n, h, w, c], or a Pillow image.
+
+    Returns: float32 [n, c, h, w], C-contiguous; n is 1 for one image.
+
+    Raises:
+        InputError: another rank, type, channel count or size than expected; says which and what came.
+    """
+    batch = _as_batch(images, channels=preprocessing.channels)  # [n, h, w, c]
+    if preprocessing.resize is not None and batch.shape[1:3] != preprocessing.resize:
+        batch = np.stack([resize_image(image, preprocessing.resize) for image in batch])
+    channels_first = batch.transpose(0, 3, 1, 2)  # [n, c, h, w]
+    if channels_first.shape[1:] != input_shape:
+        raise InputError(
+            f"expected images of height, width, channels {_last(input_shape)}, got {batch.shape[1:]}",
+            hint="resize them to the model's input",
+        )
+    prepared = np.empty(channels_first.shape, dtype=np.float32)
+    np.multiply(channels_first, np.float32(preprocessing.scale), out=prepared)
+    prepared -= _per_channel(preprocessing.mean)
+    prepared /= _per_channel(preprocessing.std)
+    return prepared
+
+
+def resize_image(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+    """Resize uint8 [h, w, c] with 1 or 3 channels to ``size`` (height, width), bilinear with antialiasing."""
+    from PIL import Image
+
+    if image.shape[:2] == size:
+        return image
+    pixels = image[..., 0] if image.shape[2] == 1 else image
+    resized = Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(resized).reshape(*size, image.shape[2])
+
+
+def _as_batch(images: npt.NDArray[np.uint8] | Image.Image, *, channels: int) -> npt.NDArray[np.uint8]:
+    """Uint8 [n, h, w, c] with the expected channels and at least one pixel, or an InputError."""
+    pixels = images if isinstance(images, np.ndarray) else _from_pillow(images, channels=channels)
+    if pixels.dtype != np.uint8:
+        raise InputError(
+            f"expected pixels of type uint8, got {pixels.dtype}",
+            hint="pass raw pixels 0 to 255; prepared tensors go to model.infer",
+        )
+    if pixels.ndim == 2:
+        pixels = pixels[..., np.newaxis]
+    if pixels.ndim == 3:
+        pixels = pixels[np.newaxis]
+    if pixels.ndim != 4 or pixels.size == 0:
+        raise InputError(
+            f"expected an image [h, w, {channels}] or a batch [n, h, w, {channels}],"
+            f" got shape {_shape(images)}"
+        )
+    if pixels.shape[3] != channels:
+        raise InputError(
+            f"expected {channels} channels last, got shape {_shape(images)}",
+            hint="grey images are [h, w] or [n, h, w, 1], colour images [h, w, 3] or [n, h, w, 3]",
+        )
+    return pixels
+
+
+def _shape(images: npt.NDArray[np.uint8] | Image.Image) -> tuple[int, ...]:
+    """The shape as the caller passed it, for messages."""
+    return images.shape if isinstance(images, np.ndarray) else (images.height, images.width)
+
+
+def _from_pillow(image: Image.Image, *, channels: int) -> npt.NDArray[np.uint8]:
+    from PIL import Image
+
+    if not isinstance(image, Image.Image):
+        raise InputError(f"expected a numpy array or a Pillow image, got {type(image).__name__}")
+    if channels not in _MODES:
+        raise InputError(
+            f"expected an array with {channels} channels, got a Pillow image of mode {image.mode}"
+        )
+    return np.asarray(image.convert(_MODES[channels]))
+
+
+def _per_channel(values: tuple[float, ...]) -> npt.NDArray[np.float32]:
+    return np.array(values, dtype=np.float32).reshape(-1, 1, 1)
+
+
+def _last(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    channels, height, width = shape
+    return height, width, channels

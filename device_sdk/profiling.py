@@ -1,0 +1,193 @@
+"""Profiling: what every block costs on this device, calibrated so that whole subnets are predicted well.
+
+AdaptiveNet §5.1 sums block latencies. A composed subnet is faster than that sum, since the runtime optimises across
+block boundaries, so a line through a few measured whole subnets turns sums into predictions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import msgspec
+import numpy as np
+
+from device_sdk.bundle import Bundle
+from device_sdk.cost import CostModel, EdgeCost
+from device_sdk.graph import Edge, Subnet, Supernet
+from device_sdk.memory import device_identity, peak_during
+from device_sdk.paths import k_cheapest, sample_uniformly
+from device_sdk.progress import Progress
+from device_sdk.random_source import SplitMix64
+from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.self_test import golden_inputs
+from device_sdk.timing import Latency, measure_interleaved
+
+_ROUNDS = 60
+_WARMUP = 5
+_FITTED_SUBNETS = 10
+
+
+class MeasuredSubnet(msgspec.Struct, frozen=True):
+    """A whole subnet that was measured: Σ of its block latencies, and its own latency, at batch 1."""
+
+    subnet: Subnet
+    blocks_ms: float
+    measured_ms: float
+
+
+class MeasuredEdge(msgspec.Struct, frozen=True):
+    """One edge and what it costs alone."""
+
+    edge: Edge
+    cost: EdgeCost
+
+
+class Profile(msgspec.Struct, frozen=True):
+    """What one bundle costs on one device with one runtime. Valid for equal ``bundle``, ``device`` and ``runtime``."""
+
+    bundle: str
+    device: str
+    runtime: str
+    batch: int
+    created: str
+    edges: tuple[MeasuredEdge, ...]
+    scale: float
+    offset_ms: float
+    fitted: tuple[MeasuredSubnet, ...]
+    original_ms: float
+
+    def cost_model(self) -> CostModel:
+        """Predicts subnets from this profile."""
+        costs = {measured.edge: measured.cost for measured in self.edges}
+        return CostModel(costs, scale=self.scale, offset_ms=self.offset_ms)
+
+    def valid_for(self, bundle: Bundle, runtime: Runtime) -> bool:
+        """Whether it was measured for just this."""
+        return (self.bundle, self.device, self.runtime) == (
+            bundle.digest,
+            device_identity(),
+            runtime.identity,
+        )
+
+
+def profile(bundle: Bundle, runtime: Runtime, *, progress: Progress, seed: int = 0) -> Profile:
+    """Measure every edge alone and a few whole subnets, all at batch 1 on the runtime's threads.
+
+    1. load each edge, noting its memory; 2. time all edges in turns; 3. time whole subnets in turns: the original, the
+    cheapest and random ones; 4. fit scale and offset to them.
+
+    Raises:
+        BlobError, RuntimeFailedError: a block does not load or run.
+    """
+    supernet = bundle.supernet
+    with progress.task("profile", len(supernet.edges) + _FITTED_SUBNETS) as task:
+        loaded: dict[Edge, _LoadedEdge] = {}
+        for edge in supernet.edges:
+            loaded[edge] = _LoadedEdge(bundle, runtime, edge)
+            task.advance()
+        timed = measure_interleaved(
+            {str(edge): item.run for edge, item in loaded.items()}, rounds=_ROUNDS, warmup=_WARMUP
+        )
+        costs = {edge: item.cost(timed[str(edge)]) for edge, item in loaded.items()}
+        for item in loaded.values():
+            item.close()
+        subnets = _subnets_to_fit(supernet, CostModel(costs), seed=seed)
+        measured = measure_subnets(bundle, runtime, subnets, rounds=_ROUNDS)
+        task.advance(_FITTED_SUBNETS)
+    fitted = tuple(
+        MeasuredSubnet(subnet, CostModel(costs).latency_ms(subnet), latency.median_ms)
+        for subnet, latency in zip(subnets, measured, strict=True)
+    )
+    scale, offset_ms = fit(fitted)
+    return Profile(
+        bundle=bundle.digest,
+        device=device_identity(),
+        runtime=runtime.identity,
+        batch=1,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        edges=tuple(MeasuredEdge(edge, cost) for edge, cost in costs.items()),
+        scale=scale,
+        offset_ms=offset_ms,
+        fitted=fitted,
+        original_ms=fitted[0].measured_ms,
+    )
+
+
+def measure_subnets(
+    bundle: Bundle, runtime: Runtime, subnets: Sequence[Subnet], *, rounds: int
+) -> list[Latency]:
+    """The latencies of whole subnets as they are deployed, timed in turns at batch 1."""
+    inputs = golden_inputs(bundle.supernet.cut_points[0], seed=0, batch=1)
+    loaded = [runtime.load(bundle.stretch(subnet.edges)) for subnet in subnets]
+    try:
+        calls = {str(number): _Call(stretch, inputs) for number, stretch in enumerate(loaded)}
+        timed = measure_interleaved(calls, rounds=rounds, warmup=_WARMUP)
+    finally:
+        for stretch in loaded:
+            stretch.close()
+    return [timed[str(number)] for number in range(len(subnets))]
+
+
+def fit(measured: Sequence[MeasuredSubnet]) -> tuple[float, float]:
+    """Scale and offset [ms] that predict measured latencies from block sums with the least relative squared error.
+
+    With too little to tell them apart, or a line that makes no sense, the offset is 0 and the scale the median ratio.
+    """
+    sums = np.array([one.blocks_ms for one in measured])
+    latencies = np.array([one.measured_ms for one in measured])
+    if np.ptp(sums) > 0.05 * sums.max():
+        design = np.stack([sums / latencies, 1 / latencies], axis=1)
+        scale, offset_ms = np.linalg.lstsq(design, np.ones(len(sums)), rcond=None)[0]
+        if scale > 0 and offset_ms + scale * sums.min() > 0:
+            return float(scale), float(offset_ms)
+    return float(np.median(latencies / sums)), 0.0
+
+
+def _subnets_to_fit(supernet: Supernet, costs: CostModel, *, seed: int) -> list[Subnet]:
+    """The original first, then the cheapest, then random ones."""
+    cheapest = k_cheapest(supernet, costs.edge_latency_ms, k=1)[0][1]
+    random = sample_uniformly(supernet, count=3 * _FITTED_SUBNETS, random=SplitMix64(seed))
+    return list(dict.fromkeys([supernet.original, cheapest, *random]))[:_FITTED_SUBNETS]
+
+
+class _Call:
+    """A stretch with its inputs, as something to be timed."""
+
+    def __init__(self, stretch: LoadedStretch, inputs: list[Array]) -> None:
+        self._stretch = stretch
+        self._inputs = inputs
+
+    def __call__(self) -> list[Array]:
+        return self._stretch.run(self._inputs)
+
+
+class _LoadedEdge:
+    """One edge, loaded alone, and the memory that it took.
+
+    Small blocks hide in memory that the process already had, so no part of the estimate is below what must be there:
+    the weights, and the tensors that go in and come out.
+    """
+
+    def __init__(self, bundle: Bundle, runtime: Runtime, edge: Edge) -> None:
+        block = bundle.supernet.block(edge.block)
+        start, end = bundle.supernet.cut_points[block.start], bundle.supernet.cut_points[block.end]
+        stretch = bundle.stretch((edge,))
+        weights = sum(map(len, stretch.fragments))
+        inputs = golden_inputs(start, seed=0, batch=1)
+        self._loaded, grown = peak_during(lambda: runtime.load(stretch))
+        self.run = _Call(self._loaded, inputs)
+        _, working = peak_during(self.run)
+        self._resident_bytes = max(grown or 0, weights)
+        self._working_bytes = max(working or 0, start.nbytes + end.nbytes)
+
+    def cost(self, latency: Latency) -> EdgeCost:
+        return EdgeCost(
+            latency_ms=latency.median_ms,
+            p95_latency_ms=latency.p95_ms,
+            resident_bytes=self._resident_bytes,
+            working_bytes=self._working_bytes,
+        )
+
+    def close(self) -> None:
+        self._loaded.close()

@@ -1,0 +1,23 @@
+"""Inference runtimes behind one port. A new one is a file here, a line in ``RUNTIMES`` and the shared conformance tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from device_sdk.errors import UsageError
+from device_sdk.runtimes.onnx_runtime import OnnxRuntime
+from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+
+RUNTIMES: dict[str, Callable[..., Runtime]] = {
+    "onnxruntime": OnnxRuntime,
+}
+
+
+def make_runtime(name: str, *, threads: int) -> Runtime:
+    """The runtime called ``name`` (UsageError if there is none)."""
+    if name not in RUNTIMES:
+        raise UsageError(f"there is no runtime {name}", hint="known: " + ", ".join(sorted(RUNTIMES)))
+    return RUNTIMES[name](threads=threads)
+
+
+__all__ = ["RUNTIMES", "Array", "LoadedStretch", "OnnxRuntime", "Runtime", "make_runtime"]

@@ -1,0 +1,208 @@
+"""NearbyInit and NearbyMutate: subnets close to a latency budget, by graph operations alone.
+
+Source: AdaptiveNet §5.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from device_sdk.cost import Budget, CostModel
+from device_sdk.graph import Edge, Subnet, Supernet
+from device_sdk.paths import WindowSampler, enumerate_subnets, k_cheapest, subnet_count
+from device_sdk.random_source import SplitMix64
+
+LISTING_LIMIT = 4096  # supernets with at most this many subnets are listed instead of sampled
+_DRAW_ROUNDS = 8
+_MAX_WIDENINGS = 64
+_STRETCH_EDGES = 3  # a mutation replaces at most this many edges of the path
+_TRIES = 8  # random replacements looked at before a subnet counts as having none
+
+
+@dataclass(frozen=True)
+class Neighbourhood:
+    """The subnets of predicted latency in [low_ms, high_ms] that fit the budget's memory limit."""
+
+    supernet: Supernet
+    cost_model: CostModel
+    budget: Budget
+    low_ms: float
+    high_ms: float
+
+    def __contains__(self, subnet: Subnet) -> bool:
+        near = self.distance_ms(self.cost_model.latency_ms(subnet)) == 0
+        return near and self.budget.fits_memory(self.cost_model.peak_bytes(subnet))
+
+    def distance_ms(self, latency_ms: float) -> float:
+        """How far ``latency_ms`` lies outside the window; 0 inside."""
+        return max(self.low_ms - latency_ms, latency_ms - self.high_ms, 0.0)
+
+    def widened(self) -> Neighbourhood:
+        """The same upper end, twice the width."""
+        return replace(self, low_ms=self.low_ms - (self.high_ms - self.low_ms))
+
+    def draw(self, *, count: int, random: SplitMix64, seen: Collection[Subnet] = ()) -> list[Subnet]:
+        """Up to ``count`` different members that are not in ``seen``, uniformly at random.
+
+        Fewer only if there are no more (supernets of up to ``LISTING_LIMIT`` subnets) or none turned up in a
+        bounded number of draws (larger ones).
+        """
+        if self._listed is not None:
+            return random.shuffled([subnet for subnet in self._listed if subnet not in seen])[:count]
+        drawn: dict[Subnet, None] = {}
+        for _ in range(_DRAW_ROUNDS):
+            for subnet in self._sampler.sample(count=count, random=random):
+                if subnet not in seen and subnet in self:
+                    drawn[subnet] = None
+            if len(drawn) >= count:
+                break
+        return list(drawn)[:count]
+
+    @cached_property
+    def _listed(self) -> list[Subnet] | None:
+        if subnet_count(self.supernet) > LISTING_LIMIT:
+            return None
+        return [subnet for subnet in enumerate_subnets(self.supernet, limit=LISTING_LIMIT) if subnet in self]
+
+    @cached_property
+    def _sampler(self) -> WindowSampler:
+        low, high = self.low_ms - self.cost_model.offset_ms, self.high_ms - self.cost_model.offset_ms
+        return WindowSampler(self.supernet, self.cost_model.edge_latency_ms, low=low, high=high)
+
+
+def nearby_init(
+    supernet: Supernet,
+    cost_model: CostModel,
+    budget: Budget,
+    *,
+    window_ratio: float,
+    count: int,
+    random: SplitMix64,
+) -> tuple[list[Subnet], Neighbourhood]:
+    """Up to ``count`` different subnets near the budget T, uniformly at random, and where they come from.
+
+    The window is [T - ΔT, T + ΔT] with ΔT = ``window_ratio`` · T. A T above the slowest subnet, or none, is
+    the slowest subnet's latency. A window with fewer than ``count`` is widened downwards, at most to the
+    fastest subnet. Source: AdaptiveNet §5.1.
+    """
+    fastest_ms, slowest_ms = latency_range_ms(supernet, cost_model)
+    target_ms = slowest_ms if budget.latency_ms is None else min(budget.latency_ms, slowest_ms)
+    half_ms = window_ratio * target_ms
+    nearby = Neighbourhood(
+        supernet, cost_model, budget, low_ms=target_ms - half_ms, high_ms=target_ms + half_ms
+    )
+    for _ in range(_MAX_WIDENINGS):
+        subnets = nearby.draw(count=count, random=random)
+        if len(subnets) >= count or nearby.low_ms <= fastest_ms:
+            break
+        nearby = nearby.widened()
+    return subnets, nearby
+
+
+def latency_range_ms(supernet: Supernet, cost_model: CostModel) -> tuple[float, float]:
+    """Predicted latency of the fastest and of the slowest subnet."""
+    _, fastest = k_cheapest(supernet, cost_model.edge_latency_ms, k=1)[0]
+    _, slowest = k_cheapest(supernet, lambda edge: -cost_model.edge_latency_ms(edge), k=1)[0]
+    return cost_model.latency_ms(fastest), cost_model.latency_ms(slowest)
+
+
+def nearby_mutate(nearby: Neighbourhood, subnet: Subnet, *, random: SplitMix64) -> Subnet | None:
+    """``subnet`` with one branch replaced, and others as well if that is what keeps it near the budget.
+
+    1. replace a random stretch by another random path between its ends; 2. while the latency is outside the
+    window, try all replacements of branches that leave the new stretch alone and take one that brings it
+    nearest. None if the result is not in the neighbourhood. Source: AdaptiveNet §5.1.
+    """
+    replaced = _replace_random_stretch(nearby.supernet, subnet, random)
+    if replaced is None:
+        return None
+    mutated, start, end = replaced
+    for _ in subnet.edges:
+        if nearby.distance_ms(nearby.cost_model.latency_ms(mutated)) == 0:
+            break
+        nearer = _nearest_replacement(nearby, mutated, start, end, random)
+        if nearer is None:
+            break
+        mutated = nearer
+    return mutated if mutated in nearby else None
+
+
+def _replace_random_stretch(
+    supernet: Supernet, subnet: Subnet, random: SplitMix64
+) -> tuple[Subnet, int, int] | None:
+    """The subnet with another path in one stretch, and the cut points between which it lies."""
+    cuts = [0, *(block.end for _, block in supernet.walk(subnet))]
+    for _ in range(_TRIES):
+        first = random.below(len(cuts) - 1)
+        last = first + 1 + random.below(min(_STRETCH_EDGES, len(cuts) - 1 - first))
+        stretch = _random_stretch(supernet, cuts[first], cuts[last], random)
+        if stretch != subnet.edges[first:last]:
+            edges = (*subnet.edges[:first], *stretch, *subnet.edges[last:])
+            return Subnet(edges), cuts[first], cuts[last]
+    return None
+
+
+def _random_stretch(supernet: Supernet, start: int, end: int, random: SplitMix64) -> tuple[Edge, ...]:
+    """One of the paths start → end, all equally likely."""
+    paths_to_end = {end: 1}
+    for index in range(end - 1, start - 1, -1):
+        paths_to_end[index] = sum(paths_to_end.get(next_, 0) for _, next_ in supernet.edges_from[index])
+    edges: list[Edge] = []
+    while start < end:
+        ticket = random.below(paths_to_end[start])
+        for edge, next_ in supernet.edges_from[start]:
+            paths = paths_to_end.get(next_, 0)
+            if ticket < paths:
+                edges.append(edge)
+                start = next_
+                break
+            ticket -= paths
+    return tuple(edges)
+
+
+def _nearest_replacement(
+    nearby: Neighbourhood, subnet: Subnet, start: int, end: int, random: SplitMix64
+) -> Subnet | None:
+    """The subnet with one branch outside start … end replaced, as near to the window as one can bring it.
+
+    A random one of equally near ones; None if none is nearer than ``subnet`` itself.
+    """
+    latency_ms = nearby.cost_model.latency_ms(subnet)
+    nearest = nearby.distance_ms(latency_ms)
+    best: list[tuple[int, int, tuple[Edge, ...]]] = []
+    for first, last, stretch in _replacements(nearby.supernet, subnet, start, end):
+        old_ms = sum(map(nearby.cost_model.edge_latency_ms, subnet.edges[first:last]))
+        new_ms = sum(map(nearby.cost_model.edge_latency_ms, stretch))
+        distance = nearby.distance_ms(latency_ms + new_ms - old_ms)
+        if distance < nearest:
+            nearest, best = distance, [(first, last, stretch)]
+        elif best and distance == nearest:
+            best.append((first, last, stretch))
+    if not best:
+        return None
+    first, last, stretch = random.choice(best)
+    return Subnet((*subnet.edges[:first], *stretch, *subnet.edges[last:]))
+
+
+def _replacements(
+    supernet: Supernet, subnet: Subnet, start: int, end: int
+) -> Iterator[tuple[int, int, tuple[Edge, ...]]]:
+    """Ways to replace edges first … last-1 of the subnet, all outside cut points start … end.
+
+    Any one edge between two cut points on the path takes the place of what lies between them, and a block
+    that jumps over cut points gives way to the originals. Together these connect all subnets.
+    """
+    cuts = [0, *(block.end for _, block in supernet.walk(subnet))]
+    place = {cut: number for number, cut in enumerate(cuts)}
+    for first, cut in enumerate(cuts[:-1]):
+        if start <= cut < end:
+            continue
+        for edge, reached in supernet.edges_from[cut]:
+            crosses = cut < end and reached > start
+            if reached in place and not crosses and (edge,) != subnet.edges[first : place[reached]]:
+                yield first, place[reached], (edge,)
+        after = cuts[first + 1]
+        if after > cut + 1:
+            yield first, first + 1, supernet.original.edges[cut:after]

@@ -1,0 +1,101 @@
+"""Golden vectors: seeded inputs, sampled outputs, and the check that a bundle computes here what it must.
+
+Inputs are never stored: they are drawn by SplitMix64 between the bounds that each tensor of a cut point states, the
+same bits in Python and Kotlin (docs/bundle_format.md). Outputs are stored as evenly spaced samples with a tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.bundle import Bundle
+from device_sdk.errors import SelfTestError
+from device_sdk.graph import CutPoint, Edge, Golden, TensorSpec
+from device_sdk.progress import Progress, SilentProgress
+from device_sdk.random_source import uniform_floats
+from device_sdk.runtimes.port import Array, Runtime
+
+SAMPLES_PER_TENSOR = 16
+_STREAMS_PER_CUT_POINT = 1024
+
+
+def golden_inputs(cut_point: CutPoint, *, seed: int, batch: int) -> list[Array]:
+    """The golden inputs at a cut point: one array [batch, *shape] per tensor.
+
+    Tensor n of cut point k uses the stream ``seed + 1024 k + n``; value = low + (high − low) · u in float32, rounded
+    down for integer tensors.
+    """
+    return [
+        _draw(spec, seed=seed + _STREAMS_PER_CUT_POINT * cut_point.index + number, batch=batch)
+        for number, spec in enumerate(cut_point.tensors)
+    ]
+
+
+def _draw(spec: TensorSpec, *, seed: int, batch: int) -> Array:
+    unit = uniform_floats(seed, batch * spec.size).reshape(batch, *spec.shape)
+    values = np.float32(spec.low) + (np.float32(spec.high) - np.float32(spec.low)) * unit
+    if not spec.dtype.startswith("float"):
+        values = np.floor(values)
+    return np.ascontiguousarray(values.astype(spec.dtype))
+
+
+def sample_outputs(outputs: Sequence[npt.NDArray[np.generic]]) -> tuple[tuple[float, ...], ...]:
+    """Evenly spaced elements of each output, flattened: element ``i · size // count`` for i below count."""
+    return tuple(
+        tuple(float(output.reshape(-1)[index]) for index in _sample_indices(output.size))
+        for output in outputs
+    )
+
+
+def _sample_indices(size: int) -> list[int]:
+    count = min(size, SAMPLES_PER_TENSOR)
+    return [index * size // count for index in range(count)]
+
+
+def matches(golden: Golden, outputs: Sequence[Array]) -> bool:
+    """Whether ``outputs`` reproduce the samples of ``golden`` within its tolerance."""
+    if len(outputs) != len(golden.samples):
+        return False
+    for expected, output in zip(golden.samples, outputs, strict=True):
+        if len(_sample_indices(output.size)) != len(expected):
+            return False
+        actual = np.array(
+            [output.reshape(-1)[index] for index in _sample_indices(output.size)], dtype=np.float64
+        )
+        if not np.all(np.abs(actual - np.array(expected)) <= golden.tolerance):
+            return False
+    return True
+
+
+def run_self_test(bundle: Bundle, runtime: Runtime, *, progress: Progress | None = None) -> None:
+    """Run every block alone, and the original path whole, on the golden inputs.
+
+    Raises:
+        SelfTestError: a rendition does not reproduce its golden outputs here.
+        BlobError, CompositionError, RuntimeFailedError: it does not even load.
+    """
+    with (progress or SilentProgress()).task("self-test", len(bundle.supernet.edges) + 1) as task:
+        for edge in bundle.supernet.edges:
+            _check(bundle, runtime, (edge,), bundle.supernet.rendition(edge).golden)
+            task.advance()
+        _check(bundle, runtime, bundle.supernet.original.edges, bundle.manifest.self_test.original)
+        task.advance()
+
+
+def _check(bundle: Bundle, runtime: Runtime, edges: tuple[Edge, ...], golden: Golden) -> None:
+    start = bundle.supernet.cut_points[bundle.supernet.block(edges[0].block).start]
+    inputs = golden_inputs(start, seed=bundle.manifest.self_test.seed, batch=bundle.manifest.self_test.batch)
+    loaded = runtime.load(bundle.stretch(edges))
+    try:
+        outputs = loaded.run(inputs)
+    finally:
+        loaded.close()
+    if not matches(golden, outputs):
+        what = f"block {edges[0]}" if len(edges) == 1 else "the original path"
+        raise SelfTestError(
+            f"{what} does not reproduce its golden outputs with {runtime.identity}",
+            hint="the bundle or this machine's runtime is broken; do not use the bundle here",
+        )

@@ -1,0 +1,76 @@
+"""Training batches: prepared, augmented, and a pure function of seed and step, so that a resumed run sees the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from device_sdk.datasets import ImageDataset
+from device_sdk.preprocessing import Preprocessing
+
+
+class BatchSource:
+    """Endless shuffled batches of a data set, kept as bytes and prepared on demand."""
+
+    def __init__(
+        self,
+        dataset: ImageDataset,
+        preprocessing: Preprocessing,
+        *,
+        batch: int,
+        seed: int,
+        flip: bool = False,
+        crop: float = 0.0,
+    ) -> None:
+        # [count, channels, height, width] uint8
+        self._images = torch.from_numpy(np.ascontiguousarray(dataset.images.transpose(0, 3, 1, 2)))
+        self._labels = torch.from_numpy(dataset.labels)
+        self._preprocessing = preprocessing
+        self._batch = min(batch, len(self._labels))
+        self._seed = seed
+        self._flip = flip
+        self._shift = round(crop * min(self._images.shape[2:]))
+        self._epoch = -1
+        self._order = torch.empty(0, dtype=torch.long)
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The batch of ``step``: prepared images [batch, channels, height, width] float32, labels [batch]."""
+        per_epoch = len(self._labels) // self._batch
+        epoch, position = divmod(step, per_epoch)
+        if epoch != self._epoch:
+            self._order = torch.randperm(len(self._labels), generator=_generator(self._seed, 1, epoch))
+            self._epoch = epoch
+        chosen = self._order[position * self._batch : (position + 1) * self._batch]
+        return self._augment(self._images[chosen], _generator(self._seed, 2, step)), self._labels[chosen]
+
+    def plain(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """``count`` samples from ``start`` on, in stored order and not augmented."""
+        chosen = slice(start, start + count)
+        return self._prepare(self._images[chosen]), self._labels[chosen]
+
+    def _augment(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        count, _, height, width = images.shape
+        if self._shift:
+            padded = torch.nn.functional.pad(images, [self._shift] * 4)
+            # [count, 2]: the corner of the window that is kept
+            corner = torch.randint(0, 2 * self._shift + 1, (count, 2), generator=generator)
+            rows = (corner[:, :1] + torch.arange(height))[:, None, :, None]
+            columns = (corner[:, 1:] + torch.arange(width))[:, None, None, :]
+            channels = torch.arange(images.shape[1])[None, :, None, None]
+            images = padded[torch.arange(count)[:, None, None, None], channels, rows, columns]
+        if self._flip:
+            mirrored = torch.rand(count, generator=generator) < 0.5
+            images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
+        return self._prepare(images)
+
+    def _prepare(self, images: torch.Tensor) -> torch.Tensor:
+        mean = torch.tensor(self._preprocessing.mean).view(1, -1, 1, 1)
+        std = torch.tensor(self._preprocessing.std).view(1, -1, 1, 1)
+        return (images.float() * self._preprocessing.scale - mean) / std
+
+
+def _generator(seed: int, stream: int, number: int) -> torch.Generator:
+    return torch.Generator().manual_seed((seed * 1_000_003 + stream) * 1_000_000_007 + number)

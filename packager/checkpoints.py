@@ -1,0 +1,88 @@
+"""What it takes to go on after being killed at any point: the run's description, its state, its time."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from device_sdk.atomic import write_atomically
+from packager.errors import ResumeError
+
+Description = Mapping[str, Any]
+
+_RUN, _STATE = "run.json", "state.pt"
+_RESTART = "repeat that run's options to go on, or add --restart to start afresh"
+
+
+class Checkpoints:
+    """A work folder with one atomic file of training state, beside the description of the run that it belongs to.
+
+    ``seconds`` is the time spent on the run, the earlier parts of it included up to their last saved state.
+
+    Raises:
+        ResumeError: the folder holds the work of a different run, or cannot be read.
+    """
+
+    def __init__(self, folder: Path, description: Description) -> None:
+        self._folder = folder
+        self._started = time.monotonic()
+        path = folder / _RUN
+        if path.exists():
+            require_same_run(path, description)
+        else:
+            write_atomically(path, encode_description(description))
+        self.state: dict[str, Any] | None = self._load()
+        self._earlier: float = self.state["seconds"] if self.state else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Time spent so far."""
+        return self._earlier + time.monotonic() - self._started
+
+    def save(self, state: dict[str, Any]) -> None:
+        """Replace the saved state."""
+        self.state = state | {"seconds": self.seconds}
+        buffer = io.BytesIO()
+        torch.save(self.state, buffer)
+        write_atomically(self._folder / _STATE, buffer.getvalue())
+
+    def remove(self) -> None:
+        """Delete the work folder: the bundle is there."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _load(self) -> dict[str, Any] | None:
+        path = self._folder / _STATE
+        if not path.exists():
+            return None
+        try:
+            return torch.load(path, weights_only=True)  # type: ignore[no-any-return]
+        except Exception as error:  # a damaged file raises many types
+            raise ResumeError(
+                f"{path} cannot be read: {str(error).splitlines()[0]}", hint="add --restart to start afresh"
+            ) from error
+
+
+def encode_description(description: Description) -> bytes:
+    """The description as it is stored."""
+    return json.dumps(description, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def require_same_run(path: Path, description: Description) -> None:
+    """Raise ResumeError unless the description stored at ``path`` has the entries of ``description``."""
+    try:
+        stored = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ResumeError(f"{path} cannot be read: {error}", hint="add --restart to start afresh") from error
+    wanted = json.loads(encode_description(description))
+    changed = sorted(key for key in wanted if stored.get(key) != wanted[key])
+    if changed:
+        raise ResumeError(
+            f"{path.parent} is the work of another run: {', '.join(changed)} differ", hint=_RESTART
+        )

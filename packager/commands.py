@@ -1,0 +1,275 @@
+"""The packager's commands: ``pathweave package``, ``pathweave inspect``, ``pathweave key new``.
+
+Only ``package`` needs the extra ``packager``; the other two work in the base installation.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from device_sdk.command_line import emit, json_option, progress
+from device_sdk.errors import StorageError, UsageError
+from device_sdk.extras import require
+
+if TYPE_CHECKING:
+    from device_sdk.bundle import Bundle
+    from packager.pipeline import Packaged
+
+_existing_file = click.Path(dir_okay=False, path_type=Path)
+
+
+def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int, int] | None:
+    if value is None:
+        return None
+    parts = value.lower().replace(",", "x").split("x")
+    if len(parts) != 3 or not all(part.isdigit() and int(part) for part in parts):
+        raise click.BadParameter("give channels x height x width, for example 3x224x224")
+    return int(parts[0]), int(parts[1]), int(parts[2])
+
+
+@click.command()
+@click.option(
+    "--model",
+    "specification",
+    required=True,
+    help="zoo:NAME, torchvision:NAME, timm:NAME or module:callable.",
+)
+@click.option("--weights", type=_existing_file, help="The model's pretrained weights (.safetensors, .pth).")
+@click.option(
+    "--input-shape", callback=_shape, help="Channels x height x width, where the model does not say."
+)
+@click.option(
+    "--data", "training", required=True, help="Training images: FOLDER, FILE.zip or digits, perhaps #part."
+)
+@click.option(
+    "--val", "validation", required=True, help="Images for the packager's own validation, likewise."
+)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the bundle.")
+@click.option("--name", help="Name of the bundle [default: the model's].")
+@click.option(
+    "--version", type=click.IntRange(min=1), default=1, show_default=True, help="Version of the bundle."
+)
+@click.option(
+    "--recipe", "recipe_path", type=_existing_file, help="TOML file with the choices below and more."
+)
+@click.option("--steps", type=click.IntRange(min=0), help="Length of training in steps (deterministic).")
+@click.option("--budget-minutes", type=click.FloatRange(min=0), help="Length of training in minutes.")
+@click.option("--max-span", type=click.IntRange(min=1), help="Originals that one merged block may replace.")
+@click.option("--gamma", type=click.FloatRange(min=0), help="Join cells up to this share of the parameters.")
+@click.option("--seed", type=int, help="Seed of everything that is random.")
+@click.option(
+    "--key", "private_key", type=_existing_file, help="Sign with this private key (see pathweave key new)."
+)
+@click.option("--restart", is_flag=True, help="Forget unfinished work and replace the bundle.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="Threads for training [default: torch's own choice]."
+)
+@json_option
+def package(
+    specification: str,
+    weights: Path | None,
+    input_shape: tuple[int, int, int] | None,
+    training: str,
+    validation: str,
+    out: Path,
+    name: str | None,
+    version: int,
+    recipe_path: Path | None,
+    private_key: Path | None,
+    restart: bool,
+    threads: int | None,
+    as_json: bool,
+    **overrides: Any,
+) -> None:
+    """Turn a pretrained model into a bundle.
+
+    The model's own weights are kept as they are; merged blocks are trained to replace spans of its blocks. A run that
+    was interrupted goes on where it was when the same command is given again.
+    """
+    for module in ("torch", "onnx", "onnxscript", "safetensors"):
+        require(module, extra="packager")
+    import torch
+
+    from packager.jobs import make_job
+    from packager.pipeline import package as run
+
+    if overrides["steps"] is None and overrides["budget_minutes"] is None and recipe_path is None:
+        raise UsageError("how long may training take?", hint="give --budget-minutes, --steps or --recipe")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    shown = progress(as_json)
+    job = make_job(
+        specification,
+        weights=weights,
+        input_shape=input_shape,
+        training=training,
+        validation=validation,
+        name=name,
+        version=version,
+        recipe_path=recipe_path,
+        overrides=overrides,
+        progress=shown,
+    )
+    packaged = run(job, out, private_key=private_key, restart=restart, progress=shown)
+    summary = {"bundle": str(out), "signed": private_key is not None, "fresh": packaged.fresh}
+    summary |= {"minutes": round(packaged.seconds / 60, 2), **_described(packaged)}
+    emit(summary, as_json=as_json, text=lambda: _print_packaged(packaged, signed=private_key is not None))
+
+
+def _described(packaged: Packaged) -> dict[str, Any]:
+    from device_sdk.paths import architecture_count
+
+    metrics = packaged.manifest.metrics
+    return {
+        "blocks": len(packaged.manifest.blocks),
+        "architecture_count": str(architecture_count(packaged.manifest.supernet())),
+        "original_accuracy": metrics.original_accuracy,
+        "range_accuracy": [
+            {"macs_ratio": [r.macs_ratio_low, r.macs_ratio_high], "accuracy": r.accuracy}
+            for r in metrics.range_accuracy
+        ],
+        "max_abs_diff": metrics.max_abs_diff,
+        "steps": {"distil": metrics.distil_steps, "tune": metrics.tune_steps},
+        "notes": list(packaged.manifest.notes),
+    }
+
+
+def _print_packaged(packaged: Packaged, *, signed: bool) -> None:
+    described = _described(packaged)
+    click.echo(
+        f"{packaged.folder}: {described['blocks']} blocks, {described['architecture_count']} architectures"
+    )
+    metrics = packaged.manifest.metrics
+    click.echo(
+        f"validated on {metrics.data} ({metrics.samples} samples); full model {metrics.original_accuracy:.2%}"
+    )
+    for found in metrics.range_accuracy:
+        click.echo(
+            f"  {found.macs_ratio_low:4.0%} to {found.macs_ratio_high:4.0%} of the MACs:"
+            f" {found.accuracy:.2%} (mean of {found.subnets})"
+        )
+    for note in packaged.manifest.notes:
+        click.echo(f"note: {note}")
+    if not signed:
+        click.echo("not signed: pathweave key new NAME makes a key, --key NAME.key signs with it")
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--trust", type=_existing_file, help="Public key that must have signed the bundle.")
+@json_option
+def inspect(bundle: Path, trust: Path | None, as_json: bool) -> None:
+    """Show what is in a bundle, after verifying every byte of it."""
+    from device_sdk.bundle import Bundle
+
+    opened = Bundle.open(bundle, trust=trust)
+    opened.verify()
+    described = describe_bundle(opened)
+    emit(described, as_json=as_json, text=lambda: _print_bundle(opened, described))
+
+
+def describe_bundle(bundle: Bundle) -> dict[str, Any]:
+    """What ``pathweave inspect --json`` prints."""
+    from device_sdk.paths import architecture_count, subnet_count
+
+    manifest = bundle.manifest
+    sizes = bundle.blob_sizes()
+    return {
+        "name": manifest.name,
+        "version": manifest.version,
+        "format_version": manifest.format_version,
+        "digest": bundle.digest,
+        "signed": bundle.signed,
+        "architecture_count": str(architecture_count(bundle.supernet)),
+        "subnet_count": str(subnet_count(bundle.supernet)),
+        "cut_points": [
+            {
+                "index": cut.index,
+                "shapes": [list(tensor.shape) for tensor in cut.tensors],
+                "bytes": cut.nbytes,
+            }
+            for cut in manifest.cut_points
+        ],
+        "blocks": [
+            {
+                "id": block.id,
+                "kind": block.kind,
+                "start": block.start,
+                "end": block.end,
+                "parameters": block.parameters,
+                "macs": block.macs,
+                "distillation_error": block.distillation_error,
+                "renditions": {rendition.name: rendition.size_bytes for rendition in block.renditions},
+            }
+            for block in manifest.blocks
+        ],
+        "sizes": {
+            "blobs": len(sizes),
+            "blob_bytes": sum(sizes.values()),
+            "manifest_bytes": bundle.manifest_bytes,
+        },
+        "notes": list(manifest.notes),
+    }
+
+
+def _print_bundle(bundle: Bundle, described: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    console.print(
+        f"{described['name']} version {described['version']}, {'signed' if bundle.signed else 'not signed'}"
+    )
+    console.print(f"{described['architecture_count']} architectures, {described['subnet_count']} subnets")
+    size_mb = described["sizes"]["blob_bytes"] / 1e6
+    console.print(f"{described['sizes']['blobs']} blobs, {size_mb:.2f} MB")
+    table = Table("block", "kind", "from", "to", "parameters", "MACs", "distillation error")
+    for block in bundle.manifest.blocks:
+        error = "" if block.distillation_error is None else f"{block.distillation_error:.3f}"
+        row = (
+            block.id,
+            block.kind,
+            block.start,
+            block.end,
+            f"{block.parameters:,}",
+            f"{block.macs:,}",
+            error,
+        )
+        table.add_row(*map(str, row))
+    console.print(table)
+    for note in bundle.manifest.notes:
+        console.print(f"note: {note}")
+
+
+@click.group()
+def key() -> None:
+    """Keys that sign bundles."""
+
+
+@key.command("new")
+@click.argument("name", type=click.Path(path_type=Path))
+@json_option
+def new_key(name: Path, as_json: bool) -> None:
+    """Make an Ed25519 pair: NAME.key (keep it secret) and NAME.pub (give it to devices)."""
+    from device_sdk.atomic import write_atomically
+    from device_sdk.signing import new_key_pair
+
+    private_path, public_path = name.with_name(f"{name.name}.key"), name.with_name(f"{name.name}.pub")
+    for path in (private_path, public_path):
+        if path.exists():
+            raise StorageError(
+                f"{path} already exists", hint="choose another name; keys are never overwritten"
+            )
+    private, public = new_key_pair()
+    write_atomically(private_path, private)
+    os.chmod(private_path, 0o600)
+    write_atomically(public_path, public)
+    emit(
+        {"private_key": str(private_path), "public_key": str(public_path)},
+        as_json=as_json,
+        text=f"{private_path} (keep it secret), {public_path} (give it to devices)",
+    )

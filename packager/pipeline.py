@@ -1,0 +1,284 @@
+"""``package(…)``: a pretrained model becomes a signed bundle. Read it top to bottom; each step is a module.
+
+trace → expand → train (distil, tune) → export → verify → validate → write and sign
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from device_sdk import __version__
+from device_sdk.bundle import MANIFEST, Bundle
+from device_sdk.datasets import ImageDataset
+from device_sdk.errors import PathweaveError
+from device_sdk.graph import Golden, Rendition
+from device_sdk.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
+from device_sdk.preprocessing import prepare
+from device_sdk.progress import Progress, SilentProgress
+from packager.batches import BatchSource
+from packager.bundle_writer import BundleWriter
+from packager.checkpoints import Checkpoints, encode_description, require_same_run
+from packager.errors import PackagingError, ResumeError
+from packager.expansion import expand
+from packager.export import IR_VERSION, OPSET, ExportedBlocks, export_blocks
+from packager.model_loader import LoadedModel
+from packager.recipe import Recipe
+from packager.tracing import trace
+from packager.training import Trainer, distillation_errors
+from packager.validation import Validation, validate
+from packager.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
+
+REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
+_EXAMPLES = 64  # real samples that describe the cut points and check the original path
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to package: the model, its data, the recipe and how the bundle is called.
+
+    ``training`` and ``validation`` carry the reference that the caller used for them.
+    """
+
+    model: LoadedModel
+    training: ImageDataset
+    training_reference: str
+    validation: ImageDataset
+    validation_reference: str
+    recipe: Recipe
+    name: str
+    version: int = 1
+    weights_sha256: str | None = None
+
+    def description(self) -> dict[str, Any]:
+        """Everything that the bundle depends on: two jobs with equal descriptions make the same bundle."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "model": self.model.name,
+            "weights": self.weights_sha256,
+            "training data": _digest(self.training),
+            "validation data": _digest(self.validation),
+            "recipe": self.recipe.choices(),
+            "pathweave": __version__,
+        }
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A finished bundle. ``seconds`` counts interrupted runs as well; ``fresh`` is False if it was there already."""
+
+    folder: Path
+    manifest: Manifest
+    seconds: float
+    fresh: bool
+
+
+def package(
+    job: Job,
+    out: Path,
+    *,
+    private_key: Path | None = None,
+    restart: bool = False,
+    progress: Progress | None = None,
+) -> Packaged:
+    """Turn a job into a bundle in the folder ``out``.
+
+    A run that is killed at any point goes on from its last saved state when it is called again with the same job; its
+    work lies in ``<out>.work``. With ``recipe.steps`` the bundle depends on nothing but the job.
+
+    Raises:
+        TraceError, TrainingError, VerificationError: the model cannot be packaged (kinds of PackagingError).
+        ResumeError: ``out`` or its work folder belongs to another run.
+        StorageError: the disk is full.
+    """
+    progress = progress or SilentProgress()
+    description = job.description()
+    if restart:
+        _clear(out)
+    elif out.exists():
+        return _already_there(out, description)
+    checkpoints = Checkpoints(_work_folder(out), description)
+    with _step(progress, "trace and expand"):
+        examples = _prepared(job, count=_EXAMPLES)
+        traced = trace(job.model.module, torch.from_numpy(examples), gamma=job.recipe.gamma)
+        expansion = expand(traced, max_span=job.recipe.max_span)
+    trainer = Trainer(expansion, _batches(job), job.recipe, checkpoints, progress)
+    trainer.train()
+    with _step(progress, "export"):
+        exported = export_blocks(expansion)
+    with _step(progress, "verify"):
+        verified = _verify(exported, examples, seed=job.recipe.seed)
+    with _step(progress, "validate"):
+        validated = _validate(job, exported)
+    with _step(progress, "write"), BundleWriter(out) as writer:
+        metrics = _metrics(job, trainer, verified, validated)
+        manifest = _manifest(job, exported, verified, metrics, writer)
+        writer.add_note(REPORT, encode_description(description | {"seconds": checkpoints.seconds}))
+        writer.finish(manifest, private_key=private_key)
+    checkpoints.remove()
+    return Packaged(out, manifest, checkpoints.seconds, fresh=True)
+
+
+def _work_folder(out: Path) -> Path:
+    return out.with_name(f"{out.name}.work")
+
+
+def _clear(out: Path) -> None:
+    """Forget unfinished work, and a finished bundle if that is what ``out`` is."""
+    shutil.rmtree(_work_folder(out), ignore_errors=True)
+    if out.exists() and not (out / MANIFEST).exists():
+        raise PackagingError(f"{out} exists and is not a bundle", hint="choose another --out folder")
+
+
+def _already_there(out: Path, description: Mapping[str, Any]) -> Packaged:
+    """The bundle that an earlier run of the same job has finished, or an error: nothing is overwritten unasked."""
+    if not (out / REPORT).exists():
+        raise PackagingError(
+            f"{out} already exists", hint="choose another --out folder, or add --restart to replace it"
+        )
+    require_same_run(out / REPORT, description)
+    try:
+        bundle = Bundle.open(out)
+        bundle.verify()
+    except PathweaveError as error:
+        raise ResumeError(f"{out} is damaged: {error}", hint="add --restart to package it again") from error
+    seconds = json.loads((out / REPORT).read_bytes())["seconds"]
+    return Packaged(out, bundle.manifest, seconds, fresh=False)
+
+
+@contextmanager
+def _step(progress: Progress, name: str) -> Iterator[None]:
+    with progress.task(name, 1) as task:
+        yield
+        task.advance()
+
+
+def _digest(dataset: ImageDataset) -> str:
+    digest = hashlib.sha256(repr((dataset.images.shape, dataset.class_names)).encode())
+    digest.update(dataset.images.data)
+    digest.update(dataset.labels.tobytes())
+    return digest.hexdigest()
+
+
+def _batches(job: Job) -> BatchSource:
+    recipe = job.recipe
+    return BatchSource(
+        job.training,
+        job.model.preprocessing,
+        batch=recipe.batch,
+        seed=recipe.seed,
+        flip=recipe.flip,
+        crop=recipe.crop,
+    )
+
+
+def _prepared(job: Job, *, count: int | None = None) -> npt.NDArray[np.float32]:
+    """Validation images as the model takes them, [count, *input]; spread evenly when only some are wanted."""
+    images = job.validation.images
+    if count is not None:
+        images = images[np.linspace(0, len(images) - 1, min(count, len(images)), dtype=np.int64)]
+    return prepare(images, job.model.preprocessing, input_shape=job.model.input_shape)
+
+
+@dataclass(frozen=True)
+class _Verified:
+    block_golden: Mapping[str, Golden]
+    original_golden: Golden
+    max_abs_diff: float
+    distillation_errors: Mapping[str, float]
+
+
+def _verify(exported: ExportedBlocks, examples: npt.NDArray[np.float32], *, seed: int) -> _Verified:
+    verifier = Verifier(exported)
+    golden = {block.id: verifier.block_golden(block.id) for block in exported.expansion.blocks}
+    verifier.sampled_subnets(seed=seed)
+    samples = torch.from_numpy(examples)
+    return _Verified(
+        block_golden=golden,
+        original_golden=verifier.original_golden(),
+        max_abs_diff=verifier.original_difference(samples),
+        distillation_errors=distillation_errors(exported.expansion, samples),
+    )
+
+
+def _validate(job: Job, exported: ExportedBlocks) -> Validation:
+    labels = job.validation.labels
+    return validate(exported, _prepared(job), labels, seed=job.recipe.seed, threads=torch.get_num_threads())
+
+
+def _metrics(job: Job, trainer: Trainer, verified: _Verified, validated: Validation) -> Metrics:
+    return Metrics(
+        data=job.validation_reference,
+        samples=len(job.validation),
+        original_accuracy=validated.original_accuracy,
+        range_accuracy=validated.range_accuracy,
+        max_abs_diff=verified.max_abs_diff,
+        distil_steps=trainer.steps_done["distil"],
+        tune_steps=trainer.steps_done["tune"],
+    )
+
+
+def _manifest(
+    job: Job,
+    exported: ExportedBlocks,
+    verified: _Verified,
+    metrics: Metrics,
+    writer: BundleWriter,
+) -> Manifest:
+    """Store all blobs and describe the bundle."""
+    expansion = exported.expansion
+    shared = {name: writer.add_blob(data) for name, data in exported.shared.items()}
+    blocks = []
+    for block in expansion.blocks:
+        data = exported.own[block.id]
+        rendition = Rendition(
+            name="fp32",
+            runtime="onnxruntime",
+            blob=writer.add_blob(data),
+            size_bytes=len(data),
+            golden=verified.block_golden[block.id],
+            shared=tuple(shared[name] for name in exported.needs[block.id]),
+            opset=OPSET,
+        )
+        blocks.append(
+            block.described([rendition], distillation_error=verified.distillation_errors.get(block.id))
+        )
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        name=job.name,
+        version=job.version,
+        task=Task(kind="classification", class_names=job.training.class_names),
+        preprocessing=job.model.preprocessing,
+        cut_points=expansion.cut_points,
+        blocks=tuple(blocks),
+        onnx=Onnx(ir_version=IR_VERSION, opset=OPSET),
+        self_test=SelfTest(seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH, original=verified.original_golden),
+        metrics=metrics,
+        provenance=_provenance(job),
+        notes=expansion.notes,
+    )
+
+
+def _provenance(job: Job) -> Provenance:
+    return Provenance(
+        model=job.model.name,
+        source=job.model.source,
+        licence=job.model.licence,
+        weights_sha256=job.weights_sha256,
+        training_data=job.training_reference,
+        recipe=job.recipe.choices(),
+        tools={"pathweave": __version__}
+        | {name: metadata.version(name) for name in ("torch", "onnx", "onnxruntime")},
+    )

@@ -1,0 +1,75 @@
+"""The recipe: every choice of a packaging run, read from TOML or from the command line."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from device_sdk.errors import UsageError
+
+
+class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a model becomes a supernet. Lengths of training are either ``steps`` or ``budget_minutes``.
+
+    ``gamma``: neighbouring cells are joined while a block has at most gamma · P0 parameters (AdaptiveNet §4.1).
+    ``max_span``: a merged block replaces at most so many originals. ``distil_share``: share of the training time for
+    branch-wise distillation, the rest tunes. ``crop``: random shifts up to this share of the image's side.
+    """
+
+    gamma: float = 0.0
+    max_span: int = 3
+    steps: int | None = None
+    budget_minutes: float | None = None
+    distil_share: float = 0.35
+    batch: int = 128
+    distil_rate: float = 2e-3
+    tune_rate: float = 2e-2
+    temperature: float = 4.0
+    label_weight: float = 0.1
+    flip: bool = True
+    crop: float = 0.125
+    seed: int = 0
+    checkpoint_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.budget_minutes is None:
+            raise UsageError("the recipe says neither steps nor budget_minutes")
+        if self.steps is not None and self.budget_minutes is not None:
+            raise UsageError("the recipe says both steps and budget_minutes", hint="give one of them")
+        for name in ("steps", "budget_minutes", "gamma", "crop"):
+            if (getattr(self, name) or 0) < 0:
+                raise UsageError(f"the recipe's {name} is negative")
+        if self.max_span < 1:
+            raise UsageError("the recipe's max_span is below 1")
+        if not 0 <= self.distil_share <= 1:
+            raise UsageError("the recipe's distil_share is not between 0 and 1")
+
+    def choices(self) -> dict[str, str | int | float | bool | None]:
+        """The fields as plain values, for the manifest and for telling two runs apart."""
+        return msgspec.to_builtins(self)  # type: ignore[no-any-return]
+
+
+def load_recipe(path: Path | None, **overrides: object) -> Recipe:
+    """The recipe in a TOML file, changed by the overrides that are not None.
+
+    Raises:
+        UsageError: the file is missing, not TOML, or has unknown or wrong values.
+    """
+    values: dict[str, object] = {}
+    if path is not None:
+        try:
+            values = tomllib.loads(path.read_text())
+        except OSError as error:
+            raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from error
+        except tomllib.TOMLDecodeError as error:
+            raise UsageError(f"{path} is not TOML: {error}") from error
+    for length, other in (("steps", "budget_minutes"), ("budget_minutes", "steps")):
+        if overrides.get(length) is not None and overrides.get(other) is None:
+            values.pop(other, None)
+    values |= {name: value for name, value in overrides.items() if value is not None}
+    try:
+        return msgspec.convert(values, Recipe)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"the recipe is wrong: {error}") from error

@@ -1,0 +1,90 @@
+"""Before a bundle is signed, every exported block and sampled subnets run on the device's runtime against torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from device_sdk.graph import CutPoint, Golden
+from device_sdk.paths import sample_uniformly
+from device_sdk.random_source import SplitMix64
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.self_test import golden_inputs, sample_outputs
+from packager.errors import VerificationError
+from packager.export import ExportedBlocks
+
+SELF_TEST_SEED = 20231002
+SELF_TEST_BATCH = 2
+BATCHES = (1, 3)
+SUBNETS = 10
+RELATIVE_TOLERANCE = 1e-3  # of the largest magnitude in the output
+ABSOLUTE_TOLERANCE = 1e-5
+
+
+class Verifier:
+    """Compares fragments with the torch modules that they come from."""
+
+    def __init__(self, exported: ExportedBlocks, *, threads: int = 1) -> None:
+        self._exported = exported
+        self._expansion = expansion = exported.expansion
+        self._runtime = OnnxRuntime(threads=threads)
+        self._modules: Mapping[str, nn.Module] = {block.id: block.module for block in expansion.blocks}
+
+    def block_golden(self, block_id: str) -> Golden:
+        """Check one block at several batch sizes; returns its golden vector (VerificationError)."""
+        return self._check([block_id])
+
+    def original_golden(self) -> Golden:
+        """The same for the whole original path."""
+        return self._check([block.id for block in self._expansion.originals])
+
+    def sampled_subnets(self, *, seed: int) -> None:
+        """Check ``SUBNETS`` random whole subnets (VerificationError)."""
+        supernet = self._expansion.supernet()
+        for subnet in sample_uniformly(supernet, count=SUBNETS, random=SplitMix64(seed)):
+            self._check(subnet.block_ids)
+
+    def original_difference(self, samples: torch.Tensor) -> float:
+        """Largest absolute difference of the original path from the torch model on real ``samples``."""
+        loaded = self._runtime.load(self._exported.stretch([block.id for block in self._expansion.originals]))
+        with torch.no_grad():
+            expected = self._expansion.traced.whole(samples).numpy()
+        return float(np.abs(loaded.run([samples.numpy()])[0] - expected).max())
+
+    def _check(self, block_ids: Sequence[str]) -> Golden:
+        stretch = self._exported.stretch(block_ids)
+        loaded = self._runtime.load(stretch)
+        cut_point = self._cut_point(block_ids)
+        for batch in (*BATCHES, SELF_TEST_BATCH):
+            inputs = golden_inputs(cut_point, seed=SELF_TEST_SEED, batch=batch)
+            expected = self._torch(block_ids, inputs[0])
+            tolerance = RELATIVE_TOLERANCE * float(np.abs(expected).max()) + ABSOLUTE_TOLERANCE
+            actual = loaded.run(inputs)[0]
+            if actual.shape != expected.shape:
+                raise VerificationError(f"{_name(block_ids)} answers {actual.shape}, torch {expected.shape}")
+            difference = float(np.abs(actual - expected).max())
+            if not difference <= tolerance:
+                raise VerificationError(
+                    f"{_name(block_ids)} differs from torch by {difference:.2g} at batch {batch}"
+                    f" (tolerance {tolerance:.2g})"
+                )
+        return Golden(samples=sample_outputs([expected]), tolerance=float(f"{tolerance:.3g}"))
+
+    def _cut_point(self, block_ids: Sequence[str]) -> CutPoint:
+        starts = {block.id: block.start for block in self._expansion.blocks}
+        return self._expansion.cut_points[starts[block_ids[0]]]
+
+    def _torch(self, block_ids: Sequence[str], inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        features = torch.from_numpy(inputs)
+        with torch.no_grad():
+            for block_id in block_ids:
+                features = self._modules[block_id].eval()(features)
+        return features.numpy()
+
+
+def _name(block_ids: Sequence[str]) -> str:
+    return f"block {block_ids[0]}" if len(block_ids) == 1 else f"subnet {' '.join(block_ids)}"

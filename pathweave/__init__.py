@@ -1,0 +1,84 @@
+"""Pathweave: pretrained networks that fit themselves to the device they run on.
+
+The public names come from the torch-free SDK and load when they are first used, so that ``import pathweave``
+costs next to nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from device_sdk import __version__
+
+if TYPE_CHECKING:
+    from device_sdk.cost import Budget
+    from device_sdk.errors import (
+        BlobError,
+        BudgetError,
+        BundleError,
+        ClosedError,
+        CompositionError,
+        DataError,
+        InfeasibleBudgetError,
+        InputError,
+        ManifestError,
+        MissingExtraError,
+        PathweaveError,
+        RuntimeFailedError,
+        SelfTestError,
+        SignatureError,
+        StorageError,
+        UnsupportedFormatError,
+        UsageError,
+    )
+    from device_sdk.graph import Plan, Subnet, Supernet
+    from device_sdk.session import AdaptiveModel, Answer
+
+__all__ = [
+    "AdaptiveModel",
+    "Answer",
+    "BlobError",
+    "Budget",
+    "BudgetError",
+    "BundleError",
+    "ClosedError",
+    "CompositionError",
+    "DataError",
+    "InfeasibleBudgetError",
+    "InputError",
+    "ManifestError",
+    "MissingExtraError",
+    "PathweaveError",
+    "Plan",
+    "RuntimeFailedError",
+    "SelfTestError",
+    "SignatureError",
+    "StorageError",
+    "Subnet",
+    "Supernet",
+    "UnsupportedFormatError",
+    "UsageError",
+    "__version__",
+]
+
+_HOME = {
+    "AdaptiveModel": "device_sdk.session",
+    "Answer": "device_sdk.session",
+    "Budget": "device_sdk.cost",
+    "Plan": "device_sdk.graph",
+    "Subnet": "device_sdk.graph",
+    "Supernet": "device_sdk.graph",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'pathweave' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME.get(name, "device_sdk.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

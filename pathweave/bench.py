@@ -1,0 +1,245 @@
+"""The bench runner: finds a measurement, runs it, compares it with its targets and keeps the result.
+
+A measurement is a module ``benchmarks/NAME.py`` with ``TARGETS: dict[str, Target]`` and
+``run(options: BenchOptions) -> BenchOutcome``. What it found is written as it is to ``NAME.json``
+(``NAME-quick.json`` for ``--quick``), missed targets included.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import json
+import math
+import os
+import pkgutil
+import platform
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from device_sdk.atomic import write_atomically
+from device_sdk.command_line import to_json
+from device_sdk.errors import DataError
+from device_sdk.progress import Progress
+
+PACKAGE = "benchmarks"
+LIBRARIES = ("pathweave", "numpy", "onnxruntime", "torch", "onnx", "torchvision", "timm", "scikit-learn")
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What a measurement is given. ``work_folder`` is empty, and is deleted afterwards."""
+
+    quick: bool
+    data_folder: Path
+    work_folder: Path
+    progress: Progress
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """The range, bounds included, in which a figure has to lie."""
+
+    minimum: float | None = None
+    maximum: float | None = None
+
+    def holds(self, value: float | None) -> bool:
+        """Whether ``value`` is in the range; a figure that is absent or not finite never is."""
+        if value is None or not math.isfinite(value):
+            return False
+        return (self.minimum is None or value >= self.minimum) and (
+            self.maximum is None or value <= self.maximum
+        )
+
+    def __str__(self) -> str:
+        bounds = (("at least", self.minimum), ("at most", self.maximum))
+        return ", ".join(f"{word} {bound:g}" for word, bound in bounds if bound is not None)
+
+
+@dataclass(frozen=True)
+class BenchOutcome:
+    """What a measurement found: named figures, the rows behind them, and the data that they come from."""
+
+    figures: Mapping[str, float]
+    table: list[dict[str, object]]
+    data: str
+
+
+class Machine(msgspec.Struct, frozen=True, kw_only=True):
+    """What figures depend on, and nothing that names a place or a person."""
+
+    cpu: str
+    cores: int
+    os: str
+    python: str
+    libraries: dict[str, str]
+
+
+class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
+    """One run of a measurement, as it stands in its file. ``missed`` names the figures outside their target.
+
+    A figure that came out as not a number is ``None`` once it has been in a file.
+    """
+
+    bench: str
+    quick: bool
+    commit: str
+    machine: Machine
+    data: str
+    figures: dict[str, float | None]
+    table: list[dict[str, Any]]
+    seconds: float
+    targets: dict[str, Target]
+    missed: list[str]
+
+
+class Benchmark(Protocol):
+    """A measurement: a module with these two names."""
+
+    TARGETS: Mapping[str, Target]
+
+    def run(self, options: BenchOptions) -> BenchOutcome:
+        """Measure."""
+
+
+def benchmark_names(package: str = PACKAGE) -> list[str]:
+    """The measurements there are, sorted; nothing is imported but the package itself."""
+    folder = importlib.import_module(package).__path__
+    return sorted(
+        found.name
+        for found in pkgutil.iter_modules(folder)
+        if not found.ispkg and not found.name.startswith("_")
+    )
+
+
+def benchmark_purpose(name: str, package: str = PACKAGE) -> str:
+    """The first line of a measurement's docstring, read without importing it."""
+    source = package_folder(package) / f"{name}.py"
+    docstring = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))
+    return docstring.splitlines()[0] if docstring else ""
+
+
+def load_benchmark(name: str, package: str = PACKAGE) -> Benchmark:
+    """Import one of `benchmark_names`."""
+    return cast(Benchmark, importlib.import_module(f"{package}.{name}"))
+
+
+def run_benchmark(
+    benchmark: Benchmark,
+    *,
+    name: str,
+    quick: bool,
+    data_folder: Path,
+    progress: Progress,
+    clock: Callable[[], float] = time.monotonic,
+) -> BenchResult:
+    """Run a measurement in an empty folder and note what the result depends on."""
+    started_s = clock()
+    with tempfile.TemporaryDirectory(prefix="pathweave-bench-") as work:
+        outcome = benchmark.run(
+            BenchOptions(quick=quick, data_folder=data_folder, work_folder=Path(work), progress=progress)
+        )
+    return BenchResult(
+        bench=name,
+        quick=quick,
+        commit=commit_of(package_folder(PACKAGE).parent),
+        machine=describe_machine(),
+        data=outcome.data,
+        figures={figure: float(value) for figure, value in outcome.figures.items()},
+        table=json.loads(to_json(outcome.table)),  # numpy values become plain ones
+        seconds=round(clock() - started_s, 1),
+        targets=dict(benchmark.TARGETS),
+        missed=missed_targets(outcome.figures, benchmark.TARGETS),
+    )
+
+
+def missed_targets(figures: Mapping[str, float], targets: Mapping[str, Target]) -> list[str]:
+    """The figures that are not where they have to be, absent ones included, in the order of ``targets``."""
+    return [figure for figure, target in targets.items() if not target.holds(figures.get(figure))]
+
+
+def write_result(result: BenchResult, folder: Path) -> Path:
+    """Write a result to ``folder`` and return its file; numbers that are not finite become null.
+
+    Raises:
+        StorageError: the file could not be written.
+    """
+    path = folder / f"{result.bench}{'-quick' if result.quick else ''}.json"
+    write_atomically(path, msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
+    return path
+
+
+def read_results(folder: Path) -> list[BenchResult]:
+    """All results of a folder, sorted by file name.
+
+    Raises:
+        DataError: there are none, or one is not a result.
+    """
+    results = []
+    for path in sorted(folder.glob("*.json")):
+        try:
+            results.append(msgspec.json.decode(path.read_bytes(), type=BenchResult))
+        except (msgspec.DecodeError, OSError) as error:
+            raise DataError(f"{path} is not a bench result: {error}", hint="run that bench again") from error
+    if not results:
+        raise DataError(f"there are no bench results in {folder}", hint="run one of: pathweave bench list")
+    return results
+
+
+def package_folder(package: str) -> Path:
+    """The folder that holds the measurements."""
+    return Path(next(iter(importlib.import_module(package).__path__)))
+
+
+def commit_of(repository: Path) -> str:
+    """The commit that is checked out, with ``-dirty`` after changes outside the results, or ``unknown``."""
+    if not (repository / ".git").exists():  # installed: a repository around the environment is not ours
+        return "unknown"
+    revision = _git(repository, "rev-parse", "HEAD")
+    changes = _git(
+        repository, "status", "--porcelain", "--untracked-files=no", ":(exclude)benchmarks/results"
+    )
+    return f"{revision or 'unknown'}{'-dirty' if changes else ''}"
+
+
+def _git(repository: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], cwd=repository, capture_output=True, text=True, timeout=30)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def describe_machine() -> Machine:
+    """The machine that this process runs on."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return Machine(
+        cpu=_cpu_model(),
+        cores=cores,
+        os=f"{platform.system()} {platform.machine()}",
+        python=platform.python_version(),
+        libraries={name: version for name in LIBRARIES if (version := _version(name))},
+    )
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(models, platform.processor() or "unknown")
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,152 @@
+"""The command line: find the subcommands, load the one that was asked for, turn errors into lines.
+
+Exit status: 0 done, 1 failed, 2 wrong usage or a missing extra, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import entry_points
+
+import click
+
+from device_sdk.command_line import log_to_stderr, only_results_on_stdout
+from device_sdk.errors import MissingExtraError, PathweaveError, UsageError
+from pathweave import __version__
+
+COMMAND_GROUP = "pathweave.commands"
+
+# The same table stands in pyproject.toml as entry points: there other distributions can add to it, here a
+# clone works without being installed.
+COMMANDS = {
+    "package": "packager.commands:package",
+    "inspect": "packager.commands:inspect",
+    "key": "packager.commands:key",
+    "profile": "device_sdk.commands:profile",
+    "adapt": "device_sdk.commands:adapt",
+    "run": "device_sdk.commands:run",
+    "logs": "device_sdk.commands:logs",
+    "bench": "pathweave.commands:bench",
+    "demo": "pathweave.commands:demo",
+}
+
+# Which extra brings a module that a command could not import. Modules that are not listed are faults of ours.
+EXTRA_OF_MODULE = {
+    "torch": "packager",
+    "onnx": "packager",
+    "onnxscript": "packager",
+    "safetensors": "packager",
+    "sklearn": "packager",
+    "torchvision": "vision",
+    "timm": "vision",
+}
+
+FAILED, USAGE, INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None, *, group: click.Group | None = None) -> int:
+    """Run one command line (default: the process's own, on all commands) and return its exit status."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    as_json = "--json" in arguments
+    try:
+        with only_results_on_stdout() if as_json else contextlib.nullcontext():
+            status = (group or cli).main(args=arguments, prog_name="pathweave", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted; run the same command again to go on", err=True)
+        return INTERRUPTED
+    except BrokenPipeError:
+        _silence_stdout()
+        return FAILED
+    except click.exceptions.NoArgsIsHelpError as error:
+        error.show()
+        return USAGE
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f"{context.command_path} --help" if context else None
+        _report("UsageError", error.format_message(), hint, as_json=as_json)
+        return error.exit_code
+    except (PathweaveError, ModuleNotFoundError) as error:
+        known = as_missing_extra(error) if isinstance(error, ModuleNotFoundError) else error
+        _report(type(known).__name__, str(known), known.hint, as_json=as_json)
+        return USAGE if isinstance(known, (UsageError, MissingExtraError)) else FAILED
+
+
+def as_missing_extra(error: ModuleNotFoundError) -> MissingExtraError:
+    """What to tell a person who lacks an optional dependency.
+
+    Raises:
+        ModuleNotFoundError: ``error`` itself where no extra brings the module, as for modules of our own.
+    """
+    module = (error.name or "").split(".")[0]
+    if module not in EXTRA_OF_MODULE:
+        raise error
+    return MissingExtraError(module, extra=EXTRA_OF_MODULE[module])
+
+
+def _report(error_type: str, message: str, hint: str | None, *, as_json: bool) -> None:
+    message = " ".join(message.splitlines())
+    click.echo(f"error: {message}", err=True)
+    if hint:
+        click.echo(f"hint: {hint}", err=True)
+    if as_json:
+        click.echo(json.dumps({"error": {"type": error_type, "message": message, "hint": hint}}))
+
+
+def _silence_stdout() -> None:
+    """Whoever read our output has left; keep the interpreter's last flush from complaining about it."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+@cache
+def command_table() -> dict[str, str]:
+    """Where each command lives: ``{name: "module:attribute"}``, ours and those of other distributions."""
+    registered = {entry.name: entry.value for entry in entry_points(group=COMMAND_GROUP)}
+    return {**registered, **COMMANDS}
+
+
+def load_command(name: str) -> click.Command:
+    """Import the module of a command of the table and take the command from it."""
+    module, attribute = command_table()[name].split(":")
+    command = getattr(importlib.import_module(module), attribute)
+    assert isinstance(command, click.Command), f"{module}:{attribute} is not a click command"
+    return command
+
+
+class LazyCommands(click.Group):
+    """A group that imports a command when it is run, or to ask it for its one line of help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(command_table())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return load_command(cmd_name) if cmd_name in command_table() else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _summary(name)) for name in self.list_commands(ctx)])
+
+
+def _summary(name: str) -> str:
+    try:
+        return load_command(name).get_short_help_str(limit=90)
+    except MissingExtraError as error:
+        return f"({error.hint})"
+    except (ImportError, AttributeError) as error:  # one broken command leaves the others their help
+        return f"(cannot be loaded: {error})"
+
+
+@click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="pathweave")
+@click.option("-v", "--verbose", is_flag=True, help="Log what is done, on standard error.")
+def cli(verbose: bool) -> None:
+    """Pretrained networks that fit themselves to the device they run on."""
+    log_to_stderr(verbose=verbose)

@@ -1,0 +1,154 @@
+"""The commands of the face itself: ``pathweave bench`` and ``pathweave demo``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+
+from device_sdk.command_line import emit, json_option, progress
+from device_sdk.extras import require
+from pathweave import bench as runner
+
+RESULTS_FOLDER = Path("benchmarks/results")
+
+results_option = click.option(
+    "--out",
+    "results_folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=RESULTS_FOLDER,
+    show_default=True,
+    help="Folder of the results.",
+)
+
+
+class Benchmarks(click.Group):
+    """``list``, ``report``, and one command for each measurement in benchmarks/."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *runner.benchmark_names()]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.commands or cmd_name not in runner.benchmark_names():
+            return super().get_command(ctx, cmd_name)
+        return _command_of(cmd_name)
+
+
+@click.group(cls=Benchmarks, subcommand_metavar="NAME [--quick] [--check] [--json] …")
+def bench() -> None:
+    """Run a measurement, compare it with its targets, write its figures down."""
+
+
+@bench.command("list")
+@json_option
+def list_benchmarks(as_json: bool) -> None:
+    """What can be measured."""
+    purposes = {name: runner.benchmark_purpose(name) for name in runner.benchmark_names()}
+    emit(
+        {"benches": purposes},
+        as_json=as_json,
+        text="\n".join(f"{name:<12} {purposes[name]}" for name in purposes),
+    )
+
+
+@bench.command("report")
+@results_option
+@json_option
+def report(results_folder: Path, as_json: bool) -> None:
+    """Turn all results into one page, report.html."""
+    from device_sdk.atomic import write_atomically
+    from pathweave.bench_report import render_report
+
+    results = runner.read_results(results_folder)
+    path = results_folder / "report.html"
+    write_atomically(path, render_report(results).encode())
+    missed = sum(len(result.missed) for result in results)
+    summary = {"report": path, "benches": len(results), "missed": missed}
+    emit(summary, as_json=as_json, text=f"{path}: {len(results)} results, {missed} missed targets")
+
+
+def _command_of(name: str) -> click.Command:
+    @click.command(name, help=runner.benchmark_purpose(name))
+    @click.option("--quick", is_flag=True, help="Less data, fewer rounds; written to its own file.")
+    @click.option("--check", is_flag=True, help="Exit with 1 if a target is missed.")
+    @click.option(
+        "--data",
+        "data_folder",
+        type=click.Path(file_okay=False, path_type=Path),
+        envvar="PATHWEAVE_SHARED_DATA",
+        default=Path("../shared/data"),
+        show_default=True,
+        show_envvar=True,
+        help="Folder of the data sets.",
+    )
+    @results_option
+    @json_option
+    def run(quick: bool, check: bool, data_folder: Path, results_folder: Path, as_json: bool) -> None:
+        result = runner.run_benchmark(
+            runner.load_benchmark(name),
+            name=name,
+            quick=quick,
+            data_folder=data_folder.resolve(),
+            progress=progress(as_json),
+        )
+        path = runner.write_result(result, results_folder)
+        emit(msgspec.to_builtins(result), as_json=as_json, text=lambda: _print_figures(result, path))
+        if check and result.missed:
+            click.echo(f"error: {name} misses {', '.join(result.missed)}", err=True)
+            click.echo(f"hint: all figures are in {path}", err=True)
+            raise click.exceptions.Exit(1)
+
+    return run
+
+
+def _print_figures(result: runner.BenchResult, path: Path) -> None:
+    for figure in [*result.figures, *(name for name in result.missed if name not in result.figures)]:
+        value = result.figures.get(figure)
+        target = f"  (target: {result.targets[figure]})" if figure in result.targets else ""
+        verdict = "  MISSED" if figure in result.missed else ""
+        click.echo(f"{figure:<32} {'not measured' if value is None else f'{value:.6g}'}{target}{verdict}")
+    click.echo(f"written to {path} after {result.seconds:.0f} s")
+
+
+@click.command()
+@click.option(
+    "--out",
+    "report_path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("demo-report.html"),
+    show_default=True,
+    help="Where the report with the accuracy-latency picture goes.",
+)
+@json_option
+def demo(report_path: Path, as_json: bool) -> None:
+    """Package a small network and adapt it to three simulated devices."""
+    for module in ("torch", "sklearn"):
+        require(module, extra="packager")
+    from pathweave.demo import run_demo
+
+    result = run_demo(report_path=report_path, progress=progress(as_json))
+    emit(result, as_json=as_json, text=lambda: _print_devices(result))
+
+
+def _print_devices(result: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("device", "budget ms", "predicted ms", "measured ms", "local accuracy", "subnet")
+    for device in result["devices"]:
+        table.add_row(
+            f"{device['budget_ratio']:.0%}",
+            f"{device['budget_ms']:.3f}",
+            f"{device['predicted_ms']:.3f}",
+            f"{device['measured_ms']:.3f}",
+            f"{device['accuracy_local']:.1%}",
+            " ".join(map(str, device["subnet"]))
+            if isinstance(device["subnet"], (list, tuple))
+            else device["subnet"],
+        )
+    Console().print(table)
+    click.echo(f"full model: {result['full_model_accuracy']:.1%} after {result['seconds']:.0f} s")
+    click.echo(f"report: {result['report']}")

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import device_sdk.errors
+import pathweave
+
+ROOT = Path(__file__).parents[2]
+
+PUBLIC_NAMES = {
+    *("AdaptiveModel", "Answer", "Budget", "Plan", "Subnet", "Supernet"),
+    *("PathweaveError", "UsageError", "MissingExtraError"),
+    *("BundleError", "ManifestError", "UnsupportedFormatError", "SignatureError", "BlobError"),
+    *("CompositionError", "SelfTestError", "RuntimeFailedError", "InputError", "DataError"),
+    *("BudgetError", "InfeasibleBudgetError", "ClosedError", "StorageError"),
+}
+
+IMPORT_LIMIT_S = 0.5
+
+
+def test_the_public_names_are_exactly_these() -> None:
+    assert {name for name in pathweave.__all__ if not name.startswith("_")} == PUBLIC_NAMES
+    assert set(dir(pathweave)) >= PUBLIC_NAMES
+
+
+def test_every_public_name_is_there() -> None:
+    for name in PUBLIC_NAMES:
+        assert getattr(pathweave, name).__name__ == name
+
+
+def test_every_error_of_the_sdk_is_public() -> None:
+    errors = {
+        name
+        for name, value in vars(device_sdk.errors).items()
+        if isinstance(value, type) and issubclass(value, device_sdk.errors.PathweaveError)
+    }
+    assert errors <= PUBLIC_NAMES
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="Nonsense"):
+        _ = pathweave.Nonsense
+
+
+@pytest.mark.parametrize("statement", ["import pathweave", "from pathweave import AdaptiveModel, Budget"])
+def test_importing_is_quick_and_leaves_heavy_libraries_alone(statement: str) -> None:
+    script = (
+        "import sys, time; started = time.perf_counter()\n"
+        f"{statement}\n"
+        "print(time.perf_counter() - started)\n"
+        "print(*sorted({'torch', 'onnxruntime', 'sklearn', 'flask'} & set(sys.modules)))\n"
+    )
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
+        ).stdout.splitlines()
+        for _ in range(5)
+    ]
+    assert outputs[0][1] == ""
+    assert min(float(seconds) for seconds, _ in outputs) < IMPORT_LIMIT_S
