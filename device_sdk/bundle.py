@@ -1,7 +1,7 @@
 """Reading a bundle: verified manifest, verified blobs, composed stretches.
 
-A bundle is a folder: ``manifest.json``, ``manifest.sig``, ``blobs/<sha256>``. Nothing in it is used before it is verified:
-the signature over the exact bytes before they are parsed, the digest of a blob before its bytes leave this module.
+A bundle is a folder: ``manifest.json``, ``manifest.sig``, ``blobs/<sha256>``. Nothing in it is used before it is
+verified: the signature over the exact bytes before they are parsed, the digest of a blob before its bytes leave this module.
 """
 
 from __future__ import annotations
@@ -47,9 +47,7 @@ class Bundle:
             if signature is None:
                 raise SignatureError(f"{folder} is not signed, but a trusted key was given")
             signing.verify(data, signature, public_key=Path(trust))
-        bundle = cls(
-            folder, decode_manifest(data), hashlib.sha256(data).hexdigest(), signed=signature is not None
-        )
+        bundle = cls(folder, decode_manifest(data), hashlib.sha256(data).hexdigest(), signed=signature is not None)
         bundle._check_blobs_present()
         return bundle
 
@@ -62,9 +60,7 @@ class Bundle:
         try:
             data = (self.folder / BLOBS / name).read_bytes()
         except OSError as error:
-            raise BlobError(
-                f"blob {name[:12]}… cannot be read: {error.strerror}", hint=_FETCH_AGAIN
-            ) from error
+            raise BlobError(f"blob {name[:12]}… cannot be read: {error.strerror}", hint=_FETCH_AGAIN) from error
         if hashlib.sha256(data).hexdigest() != name:
             raise BlobError(f"blob {name[:12]}… does not match its digest", hint=_FETCH_AGAIN)
         return data
@@ -92,9 +88,7 @@ class Bundle:
         start = self.supernet.block(edges[0].block).start
         end = self.supernet.block(edges[-1].block).end
         renditions = [self.supernet.rendition(edge) for edge in edges]
-        blobs = dict.fromkeys(
-            name for rendition in renditions for name in (*rendition.shared, rendition.blob)
-        )
+        blobs = dict.fromkeys(name for rendition in renditions for name in (*rendition.shared, rendition.blob))
         return Stretch(
             fragments=tuple(self.read_blob(name) for name in blobs),
             inputs=self.supernet.cut_points[start].tensors,
@@ -108,9 +102,7 @@ class Bundle:
             try:
                 actual = (self.folder / BLOBS / name).stat().st_size
             except OSError as error:
-                raise BlobError(
-                    f"blob {name[:12]}… is missing from {self.folder}", hint=_FETCH_AGAIN
-                ) from error
+                raise BlobError(f"blob {name[:12]}… is missing from {self.folder}", hint=_FETCH_AGAIN) from error
             if size is not None and actual != size:
                 raise BlobError(f"blob {name[:12]}… has {actual} bytes instead of {size}", hint=_FETCH_AGAIN)
 

@@ -81,9 +81,7 @@ def _plain(value: object) -> object:
 def log_to_stderr(*, verbose: bool) -> None:
     """Send the log to standard error: warnings, and with ``verbose`` everything from INFO on."""
     level = logging.INFO if verbose else logging.WARNING
-    logging.basicConfig(
-        stream=sys.stderr, level=level, format="%(levelname)s %(name)s: %(message)s", force=True
-    )
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(levelname)s %(name)s: %(message)s", force=True)
 
 
 def progress(as_json: bool = False) -> Progress:

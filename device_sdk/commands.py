@@ -25,9 +25,7 @@ def _bundle_options(command: Callable[..., None]) -> Callable[..., None]:
     decorators = (
         click.argument("bundle", type=folder),
         click.option("--trust", type=folder, help="Public key that must have signed the bundle."),
-        click.option(
-            "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Inference threads."
-        ),
+        click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Inference threads."),
         click.option("--state", type=folder, help="Folder for profiles, the plan and the log."),
         json_option,
     )
@@ -47,18 +45,14 @@ def _load_data(model: AdaptiveModel, reference: str, *, limit: int | None, as_js
     from device_sdk.datasets import load_dataset
 
     manifest = model.bundle.manifest
-    dataset = load_dataset(
-        reference, progress=progress(as_json), limit=limit, resize=manifest.preprocessing.resize
-    )
+    dataset = load_dataset(reference, progress=progress(as_json), limit=limit, resize=manifest.preprocessing.resize)
     return dataset.relabelled(manifest.task.class_names)
 
 
 @click.command()
 @_bundle_options
 @click.option("--again", is_flag=True, help="Measure even if this device was profiled before.")
-def profile(
-    bundle: Path, trust: Path | None, threads: int, state: Path | None, again: bool, as_json: bool
-) -> None:
+def profile(bundle: Path, trust: Path | None, threads: int, state: Path | None, again: bool, as_json: bool) -> None:
     """Measure what every block costs on this device."""
     with _open(bundle, trust, threads, state, as_json) as model:
         measured = model.profile(again=again, progress=progress(as_json))
@@ -113,9 +107,7 @@ def _print_profile(measured: Profile) -> None:
 @click.option("--memory-mb", type=float, help="Memory budget in megabytes.")
 @click.option("--unlabelled", is_flag=True, help="Do not use the labels: the full model's answers stand in.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
-@click.option(
-    "--time-limit", "time_limit_s", type=float, help="Seconds after which the best so far is taken."
-)
+@click.option("--time-limit", "time_limit_s", type=float, help="Seconds after which the best so far is taken.")
 def adapt(
     bundle: Path,
     trust: Path | None,
@@ -186,17 +178,13 @@ def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
             f"accuracy on {adaptation.holdout_samples} samples that the search did not see:"
             f" {adaptation.accuracy_holdout:.1%} (full model {adaptation.full_accuracy_holdout:.1%})"
         )
-    click.echo(
-        f"{adaptation.subnets_evaluated} subnets evaluated in {adaptation.seconds:.1f} s ({adaptation.stopped})"
-    )
+    click.echo(f"{adaptation.subnets_evaluated} subnets evaluated in {adaptation.seconds:.1f} s ({adaptation.stopped})")
 
 
 @click.command()
 @_bundle_options
 @click.argument("images", nargs=-1, type=click.Path(path_type=Path))
-@click.option(
-    "--data", help="Labelled images instead: FOLDER or FILE.zip with a folder per class, perhaps #part."
-)
+@click.option("--data", help="Labelled images instead: FOLDER or FILE.zip with a folder per class, perhaps #part.")
 @click.option("--limit", type=click.IntRange(min=1), help="Use at most this many images of --data.")
 def run(
     bundle: Path,
@@ -248,12 +236,8 @@ def _accuracy(model: AdaptiveModel, dataset: ImageDataset, *, as_json: bool, bat
 
 @click.command()
 @_bundle_options
-@click.option(
-    "--last", type=click.IntRange(min=1), default=20, show_default=True, help="How many events to show."
-)
-def logs(
-    bundle: Path, trust: Path | None, threads: int, state: Path | None, last: int, as_json: bool
-) -> None:
+@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="How many events to show.")
+def logs(bundle: Path, trust: Path | None, threads: int, state: Path | None, last: int, as_json: bool) -> None:
     """Show what was decided about the plan on this device."""
     import msgspec
 
@@ -267,7 +251,5 @@ def logs(
 
 
 def _one_line(event: dict[str, Any]) -> str:
-    shown = (
-        f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in event.items()
-    )
+    shown = (f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in event.items())
     return "  ".join(shown)

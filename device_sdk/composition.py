@@ -77,9 +77,7 @@ def defined_names(fragment: bytes) -> list[bytes]:
     try:
         for number, value in protobuf.read_fields(memoryview(fragment)):
             if number not in (_GRAPH_NODE, _GRAPH_INITIALIZER) or isinstance(value, int):
-                raise CompositionError(
-                    f"a fragment holds field {number}, which is not a node or an initializer"
-                )
+                raise CompositionError(f"a fragment holds field {number}, which is not a node or an initializer")
             names += _initializer_name(value) if number == _GRAPH_INITIALIZER else _node_outputs(value)
     except ValueError as error:
         raise CompositionError(f"a fragment is not a serialized graph: {error}") from error

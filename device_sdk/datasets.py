@@ -234,14 +234,10 @@ def _choose(source: Source, *, part: str | None, limit: int | None) -> tuple[str
     if part is not None:
         known = tuple(dict.fromkeys(source.parts))
         if part not in known:
-            raise DataError(
-                f"{source.location} has no part {part!r}", hint=f"the parts are {', '.join(known)}"
-            )
+            raise DataError(f"{source.location} has no part {part!r}", hint=f"the parts are {', '.join(known)}")
         names = [name for name in names if part_of(name, source.parts) == part]
         if not names:
-            raise DataError(
-                f"the part {part!r} of {source.location} holds no image", hint="more images fill all parts"
-            )
+            raise DataError(f"the part {part!r} of {source.location} holds no image", hint="more images fill all parts")
     return tuple(sorted(sorted(names, key=_hash)[:limit]))
 
 
@@ -271,9 +267,7 @@ def _hash(name: str) -> str:
 # Reading
 
 
-def _read_all(
-    source: Source, names: Sequence[str], *, resize: tuple[int, int] | None, progress: Progress
-) -> Pixels:
+def _read_all(source: Source, names: Sequence[str], *, resize: tuple[int, int] | None, progress: Progress) -> Pixels:
     """Uint8 [count, height, width, channels]."""
     images: Pixels | None = None
     with progress.task(f"reading {source.location}", total=len(names)) as task:

@@ -171,9 +171,7 @@ class Supernet:
         ManifestError: the parts do not make a graph on which an original path 0 → N exists.
     """
 
-    def __init__(
-        self, cut_points: Iterable[CutPoint], blocks: Iterable[Block], exits: Iterable[Exit] = ()
-    ) -> None:
+    def __init__(self, cut_points: Iterable[CutPoint], blocks: Iterable[Block], exits: Iterable[Exit] = ()) -> None:
         self.cut_points = tuple(cut_points)
         self.blocks = tuple(blocks)
         self.exits = tuple(exits)
@@ -200,9 +198,7 @@ class Supernet:
         if not 0 <= block.start < block.end <= self.output_index:
             raise ManifestError(f"block {block.id} runs from {block.start} to {block.end}")
         if (block.end - block.start > 1) != (block.kind == "merged"):
-            raise ManifestError(
-                f"block {block.id} is {block.kind}, but runs from {block.start} to {block.end}"
-            )
+            raise ManifestError(f"block {block.id} is {block.kind}, but runs from {block.start} to {block.end}")
         if not block.renditions:
             raise ManifestError(f"block {block.id} has no rendition")
         if len({rendition.name for rendition in block.renditions}) != len(block.renditions):

@@ -83,11 +83,7 @@ def read_image(path: Path, *, channels: int) -> Pixels:
 
 
 def _folder(root: Path) -> Source:
-    files = (
-        Path(folder, name).relative_to(root).as_posix()
-        for folder, _, names in os.walk(root)
-        for name in names
-    )
+    files = (Path(folder, name).relative_to(root).as_posix() for folder, _, names in os.walk(root) for name in names)
     paths = _paths_by_name(files, location=str(root))
 
     def read(name: str) -> Pixels:
@@ -170,9 +166,7 @@ def _check_bytes(count: int, *, where: str) -> None:
 
 def _check_pixels(size: tuple[int, int], mode: str, *, where: str) -> None:
     if size[0] * size[1] > MAX_IMAGE_PIXELS:
-        raise DataError(
-            f"{where} decodes to {size[0]}×{size[1]} pixels; at most {MAX_IMAGE_PIXELS} are accepted"
-        )
+        raise DataError(f"{where} decodes to {size[0]}×{size[1]} pixels; at most {MAX_IMAGE_PIXELS} are accepted")
     if mode.startswith(_DEEP_MODES):
         raise DataError(
             f"{where} has more than 8 bits per channel (mode {mode})", hint="convert it to 8 bits per channel"

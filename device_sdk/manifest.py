@@ -108,10 +108,11 @@ class Manifest(msgspec.Struct, frozen=True):
     def blobs(self) -> dict[str, int | None]:
         """Every blob that the manifest names, with its size where it is stated."""
         sizes: dict[str, int | None] = {}
-        for owner in (*self.blocks, *self.exits):
-            for rendition in owner.renditions:
-                sizes.update(dict.fromkeys(rendition.shared))
-                sizes[rendition.blob] = rendition.size_bytes
+        renditions = [r for block in self.blocks for r in block.renditions]
+        renditions += [r for exit_ in self.exits for r in exit_.renditions]
+        for rendition in renditions:
+            sizes.update(dict.fromkeys(rendition.shared))
+            sizes[rendition.blob] = rendition.size_bytes
         return sizes
 
 
@@ -157,7 +158,7 @@ def _check_names(manifest: Manifest) -> None:
     for blob in manifest.blobs():
         if not _BLOB_NAME.fullmatch(blob):
             raise ManifestError(f"blob name {blob[:80]!r} is not 64 hexadecimal digits")
-    owned = [owner.id for owner in (*manifest.blocks, *manifest.exits)]
+    owned = [block.id for block in manifest.blocks] + [exit_.id for exit_ in manifest.exits]
     for name in (manifest.name, *owned):
         if not _IDENTIFIER.fullmatch(name):
             raise ManifestError(f"name {name[:80]!r} has characters that names must not have")

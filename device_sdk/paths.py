@@ -16,9 +16,7 @@ from device_sdk.random_source import SplitMix64
 
 EdgeWeight = Callable[[Edge], float]
 
-WINDOW_STEPS = (
-    512  # resolution of the cost axis when sampling inside a window, in steps per window half-width
-)
+WINDOW_STEPS = 512  # resolution of the cost axis when sampling inside a window, in steps per window half-width
 
 
 def architecture_count(supernet: Supernet) -> int:
@@ -164,7 +162,8 @@ class WindowSampler:
 
     def _draw(self, random: SplitMix64) -> Subnet:
         ticket = random.below(self._total)
-        for cost, number in self._starts:
+        cost = 0
+        for cost, number in self._starts:  # noqa: B007  # the loop ends at the start that the ticket names
             if ticket < number:
                 break
             ticket -= number

@@ -41,8 +41,7 @@ class Preprocessing(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         if not len(self.mean) == len(self.std) == self.channels > 0:
             raise ValueError(
-                f"{self.channels} channels need as many means and deviations,"
-                f" not {len(self.mean)} and {len(self.std)}"
+                f"{self.channels} channels need as many means and deviations, not {len(self.mean)} and {len(self.std)}"
             )
         if not all(math.isfinite(value) for value in (self.scale, *self.mean, *self.std)):
             raise ValueError("scale, mean and std must be finite")
@@ -111,8 +110,7 @@ def _as_batch(images: npt.NDArray[np.uint8] | Image.Image, *, channels: int) -> 
         pixels = pixels[np.newaxis]
     if pixels.ndim != 4 or pixels.size == 0:
         raise InputError(
-            f"expected an image [h, w, {channels}] or a batch [n, h, w, {channels}],"
-            f" got shape {_shape(images)}"
+            f"expected an image [h, w, {channels}] or a batch [n, h, w, {channels}], got shape {_shape(images)}"
         )
     if pixels.shape[3] != channels:
         raise InputError(
@@ -133,9 +131,7 @@ def _from_pillow(image: Image.Image, *, channels: int) -> npt.NDArray[np.uint8]:
     if not isinstance(image, Image.Image):
         raise InputError(f"expected a numpy array or a Pillow image, got {type(image).__name__}")
     if channels not in _MODES:
-        raise InputError(
-            f"expected an array with {channels} channels, got a Pillow image of mode {image.mode}"
-        )
+        raise InputError(f"expected an array with {channels} channels, got a Pillow image of mode {image.mode}")
     return np.asarray(image.convert(_MODES[channels]))
 
 

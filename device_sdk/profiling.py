@@ -114,9 +114,7 @@ def profile(bundle: Bundle, runtime: Runtime, *, progress: Progress, seed: int =
     )
 
 
-def measure_subnets(
-    bundle: Bundle, runtime: Runtime, subnets: Sequence[Subnet], *, rounds: int
-) -> list[Latency]:
+def measure_subnets(bundle: Bundle, runtime: Runtime, subnets: Sequence[Subnet], *, rounds: int) -> list[Latency]:
     """The latencies of whole subnets as they are deployed, timed in turns at batch 1."""
     inputs = golden_inputs(bundle.supernet.cut_points[0], seed=0, batch=1)
     loaded = [runtime.load(bundle.stretch(subnet.edges)) for subnet in subnets]

@@ -1,7 +1,7 @@
 """SplitMix64: the project's one random generator, the same bits in Python and Kotlin.
 
-Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014. Exact integers only, so that a seed
-gives the same samples on every device.
+Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014. Exact integers only, so
+that a seed gives the same samples on every device.
 """
 
 from __future__ import annotations

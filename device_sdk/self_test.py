@@ -45,8 +45,7 @@ def _draw(spec: TensorSpec, *, seed: int, batch: int) -> Array:
 def sample_outputs(outputs: Sequence[npt.NDArray[np.generic]]) -> tuple[tuple[float, ...], ...]:
     """Evenly spaced elements of each output, flattened: element ``i · size // count`` for i below count."""
     return tuple(
-        tuple(float(output.reshape(-1)[index]) for index in _sample_indices(output.size))
-        for output in outputs
+        tuple(float(output.reshape(-1)[index]) for index in _sample_indices(output.size)) for output in outputs
     )
 
 
@@ -62,9 +61,7 @@ def matches(golden: Golden, outputs: Sequence[Array]) -> bool:
     for expected, output in zip(golden.samples, outputs, strict=True):
         if len(_sample_indices(output.size)) != len(expected):
             return False
-        actual = np.array(
-            [output.reshape(-1)[index] for index in _sample_indices(output.size)], dtype=np.float64
-        )
+        actual = np.array([output.reshape(-1)[index] for index in _sample_indices(output.size)], dtype=np.float64)
         if not np.all(np.abs(actual - np.array(expected)) <= golden.tolerance):
             return False
     return True

@@ -289,9 +289,7 @@ class AdaptiveModel:
         if tensor.shape == spec.shape:
             tensor = tensor[np.newaxis]
         if tensor.shape[1:] != spec.shape or len(tensor) == 0:
-            raise InputError(
-                f"expected a tensor of shape [batch, {_joined(spec.shape)}], got {list(tensor.shape)}"
-            )
+            raise InputError(f"expected a tensor of shape [batch, {_joined(spec.shape)}], got {list(tensor.shape)}")
         if tensor.dtype != spec.dtype:
             raise InputError(f"expected {spec.dtype}, got {tensor.dtype}", hint="raw images go to model(x)")
         return tensor

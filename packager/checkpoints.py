@@ -62,7 +62,7 @@ class Checkpoints:
         if not path.exists():
             return None
         try:
-            return torch.load(path, weights_only=True)  # type: ignore[no-any-return]
+            return torch.load(path, weights_only=True)
         except Exception as error:  # a damaged file raises many types
             raise ResumeError(
                 f"{path} cannot be read: {str(error).splitlines()[0]}", hint="add --restart to start afresh"
@@ -83,6 +83,4 @@ def require_same_run(path: Path, description: Description) -> None:
     wanted = json.loads(encode_description(description))
     changed = sorted(key for key in wanted if stored.get(key) != wanted[key])
     if changed:
-        raise ResumeError(
-            f"{path.parent} is the work of another run: {', '.join(changed)} differ", hint=_RESTART
-        )
+        raise ResumeError(f"{path.parent} is the work of another run: {', '.join(changed)} differ", hint=_RESTART)

@@ -39,35 +39,21 @@ def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     help="zoo:NAME, torchvision:NAME, timm:NAME or module:callable.",
 )
 @click.option("--weights", type=_existing_file, help="The model's pretrained weights (.safetensors, .pth).")
-@click.option(
-    "--input-shape", callback=_shape, help="Channels x height x width, where the model does not say."
-)
-@click.option(
-    "--data", "training", required=True, help="Training images: FOLDER, FILE.zip or digits, perhaps #part."
-)
-@click.option(
-    "--val", "validation", required=True, help="Images for the packager's own validation, likewise."
-)
+@click.option("--input-shape", callback=_shape, help="Channels x height x width, where the model does not say.")
+@click.option("--data", "training", required=True, help="Training images: FOLDER, FILE.zip or digits, perhaps #part.")
+@click.option("--val", "validation", required=True, help="Images for the packager's own validation, likewise.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the bundle.")
 @click.option("--name", help="Name of the bundle [default: the model's].")
-@click.option(
-    "--version", type=click.IntRange(min=1), default=1, show_default=True, help="Version of the bundle."
-)
-@click.option(
-    "--recipe", "recipe_path", type=_existing_file, help="TOML file with the choices below and more."
-)
+@click.option("--version", type=click.IntRange(min=1), default=1, show_default=True, help="Version of the bundle.")
+@click.option("--recipe", "recipe_path", type=_existing_file, help="TOML file with the choices below and more.")
 @click.option("--steps", type=click.IntRange(min=0), help="Length of training in steps (deterministic).")
 @click.option("--budget-minutes", type=click.FloatRange(min=0), help="Length of training in minutes.")
 @click.option("--max-span", type=click.IntRange(min=1), help="Originals that one merged block may replace.")
 @click.option("--gamma", type=click.FloatRange(min=0), help="Join cells up to this share of the parameters.")
 @click.option("--seed", type=int, help="Seed of everything that is random.")
-@click.option(
-    "--key", "private_key", type=_existing_file, help="Sign with this private key (see pathweave key new)."
-)
+@click.option("--key", "private_key", type=_existing_file, help="Sign with this private key (see pathweave key new).")
 @click.option("--restart", is_flag=True, help="Forget unfinished work and replace the bundle.")
-@click.option(
-    "--threads", type=click.IntRange(min=1), help="Threads for training [default: torch's own choice]."
-)
+@click.option("--threads", type=click.IntRange(min=1), help="Threads for training [default: torch's own choice].")
 @json_option
 def package(
     specification: str,
@@ -140,13 +126,9 @@ def _described(packaged: Packaged) -> dict[str, Any]:
 
 def _print_packaged(packaged: Packaged, *, signed: bool) -> None:
     described = _described(packaged)
-    click.echo(
-        f"{packaged.folder}: {described['blocks']} blocks, {described['architecture_count']} architectures"
-    )
+    click.echo(f"{packaged.folder}: {described['blocks']} blocks, {described['architecture_count']} architectures")
     metrics = packaged.manifest.metrics
-    click.echo(
-        f"validated on {metrics.data} ({metrics.samples} samples); full model {metrics.original_accuracy:.2%}"
-    )
+    click.echo(f"validated on {metrics.data} ({metrics.samples} samples); full model {metrics.original_accuracy:.2%}")
     for found in metrics.range_accuracy:
         click.echo(
             f"  {found.macs_ratio_low:4.0%} to {found.macs_ratio_high:4.0%} of the MACs:"
@@ -221,9 +203,7 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console()
-    console.print(
-        f"{described['name']} version {described['version']}, {'signed' if bundle.signed else 'not signed'}"
-    )
+    console.print(f"{described['name']} version {described['version']}, {'signed' if bundle.signed else 'not signed'}")
     console.print(f"{described['architecture_count']} architectures, {described['subnet_count']} subnets")
     size_mb = described["sizes"]["blob_bytes"] / 1e6
     console.print(f"{described['sizes']['blobs']} blobs, {size_mb:.2f} MB")
@@ -261,9 +241,7 @@ def new_key(name: Path, as_json: bool) -> None:
     private_path, public_path = name.with_name(f"{name.name}.key"), name.with_name(f"{name.name}.pub")
     for path in (private_path, public_path):
         if path.exists():
-            raise StorageError(
-                f"{path} already exists", hint="choose another name; keys are never overwritten"
-            )
+            raise StorageError(f"{path} already exists", hint="choose another name; keys are never overwritten")
     private, public = new_key_pair()
     write_atomically(private_path, private)
     os.chmod(private_path, 0o600)

@@ -102,9 +102,7 @@ def expand(traced: TracedModel, *, max_span: int) -> Expansion:
             else:
                 notes.append(f"blocks {start} to {end} cannot be merged: no replaced block fits their shapes")
     if not merged and not notes:
-        notes.append(
-            f"nothing to merge: {max(last - 1, 0)} blocks between stem and head, spans up to {max_span}"
-        )
+        notes.append(f"nothing to merge: {max(last - 1, 0)} blocks between stem and head, spans up to {max_span}")
     for block in originals:
         block.module.requires_grad_(False).eval()
     for block in merged:

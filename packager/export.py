@@ -1,6 +1,7 @@
 """From torch blocks to ONNX graph fragments (docs/bundle_format.md, design of fragments in docs/adr/0002).
 
-All blocks are exported in one go, side by side in one graph, then that graph is cut: much quicker than one export per block.
+All blocks are exported in one go, side by side in one graph, then that graph is cut: much quicker than one export
+per block.
 """
 
 from __future__ import annotations
@@ -104,9 +105,7 @@ class _SideBySide(nn.Module):
 def _export(
     model: nn.Module, specs: Sequence[TensorSpec], *, inputs: Sequence[str], outputs: Sequence[str]
 ) -> onnx.ModelProto:
-    examples = tuple(
-        torch.zeros(_EXAMPLE_BATCH, *spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs
-    )
+    examples = tuple(torch.zeros(_EXAMPLE_BATCH, *spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs)
     # one symbol per block: with a common one the exporter would measure the batch of one block on the input of another
     batches = [{0: torch.export.Dim(f"batch_{number}", min=1, max=65536)} for number in range(len(specs))]
     dynamic = (tuple(batches),) if isinstance(model, _SideBySide) else tuple(batches)
@@ -122,9 +121,7 @@ def _export(
                 verbose=False,
             )
     except Exception as error:  # the exporter raises many unrelated types
-        raise TraceError(
-            f"the model cannot be exported to ONNX: {str(error).splitlines()[0][:300]}"
-        ) from error
+        raise TraceError(f"the model cannot be exported to ONNX: {str(error).splitlines()[0][:300]}") from error
     assert exported is not None
     proto = exported.model_proto
     proto.ir_version = IR_VERSION

@@ -43,7 +43,7 @@ def make_job(
     model = load_model(specification, weights=weights, input_shape=input_shape)
     size = (model.input_shape[1], model.input_shape[2])
     model = replace(model, preprocessing=_resizing(model.preprocessing, size))
-    sets = []
+    sets: list[ImageDataset] = []
     for reference in (training, validation):
         dataset = load_dataset(reference, progress=progress, resize=size)
         sets.append(_labelled(dataset, model.class_names or (sets[0].class_names if sets else None)))

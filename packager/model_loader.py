@@ -232,9 +232,7 @@ def _find_callable(request: _Request) -> Callable[[], nn.Module]:
     found = getattr(module, request.name, None)
     if not callable(found):
         names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise ModelLoadError(
-            f"{request.scheme} has no callable {request.name!r}", hint=_nearest(request.name, names)
-        )
+        raise ModelLoadError(f"{request.scheme} has no callable {request.name!r}", hint=_nearest(request.name, names))
     return found
 
 

@@ -252,9 +252,7 @@ def _manifest(
             shared=tuple(shared[name] for name in exported.needs[block.id]),
             opset=OPSET,
         )
-        blocks.append(
-            block.described([rendition], distillation_error=verified.distillation_errors.get(block.id))
-        )
+        blocks.append(block.described([rendition], distillation_error=verified.distillation_errors.get(block.id)))
     return Manifest(
         format_version=FORMAT_VERSION,
         name=job.name,
@@ -279,6 +277,5 @@ def _provenance(job: Job) -> Provenance:
         weights_sha256=job.weights_sha256,
         training_data=job.training_reference,
         recipe=job.recipe.choices(),
-        tools={"pathweave": __version__}
-        | {name: metadata.version(name) for name in ("torch", "onnx", "onnxruntime")},
+        tools={"pathweave": __version__} | {name: metadata.version(name) for name in ("torch", "onnx", "onnxruntime")},
     )

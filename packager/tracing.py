@@ -8,6 +8,7 @@ exported graph has batch-norm and dropout frozen in evaluation mode and cannot b
 from __future__ import annotations
 
 import copy
+import itertools
 import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -122,10 +123,7 @@ def trace(model: nn.Module, example: torch.Tensor, *, gamma: float = 0.0) -> Tra
             hint="a chain of layers or residual blocks can be cut, parallel streams cannot",
         )
     bounds = _join_small(body, positions, gamma=gamma)
-    blocks = tuple(
-        _BlockBuilder(body, model, first, last).build()
-        for first, last in zip(bounds, bounds[1:], strict=False)
-    )
+    blocks = tuple(_BlockBuilder(body, model, first, last).build() for first, last in itertools.pairwise(bounds))
     return _checked(model, blocks, example)
 
 
@@ -133,7 +131,7 @@ def _without_inplace_modules(model: nn.Module) -> nn.Module:
     model = copy.deepcopy(model).eval()
     for module in model.modules():
         if getattr(module, "inplace", False) is True:
-            module.inplace = False  # type: ignore[assignment]  # cached features must survive the next block
+            module.inplace = False  # cached features must survive the next block
     return model
 
 
@@ -189,8 +187,7 @@ def _states(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
     targets = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     states = {name: program.state_dict.get(target) for name, target in targets.items()}
     states = {
-        name: tensor if tensor is not None else program.constants[targets[name]]
-        for name, tensor in states.items()
+        name: tensor if tensor is not None else program.constants[targets[name]] for name, tensor in states.items()
     }
     for name, target in signature.inputs_to_lifted_tensor_constants.items():
         states[name] = program.constants[target]
@@ -222,10 +219,8 @@ def _undo_inplace(nodes: Sequence[fx.Node]) -> None:
         assert isinstance(changed, fx.Node)
         if _operator(changed) in _VIEWS:
             continue
-        changed.replace_all_uses_with(
-            node, delete_user_cb=lambda user, n=node: order.get(user, -1) > order[n]
-        )
-        node.target = getattr(getattr(torch.ops.aten, name[:-1]), node.target._overloadname)  # type: ignore[union-attr]
+        changed.replace_all_uses_with(node, delete_user_cb=lambda user, n=node: order.get(user, -1) > order[n])
+        node.target = getattr(getattr(torch.ops.aten, name[:-1]), node.target._overloadname)
 
 
 def _operator(node: fx.Node) -> str:
@@ -246,7 +241,7 @@ def _cut_positions(body: _Body) -> list[int]:
     singles = _single_live_positions(body)
     anchors = [index for index, node in enumerate(body.nodes) if _is_anchor(node)]
     positions: list[int] = []
-    for anchor, following in zip(anchors, anchors[1:], strict=False):
+    for anchor, following in itertools.pairwise(anchors):
         candidates = [index for index in singles if anchor <= index < following]
         if not candidates:
             continue
@@ -283,9 +278,7 @@ def _join_small(body: _Body, positions: Sequence[int], *, gamma: float) -> list[
     starts = [-1, *positions]
     ends = [*positions, len(body.nodes) - 1]
     for start, end in zip(starts, ends, strict=True):
-        names = {
-            n.name for k in range(start + 1, end + 1) for n in body.nodes[k].all_input_nodes
-        } & body.states.keys()
+        names = {n.name for k in range(start + 1, end + 1) for n in body.nodes[k].all_input_nodes} & body.states.keys()
         sizes.append(sum(body.states[name].numel() for name in names - counted))
         counted |= names
     limit = gamma * sum(sizes)

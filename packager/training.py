@@ -5,6 +5,7 @@ The original blocks stay frozen in evaluation mode, so the pretrained model is o
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -114,7 +115,7 @@ class Trainer:
                 hint=f"lower the recipe's {phase.name}_rate; the last saved state is kept",
             )
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self._parameters, _GRADIENT_NORM)
         optimizer.step()
         return value
@@ -126,9 +127,7 @@ class Trainer:
             steps = distil if phase.name == "distil" else recipe.steps - distil
             return Schedule(steps=steps, seconds=None, done=saved.get("done", 0))
         seconds = (recipe.budget_minutes or 0.0) * 60 * phase.share
-        return Schedule(
-            steps=None, seconds=seconds, done=saved.get("done", 0), elapsed=saved.get("elapsed", 0.0)
-        )
+        return Schedule(steps=None, seconds=seconds, done=saved.get("done", 0), elapsed=saved.get("elapsed", 0.0))
 
     def _save(
         self, phase: str, schedule: Schedule | None = None, optimizer: torch.optim.Optimizer | None = None
@@ -212,7 +211,7 @@ class MacsRanges:
         step = (1.0 - lowest) / MACS_RANGES
         bounds = [lowest + step * k for k in range(MACS_RANGES)] + [1.0]
         self._samplers: list[tuple[float, float, WindowSampler]] = []
-        for low, high in zip(bounds, bounds[1:], strict=False):
+        for low, high in itertools.pairwise(bounds):
             sampler = WindowSampler(supernet, ratio, low=low - 1e-9, high=high + 1e-9)
             if sampler.sample(count=1, random=SplitMix64(0)):
                 self._samplers.append((low, high, sampler))

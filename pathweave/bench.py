@@ -54,9 +54,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         """Whether ``value`` is in the range; a figure that is absent or not finite never is."""
         if value is None or not math.isfinite(value):
             return False
-        return (self.minimum is None or value >= self.minimum) and (
-            self.maximum is None or value <= self.maximum
-        )
+        return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
 
     def __str__(self) -> str:
         bounds = (("at least", self.minimum), ("at most", self.maximum))
@@ -113,9 +111,7 @@ def benchmark_names(package: str = PACKAGE) -> list[str]:
     """The measurements there are, sorted; nothing is imported but the package itself."""
     folder = importlib.import_module(package).__path__
     return sorted(
-        found.name
-        for found in pkgutil.iter_modules(folder)
-        if not found.ispkg and not found.name.startswith("_")
+        found.name for found in pkgutil.iter_modules(folder) if not found.ispkg and not found.name.startswith("_")
     )
 
 
@@ -203,9 +199,7 @@ def commit_of(repository: Path) -> str:
     if not (repository / ".git").exists():  # installed: a repository around the environment is not ours
         return "unknown"
     revision = _git(repository, "rev-parse", "HEAD")
-    changes = _git(
-        repository, "status", "--porcelain", "--untracked-files=no", ":(exclude)benchmarks/results"
-    )
+    changes = _git(repository, "status", "--porcelain", "--untracked-files=no", ":(exclude)benchmarks/results")
     return f"{revision or 'unknown'}{'-dirty' if changes else ''}"
 
 

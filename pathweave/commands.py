@@ -145,9 +145,7 @@ def _print_devices(result: Mapping[str, Any]) -> None:
             f"{device['predicted_ms']:.3f}",
             f"{device['measured_ms']:.3f}",
             f"{device['accuracy_local']:.1%}",
-            " ".join(map(str, device["subnet"]))
-            if isinstance(device["subnet"], (list, tuple))
-            else device["subnet"],
+            " ".join(map(str, device["subnet"])) if isinstance(device["subnet"], (list, tuple)) else device["subnet"],
         )
     Console().print(table)
     click.echo(f"full model: {result['full_model_accuracy']:.1%} after {result['seconds']:.0f} s")

@@ -1,4 +1,4 @@
-"""Inference runtimes behind one port. A new one is a file here, a line in ``RUNTIMES`` and the shared conformance tests."""
+"""Inference runtimes behind one port. A new one: a file here, a line in ``RUNTIMES``, the conformance tests."""
 
 from __future__ import annotations
 

@@ -48,9 +48,7 @@ class OnnxRuntime:
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.log_severity_level = _ERRORS_ONLY
-        options.add_session_config_entry(
-            "session.intra_op.allow_spinning", "0" if self._threads == 1 else "1"
-        )
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0" if self._threads == 1 else "1")
         try:
             session = self._onnxruntime.InferenceSession(model, options, providers=[self._provider])
         except Exception as error:  # the binding raises many unrelated types

@@ -26,9 +26,7 @@ STRATEGIES: dict[str, Callable[..., SearchStrategy]] = {
 def make_strategy(name: str, **settings: Any) -> SearchStrategy:
     """The strategy called ``name``, with its own settings (UsageError if there is none)."""
     if name not in STRATEGIES:
-        raise UsageError(
-            f"there is no search strategy {name}", hint="known: " + ", ".join(sorted(STRATEGIES))
-        )
+        raise UsageError(f"there is no search strategy {name}", hint="known: " + ", ".join(sorted(STRATEGIES)))
     return STRATEGIES[name](**settings)
 
 

@@ -103,9 +103,7 @@ class PrefixTreeEvaluator:
             self.edge_runs_without_reuse += runs_without_reuse
         self._known.update((subnet, right / len(self._labels)) for subnet, right in correct.items())
 
-    def _visit(
-        self, node: PrefixNode, features: list[Array], labels: Array, correct: dict[Subnet, int]
-    ) -> None:
+    def _visit(self, node: PrefixNode, features: list[Array], labels: Array, correct: dict[Subnet, int]) -> None:
         """Run ``node``'s stretch on the parent's features, then its children on what comes out."""
         for edge in node.stretch:
             features = self._sessions.get(edge).run(features)

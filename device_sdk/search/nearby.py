@@ -90,9 +90,7 @@ def nearby_init(
     fastest_ms, slowest_ms = latency_range_ms(supernet, cost_model)
     target_ms = slowest_ms if budget.latency_ms is None else min(budget.latency_ms, slowest_ms)
     half_ms = window_ratio * target_ms
-    nearby = Neighbourhood(
-        supernet, cost_model, budget, low_ms=target_ms - half_ms, high_ms=target_ms + half_ms
-    )
+    nearby = Neighbourhood(supernet, cost_model, budget, low_ms=target_ms - half_ms, high_ms=target_ms + half_ms)
     for _ in range(_MAX_WIDENINGS):
         subnets = nearby.draw(count=count, random=random)
         if len(subnets) >= count or nearby.low_ms <= fastest_ms:
@@ -129,9 +127,7 @@ def nearby_mutate(nearby: Neighbourhood, subnet: Subnet, *, random: SplitMix64) 
     return mutated if mutated in nearby else None
 
 
-def _replace_random_stretch(
-    supernet: Supernet, subnet: Subnet, random: SplitMix64
-) -> tuple[Subnet, int, int] | None:
+def _replace_random_stretch(supernet: Supernet, subnet: Subnet, random: SplitMix64) -> tuple[Subnet, int, int] | None:
     """The subnet with another path in one stretch, and the cut points between which it lies."""
     cuts = [0, *(block.end for _, block in supernet.walk(subnet))]
     for _ in range(_TRIES):

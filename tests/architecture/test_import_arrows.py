@@ -15,9 +15,7 @@ PACKAGES = ("device_sdk", "packager", "server", "pathweave", "benchmarks")
 
 def lint_imports(folder: Path) -> subprocess.CompletedProcess[str]:
     script = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
-    return subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120
-    )
+    return subprocess.run([sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, timeout=120)
 
 
 def test_the_arrows_between_the_folders_are_kept() -> None:

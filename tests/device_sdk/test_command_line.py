@@ -75,9 +75,7 @@ def lines_of(advances_s: list[float], *, total: float, note: str = "") -> list[s
     """What is written when one unit is done at each of these times."""
     times = iter([0.0, *advances_s])
     lines: list[str] = []
-    with LineProgress(interval_s=30, clock=lambda: next(times), write=lines.append).task(
-        "tune", total
-    ) as task:
+    with LineProgress(interval_s=30, clock=lambda: next(times), write=lines.append).task("tune", total) as task:
         if note:
             task.note(note)
         for _ in advances_s:

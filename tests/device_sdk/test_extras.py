@@ -31,9 +31,7 @@ def test_a_library_that_is_there_but_lacks_its_own_dependency_is_not_called_miss
         require("half_installed_library", extra="packager")
 
 
-def test_a_library_that_fails_at_import_keeps_its_own_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_that_fails_at_import_keeps_its_own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "failing_library.py").write_text("raise RuntimeError('operator does not exist')\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(RuntimeError, match="operator"):

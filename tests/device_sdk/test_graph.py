@@ -16,8 +16,7 @@ def block(name, start, end, kind="original", renditions=(FP32,)):
 
 def cuts(count, mandatory=()):
     return [
-        CutPoint(index, (TensorSpec(f"cut_{index}", (2,)),), mandatory=index in mandatory)
-        for index in range(count)
+        CutPoint(index, (TensorSpec(f"cut_{index}", (2,)),), mandatory=index in mandatory) for index in range(count)
     ]
 
 
@@ -36,7 +35,7 @@ CHAIN = [block("o0", 0, 1), block("o1", 1, 2), block("o2", 2, 3)]
         (cuts(4), [*CHAIN, block("m", 0, 2, "merged", ())], "block m has no rendition"),
         (cuts(4), [*CHAIN, block("m", 0, 2, "merged", (FP32, FP32))], "two renditions of one name"),
         (cuts(4, {2}), [*CHAIN, block("m", 1, 3, "merged")], "jumps over the mandatory cut point 2"),
-        (cuts(4), [CHAIN[0], CHAIN[2], block("m", 0, 3, "merged")], "do not make a path"),
+        (cuts(4), [CHAIN[0], CHAIN[2], block("m", 0, 3, "merged")], "do not make one path"),
     ],
 )
 def test_a_graph_that_is_none_is_refused(cut_points, blocks, message):
@@ -91,9 +90,7 @@ def test_check_accepts_every_path(supernets, all_subnets, data):
 @given(data=st.data())
 def test_edges_from_lists_every_rendition_once_at_its_start(supernets, data):
     supernet = data.draw(supernets)
-    listed = [
-        (edge, start, end) for start, leaving in enumerate(supernet.edges_from) for edge, end in leaving
-    ]
+    listed = [(edge, start, end) for start, leaving in enumerate(supernet.edges_from) for edge, end in leaving]
     expected = [
         (Edge(block.id, rendition.name), block.start, block.end)
         for block in supernet.blocks

@@ -66,9 +66,7 @@ def test_a_folder_that_wraps_all_classes_is_no_part_of_the_names(tmp_path):
 
 def test_images_deeper_than_their_class_folder_are_refused(tmp_path):
     files = {"train/cat/1.png": png(), "val/dog/1.png": png()}
-    with pytest.raises(
-        DataError, match=r"data\.zip: train/cat/1\.png does not lie directly in a class folder"
-    ):
+    with pytest.raises(DataError, match=r"data\.zip: train/cat/1\.png does not lie directly in a class folder"):
         load_dataset(str(write_zip(tmp_path / "data.zip", files)))
 
 

@@ -78,15 +78,12 @@ def test_cheapest_through_equals_brute_force(priced_supernets, all_subnets, data
     supernet, model = data.draw(priced_supernets)
     everything = all_subnets(supernet)
     assert cheapest_through(supernet, model.edge_latency_ms) == {
-        edge: min(total(model, subnet) for subnet in everything if edge in subnet.edges)
-        for edge in supernet.edges
+        edge: min(total(model, subnet) for subnet in everything if edge in subnet.edges) for edge in supernet.edges
     }
 
 
 @given(data=st.data(), seed=st.integers(0, 2**64 - 1))
-def test_window_samples_lie_in_the_window_and_miss_it_only_if_it_is_empty(
-    priced_supernets, all_subnets, data, seed
-):
+def test_window_samples_lie_in_the_window_and_miss_it_only_if_it_is_empty(priced_supernets, all_subnets, data, seed):
     supernet, model = data.draw(priced_supernets)
     weights = sorted({total(model, subnet) for subnet in all_subnets(supernet)})
     low = data.draw(st.sampled_from(weights)) + data.draw(st.sampled_from([-0.5, -0.001, 0.0, 0.001]))
@@ -98,9 +95,7 @@ def test_window_samples_lie_in_the_window_and_miss_it_only_if_it_is_empty(
 
 
 @pytest.mark.parametrize("window", [(0.0, 100.0), (5.5, 6.5), (5.5, 5.5)])
-def test_window_samples_are_uniform_and_cover_the_window(
-    elastic_supernet, uniform_costs, all_subnets, window
-):
+def test_window_samples_are_uniform_and_cover_the_window(elastic_supernet, uniform_costs, all_subnets, window):
     supernet = elastic_supernet(7)
     model = uniform_costs(supernet)
     low, high = window

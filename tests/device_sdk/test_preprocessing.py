@@ -60,10 +60,7 @@ def test_pillow_images_of_any_mode_are_converted(mode):
     image = Image.fromarray(pixels(8, 8, 3)).convert(mode)
     colour = prepare(image, IMAGENET, input_shape=(3, 8, 8))
     grey = prepare(image, GREY, input_shape=(1, 8, 8))
-    assert (
-        colour.tobytes()
-        == prepare(np.asarray(image.convert("RGB")), IMAGENET, input_shape=(3, 8, 8)).tobytes()
-    )
+    assert colour.tobytes() == prepare(np.asarray(image.convert("RGB")), IMAGENET, input_shape=(3, 8, 8)).tobytes()
     assert grey.tobytes() == prepare(np.asarray(image.convert("L")), GREY, input_shape=(1, 8, 8)).tobytes()
 
 

@@ -37,9 +37,7 @@ def test_an_error_inside_a_task_comes_out_unchanged(progress: Progress) -> None:
         raise ValueError("mine")
 
 
-def test_nothing_is_written_to_standard_output(
-    progress: Progress, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_is_written_to_standard_output(progress: Progress, capsys: pytest.CaptureFixture[str]) -> None:
     with progress.task("work", 3) as task:
         task.advance(3)
     assert capsys.readouterr().out == ""

@@ -39,9 +39,7 @@ def test_warmup_runs_but_does_not_count() -> None:
 
 
 @given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 3))
-def test_everyone_is_called_once_per_round_and_starts_equally_often(
-    count: int, rounds: int, warmup: int
-) -> None:
+def test_everyone_is_called_once_per_round_and_starts_equally_often(count: int, rounds: int, warmup: int) -> None:
     bench = Workbench()
     names = "abcde"[:count]
     calls = {name: (lambda name=name: bench.work(name, 1)) for name in names}

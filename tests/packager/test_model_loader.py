@@ -67,9 +67,7 @@ def test_a_zoo_model_with_weights_names_both_as_its_source(shared_data):
     weights = shared_data / "pretrained" / "resnet20_cifar10.safetensors"
     model = load_model("zoo:resnet20_cifar10", weights=weights)
     assert_ready(model)
-    assert (
-        model.source == "github akamaster/pytorch_resnet_cifar10, weights from resnet20_cifar10.safetensors"
-    )
+    assert model.source == "github akamaster/pytorch_resnet_cifar10, weights from resnet20_cifar10.safetensors"
     assert (model.name, model.licence, model.input_shape) == ("resnet20_cifar10", "BSD-2-Clause", (3, 32, 32))
 
 
@@ -94,9 +92,7 @@ def test_fewer_than_two_classes_are_refused():
 
 def test_the_weights_of_another_model_are_refused(shared_data):
     with pytest.raises(WeightsError, match=r"keys are unexpected \(layer1\.3\.bn1\.bias, "):
-        load_model(
-            "zoo:resnet20_cifar10", weights=shared_data / "pretrained" / "resnet32_cifar10.safetensors"
-        )
+        load_model("zoo:resnet20_cifar10", weights=shared_data / "pretrained" / "resnet32_cifar10.safetensors")
 
 
 def test_an_unknown_name_suggests_the_nearest():
@@ -276,9 +272,7 @@ def test_a_callable_with_the_wrong_shape_is_refused(user_module):
 def test_a_module_that_fails_at_import_says_why(tmp_path, monkeypatch):
     (tmp_path / "broken_at_import.py").write_text("import a_library_that_is_not_there\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(
-        ModelLoadError, match="broken_at_import cannot be imported: No module named 'a_library"
-    ):
+    with pytest.raises(ModelLoadError, match="broken_at_import cannot be imported: No module named 'a_library"):
         load_model("broken_at_import:build")
 
 

@@ -111,9 +111,7 @@ def test_damaged_files_are_refused_in_one_line(tmp_path, state, suffix, damage):
     path = tmp_path / f"w{suffix}"
     save_file(state, path) if suffix == ".safetensors" else torch.save(state, path)
     whole = path.read_bytes()
-    path.write_bytes(
-        {"half": whole[: len(whole) // 2], "header": whole[:6], "empty": b"", "text": b"hello"}[damage]
-    )
+    path.write_bytes({"half": whole[: len(whole) // 2], "header": whole[:6], "empty": b"", "text": b"hello"}[damage])
     assert "cannot be read" in str(refusal(path))
 
 
@@ -153,9 +151,7 @@ def test_wrong_keys_are_counted_and_the_first_three_named(tmp_path, state):
 
 def test_more_than_three_missing_keys_are_counted(tmp_path, state):
     save_file({"bn.bias": state["bn.bias"]}, tmp_path / "w.safetensors")
-    assert "5 keys are missing (conv.weight, conv.bias, bn.weight, …)" in str(
-        refusal(tmp_path / "w.safetensors")
-    )
+    assert "5 keys are missing (conv.weight, conv.bias, bn.weight, …)" in str(refusal(tmp_path / "w.safetensors"))
 
 
 def test_wrong_shapes_say_what_was_expected(tmp_path, state):

@@ -51,14 +51,10 @@ def test_patience_and_generations_enough_look_at_the_whole_window(
     assert result.generations < 1000
 
 
-def test_evolution_finds_the_optimum_of_a_large_space_that_has_structure(
-    elastic_supernet, uniform_costs, make_problem
-):
+def test_evolution_finds_the_optimum_of_a_large_space_that_has_structure(elastic_supernet, uniform_costs, make_problem):
     supernet = elastic_supernet(27)
     model = uniform_costs(supernet)
-    result = AdaptiveNetSearch().search(
-        make_problem(supernet, model, Budget(latency_ms=24), accuracy=originals)
-    )
+    result = AdaptiveNetSearch().search(make_problem(supernet, model, Budget(latency_ms=24), accuracy=originals))
     # 27 originals take 27 ms; a merged block replaces 3 of them and saves 1.25 ms, or 2 and saves 0.75 ms:
     # saving 3 ms takes the place of 8 originals at least
     assert result.best is not None
@@ -85,9 +81,7 @@ def test_every_feasible_budget_has_an_answer_that_fits_and_the_pool_is_near_or_u
 
 
 @pytest.mark.parametrize("budget", [Budget(latency_ms=1000), Budget(memory_mb=1000)])
-def test_a_budget_above_the_slowest_subnet_reaches_the_original(
-    elastic_supernet, uniform_costs, make_problem, budget
-):
+def test_a_budget_above_the_slowest_subnet_reaches_the_original(elastic_supernet, uniform_costs, make_problem, budget):
     supernet = elastic_supernet(27)
     problem = make_problem(supernet, uniform_costs(supernet), budget, accuracy=originals)
     result = AdaptiveNetSearch(generations=1).search(problem)
@@ -95,14 +89,10 @@ def test_a_budget_above_the_slowest_subnet_reaches_the_original(
     assert result.best.subnet == supernet.original
 
 
-def test_over_budget_subnets_stay_in_the_pool_and_are_never_the_best(
-    elastic_supernet, uniform_costs, make_problem
-):
+def test_over_budget_subnets_stay_in_the_pool_and_are_never_the_best(elastic_supernet, uniform_costs, make_problem):
     supernet = elastic_supernet(12)
     budget = Budget(latency_ms=9)
-    result = AdaptiveNetSearch().search(
-        make_problem(supernet, uniform_costs(supernet), budget, accuracy=originals)
-    )
+    result = AdaptiveNetSearch().search(make_problem(supernet, uniform_costs(supernet), budget, accuracy=originals))
     assert any(not budget.fits(one.cost) for one in result.pool)
     assert result.best is not None
     assert budget.fits(result.best.cost)
@@ -128,14 +118,10 @@ def test_equal_seeds_search_equally(elastic_supernet, uniform_costs, make_proble
     assert run(1).pool != run(2).pool
 
 
-def test_an_infeasible_budget_is_refused_before_anything_is_evaluated(
-    elastic_supernet, uniform_costs, make_problem
-):
+def test_an_infeasible_budget_is_refused_before_anything_is_evaluated(elastic_supernet, uniform_costs, make_problem):
     supernet = elastic_supernet(9)
     problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=5))
-    with pytest.raises(
-        InfeasibleBudgetError, match=r"no subnet runs in 5 ms; .* 5\.25 ms \(m0_3 m3_6 m6_9\)"
-    ):
+    with pytest.raises(InfeasibleBudgetError, match=r"no subnet runs in 5 ms; .* 5\.25 ms \(m0_3 m3_6 m6_9\)"):
         AdaptiveNetSearch().search(problem)
     assert problem.evaluator.groups == []
 
@@ -160,9 +146,7 @@ def test_the_time_limit_ends_the_search_with_the_best_so_far(
 def test_cancelling_ends_the_search_between_groups(elastic_supernet, uniform_costs, make_problem):
     supernet = elastic_supernet(20)
     answers = iter([False, False, False, True])
-    problem = make_problem(
-        supernet, uniform_costs(supernet), Budget(latency_ms=15), cancelled=lambda: next(answers)
-    )
+    problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=15), cancelled=lambda: next(answers))
     result = AdaptiveNetSearch().search(problem)
     assert result.stopped == "cancelled"
     assert result.generations == 2

@@ -40,9 +40,7 @@ def test_the_fastest_within_a_memory_limit_equals_brute_force(priced_supernets, 
     latency_ms=st.one_of(st.none(), st.integers(1, 200).map(lambda eighths: eighths / 8)),
     memory_mb=st.one_of(st.none(), limits_mb),
 )
-def test_a_budget_is_feasible_exactly_if_some_subnet_fits(
-    priced_supernets, all_subnets, data, latency_ms, memory_mb
-):
+def test_a_budget_is_feasible_exactly_if_some_subnet_fits(priced_supernets, all_subnets, data, latency_ms, memory_mb):
     assume(latency_ms or memory_mb)
     supernet, model = data.draw(priced_supernets)
     budget = Budget(latency_ms=latency_ms, memory_mb=memory_mb)
@@ -74,9 +72,7 @@ def test_too_little_memory_names_the_smallest_subnet(build_supernet):
     model = CostModel({edge: EdgeCost(1, 1, 1_000_000, 500_000) for edge in supernet.edges})
     with pytest.raises(InfeasibleBudgetError) as caught:
         require_feasible(supernet, model, Budget(latency_ms=0.5, memory_mb=4))
-    assert str(caught.value) == (
-        "no subnet runs in 4 MB; the smallest is predicted at 9.5 MB (o0 o1 o2 … o7 o8)"
-    )
+    assert str(caught.value) == ("no subnet runs in 4 MB; the smallest is predicted at 9.5 MB (o0 o1 o2 … o7 o8)")
     assert caught.value.nearest == supernet.original.block_ids
 
 

@@ -36,9 +36,7 @@ def test_init_gives_different_subnets_inside_the_window_and_the_memory_limit(
 
 
 @given(data=st.data(), seed=seeds, budget=budgets)
-def test_init_widens_down_to_everything_if_the_window_holds_too_few(
-    priced_supernets, all_subnets, data, seed, budget
-):
+def test_init_widens_down_to_everything_if_the_window_holds_too_few(priced_supernets, all_subnets, data, seed, budget):
     supernet, model = data.draw(priced_supernets)
     everything = all_subnets(supernet)
     subnets, nearby = init(supernet, model, budget, count=len(everything) + 1, seed=seed)
