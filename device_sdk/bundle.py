@@ -1,7 +1,8 @@
 """Reading a bundle: verified manifest, verified blobs, composed stretches.
 
 A bundle is a folder: ``manifest.json``, ``manifest.sig``, ``blobs/<sha256>``. Nothing in it is used before it is
-verified: the signature over the exact bytes before they are parsed, the digest of a blob before its bytes leave this module.
+verified: the signature over the exact bytes before they are parsed, the digest of a blob before its bytes leave this
+module.
 """
 
 from __future__ import annotations

@@ -226,7 +226,16 @@ class AdaptiveModel:
             InputError: not what the model takes; says what was expected.
             ClosedError: the model was closed.
         """
-        return self.infer(self._prepare(images))
+        return self.infer(self.prepare(images))
+
+    def prepare(self, images: npt.NDArray[np.uint8] | Image.Image) -> npt.NDArray[np.float32]:
+        """Raw images as the model takes them: [batch, *input] float32, ready for ``infer``.
+
+        Raises:
+            InputError: not what the model takes.
+        """
+        channels, height, width = self._bundle.supernet.cut_points[0].tensors[0].shape
+        return prepare(images, self._bundle.manifest.preprocessing, input_shape=(channels, height, width))
 
     def infer(self, tensor: Array) -> Answer:
         """Answer for prepared tensors: float32 [batch, *input] or one sample [*input].
@@ -264,16 +273,12 @@ class AdaptiveModel:
             raise ClosedError("the model was closed")
         return self._active
 
-    def _prepare(self, images: Any) -> npt.NDArray[np.float32]:
-        channels, height, width = self._bundle.supernet.cut_points[0].tensors[0].shape
-        return prepare(images, self._bundle.manifest.preprocessing, input_shape=(channels, height, width))
-
     def _prepare_all(self, samples: Any) -> npt.NDArray[np.float32]:
         if isinstance(samples, np.ndarray):
-            return self._prepare(samples)
+            return self.prepare(samples)
         if not len(samples):
             raise InputError("there are no samples to adapt on")
-        return np.concatenate([self._prepare(sample) for sample in samples])
+        return np.concatenate([self.prepare(sample) for sample in samples])
 
     def _checked_labels(self, labels: Any) -> npt.NDArray[np.int64]:
         array = np.asarray(labels)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -15,7 +16,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``gamma``: neighbouring cells are joined while a block has at most gamma · P0 parameters (AdaptiveNet §4.1).
     ``max_span``: a merged block replaces at most so many originals. ``distil_share``: share of the training time for
-    branch-wise distillation, the rest tunes. ``crop``: random shifts up to this share of the image's side.
+    branch-wise distillation, the rest tunes. ``precision``: ``auto`` trains in bfloat16 where the processor has matrix
+    units for it (twice as fast), else in float32; weights stay float32. ``crop``: random shifts up to this share of the image's side.
     """
 
     gamma: float = 0.0
@@ -28,6 +30,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tune_rate: float = 2e-2
     temperature: float = 4.0
     label_weight: float = 0.1
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
     flip: bool = True
     crop: float = 0.125
     seed: int = 0

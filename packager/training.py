@@ -59,6 +59,7 @@ class Trainer:
         self._progress = progress
         self._ranges = MacsRanges(expansion)
         self._parameters = [p for block in expansion.added for p in block.module.parameters()]
+        self._precision = resolve_precision(recipe.precision)
         self.steps_done = {"distil": 0, "tune": 0}
 
     def train(self) -> None:
@@ -107,7 +108,8 @@ class Trainer:
     def _descend(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer) -> float:
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate(phase.rate)
-        loss = phase.step(schedule.done)
+        with torch.autocast("cpu", self._precision, enabled=self._precision != torch.float32):
+            loss = phase.step(schedule.done)
         value = loss.item()
         if not math.isfinite(value):
             raise TrainingError(
@@ -161,8 +163,8 @@ class Trainer:
         """A sampled path learns from the labels and from the full model's logits at a temperature."""
         images, labels = self._source.batch(1_000_000_000 + step)
         with torch.no_grad():
-            teacher = self._expansion.traced.features(images)[-1]
-        logits = self._expansion.run(self._ranges.sample(self._recipe.seed + step), images)
+            teacher = self._expansion.traced.features(images)[-1].float()
+        logits = self._expansion.run(self._ranges.sample(self._recipe.seed + step), images).float()
         temperature = self._recipe.temperature
         imitation = functional.kl_div(
             functional.log_softmax(logits / temperature, dim=1),
@@ -175,8 +177,17 @@ class Trainer:
 
 
 def _imitation_error(block: TrainableBlock, features: Sequence[torch.Tensor]) -> torch.Tensor:
-    target = features[block.end]
-    return functional.mse_loss(block.module(features[block.start]), target) / target.var().clamp_min(1e-8)
+    target = features[block.end].float()
+    imitated = block.module(features[block.start]).float()
+    return functional.mse_loss(imitated, target) / target.var().clamp_min(1e-8)
+
+
+def resolve_precision(precision: str) -> torch.dtype:
+    """The number format of the training's arithmetic; ``auto`` asks the processor."""
+    if precision == "auto":
+        has_matrix_units = getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
+        return torch.bfloat16 if has_matrix_units() else torch.float32
+    return torch.bfloat16 if precision == "bfloat16" else torch.float32
 
 
 def distillation_errors(expansion: Expansion, samples: torch.Tensor) -> dict[str, float]:

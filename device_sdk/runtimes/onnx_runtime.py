@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -81,7 +80,6 @@ class OnnxSession:
         """See the port."""
         if self._session is not None:
             self._session = None
-            gc.collect()
 
 
 def _first_line(error: Exception) -> str:
