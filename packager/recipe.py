@@ -15,9 +15,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a model becomes a supernet. Lengths of training are either ``steps`` or ``budget_minutes``.
 
     ``gamma``: neighbouring cells are joined while a block has at most gamma · P0 parameters (AdaptiveNet §4.1).
-    ``max_span``: a merged block replaces at most so many originals. ``distil_share``: share of the training time for
-    branch-wise distillation, the rest tunes. ``precision``: ``auto`` trains in bfloat16 where the processor has matrix
-    units for it (twice as fast), else in float32; weights stay float32. ``crop``: random shifts up to this share of the image's side.
+    ``max_span``: a merged block replaces at most so many originals.
+    ``distil_share``: share of the training time for branch-wise distillation, the rest tunes.
+    ``precision``: ``auto`` trains in bfloat16 where the processor has matrix units for it, else in float32; weights and
+    optimizer stay in float32.
+    ``crop``: random shifts up to this share of the image's side.
     """
 
     gamma: float = 0.0

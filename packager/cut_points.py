@@ -1,0 +1,106 @@
+"""Where an exported graph can be cut, and how cells are joined into blocks (AdaptiveNet §4.1)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from packager.exported_graph import ExportedGraph, is_size, operator_name
+
+# an anchor does the computing that a block is made of; what follows it up to the next anchor belongs to it while it is
+# one of the tail operators, which inference engines fuse with it (AdaptiveNet §4.1, second principle)
+_ANCHORS = ("conv", "linear", "matmul", "bmm", "addmm", "mm", "scaled_dot_product_attention", "einsum")
+_TAIL = [
+    "batch_norm",
+    "relu",
+    "relu_",
+    "relu6",
+    "hardtanh",
+    "hardtanh_",
+    "gelu",
+    "silu",
+    "silu_",
+    "hardswish",
+    "hardswish_",
+    "hardsigmoid",
+    "sigmoid",
+    "tanh",
+    "leaky_relu",
+    "leaky_relu_",
+    "elu",
+    "mish",
+    "prelu",
+    "dropout",
+    "dropout_",
+    "add",
+    "add_",
+    "mul",
+    "mul_",
+    "max_pool2d",
+]
+
+
+def _is_anchor(node: fx.Node) -> bool:
+    return any(word in operator_name(node) for word in _ANCHORS)
+
+
+def cut_positions(body: ExportedGraph) -> list[int]:
+    """Indices of the nodes whose output is a cut point, the model's output left out.
+
+    After node k exactly one tensor is live, there is an anchor since the last cut and one to come, and the tail of
+    the last anchor is complete.
+    """
+    singles = _single_live_positions(body)
+    anchors = [index for index, node in enumerate(body.nodes) if _is_anchor(node)]
+    positions: list[int] = []
+    for anchor, following in itertools.pairwise(anchors):
+        candidates = [index for index in singles if anchor <= index < following]
+        if not candidates:
+            continue
+        best = candidates[0]
+        for index in candidates[1:]:
+            if any(operator_name(body.nodes[k]) not in _TAIL for k in range(best + 1, index + 1)):
+                break
+            best = index
+        positions.append(best)
+    return positions
+
+
+def _single_live_positions(body: ExportedGraph) -> list[int]:
+    """Nodes after which their own output is the only live tensor."""
+    last_use: dict[fx.Node, int] = {body.output: len(body.nodes)}
+    for index, node in enumerate(body.nodes):
+        for source in body.tensor_inputs(node):
+            last_use[source] = max(last_use.get(source, -1), index)
+    live: set[fx.Node] = {body.input}
+    singles: list[int] = []
+    for index, node in enumerate(body.nodes):
+        if not is_size(node):
+            live.add(node)
+        live = {n for n in live if last_use.get(n, -1) > index}
+        if live == {node} and isinstance(node.meta.get("val"), torch.Tensor):
+            singles.append(index)
+    return singles
+
+
+def join_small(body: ExportedGraph, positions: Sequence[int], *, gamma: float) -> list[int]:
+    """Bounds of the blocks: neighbours are joined while together they have at most gamma · P0 parameters (§4.1)."""
+    counted: set[str] = set()
+    sizes: list[int] = []
+    starts = [-1, *positions]
+    ends = [*positions, len(body.nodes) - 1]
+    for start, end in zip(starts, ends, strict=True):
+        names = {n.name for k in range(start + 1, end + 1) for n in body.nodes[k].all_input_nodes} & body.states.keys()
+        sizes.append(sum(body.states[name].numel() for name in names - counted))
+        counted |= names
+    limit = gamma * sum(sizes)
+    bounds, current = [-1], sizes[0]
+    for position, size in zip(positions, sizes[1:], strict=True):
+        if current + size > limit:
+            bounds.append(position)
+            current = 0
+        current += size
+    return [*bounds, len(body.nodes) - 1]

@@ -1,0 +1,96 @@
+"""The graph of an exported program: its computing nodes, and what each of them reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import fx
+
+from packager.errors import TraceError
+
+_VIEWS = (
+    "slice",
+    "select",
+    "view",
+    "transpose",
+    "permute",
+    "unsqueeze",
+    "squeeze",
+    "expand",
+    "narrow",
+    "getitem",
+)
+
+
+class ExportedGraph:
+    """The computing nodes of an exported program, in order, with what each needs to know about its inputs."""
+
+    def __init__(self, program: torch.export.ExportedProgram) -> None:
+        signature = program.graph_signature
+        if len(signature.user_inputs) != 1 or len(signature.user_outputs) != 1:
+            raise TraceError(
+                f"the model has {len(signature.user_inputs)} inputs and {len(signature.user_outputs)} outputs; "
+                "one of each is supported"
+            )
+        self.states: dict[str, torch.Tensor] = _states(program)
+        graph = program.graph
+        by_name = {node.name: node for node in graph.nodes}
+        self.input = by_name[signature.user_inputs[0]]
+        self.output = by_name[signature.user_outputs[0]]
+        self.nodes = [n for n in graph.nodes if n.op == "call_function" and (n.users or _changes_input(n))]
+        _undo_inplace(self.nodes)
+        if not isinstance(self.output.meta.get("val"), torch.Tensor):
+            raise TraceError("the model's output is not a tensor")
+
+    def tensor_inputs(self, node: fx.Node) -> list[fx.Node]:
+        """Inputs that carry activations: neither parameters nor symbolic sizes."""
+        return [n for n in node.all_input_nodes if n.name not in self.states and not is_size(n)]
+
+
+def _states(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    signature = program.graph_signature
+    targets = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
+    states = {name: program.state_dict.get(target) for name, target in targets.items()}
+    states = {
+        name: tensor if tensor is not None else program.constants[targets[name]] for name, tensor in states.items()
+    }
+    for name, target in signature.inputs_to_lifted_tensor_constants.items():
+        states[name] = program.constants[target]
+    return states
+
+
+def is_size(node: fx.Node) -> bool:
+    """Whether a node carries a number, such as a symbolic size, and no activations."""
+    value = node.meta.get("val")
+    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool)
+
+
+def _changes_input(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and bool(schema.is_mutable)
+
+
+def _undo_inplace(nodes: Sequence[fx.Node]) -> None:
+    """Replace in-place operators by the functional ones; later readers of the changed tensor read the result.
+
+    An operator that fills part of another tensor through a view stays as it is.
+    """
+    order = {node: index for index, node in enumerate(nodes)}
+    for node in nodes:
+        packet = getattr(node.target, "overloadpacket", None)
+        name = str(packet).removeprefix("aten.") if packet is not None else ""
+        if not name.endswith("_") or name.startswith("_") or not hasattr(torch.ops.aten, name[:-1]):
+            continue
+        changed = node.args[0]
+        assert isinstance(changed, fx.Node)
+        if operator_name(changed) in _VIEWS:
+            continue
+        changed.replace_all_uses_with(node, delete_user_cb=lambda user, n=node: order.get(user, -1) > order[n])
+        node.target = getattr(getattr(torch.ops.aten, name[:-1]), node.target._overloadname)
+
+
+def operator_name(node: fx.Node) -> str:
+    """For example ``conv2d``, whatever the overload."""
+    packet = getattr(node.target, "overloadpacket", node.target)
+    return str(packet).removeprefix("aten.")
