@@ -35,7 +35,7 @@ from packager.expansion import expand
 from packager.export import IR_VERSION, OPSET, ExportedBlocks, export_blocks
 from packager.model_loader import LoadedModel
 from packager.recipe import Recipe
-from packager.tracing import trace
+from packager.tracing import TracedModel, trace
 from packager.training import Trainer, distillation_errors
 from packager.validation import Validation, validate
 from packager.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
@@ -113,6 +113,7 @@ def package(
     with _step(progress, "trace and expand"):
         examples = _prepared(job, count=_EXAMPLES)
         traced = trace(job.model.module, torch.from_numpy(examples), gamma=job.recipe.gamma)
+        _require_one_output_per_class(traced, job)
         expansion = expand(traced, max_span=job.recipe.max_span)
     trainer = Trainer(expansion, _batches(job), job.recipe, checkpoints, progress)
     trainer.train()
@@ -163,6 +164,15 @@ def _step(progress: Progress, name: str) -> Iterator[None]:
     with progress.task(name, 1) as task:
         yield
         task.advance()
+
+
+def _require_one_output_per_class(traced: TracedModel, job: Job) -> None:
+    outputs, classes = traced.tensors[-1].shape, len(job.training.class_names)
+    if outputs != (classes,):
+        raise PackagingError(
+            f"the model answers {list(outputs)} values per image, but the data has {classes} classes",
+            hint="use data with the model's classes, or give the model a head for yours",
+        )
 
 
 def _digest(dataset: ImageDataset) -> str:

@@ -7,26 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from pathweave.bench import BenchResult, Target
+from pathweave.page import element, page, table
 
 BAR_WIDTH, BAR_HEIGHT = 160, 12  # pixels
 
 STYLE = """
-:root { color-scheme: light dark; --ink: #1d2733; --paper: #fff; --line: #d5dbe1; --soft: #6b7683;
-        --bar: #3b7dd8; --bad: #c02f1d; }
-@media (prefers-color-scheme: dark) {
-  :root { --ink: #e4e9ee; --paper: #14191f; --line: #36404a; --soft: #98a4b0;
-          --bar: #6ca4f0; --bad: #ff7b66; }
-}
-body { font: 15px/1.45 system-ui, sans-serif; color: var(--ink); background: var(--paper);
-       max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
-section { margin: 2.5rem 0; }
-.wide { overflow-x: auto; }
-.soft { color: var(--soft); }
-.bad { color: var(--bad); font-weight: 600; }
-table { border-collapse: collapse; margin: .8rem 0; }
-th, td { text-align: left; padding: .25rem .9rem .25rem 0; border-bottom: 1px solid var(--line);
-         white-space: nowrap; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
 rect { fill: var(--bar); }
 .missed rect { fill: var(--bad); }
 line { stroke: var(--ink); stroke-width: 2; }
@@ -38,17 +23,8 @@ def render_report(results: Sequence[BenchResult]) -> str:
     missed = sum(len(result.missed) for result in results)
     verdict = f'<span class="bad">{missed} targets missed</span>' if missed else "all targets met"
     sections = "\n".join(_section(result) for result in results)
-    return f"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>Pathweave: measurements</title>
-<style>{STYLE}</style>
-<h1>Measurements</h1>
-<p>{len(results)} results, {verdict}.</p>
-{sections}
-</html>
-"""
+    summary = f"<h1>Measurements</h1>\n<p>{len(results)} results, {verdict}.</p>"
+    return page("Pathweave: measurements", f"{summary}\n{sections}", style=STYLE)
 
 
 def _section(result: BenchResult) -> str:
@@ -85,7 +61,7 @@ def _figures(result: BenchResult) -> str:
             f"<td>{verdict}</td>",
         )
         rows.append(f"<tr{' class=missed' if missed else ''}>{''.join(cells)}</tr>")
-    return _table(("figure", "value", "", "target", ""), rows)
+    return table(("figure", "value", "", "target", ""), rows)
 
 
 def _target_bar(value: float | None, target: Target | None) -> str:
@@ -110,7 +86,7 @@ def _rows(table: Sequence[Mapping[str, object]]) -> str:
     for row in table:
         cells = (_cell(row.get(column), full=full[column]) for column in columns)
         rows.append(f"<tr>{''.join(cells)}</tr>")
-    return _table(columns, rows)
+    return table(columns, rows)
 
 
 def _cell(value: object, *, full: float) -> str:
@@ -133,16 +109,9 @@ def _number(text: str) -> str:
 def _bar(value: float, *, full: float, marks: Iterable[float] = (), width: int = BAR_WIDTH) -> str:
     """An SVG bar that is ``width`` pixels long at ``full``; negative values are drawn empty."""
 
-    def at(number: float) -> str:
-        return f"{width * min(max(number / full, 0), 1) if full else 0:.1f}"
+    def at(number: float) -> float:
+        return width * min(max(number / full, 0.0), 1.0) if full else 0.0
 
-    lines = "".join(f'<line x1="{at(mark)}" x2="{at(mark)}" y1="0" y2="{BAR_HEIGHT}"/>' for mark in marks)
-    return (
-        f'<svg width="{width}" height="{BAR_HEIGHT}" role="presentation">'
-        f'<rect width="{at(value)}" y="2" height="{BAR_HEIGHT - 4}"/>{lines}</svg>'
-    )
-
-
-def _table(columns: Iterable[str], rows: Iterable[str]) -> str:
-    head = "".join(f"<th>{escape(column)}</th>" for column in columns)
-    return f'<div class="wide"><table><tr>{head}</tr>\n{chr(10).join(rows)}\n</table></div>'
+    lines = (element("line", x1=at(mark), x2=at(mark), y1=0, y2=BAR_HEIGHT) for mark in marks)
+    bar = element("rect", width=at(value), y=2, height=BAR_HEIGHT - 4)
+    return element("svg", bar, *lines, width=width, height=BAR_HEIGHT, role="presentation")

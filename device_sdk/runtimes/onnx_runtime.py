@@ -78,8 +78,7 @@ class OnnxSession:
 
     def close(self) -> None:
         """See the port."""
-        if self._session is not None:
-            self._session = None
+        self._session = None
 
 
 def _first_line(error: Exception) -> str:
