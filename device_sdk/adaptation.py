@@ -94,9 +94,11 @@ def adapt(
     Raises:
         InfeasibleBudgetError: no subnet fits; names the nearest.
         BudgetError: the search was stopped before it had anything.
-        InputError: labels and inputs do not match.
+        InputError: there are no inputs, or labels and inputs do not match.
     """
     started = time.monotonic()
+    if not len(inputs):
+        raise InputError("there are no samples to adapt on")
     if labels is None:
         labels = _stand_in_labels(bundle, runtime, inputs, batch=settings.batch)
     if labels.shape != (len(inputs),):

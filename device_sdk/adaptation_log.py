@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from device_sdk.errors import UsageError
+from device_sdk.untrusted_json import decode_json
 
 SCHEMA_VERSION = 1
 
@@ -53,12 +54,12 @@ class Adapted(msgspec.Struct, frozen=True, tag="adapted", tag_field="event"):
 
 
 class Infeasible(msgspec.Struct, frozen=True, tag="infeasible", tag_field="event"):
-    """No subnet fits the budget; the plan in use stays."""
+    """No subnet fits the budget; the plan in use stays. Nothing is nearest where the search was cancelled at once."""
 
     budget_latency_ms: float | None
     budget_memory_mb: float | None
     nearest: str
-    nearest_latency_ms: float
+    nearest_latency_ms: float | None
 
 
 Event = Opened | Profiled | Adapted | Infeasible
@@ -122,6 +123,6 @@ def read_log(path: Path) -> Iterator[LogLine]:
         raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
     for number, line in enumerate(lines[:-1], start=1):
         try:
-            yield msgspec.json.decode(line, type=LogLine)
-        except msgspec.DecodeError as error:
+            yield decode_json(line, LogLine)
+        except ValueError as error:
             raise UsageError(f"line {number} of {path} breaks the schema: {error}") from error

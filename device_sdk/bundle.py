@@ -125,10 +125,12 @@ def _read_manifest(folder: Path) -> bytes:
 
 
 def _read_signature(folder: Path) -> bytes | None:
-    path = folder / SIGNATURE
-    if not path.exists():
+    try:
+        data = (folder / SIGNATURE).read_bytes()
+    except FileNotFoundError:
         return None
-    data = path.read_bytes()
+    except OSError as error:
+        raise SignatureError(f"cannot read {SIGNATURE}: {error.strerror}") from error
     if len(data) != signing.SIGNATURE_BYTES:
         raise SignatureError(f"{SIGNATURE} has {len(data)} bytes instead of {signing.SIGNATURE_BYTES}")
     return data

@@ -15,6 +15,7 @@ from device_sdk.graph import Plan
 from device_sdk.memory import device_identity
 from device_sdk.profiling import Profile
 from device_sdk.runtimes.port import Runtime
+from device_sdk.untrusted_json import decode_json
 
 Stored = TypeVar("Stored")
 
@@ -78,6 +79,6 @@ class DeviceState:
 
     def _load(self, what: str, kind: type[Stored]) -> Stored | None:
         try:
-            return msgspec.json.decode(self._path(what).read_bytes(), type=kind)
-        except (OSError, msgspec.DecodeError):
+            return decode_json(self._path(what).read_bytes(), kind)
+        except (OSError, ValueError):
             return None

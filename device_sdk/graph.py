@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -25,7 +25,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, msgspec.Meta(ge=1)], ...]
     dtype: str = "float32"
     low: float = 0.0
     high: float = 1.0
@@ -185,6 +185,8 @@ class Supernet:
             raise ManifestError("there is no cut point besides the input")
         if len(self._blocks_by_id) != len(self.blocks):
             raise ManifestError("two blocks have the same id")
+        for cut in self.cut_points:
+            self._check_tensors(cut)
         for block in self.blocks:
             self._check_block(block)
         for exit_ in self.exits:
@@ -193,6 +195,13 @@ class Supernet:
         starts = sorted(block.start for block in self.blocks if block.kind == "original")
         if starts != list(range(self.output_index)):
             raise ManifestError("the original blocks do not make one path from the input to the output")
+
+    def _check_tensors(self, cut: CutPoint) -> None:
+        if not cut.tensors:
+            raise ManifestError(f"cut point {cut.index} has no tensor")
+        for tensor in cut.tensors:
+            if tensor.dtype not in _ITEM_BYTES:
+                raise ManifestError(f"tensor {tensor.name} at cut point {cut.index} is of unknown type {tensor.dtype}")
 
     def _check_block(self, block: Block) -> None:
         if not 0 <= block.start < block.end <= self.output_index:

@@ -6,13 +6,14 @@ The schema in docs/bundle_format.md is generated from these types. Unknown field
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
 from device_sdk.errors import ManifestError, UnsupportedFormatError
 from device_sdk.graph import Block, CutPoint, Exit, Golden, Supernet
 from device_sdk.preprocessing import Preprocessing
+from device_sdk.untrusted_json import decode_json
 
 FORMAT_VERSION = "1.0"
 
@@ -31,15 +32,15 @@ class Task(msgspec.Struct, frozen=True):
 class Onnx(msgspec.Struct, frozen=True):
     """What all ONNX fragments of the bundle share."""
 
-    ir_version: int
-    opset: int
+    ir_version: Annotated[int, msgspec.Meta(ge=1)]
+    opset: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class SelfTest(msgspec.Struct, frozen=True):
     """How golden inputs are made, and what the original path answers to the one of cut point 0."""
 
     seed: int
-    batch: int
+    batch: Annotated[int, msgspec.Meta(ge=1, le=1024)]
     original: Golden
 
 
@@ -126,15 +127,16 @@ def decode_manifest(data: bytes) -> Manifest:
 
     Raises:
         UnsupportedFormatError: written in a format whose major version this SDK does not know.
-        ManifestError: not JSON, a field missing or of the wrong type, a graph that is none, a name with a path trick.
+        ManifestError: not JSON, a field missing or of the wrong type, a graph that is none, a name with a path trick,
+            another number of outputs than of classes.
     """
     _check_format_version(data)
     try:
-        manifest = msgspec.json.decode(data, type=Manifest)
-    except msgspec.DecodeError as error:
+        manifest = decode_json(data, Manifest)
+    except ValueError as error:
         raise ManifestError(f"manifest.json breaks the schema: {error}") from error
     _check_names(manifest)
-    manifest.supernet()
+    _check_output(manifest)
     return manifest
 
 
@@ -144,8 +146,8 @@ class _Head(msgspec.Struct):
 
 def _check_format_version(data: bytes) -> None:
     try:
-        version = msgspec.json.decode(data, type=_Head).format_version
-    except msgspec.DecodeError as error:
+        version = decode_json(data, _Head).format_version
+    except ValueError as error:
         raise ManifestError(f"manifest.json is not a manifest: {error}") from error
     if version.split(".")[0] != FORMAT_VERSION.split(".")[0]:
         raise UnsupportedFormatError(
@@ -162,3 +164,10 @@ def _check_names(manifest: Manifest) -> None:
     for name in (manifest.name, *owned):
         if not _IDENTIFIER.fullmatch(name):
             raise ManifestError(f"name {name[:80]!r} has characters that names must not have")
+
+
+def _check_output(manifest: Manifest) -> None:
+    outputs = manifest.supernet().cut_points[-1].tensors[-1].shape
+    classes = len(manifest.task.class_names)
+    if outputs != (classes,):
+        raise ManifestError(f"the model answers {list(outputs)} values for {classes} classes")

@@ -6,6 +6,7 @@ block boundaries, so a line through a few measured whole subnets turns sums into
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -21,7 +22,7 @@ from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.self_test import golden_inputs
-from device_sdk.timing import Latency, measure_interleaved
+from device_sdk.timing import Clock, Latency, measure_interleaved
 
 _ROUNDS = 60
 _WARMUP = 5
@@ -71,7 +72,9 @@ class Profile(msgspec.Struct, frozen=True):
         )
 
 
-def profile(bundle: Bundle, runtime: Runtime, *, progress: Progress, seed: int = 0) -> Profile:
+def profile(
+    bundle: Bundle, runtime: Runtime, *, progress: Progress, seed: int = 0, clock: Clock = time.perf_counter_ns
+) -> Profile:
     """Measure every edge alone and a few whole subnets, all at batch 1 on the runtime's threads.
 
     1. load each edge, noting its memory; 2. time all edges in turns; 3. time whole subnets in turns: the original, the
@@ -87,13 +90,13 @@ def profile(bundle: Bundle, runtime: Runtime, *, progress: Progress, seed: int =
             loaded[edge] = _LoadedEdge(bundle, runtime, edge)
             task.advance()
         timed = measure_interleaved(
-            {str(edge): item.run for edge, item in loaded.items()}, rounds=_ROUNDS, warmup=_WARMUP
+            {str(edge): item.run for edge, item in loaded.items()}, rounds=_ROUNDS, warmup=_WARMUP, clock=clock
         )
         costs = {edge: item.cost(timed[str(edge)]) for edge, item in loaded.items()}
         for item in loaded.values():
             item.close()
         subnets = _subnets_to_fit(supernet, CostModel(costs), seed=seed)
-        measured = measure_subnets(bundle, runtime, subnets, rounds=_ROUNDS)
+        measured = measure_subnets(bundle, runtime, subnets, rounds=_ROUNDS, clock=clock)
         task.advance(_FITTED_SUBNETS)
     fitted = tuple(
         MeasuredSubnet(subnet, CostModel(costs).latency_ms(subnet), latency.median_ms)
@@ -114,13 +117,20 @@ def profile(bundle: Bundle, runtime: Runtime, *, progress: Progress, seed: int =
     )
 
 
-def measure_subnets(bundle: Bundle, runtime: Runtime, subnets: Sequence[Subnet], *, rounds: int) -> list[Latency]:
+def measure_subnets(
+    bundle: Bundle,
+    runtime: Runtime,
+    subnets: Sequence[Subnet],
+    *,
+    rounds: int,
+    clock: Clock = time.perf_counter_ns,
+) -> list[Latency]:
     """The latencies of whole subnets as they are deployed, timed in turns at batch 1."""
     inputs = golden_inputs(bundle.supernet.cut_points[0], seed=0, batch=1)
     loaded = [runtime.load(bundle.stretch(subnet.edges)) for subnet in subnets]
     try:
         calls = {str(number): _Call(stretch, inputs) for number, stretch in enumerate(loaded)}
-        timed = measure_interleaved(calls, rounds=rounds, warmup=_WARMUP)
+        timed = measure_interleaved(calls, rounds=rounds, warmup=_WARMUP, clock=clock)
     finally:
         for stretch in loaded:
             stretch.close()

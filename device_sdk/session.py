@@ -81,6 +81,7 @@ class AdaptiveModel:
         self._state = DeviceState(state_folder, bundle, self._runtime)
         self._log = AdaptationLog(self._state.log_path, bundle=bundle.digest, runtime=self._runtime.identity)
         self._change = threading.Lock()  # held by what changes the plan; calls never wait for it
+        self._exchange = threading.Lock()  # guards writes to _active, so that nothing reopens a closed model
         self._active: _Active | None = None
 
     @classmethod
@@ -214,10 +215,11 @@ class AdaptiveModel:
         return adaptation
 
     def _switch(self, plan: Plan) -> None:
-        """Exchange the plan. A call in progress keeps the old one alive until it has its answer."""
-        old, new = self._running(), self._load(plan)
-        self._active = new
-        old.loaded.close()
+        """Exchange the plan. The old one is never closed under a call: it goes with the last call that uses it."""
+        new = self._load(plan)
+        with self._exchange:
+            self._running()
+            self._active = new
 
     def __call__(self, images: npt.NDArray[np.uint8] | Image.Image) -> Answer:
         """Answer for raw images: one [h, w, channels] or grey [h, w], a batch [n, h, w, channels], or a Pillow image.
@@ -234,8 +236,10 @@ class AdaptiveModel:
         Raises:
             InputError: not what the model takes.
         """
-        channels, height, width = self._bundle.supernet.cut_points[0].tensors[0].shape
-        return prepare(images, self._bundle.manifest.preprocessing, input_shape=(channels, height, width))
+        shape = self._bundle.supernet.cut_points[0].tensors[0].shape
+        if len(shape) != 3:
+            raise InputError(f"the model takes tensors [batch, {_joined(shape)}], not images", hint="use model.infer")
+        return prepare(images, self._bundle.manifest.preprocessing, input_shape=(shape[0], shape[1], shape[2]))
 
     def infer(self, tensor: Array) -> Answer:
         """Answer for prepared tensors: float32 [batch, *input] or one sample [*input].
@@ -255,10 +259,12 @@ class AdaptiveModel:
         )
 
     def close(self) -> None:
-        """Free the model. May be called twice; everything else then raises ClosedError."""
-        active, self._active = self._active, None
-        if active is not None:
-            active.loaded.close()
+        """Free the model, once the calls in progress have ended; answering then raises ClosedError.
+
+        May be called twice.
+        """
+        with self._exchange:
+            self._active = None
 
     def __enter__(self) -> AdaptiveModel:
         return self
@@ -291,6 +297,8 @@ class AdaptiveModel:
 
     def _checked(self, tensor: Array) -> Array:
         spec = self._bundle.supernet.cut_points[0].tensors[0]
+        if not isinstance(tensor, np.ndarray):
+            raise InputError(f"expected a numpy array, got {type(tensor).__name__}")
         if tensor.shape == spec.shape:
             tensor = tensor[np.newaxis]
         if tensor.shape[1:] != spec.shape or len(tensor) == 0:
@@ -326,5 +334,5 @@ def _infeasible_event(budget: Budget, error: InfeasibleBudgetError) -> Infeasibl
         budget_latency_ms=budget.latency_ms,
         budget_memory_mb=budget.memory_mb,
         nearest=" ".join(error.nearest),
-        nearest_latency_ms=error.nearest_latency_ms,
+        nearest_latency_ms=error.nearest_latency_ms if error.nearest else None,
     )

@@ -73,4 +73,5 @@ class BatchSource:
 
 
 def _generator(seed: int, stream: int, number: int) -> torch.Generator:
-    return torch.Generator().manual_seed((seed * 1_000_003 + stream) * 1_000_000_007 + number)
+    mixed = (seed * 1_000_003 + stream) * 1_000_000_007 + number
+    return torch.Generator().manual_seed(mixed % 2**63)  # any seed fits

@@ -32,12 +32,10 @@ class Checkpoints:
 
     def __init__(self, folder: Path, description: Description) -> None:
         self._folder = folder
+        self._description = description
         self._started = time.monotonic()
-        path = folder / _RUN
-        if path.exists():
-            require_same_run(path, description)
-        else:
-            write_atomically(path, encode_description(description))
+        if (folder / _RUN).exists():
+            require_same_run(folder / _RUN, description)
         self.state: dict[str, Any] | None = self._load()
         self._earlier: float = self.state["seconds"] if self.state else 0.0
 
@@ -45,6 +43,14 @@ class Checkpoints:
     def seconds(self) -> float:
         """Time spent so far."""
         return self._earlier + time.monotonic() - self._started
+
+    def begin(self) -> None:
+        """Claim the work folder for this run: from here on there is work to lose.
+
+        Raises:
+            StorageError: the folder cannot be written.
+        """
+        write_atomically(self._folder / _RUN, encode_description(self._description))
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace the saved state."""

@@ -80,6 +80,7 @@ def package(
         require(module, extra="packager")
     import torch
 
+    from device_sdk.bundle import SIGNATURE
     from packager.jobs import make_job
     from packager.pipeline import package as run
 
@@ -101,9 +102,10 @@ def package(
         progress=shown,
     )
     packaged = run(job, out, private_key=private_key, restart=restart, progress=shown)
-    summary = {"bundle": str(out), "signed": private_key is not None, "fresh": packaged.fresh}
+    signed = (packaged.folder / SIGNATURE).exists()
+    summary = {"bundle": str(out), "signed": signed, "fresh": packaged.fresh}
     summary |= {"minutes": round(packaged.seconds / 60, 2), **_described(packaged)}
-    emit(summary, as_json=as_json, text=lambda: _print_packaged(packaged, signed=private_key is not None))
+    emit(summary, as_json=as_json, text=lambda: _print_packaged(packaged, signed=signed))
 
 
 def _described(packaged: Packaged) -> dict[str, Any]:

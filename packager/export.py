@@ -6,11 +6,7 @@ per block.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
-import logging
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +18,7 @@ from device_sdk.composition import Stretch
 from device_sdk.graph import TensorSpec
 from packager.errors import TraceError
 from packager.expansion import Expansion
+from packager.torch_noise import torch_silenced
 
 OPSET = 20
 IR_VERSION = 10
@@ -110,7 +107,7 @@ def _export(
     batches = [{0: torch.export.Dim(f"batch_{number}", min=1, max=65536)} for number in range(len(specs))]
     dynamic = (tuple(batches),) if isinstance(model, _SideBySide) else tuple(batches)
     try:
-        with _quiet(), torch.no_grad():
+        with torch_silenced(), torch.no_grad():
             program = torch.export.export(model.eval(), examples, dynamic_shapes=dynamic)
             exported = torch.onnx.export(
                 program,
@@ -121,27 +118,14 @@ def _export(
                 verbose=False,
             )
     except Exception as error:  # the exporter raises many unrelated types
-        raise TraceError(f"the model cannot be exported to ONNX: {str(error).splitlines()[0][:300]}") from error
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise TraceError(f"the model cannot be exported to ONNX: {reason}") from error
     assert exported is not None
     proto = exported.model_proto
     proto.ir_version = IR_VERSION
     if proto.functions or any(opset.domain for opset in proto.opset_import):
         raise TraceError("the exported model uses operators outside ONNX's own set")
     return proto
-
-
-@contextlib.contextmanager
-def _quiet():  # type: ignore[no-untyped-def]
-    """Silence what torch's exporter prints and warns about."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
 
 
 class _Cutter:

@@ -37,11 +37,12 @@ class ExportedGraph:
         graph = program.graph
         by_name = {node.name: node for node in graph.nodes}
         self.input = by_name[signature.user_inputs[0]]
-        self.output = by_name[signature.user_outputs[0]]
+        output = by_name.get(str(signature.user_outputs[0]))
+        if output is None or not isinstance(output.meta.get("val"), torch.Tensor):
+            raise TraceError("the model's output is not a tensor")
+        self.output = output
         self.nodes = [n for n in graph.nodes if n.op == "call_function" and (n.users or _changes_input(n))]
         _undo_inplace(self.nodes)
-        if not isinstance(self.output.meta.get("val"), torch.Tensor):
-            raise TraceError("the model's output is not a tensor")
 
     def tensor_inputs(self, node: fx.Node) -> list[fx.Node]:
         """Inputs that carry activations: neither parameters nor symbolic sizes."""

@@ -12,11 +12,14 @@ from typing import Any
 import msgspec
 
 from device_sdk.datasets import ImageDataset, load_dataset
+from device_sdk.errors import UsageError
 from device_sdk.preprocessing import Preprocessing
 from device_sdk.progress import Progress
 from packager.model_loader import load_model
 from packager.pipeline import Job
 from packager.recipe import load_recipe
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # docs/bundle_format.md
 
 
 def make_job(
@@ -39,6 +42,11 @@ def make_job(
     Raises:
         UsageError, ModelLoadError, WeightsError, DataError: one of the names names nothing usable.
     """
+    if name is not None and not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name[:80]!r} cannot be the name of a bundle",
+            hint="up to 128 letters, digits, _ . and -, a letter or digit first",
+        )
     recipe = load_recipe(recipe_path, **(overrides or {}))
     model = load_model(specification, weights=weights, input_shape=input_shape)
     size = (model.input_shape[1], model.input_shape[2])
@@ -54,10 +62,14 @@ def make_job(
         validation=sets[1],
         validation_reference=_shown(validation),
         recipe=recipe,
-        name=name or re.sub(r"[^A-Za-z0-9_.-]+", "-", model.name),
+        name=name or _name_after(model.name),
         version=version,
         weights_sha256=hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
     )
+
+
+def _name_after(model: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", model).lstrip("_.-")[:128] or "model"
 
 
 def _resizing(preprocessing: Preprocessing, size: tuple[int, int]) -> Preprocessing:

@@ -18,11 +18,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import nn
 
-from device_sdk import __version__
-from device_sdk.bundle import MANIFEST, Bundle
+from device_sdk import __version__, signing
+from device_sdk.atomic import write_atomically
+from device_sdk.bundle import MANIFEST, SIGNATURE, Bundle
 from device_sdk.datasets import ImageDataset
-from device_sdk.errors import PathweaveError
+from device_sdk.errors import DataError, PathweaveError, UsageError
 from device_sdk.graph import Golden, Rendition
 from device_sdk.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
 from device_sdk.preprocessing import prepare
@@ -35,7 +37,7 @@ from packager.expansion import expand
 from packager.export import IR_VERSION, OPSET, ExportedBlocks, export_blocks
 from packager.model_loader import LoadedModel
 from packager.recipe import Recipe
-from packager.tracing import TracedModel, trace
+from packager.tracing import trace
 from packager.training import Trainer, distillation_errors
 from packager.validation import Validation, validate
 from packager.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
@@ -67,6 +69,7 @@ class Job:
             "name": self.name,
             "version": self.version,
             "model": self.model.name,
+            "module": _module_digest(self.model.module),
             "weights": self.weights_sha256,
             "training data": _digest(self.training),
             "validation data": _digest(self.validation),
@@ -100,21 +103,28 @@ def package(
 
     Raises:
         TraceError, TrainingError, VerificationError: the model cannot be packaged (kinds of PackagingError).
+        DataError: the model does not answer with one number per class of the data.
         ResumeError: ``out`` or its work folder belongs to another run.
+        SignatureError: the key cannot be used.
         StorageError: the disk is full.
     """
     progress = progress or SilentProgress()
+    if not out.name:
+        raise UsageError(f"{out} cannot be the folder of a bundle", hint="name a folder that packaging may make")
+    if private_key is not None:
+        signing.sign(b"", private_key=private_key)  # a key that cannot sign is told now, not after the training
     description = job.description()
     if restart:
         _clear(out)
     elif out.exists():
-        return _already_there(out, description)
+        return _already_there(out, description, private_key=private_key)
     checkpoints = Checkpoints(_work_folder(out), description)
     with _step(progress, "trace and expand"):
         examples = _prepared(job, count=_EXAMPLES)
         traced = trace(job.model.module, torch.from_numpy(examples), gamma=job.recipe.gamma)
-        _require_one_output_per_class(traced, job)
+        _require_logits(traced.tensors[-1].shape, job.training.class_names)
         expansion = expand(traced, max_span=job.recipe.max_span)
+    checkpoints.begin()
     trainer = Trainer(expansion, _batches(job), job.recipe, checkpoints, progress)
     trainer.train()
     with _step(progress, "export"):
@@ -138,13 +148,16 @@ def _work_folder(out: Path) -> Path:
 
 def _clear(out: Path) -> None:
     """Forget unfinished work, and a finished bundle if that is what ``out`` is."""
-    shutil.rmtree(_work_folder(out), ignore_errors=True)
     if out.exists() and not (out / MANIFEST).exists():
         raise PackagingError(f"{out} exists and is not a bundle", hint="choose another --out folder")
+    shutil.rmtree(_work_folder(out), ignore_errors=True)
 
 
-def _already_there(out: Path, description: Mapping[str, Any]) -> Packaged:
-    """The bundle that an earlier run of the same job has finished, or an error: nothing is overwritten unasked."""
+def _already_there(out: Path, description: Mapping[str, Any], *, private_key: Path | None) -> Packaged:
+    """The bundle that an earlier run of the same job has finished, or an error: nothing is overwritten unasked.
+
+    A key that was not given then signs it now.
+    """
     if not (out / REPORT).exists():
         raise PackagingError(
             f"{out} already exists", hint="choose another --out folder, or add --restart to replace it"
@@ -155,8 +168,25 @@ def _already_there(out: Path, description: Mapping[str, Any]) -> Packaged:
         bundle.verify()
     except PathweaveError as error:
         raise ResumeError(f"{out} is damaged: {error}", hint="add --restart to package it again") from error
+    if private_key is not None:
+        _sign_again(out, private_key)
+    shutil.rmtree(_work_folder(out), ignore_errors=True)  # left by a run that was killed just before its end
     seconds = json.loads((out / REPORT).read_bytes())["seconds"]
     return Packaged(out, bundle.manifest, seconds, fresh=False)
+
+
+def _sign_again(out: Path, private_key: Path) -> None:
+    signature = signing.sign((out / MANIFEST).read_bytes(), private_key=private_key)
+    if not (out / SIGNATURE).exists() or (out / SIGNATURE).read_bytes() != signature:
+        write_atomically(out / SIGNATURE, signature)
+
+
+def _require_logits(shape: tuple[int, ...], class_names: tuple[str, ...]) -> None:
+    if shape != (len(class_names),):
+        raise DataError(
+            f"the model answers with {'×'.join(map(str, shape))} numbers, the data has {len(class_names)} classes",
+            hint="a classifier gives one logit per class, in the order of the class folders' names",
+        )
 
 
 @contextmanager
@@ -166,13 +196,13 @@ def _step(progress: Progress, name: str) -> Iterator[None]:
         task.advance()
 
 
-def _require_one_output_per_class(traced: TracedModel, job: Job) -> None:
-    outputs, classes = traced.tensors[-1].shape, len(job.training.class_names)
-    if outputs != (classes,):
-        raise PackagingError(
-            f"the model answers {list(outputs)} values per image, but the data has {classes} classes",
-            hint="use data with the model's classes, or give the model a head for yours",
-        )
+def _module_digest(module: nn.Module) -> str:
+    """Layers and weights, so that a model that changes under its name is another one."""
+    layers = [(name, type(layer).__qualname__) for name, layer in module.named_modules()]
+    digest = hashlib.sha256(repr(layers).encode())
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode() + tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _digest(dataset: ImageDataset) -> str:

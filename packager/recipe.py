@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 from typing import Literal
@@ -43,13 +44,21 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UsageError("the recipe says neither steps nor budget_minutes")
         if self.steps is not None and self.budget_minutes is not None:
             raise UsageError("the recipe says both steps and budget_minutes", hint="give one of them")
-        for name in ("steps", "budget_minutes", "gamma", "crop"):
+        for name, value in self.choices().items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UsageError(f"the recipe's {name} is not a finite number")
+        for name in ("steps", "budget_minutes", "gamma", "crop", "checkpoint_seconds"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"the recipe's {name} is negative")
-        if self.max_span < 1:
-            raise UsageError("the recipe's max_span is below 1")
-        if not 0 <= self.distil_share <= 1:
-            raise UsageError("the recipe's distil_share is not between 0 and 1")
+        for name in ("max_span", "batch"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"the recipe's {name} is below 1")
+        for name in ("distil_rate", "tune_rate", "temperature"):
+            if getattr(self, name) <= 0:
+                raise UsageError(f"the recipe's {name} is not above 0")
+        for name in ("distil_share", "label_weight"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"the recipe's {name} is not between 0 and 1")
 
     def choices(self) -> dict[str, str | int | float | bool | None]:
         """The fields as plain values, for the manifest and for telling two runs apart."""
@@ -65,10 +74,10 @@ def load_recipe(path: Path | None, **overrides: object) -> Recipe:
     values: dict[str, object] = {}
     if path is not None:
         try:
-            values = tomllib.loads(path.read_text())
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from error
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"{path} is not TOML: {error}") from error
     for length, other in (("steps", "budget_minutes"), ("budget_minutes", "steps")):
         if overrides.get(length) is not None and overrides.get(other) is None:

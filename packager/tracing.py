@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 import itertools
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,6 +20,7 @@ from packager.block_builder import BlockBuilder
 from packager.cut_points import cut_positions, join_small
 from packager.errors import TraceError
 from packager.exported_graph import ExportedGraph
+from packager.torch_noise import torch_silenced
 
 _EXAMPLE_BATCH = 4
 
@@ -92,8 +92,7 @@ def _export(model: nn.Module, example: torch.Tensor) -> torch.export.ExportedPro
     # 0 and 1 are specialised by torch.export, so the example has a batch of several samples
     example = example[:1].repeat(_EXAMPLE_BATCH, *[1] * (example.dim() - 1))
     try:
-        with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")
+        with torch_silenced(), torch.no_grad():
             return torch.export.export(model, (example,), dynamic_shapes=({0: batch},))
     except Exception as error:  # torch.export raises many unrelated types
         raise TraceError(
@@ -121,6 +120,8 @@ def _checked(model: nn.Module, blocks: Iterable[nn.Module], example: torch.Tenso
             except Exception as error:
                 raise TraceError(f"the cut model does not run at batch {batch}: {_where(error)}") from error
             expected = model(samples)
+            if not isinstance(expected, torch.Tensor):
+                raise TraceError(f"the model's output is not a tensor but a {type(expected).__name__}")
             difference = (features[-1] - expected).abs().max().item()
             if not difference <= 1e-4 * max(1.0, expected.abs().max().item()):
                 raise TraceError(f"the cut model differs from the model by {difference:.2g} at batch {batch}")

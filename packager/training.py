@@ -28,6 +28,7 @@ from packager.schedule import Schedule
 
 _DONE = "done"
 _GRADIENT_NORM = 5.0  # longest gradient that is followed
+_DRAWS = 1000  # each has a fair chance of a path with an added block
 MACS_RANGES = 6  # ranges of a path's MACs in which paths are sampled and accuracy is reported
 
 
@@ -108,7 +109,12 @@ class Trainer:
     def _descend(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer) -> float:
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate(phase.rate)
-        with torch.autocast("cpu", self._precision, enabled=self._precision != torch.float32):
+        with (
+            torch.random.fork_rng(devices=[]),
+            torch.autocast("cpu", self._precision, enabled=self._precision != torch.float32),
+        ):
+            # dropout draws from torch's own generator: a function of the step, so that a resumed run draws the same
+            torch.manual_seed(SplitMix64(self._recipe.seed + schedule.done).next())
             loss = phase.step(schedule.done)
         value = loss.item()
         if not math.isfinite(value):
@@ -230,11 +236,12 @@ class MacsRanges:
     def sample(self, seed: int) -> Subnet:
         """A range at random, then a path uniformly from it, the original path left out: a function of ``seed``."""
         random = SplitMix64(seed)
-        while True:  # ends: a path with an added block exists, and each draw has a fair chance of one
+        for _ in range(_DRAWS):
             _, _, sampler = random.choice(self._samplers)
-            subnet = sampler.sample(count=1, random=random)[0]
-            if subnet != self._original:
-                return subnet
+            for subnet in sampler.sample(count=1, random=random):
+                if subnet != self._original:
+                    return subnet
+        raise TrainingError("no path with an added block is cheaper than the original path")
 
     def samples(self, count: int, *, seed: int) -> Iterator[tuple[float, float, list[Subnet]]]:
         """Up to ``count`` different paths of each range: (lowest ratio, highest ratio, paths)."""

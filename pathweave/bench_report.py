@@ -73,18 +73,18 @@ def _target_bar(value: float | None, target: Target | None) -> str:
     return _bar(value, full=full, marks=bounds)
 
 
-def _rows(table: Sequence[Mapping[str, object]]) -> str:
+def _rows(records: Sequence[Mapping[str, object]]) -> str:
     """The rows behind the figures; the bars of a column share one scale."""
-    if not table:
+    if not records:
         return ""
-    columns = list(dict.fromkeys(column for row in table for column in row))
+    columns = list(dict.fromkeys(column for record in records for column in record))
     full = {
-        column: max((abs(n) for row in table if (n := _as_number(row.get(column))) is not None), default=0)
+        column: max((abs(n) for record in records if (n := _as_number(record.get(column))) is not None), default=0)
         for column in columns
     }
     rows = []
-    for row in table:
-        cells = (_cell(row.get(column), full=full[column]) for column in columns)
+    for record in records:
+        cells = (_cell(record.get(column), full=full[column]) for column in columns)
         rows.append(f"<tr>{''.join(cells)}</tr>")
     return table(columns, rows)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -12,6 +12,9 @@ import msgspec
 from device_sdk.command_line import emit, json_option, progress
 from device_sdk.extras import require
 from pathweave import bench as runner
+
+if TYPE_CHECKING:
+    from pathweave.demo import DemoResult
 
 RESULTS_FOLDER = Path("benchmarks/results")
 
@@ -120,33 +123,44 @@ def _print_figures(result: runner.BenchResult, path: Path) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("demo-report.html"),
     show_default=True,
-    help="Where the report with the accuracy-latency picture goes.",
+    help="Where the report with its pictures goes.",
 )
+@click.option(
+    "--work",
+    "work_folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="New folder for keys, bundle and the devices' state [default: a temporary one].",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random.")
 @json_option
-def demo(report_path: Path, as_json: bool) -> None:
+def demo(report_path: Path, work_folder: Path | None, seed: int, as_json: bool) -> None:
     """Package a small network and adapt it to three simulated devices."""
-    for module in ("torch", "sklearn"):
+    # Waiting threads shall sleep: spinning ones make training 30 times slower where others use the cores as well.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported
+    for module in ("torch", "onnx", "onnxscript", "sklearn"):
         require(module, extra="packager")
     from pathweave.demo import run_demo
 
-    result = run_demo(report_path=report_path, progress=progress(as_json))
-    emit(result, as_json=as_json, text=lambda: _print_devices(result))
+    result = run_demo(report_path=report_path, work_folder=work_folder, seed=seed, progress=progress(as_json))
+    emit(result.summary(), as_json=as_json, text=lambda: _print_demo(result))
 
 
-def _print_devices(result: Mapping[str, Any]) -> None:
+def _print_demo(result: DemoResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("device", "budget ms", "predicted ms", "measured ms", "local accuracy", "subnet")
-    for device in result["devices"]:
+    table = Table("device", "budget", "predicted", "measured", "right answers", "full model", "tried", "subnet")
+    for device in result.devices:
         table.add_row(
-            f"{device['budget_ratio']:.0%}",
-            f"{device['budget_ms']:.3f}",
-            f"{device['predicted_ms']:.3f}",
-            f"{device['measured_ms']:.3f}",
-            f"{device['accuracy_local']:.1%}",
-            " ".join(map(str, device["subnet"])) if isinstance(device["subnet"], (list, tuple)) else device["subnet"],
+            device.name,
+            f"{device.budget_ms:.3f} ms",
+            f"{device.predicted_ms:.3f} ms",
+            f"{device.measured_ms:.3f} ms",
+            f"{device.accuracy_local:.1%}",
+            f"{device.full_accuracy_local:.1%}",
+            str(device.subnets_evaluated),
+            " ".join(device.subnet),
         )
     Console().print(table)
-    click.echo(f"full model: {result['full_model_accuracy']:.1%} after {result['seconds']:.0f} s")
-    click.echo(f"report: {result['report']}")
+    click.echo(f"full model: {result.full_model_accuracy:.1%} right on all held-back samples")
+    click.echo(f"report: {result.report} ({result.seconds:.0f} s)")

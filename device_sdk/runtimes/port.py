@@ -25,7 +25,7 @@ class LoadedStretch(Protocol):
         """
 
     def close(self) -> None:
-        """Free what it holds. May be called twice."""
+        """Free what it holds, as does dropping the last reference. May be called twice."""
 
 
 class Runtime(Protocol):

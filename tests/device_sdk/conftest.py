@@ -1,16 +1,32 @@
-"""Small supernets for the tests of the graph and of what works on it."""
+"""Small supernets for the tests of the graph and of what works on it, and a tiny real bundle for all others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations, pairwise, product
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 
+from device_sdk import signing
+from device_sdk.bundle import Bundle
 from device_sdk.cost import CostModel, EdgeCost
+from device_sdk.device_state import DeviceState
 from device_sdk.graph import Block, CutPoint, Edge, Golden, Rendition, Subnet, Supernet, TensorSpec
+from device_sdk.manifest import Manifest, Metrics, Onnx, Provenance, SelfTest, Task, encode_manifest
+from device_sdk.memory import device_identity
+from device_sdk.preprocessing import Preprocessing
+from device_sdk.profiling import MeasuredEdge, MeasuredSubnet, Profile
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.self_test import golden_inputs, sample_outputs
 
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
@@ -135,3 +151,284 @@ def uniform_costs() -> Callable[..., CostModel]:
         return CostModel(costs, **settings)
 
     return build
+
+
+# A tiny real bundle: images whose brightest colour is their class, convolutions of random weights, a fitted head
+
+CLASSES = ("blue", "green", "red")  # sorted, as folders are
+OPSET, IR_VERSION = 20, 10
+SIDE, CHANNELS = 20, 16
+GOLDEN_SEED, GOLDEN_BATCH = 7, 2
+
+
+@dataclass(frozen=True)
+class TinyBundle:
+    """A signed bundle of five originals, merged and shrunk blocks, an int8 rendition and a shared weight.
+
+    ``images`` uint8 [count, SIDE, SIDE, 3] with ``labels`` [count]. ``blobs`` names each fragment's blob by
+    the block and rendition it is for.
+    """
+
+    folder: Path
+    private_key: Path
+    public_key: Path
+    images: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def manifest_path(self) -> Path:
+        return self.folder / "manifest.json"
+
+    def blob(self, block: str) -> Path:
+        """The file of a block's first rendition."""
+        found = next(one for one in json.loads(self.manifest_path.read_bytes())["blocks"] if one["id"] == block)
+        return self.folder / "blobs" / found["renditions"][0]["blob"]
+
+    def edit(self, change: Callable[[dict[str, Any]], None], *, sign: bool = False) -> None:
+        """Change the manifest as a program that writes JSON would, and sign it again if asked to."""
+        manifest = json.loads(self.manifest_path.read_bytes())
+        change(manifest)
+        data = json.dumps(manifest).encode()
+        self.manifest_path.write_bytes(data)
+        (self.folder / "manifest.sig").unlink(missing_ok=True)
+        if sign:
+            (self.folder / "manifest.sig").write_bytes(signing.sign(data, private_key=self.private_key))
+
+
+def draw_images(count: int, *, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Noisy images uint8 [count, SIDE, SIDE, 3], one colour a little brighter, and which one it is."""
+    random = np.random.default_rng(seed)
+    labels = np.arange(count) % len(CLASSES)
+    pixels = random.integers(0, 200, size=(count, SIDE, SIDE, 3))
+    for label in range(len(CLASSES)):
+        pixels[labels == label, :, :, 2 - label] += 25
+    return pixels.astype(np.uint8), labels.astype(np.int64)
+
+
+@dataclass
+class _Fragments:
+    """Writes fragments with the onnx package, and runs each alone with nothing of ours in between."""
+
+    folder: Path
+    shared: dict[str, np.ndarray] = field(default_factory=dict)  # initializers by name
+    own: dict[tuple[str, str], bytes] = field(default_factory=dict)  # fragments by block and rendition
+
+    def add(
+        self,
+        block: str,
+        start: int,
+        end: int,
+        nodes: Sequence[tuple[str, Sequence[str], Mapping[str, Any]]],
+        weights: Mapping[str, np.ndarray],
+        *,
+        rendition: str = "fp32",
+    ) -> None:
+        """A chain of ``nodes`` (operator, further inputs, attributes) from cut point ``start`` to ``end``."""
+        from onnx import GraphProto, helper, numpy_helper
+
+        graph, live = GraphProto(), f"cut_{start}"
+        for number, (operator, others, attributes) in enumerate(nodes):
+            out = f"cut_{end}" if number == len(nodes) - 1 else f"{block}/{number}"
+            inputs = [live, *(name if name in self.shared else f"{block}/{name}" for name in others)]
+            graph.node.append(helper.make_node(operator, inputs, [out], name=f"{block}/{number}", **attributes))
+            live = out
+        for name, value in weights.items():
+            graph.initializer.append(numpy_helper.from_array(value, f"{block}/{name}"))
+        self.own[block, rendition] = graph.SerializeToString()
+
+    def add_conv(self, block: str, start: int, end: int, weight: np.ndarray, *, rendition: str = "fp32") -> None:
+        """Convolution with the shared bias, then ReLU."""
+        conv = ("Conv", ("weight", "shared/bias"), {"pads": [weight.shape[2] // 2] * 4})
+        self.add(block, start, end, [conv, ("Relu", (), {})], {"weight": weight}, rendition=rendition)
+
+    def run(self, block: str, rendition: str, start: CutPoint, end: CutPoint, inputs: np.ndarray) -> np.ndarray:
+        """The fragment alone, through the onnx package's own way of making a model."""
+        import onnxruntime
+        from onnx import GraphProto, TensorProto, helper, numpy_helper
+
+        fragment = GraphProto.FromString(self.own[block, rendition])
+        ends = [
+            helper.make_tensor_value_info(cut.tensors[0].name, TensorProto.FLOAT, ["batch", *cut.tensors[0].shape])
+            for cut in (start, end)
+        ]
+        shared = [numpy_helper.from_array(value, name) for name, value in self.shared.items()]
+        graph = helper.make_graph(fragment.node, block, ends[:1], ends[1:], [*fragment.initializer, *shared])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=IR_VERSION)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.log_severity_level = 3
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options)
+        return session.run(None, {start.tensors[0].name: inputs})[0]
+
+    def store(self, data: bytes) -> str:
+        name = hashlib.sha256(data).hexdigest()
+        (self.folder / "blobs" / name).write_bytes(data)
+        return name
+
+
+_SPANS = {"o0": (0, 1), "o1": (1, 2), "o2": (2, 3), "o3": (3, 4), "o4": (4, 5)}
+_SPANS |= {"s2": (2, 3), "m1-3": (1, 3), "m2-4": (2, 4), "m1-4": (1, 4)}
+_PREPROCESSING = Preprocessing(scale=1 / 255, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+
+
+def _write_tiny_bundle(folder: Path, private_key: Path) -> None:
+    (folder / "blobs").mkdir(parents=True)
+    fragments, cuts = _Fragments(folder), _cut_points()
+    _add_blocks(fragments, cuts)
+    shared = fragments.store(_initializers_only(fragments.shared))
+    original = golden_inputs(cuts[0], seed=GOLDEN_SEED, batch=GOLDEN_BATCH)[0]
+    for block in ("o0", "o1", "o2", "o3", "o4"):
+        original = fragments.run(block, "fp32", *(cuts[index] for index in _SPANS[block]), original)
+    manifest = Manifest(
+        format_version="1.0",
+        name="tiny",
+        version=1,
+        task=Task(kind="classification", class_names=CLASSES),
+        preprocessing=_PREPROCESSING,
+        cut_points=cuts,
+        blocks=tuple(_described(fragments, cuts, block, shared) for block in _SPANS),
+        onnx=Onnx(ir_version=IR_VERSION, opset=OPSET),
+        self_test=SelfTest(
+            seed=GOLDEN_SEED, batch=GOLDEN_BATCH, original=Golden(sample_outputs([original]), tolerance=1e-4)
+        ),
+        metrics=Metrics("none", 0, 0.0, (), 0.0, 0, 0),
+        provenance=Provenance("tiny", "made by the tests", None, None, "none", {"seed": 3}, {}),
+    )
+    data = encode_manifest(manifest)
+    (folder / "manifest.json").write_bytes(data)
+    (folder / "manifest.sig").write_bytes(signing.sign(data, private_key=private_key))
+
+
+def _cut_points() -> tuple[CutPoint, ...]:
+    image = TensorSpec("cut_0", (3, SIDE, SIDE), low=-2.0, high=2.0)
+    inner = [TensorSpec(f"cut_{index}", (CHANNELS, SIDE, SIDE)) for index in range(1, 5)]
+    logits = TensorSpec("cut_5", (len(CLASSES),))
+    return tuple(CutPoint(index, (spec,)) for index, spec in enumerate([image, *inner, logits]))
+
+
+def _add_blocks(fragments: _Fragments, cuts: Sequence[CutPoint]) -> None:
+    random = np.random.default_rng(3)
+
+    def weight(inputs: int, side: int) -> np.ndarray:
+        spread = np.sqrt(2 / (inputs * side * side))
+        return (spread * random.standard_normal((CHANNELS, inputs, side, side))).astype(np.float32)
+
+    fragments.shared["shared/bias"] = (0.1 * random.standard_normal(CHANNELS)).astype(np.float32)
+    second = weight(CHANNELS, 3)
+    fragments.add_conv("o0", 0, 1, weight(3, 3))
+    fragments.add_conv("o1", 1, 2, second)
+    fragments.add_conv("o1", 1, 2, np.round(second * 16) / np.float32(16), rendition="int8")
+    for block in ("o2", "o3"):
+        fragments.add_conv(block, *_SPANS[block], weight(CHANNELS, 3))
+    for block in ("s2", "m1-3", "m2-4", "m1-4"):
+        fragments.add_conv(block, *_SPANS[block], weight(CHANNELS, 1))
+    head, bias = _fitted_head(fragments, cuts)
+    pooled = [("GlobalAveragePool", (), {}), ("Flatten", (), {}), ("Gemm", ("weight", "bias"), {})]
+    fragments.add("o4", 4, 5, pooled, {"weight": head, "bias": bias})
+
+
+def _fitted_head(fragments: _Fragments, cuts: Sequence[CutPoint]) -> tuple[np.ndarray, np.ndarray]:
+    """The linear classifier on the originals' pooled features that is best on images of its own."""
+    images, labels = draw_images(90, seed=1)
+    features = _PREPROCESSING.scale * images.transpose(0, 3, 1, 2).astype(np.float32)
+    features = ((features - 0.5) / 0.25).astype(np.float32)
+    for block in ("o0", "o1", "o2", "o3"):
+        features = fragments.run(block, "fp32", *(cuts[index] for index in _SPANS[block]), features)
+    design = np.concatenate([features.mean(axis=(2, 3)), np.ones((len(labels), 1))], axis=1)
+    solution = np.linalg.lstsq(design, np.eye(len(CLASSES))[labels], rcond=None)[0].astype(np.float32)
+    return solution[:-1], solution[-1]
+
+
+def _described(fragments: _Fragments, cuts: Sequence[CutPoint], block: str, shared: str) -> Block:
+    start, end = _SPANS[block]
+    inputs = golden_inputs(cuts[start], seed=GOLDEN_SEED, batch=GOLDEN_BATCH)[0]
+    renditions = []
+    for name in [rendition for owner, rendition in fragments.own if owner == block]:
+        data = fragments.own[block, name]
+        output = fragments.run(block, name, cuts[start], cuts[end], inputs)
+        golden = Golden(sample_outputs([output]), tolerance=1e-4)
+        needs = () if block == "o4" else (shared,)
+        renditions.append(Rendition(name, "onnxruntime", fragments.store(data), len(data), golden, needs, OPSET))
+    kind = {"o": "original", "m": "merged", "s": "shrunk"}[block[0]]
+    return Block(block, start, end, kind, parameters=1, macs=1, renditions=tuple(renditions))
+
+
+def _initializers_only(weights: Mapping[str, np.ndarray]) -> bytes:
+    from onnx import GraphProto, numpy_helper
+
+    return GraphProto(
+        initializer=[numpy_helper.from_array(value, name) for name, value in weights.items()]
+    ).SerializeToString()
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> TinyBundle:
+    """The tiny bundle; never alter it (``own_bundle`` is a copy)."""
+    pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
+    folder = tmp_path_factory.mktemp("tiny")
+    private, public = folder / "key", folder / "key.pub"
+    for path, data in zip((private, public), signing.new_key_pair(), strict=True):
+        path.write_bytes(data)
+    _write_tiny_bundle(folder / "bundle", private)
+    return TinyBundle(folder / "bundle", private, public, *draw_images(60, seed=2))
+
+
+@pytest.fixture
+def own_bundle(tiny_bundle: TinyBundle, tmp_path: Path) -> TinyBundle:
+    """A copy of the tiny bundle that a test may alter."""
+    folder = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle.folder, folder)
+    return TinyBundle(
+        folder, tiny_bundle.private_key, tiny_bundle.public_key, tiny_bundle.images, tiny_bundle.labels
+    )
+
+
+@pytest.fixture(scope="session")
+def bundle(tiny_bundle: TinyBundle) -> Bundle:
+    """The tiny bundle, opened."""
+    return Bundle.open(tiny_bundle.folder)
+
+
+@pytest.fixture(scope="session")
+def runtime() -> OnnxRuntime:
+    """ONNX Runtime on one thread."""
+    return OnnxRuntime(threads=1)
+
+
+@pytest.fixture(scope="session")
+def slow_profile(bundle: Bundle, runtime: OnnxRuntime) -> Profile:
+    """A profile of a device a thousand times slower than any: what it allows is always measured to fit.
+
+    A 3×3 convolution takes 100 ms and 4 MB, its int8 rendition half; a 1×1 convolution 30 ms and 1 MB; the ends
+    10 ms and 1 MB. Working sets are 1 MB.
+    """
+    slow, quick = {"o1": 100.0, "o2": 100.0, "o3": 100.0}, {"o0": 10.0, "o4": 10.0}
+    costs = {}
+    for edge in bundle.supernet.edges:
+        latency_ms = {**slow, **quick}.get(edge.block, 30.0) * (0.5 if edge.rendition == "int8" else 1.0)
+        resident = int((4e6 if edge.block in slow else 1e6) * (0.5 if edge.rendition == "int8" else 1.0))
+        costs[edge] = EdgeCost(latency_ms, latency_ms, resident, 1_000_000)
+    original = bundle.supernet.original
+    original_ms = CostModel(costs).latency_ms(original)
+    return Profile(
+        bundle=bundle.digest,
+        device=device_identity(),
+        runtime=runtime.identity,
+        batch=1,
+        created="2026-01-01T00:00:00+00:00",
+        edges=tuple(MeasuredEdge(edge, cost) for edge, cost in costs.items()),
+        scale=1.0,
+        offset_ms=0.0,
+        fitted=(MeasuredSubnet(original, original_ms, original_ms),),
+        original_ms=original_ms,
+    )
+
+
+@pytest.fixture
+def slow_state(slow_profile: Profile, bundle: Bundle, runtime: OnnxRuntime, tmp_path: Path) -> Path:
+    """A state folder in which the tiny bundle has the slow profile and has passed its self-test."""
+    folder = tmp_path / "state"
+    state = DeviceState(folder, bundle, runtime)
+    state.save_profile(slow_profile)
+    state.remember_self_test()
+    return folder

@@ -1,0 +1,39 @@
+"""Keeping torch's exporters quiet: they log, warn and print whole graphs, where we say one line."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sys
+import warnings
+from collections.abc import Iterator
+
+_LOGGERS = ("torch", "torch.onnx")
+
+
+class _Sink(io.StringIO):
+    """Swallows what is printed; rich's progress bars go on to the stream that it stands for."""
+
+    def __init__(self, stream: object) -> None:
+        super().__init__()
+        self.rich_proxied_file = getattr(stream, "rich_proxied_file", stream)
+
+
+@contextlib.contextmanager
+def torch_silenced() -> Iterator[None]:
+    """While open, what torch logs, warns about and prints is dropped. Exceptions pass."""
+    levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(_Sink(sys.stdout)),
+            contextlib.redirect_stderr(_Sink(sys.stderr)),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)

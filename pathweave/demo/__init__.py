@@ -1,0 +1,96 @@
+"""``pathweave demo``: a small network is trained, packaged and signed, and three devices adapt it to themselves."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from device_sdk.atomic import storage_errors, write_atomically
+from device_sdk.datasets import load_dataset
+from device_sdk.errors import UsageError
+from device_sdk.graph import Supernet
+from device_sdk.progress import Progress, SilentProgress
+from pathweave.demo.devices import HELD_BACK, Delivery, DeviceResult, accuracy, simulate
+from pathweave.demo.report import render_demo
+
+BUDGET_RATIOS = (1.0, 0.6, 0.35)  # of the full model's latency
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """What the demo found. ``full_model_accuracy`` is on all held-back samples, not on one device's mix."""
+
+    devices: tuple[DeviceResult, ...]
+    full_model_accuracy: float
+    report: Path
+    seconds: float
+
+    def summary(self) -> dict[str, Any]:
+        """What ``--json`` prints."""
+        fields = ("budget_ratio", "budget_ms", "subnet", "predicted_ms", "measured_ms")
+        fields += ("accuracy_local", "full_accuracy_local", "subnets_evaluated")
+        return {
+            "devices": [{field: getattr(device, field) for field in fields} for device in self.devices],
+            "full_model_accuracy": self.full_model_accuracy,
+            "report": self.report,
+            "seconds": self.seconds,
+        }
+
+
+def run_demo(
+    *, report_path: Path, work_folder: Path | None = None, seed: int = 0, progress: Progress | None = None
+) -> DemoResult:
+    """Train, package, adapt on three simulated devices, and write the report to ``report_path``.
+
+    Keys, bundle and the devices' state are left in ``work_folder`` (default: a temporary folder, removed at the end).
+    For a ``seed`` the same up to the noise of latencies.
+
+    Raises:
+        UsageError: ``work_folder`` is not empty.
+        StorageError: the work folder or the report cannot be written.
+    """
+    from pathweave.demo.training import make_keys, package_and_sign, train_full_model
+
+    progress = progress or SilentProgress()
+    started = time.monotonic()
+    with storage_errors(report_path):
+        report_path.parent.mkdir(parents=True, exist_ok=True)
+    with _work_folder(work_folder) as work:
+        private_key, public_key = make_keys(work)
+        model = train_full_model(seed=seed, progress=progress)
+        bundle = package_and_sign(model, work / "bundle", private_key=private_key, seed=seed, progress=progress)
+
+        delivery = Delivery(bundle, public_key, work / "state")
+        full_accuracy, supernet = _full_model(delivery, progress)
+        devices = tuple(
+            simulate(ratio, delivery=delivery, seed=seed * len(BUDGET_RATIOS) + number, progress=progress)
+            for number, ratio in enumerate(BUDGET_RATIOS)
+        )
+    seconds = time.monotonic() - started
+    page = render_demo(devices, supernet=supernet, full_model_accuracy=full_accuracy, seconds=seconds)
+    write_atomically(report_path, page.encode())
+    return DemoResult(devices, full_accuracy, report_path, seconds)
+
+
+@contextmanager
+def _work_folder(folder: Path | None) -> Iterator[Path]:
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="pathweave-demo-") as temporary:
+            yield Path(temporary)
+        return
+    with storage_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise UsageError(f"the work folder {folder} is not empty", hint="name a new one: the demo starts afresh")
+    yield folder
+
+
+def _full_model(delivery: Delivery, progress: Progress) -> tuple[float, Supernet]:
+    """The full model's accuracy on all held-back samples, and the graph that came with it."""
+    with delivery.open("full-model", progress) as model:
+        return accuracy(model, load_dataset(HELD_BACK)), model.bundle.supernet

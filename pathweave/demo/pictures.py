@@ -1,0 +1,169 @@
+"""The pictures of the demo's report, as SVG: accuracy and latency, paths through the supernet, class mixes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from device_sdk.graph import Block, Supernet
+from pathweave.demo.devices import DeviceResult
+from pathweave.page import element, hint, label, picture
+
+WIDTH = 1080  # pixels, as all sizes here
+
+# accuracy and latency: one panel per device, all on the same scales
+PANEL_HEIGHT = 300
+LEFT, TOP, GAP, BOTTOM = 44, 34, 22, 46
+X_MAX = 1.15  # of the full model's latency
+
+# supernet: one row per device
+ROW_LEFT, ROW_RIGHT = 150, 30
+ARC_RISE = 14  # per replaced block
+ROW_GAP = 34
+
+MIX_BAR, MIX_HEIGHT = 8, 24
+
+
+def accuracy_latency_picture(devices: Sequence[DeviceResult]) -> str:
+    """For each device its evaluated subnets, its budget, what it chose and the full model."""
+    panel_width = (WIDTH - LEFT - GAP * len(devices)) / len(devices)
+    lowest = _lowest_accuracy(devices)
+    panels = []
+    for number, device in enumerate(devices):
+        panel = _Panel(LEFT + number * (panel_width + GAP), panel_width, lowest)
+        panels.append(element("g", *panel.draw(device, first=number == 0), class_=f"device{number % 3}"))
+    name = "Accuracy and latency of the subnets that each device tried"
+    return picture(*panels, width=WIDTH, height=TOP + PANEL_HEIGHT + BOTTOM, name=name)
+
+
+def _lowest_accuracy(devices: Sequence[DeviceResult]) -> float:
+    """Where the accuracy axis starts: a multiple of 5 % a little below all points."""
+    points = [point.accuracy for device in devices for point in device.pool]
+    points += [value for device in devices for value in (device.accuracy_local, device.full_accuracy_local)]
+    return max(0.0, min(0.95, math.floor((min(points) - 0.005) * 20) / 20))
+
+
+class _Panel:
+    """One device's picture: latency relative to the full model to the right, accuracy upwards."""
+
+    def __init__(self, left: float, width: float, lowest: float) -> None:
+        self._left, self._width, self._lowest = left, width, lowest
+        self._bottom = float(TOP + PANEL_HEIGHT)
+
+    def _x(self, ratio: float) -> float:
+        return self._left + self._width * min(ratio, X_MAX) / X_MAX
+
+    def _y(self, accuracy: float) -> float:
+        highest = 1 + 0.04 * (1 - self._lowest)  # dots at 100 % stay whole
+        return self._bottom - PANEL_HEIGHT * (accuracy - self._lowest) / (highest - self._lowest)
+
+    def draw(self, device: DeviceResult, *, first: bool) -> Iterator[str]:
+        """What lies behind first; numbers on the accuracy axis only in the ``first`` panel."""
+        limit = self._x(device.budget_ratio)
+        right = self._left + self._width
+        yield element("rect", x=limit, y=TOP, width=right - limit, height=PANEL_HEIGHT, class_="over")
+        yield from self._axes(first=first)
+        yield element("line", x1=limit, x2=limit, y1=TOP, y2=self._bottom, class_="limit")
+        title = f"{device.name} device: at most {device.budget_ms:.3f} ms"
+        yield label(title, x=self._left, y=TOP - 14, class_="strong heading")
+        yield from self._dots(device)
+        yield self._full_model(device)
+        yield from self._chosen(device)
+
+    def _axes(self, *, first: bool) -> Iterator[str]:
+        spread = 1 - self._lowest
+        step = 0.01 if spread <= 0.06 else 0.05 if spread <= 0.3 else 0.1
+        for index in range(round(spread / step) + 1):
+            accuracy = self._lowest + index * step
+            y = self._y(accuracy)
+            yield element("line", x1=self._left, x2=self._left + self._width, y1=y, y2=y, class_="grid")
+            if first:
+                yield label(f"{accuracy:.0%}", x=self._left - 6, y=y + 4, text_anchor="end")
+        bottom = self._bottom
+        yield element("line", x1=self._left, x2=self._left + self._width, y1=bottom, y2=bottom, class_="axis")
+        for percent in (0, 25, 50, 75, 100):
+            yield label(f"{percent}%", x=self._x(percent / 100), y=bottom + 17, text_anchor="middle")
+        middle = self._left + self._width / 2
+        yield label("latency, of the full model's", x=middle, y=bottom + 36, text_anchor="middle")
+
+    def _dots(self, device: DeviceResult) -> Iterator[str]:
+        for point in device.pool:
+            ratio = point.latency_ms / device.full_ms
+            class_ = "dot" if point.latency_ms <= device.budget_ms else "dot beyond"
+            yield element("circle", cx=self._x(ratio), cy=self._y(point.accuracy), r=4, class_=class_)
+
+    def _full_model(self, device: DeviceResult) -> str:
+        x, y = self._x(1.0), self._y(device.full_accuracy_local)
+        corners = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in ((0, -7), (7, 0), (0, 7), (-7, 0)))
+        told = f"full model: {device.full_accuracy_local:.1%} at {device.full_ms:.3f} ms"
+        return element("polygon", hint(told), points=corners, class_="full")
+
+    def _chosen(self, device: DeviceResult) -> Iterator[str]:
+        ratio = device.measured_ms / device.full_ms
+        x, y = self._x(ratio), self._y(device.accuracy_local)
+        told = f"chosen: {device.accuracy_local:.1%} at {device.measured_ms:.3f} ms"
+        yield element("circle", hint(told), cx=x, cy=y, r=8, class_="chosen")
+        below = self._y(self._lowest + 0.1 * (1 - self._lowest))
+        place = {"x": self._left + 10, "text_anchor": "start"} if ratio > 0.5 else {"x": x + 24, "text_anchor": "start"}
+        yield label(f"chosen: {device.accuracy_local:.1%} right", y=below - 16, class_="strong", **place)
+        yield label(f"at {ratio:.0%} of the latency", y=below, class_="strong", **place)
+
+
+def supernet_picture(devices: Sequence[DeviceResult], supernet: Supernet) -> str:
+    """The supernet once per device, with the device's path drawn bold."""
+    longest = max(block.end - block.start for block in supernet.blocks)
+    row_height = ARC_RISE * longest + ROW_GAP
+    step = (WIDTH - ROW_LEFT - ROW_RIGHT) / supernet.output_index
+    rows = []
+    for number, device in enumerate(devices):
+        base = (number + 1) * row_height - 10
+        parts = [*_blocks(device, supernet, base, step), *_cut_points(device, supernet, base, step)]
+        name = label(f"{device.name} device", x=0, y=base - 4, class_="strong heading")
+        count = label(f"{len(device.subnet)} of {supernet.output_index} blocks", x=0, y=base + 13)
+        rows.append(element("g", name, count, *parts, class_=f"device{number % 3}"))
+    height = row_height * len(devices) + 24
+    return picture(*rows, width=WIDTH, height=height, name="The supernet and the path that each device chose")
+
+
+def _blocks(device: DeviceResult, supernet: Supernet, base: float, step: float) -> Iterator[str]:
+    """All blocks faintly, then the taken ones above them."""
+    for taken in (False, True):
+        for block in supernet.blocks:
+            if (block.id in device.subnet) == taken:
+                told = f"{block.id}: {block.kind}, {block.parameters:,} parameters"
+                class_ = "taken" if taken else "edge"
+                yield element("path", hint(told), d=_curve(block, base, step), class_=class_)
+
+
+def _curve(block: Block, base: float, step: float) -> str:
+    start, end = ROW_LEFT + block.start * step, ROW_LEFT + block.end * step
+    span = block.end - block.start
+    if span == 1:
+        return f"M{start:.1f} {base}H{end:.1f}"
+    top = base - ARC_RISE * span / 0.75  # a cubic curve reaches three quarters of the way to its handles
+    lean = 0.2 * (end - start)
+    return f"M{start:.1f} {base}C{start + lean:.1f} {top:.1f} {end - lean:.1f} {top:.1f} {end:.1f} {base}"
+
+
+def _cut_points(device: DeviceResult, supernet: Supernet, base: float, step: float) -> Iterator[str]:
+    passed = {0} | {supernet.block(block_id).end for block_id in device.subnet}
+    for cut in supernet.cut_points:
+        x = ROW_LEFT + cut.index * step
+        shape = "×".join(str(extent) for extent in cut.tensors[0].shape)
+        class_ = "cut passed" if cut.index in passed else "cut"
+        yield element("circle", hint(f"cut point {cut.index}: {shape}"), cx=x, cy=base, r=5, class_=class_)
+        name = {0: "input", supernet.output_index: "output"}.get(cut.index, str(cut.index))
+        yield label(name, x=x, y=base + 21, text_anchor="middle")
+
+
+def class_mix_picture(device: DeviceResult) -> str:
+    """A bar for each class: how many of the device's private samples are of it."""
+    most = max(device.class_mix)
+    bars = []
+    for index, count in enumerate(device.class_mix):
+        height = max(1.0, MIX_HEIGHT * count / most)
+        told = hint(f"class {index}: {count} samples")
+        x, y = index * (MIX_BAR + 2), MIX_HEIGHT - height
+        bars.append(element("rect", told, x=x, y=y, width=MIX_BAR, height=height, class_="mix"))
+    width = len(device.class_mix) * (MIX_BAR + 2)
+    return picture(*bars, width=width, height=MIX_HEIGHT, name="The device's samples by class")

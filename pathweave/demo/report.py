@@ -1,0 +1,104 @@
+"""The demo's report: what the devices chose, to be looked at rather than read. Pictures are in ``pictures``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from device_sdk.graph import Supernet
+from device_sdk.paths import subnet_count
+from pathweave.demo.devices import DeviceResult
+from pathweave.demo.pictures import accuracy_latency_picture, class_mix_picture, supernet_picture
+from pathweave.page import page, table
+
+STYLE = """
+:root { --device0: #2a6fc9; --device1: #c2571a; --device2: #14855f; --shade: #eef1f4; }
+@media (prefers-color-scheme: dark) {
+  :root { --device0: #6ca4f0; --device1: #ee9560; --device2: #43c194; --shade: #1d242c; }
+}
+.device0 { --device: var(--device0); } .device1 { --device: var(--device1); } .device2 { --device: var(--device2); }
+h1 { margin-bottom: .3rem; }
+h2 { margin-bottom: .2rem; }
+p { max-width: 48rem; }
+svg { max-width: 100%; height: auto; }
+td svg { vertical-align: middle; }
+td b { color: var(--device); }
+svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
+svg .strong { font-weight: 600; fill: var(--device, var(--ink)); }
+svg .heading { font-size: 15px; }
+.grid { stroke: var(--line); }
+.axis { stroke: var(--soft); }
+.over { fill: var(--shade); }
+.limit { stroke: var(--device); stroke-width: 1.5; stroke-dasharray: 5 4; }
+.dot { fill: var(--device); fill-opacity: .28; }
+.dot.beyond { fill: var(--soft); fill-opacity: .22; }
+.chosen { fill: var(--device); stroke: var(--paper); stroke-width: 2; }
+.full { fill: var(--ink); stroke: var(--paper); stroke-width: 1.5; }
+.edge { fill: none; stroke: var(--line); stroke-width: 1.5; }
+.taken { fill: none; stroke: var(--device); stroke-width: 4; stroke-linecap: round; }
+.cut { fill: var(--paper); stroke: var(--soft); stroke-width: 1.5; }
+.cut.passed { fill: var(--device); stroke: var(--device); }
+.mix { fill: var(--device); }
+"""
+
+
+def render_demo(
+    devices: Sequence[DeviceResult], *, supernet: Supernet, full_model_accuracy: float, seconds: float
+) -> str:
+    """The page, as HTML that loads nothing else."""
+    body = f"""<h1>One model, {len(devices)} devices</h1>
+<p>{_explanation(devices, supernet, full_model_accuracy)}</p>
+<section>
+<h2>What each device found</h2>
+<p class="soft">Every dot is a subnet that the device tried, by its latency relative to the full model and by its
+accuracy on held-back samples. The dashed line is the budget.</p>
+{accuracy_latency_picture(devices)}
+</section>
+<section>
+<h2>The paths they took</h2>
+<p class="soft">Dots are cut points, from the input to the output; straight lines are blocks of the full model, arcs are
+merged blocks that replace several of them. Rest the pointer on one to see its name.</p>
+{supernet_picture(devices, supernet)}
+</section>
+<section>
+<h2>In numbers</h2>
+{_numbers(devices)}
+<p class="soft">Latencies are medians of single samples on one thread. The whole demo took {seconds:.0f} s.</p>
+</section>"""
+    return page("Pathweave: demo", body, style=STYLE)
+
+
+def _explanation(devices: Sequence[DeviceResult], supernet: Supernet, full_model_accuracy: float) -> str:
+    merged = sum(block.kind == "merged" for block in supernet.blocks)
+    private, held_back = sum(devices[0].class_mix), devices[0].held_back_samples
+    return escape(
+        f"A small residual network was trained on scikit-learn's digits ({full_model_accuracy:.1%} right), then"
+        f" packaged: {merged} merged blocks were added, each trained to replace a span of its {supernet.output_index}"
+        f" blocks, and the {subnet_count(supernet)} subnets that this gives were signed and delivered as one bundle."
+        f" Each device below drew {private} samples of its own, with its own mix of classes, measured every block,"
+        " searched for the most accurate subnet within its budget, and was then judged on"
+        f" {held_back} other samples of the same mix."
+    )
+
+
+def _numbers(devices: Sequence[DeviceResult]) -> str:
+    columns = ("device", "its classes, 0 to 9", "budget", "predicted", "measured", "speed-up")
+    columns += ("right answers", "full model", "subnets tried", "subnet")
+    return table(columns, (_row(number, device) for number, device in enumerate(devices)))
+
+
+def _row(number: int, device: DeviceResult) -> str:
+    figures = (
+        f"{device.budget_ms:.3f} ms",
+        f"{device.predicted_ms:.3f} ms",
+        f"{device.measured_ms:.3f} ms",
+        f"{device.full_ms / device.measured_ms:.1f}×",
+        f"{device.accuracy_local:.1%}",
+        f"{device.full_accuracy_local:.1%}",
+        str(device.subnets_evaluated),
+    )
+    cells = "".join(f'<td class="number">{figure}</td>' for figure in figures)
+    return (
+        f'<tr class="device{number % 3}"><td><b>{escape(device.name)}</b></td><td>{class_mix_picture(device)}</td>'
+        f"{cells}<td>{escape(' '.join(device.subnet))}</td></tr>"
+    )

@@ -1,0 +1,85 @@
+"""The packager's side of the demo: train a small network, then package and sign it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch.nn import functional
+
+from device_sdk.atomic import write_atomically
+from device_sdk.datasets import ImageDataset, load_dataset
+from device_sdk.progress import Progress
+from device_sdk.signing import new_key_pair
+from packager.batches import BatchSource
+from packager.model_loader import LoadedModel, load_model
+from packager.pipeline import Job, package
+from packager.recipe import Recipe
+
+TRAINING, VALIDATION = "digits#train", "digits#calibration"
+EPOCHS = 12
+BATCH = 64
+HIGHEST_RATE = 2e-3
+CROP = 0.125  # shifts by one pixel
+MAX_SPAN = 4  # a third of the latency is out of reach with shorter spans
+PACKAGING_STEPS = 700
+
+
+def train_full_model(*, seed: int, progress: Progress) -> LoadedModel:
+    """The zoo's network for digits, trained from its fixed random weights; batches depend on ``seed``."""
+    model = load_model("zoo:resnet_digits")
+    dataset = load_dataset(TRAINING)
+    source = BatchSource(dataset, model.preprocessing, batch=BATCH, seed=seed, crop=CROP)
+    steps = EPOCHS * (len(dataset) // BATCH)
+    optimizer = torch.optim.AdamW(model.module.parameters(), weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=HIGHEST_RATE, total_steps=steps, pct_start=0.2)
+    model.module.train()
+    with progress.task("train the full model", steps) as task:
+        for step in range(steps):
+            images, labels = source.batch(step)
+            loss = functional.cross_entropy(model.module(images), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            task.advance()
+            task.note(f"loss {loss.item():.4f}")
+    model.module.eval()
+    return replace(model, source=f"{model.source}, trained by the demo (seed {seed})")
+
+
+def make_keys(folder: Path) -> tuple[Path, Path]:
+    """A fresh pair of files in ``folder``: (private key, public key)."""
+    private_path, public_path = folder / "demo.key", folder / "demo.pub"
+    for path, pem in zip((private_path, public_path), new_key_pair(), strict=True):
+        write_atomically(path, pem)
+    return private_path, public_path
+
+
+def package_and_sign(model: LoadedModel, out: Path, *, private_key: Path, seed: int, progress: Progress) -> Path:
+    """Make the bundle ``out`` of ``model``."""
+    recipe = Recipe(
+        max_span=MAX_SPAN,
+        steps=PACKAGING_STEPS,
+        distil_share=0.2,
+        batch=BATCH,
+        flip=False,  # a mirrored digit is none
+        crop=CROP,
+        seed=seed,
+    )
+    job = Job(
+        model=model,
+        training=_for_model(TRAINING, model),
+        training_reference=TRAINING,
+        validation=_for_model(VALIDATION, model),
+        validation_reference=VALIDATION,
+        recipe=recipe,
+        name="digits",
+    )
+    return package(job, out, private_key=private_key, progress=progress).folder
+
+
+def _for_model(reference: str, model: LoadedModel) -> ImageDataset:
+    dataset = load_dataset(reference)
+    return dataset if model.class_names is None else dataset.relabelled(model.class_names)
