@@ -12,7 +12,7 @@ import numpy.typing as npt
 from device_sdk.bundle import Bundle
 from device_sdk.cost import Budget, CostModel
 from device_sdk.datasets import split_positions
-from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError
+from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
 from device_sdk.graph import Plan, Subnet
 from device_sdk.profiling import Profile, measure_subnets
 from device_sdk.progress import Progress
@@ -64,7 +64,11 @@ class Adaptation:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptationSettings:
-    """How to adapt. The defaults suit a few hundred private samples."""
+    """How to adapt. The defaults suit a few hundred private samples.
+
+    Raises:
+        UsageError: the batch is not above zero.
+    """
 
     strategy: str = "adaptivenet"
     holdout_share: float = 0.3
@@ -73,6 +77,10 @@ class AdaptationSettings:
     cache_bytes: int = 64_000_000
     time_limit_s: float | None = None
     cancelled: Callable[[], bool] = lambda: False
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise UsageError(f"batch is {self.batch}; it must be at least 1")
 
 
 def adapt(

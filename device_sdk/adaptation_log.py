@@ -54,12 +54,12 @@ class Adapted(msgspec.Struct, frozen=True, tag="adapted", tag_field="event"):
 
 
 class Infeasible(msgspec.Struct, frozen=True, tag="infeasible", tag_field="event"):
-    """No subnet fits the budget; the plan in use stays. Nothing is nearest where the search was cancelled at once."""
+    """No subnet fits the budget; the plan in use stays."""
 
     budget_latency_ms: float | None
     budget_memory_mb: float | None
     nearest: str
-    nearest_latency_ms: float | None
+    nearest_latency_ms: float
 
 
 Event = Opened | Profiled | Adapted | Infeasible

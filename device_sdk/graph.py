@@ -63,7 +63,7 @@ class CutPoint(msgspec.Struct, frozen=True):
 class Golden(msgspec.Struct, frozen=True):
     """What a rendition must answer to the seeded golden input of its start (docs/bundle_format.md).
 
-    ``samples[t]`` are evenly spaced elements of output tensor t, flattened; ``tolerance`` is absolute.
+    ``samples[t]`` are drawn elements of output tensor t, flattened; ``tolerance`` is absolute.
     """
 
     samples: tuple[tuple[float, ...], ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import re
 from collections.abc import Callable
@@ -23,7 +22,6 @@ def resident_bytes() -> int | None:
 
 def peak_during(work: Callable[[], Result]) -> tuple[Result, int | None]:
     """Run ``work`` and tell by how many bytes the process grew at its highest; None where unknown (not Linux)."""
-    gc.collect()
     with contextlib.suppress(OSError):
         _CLEAR.write_text(_RESET_PEAK)
     before = resident_bytes()

@@ -6,6 +6,7 @@ block boundaries, so a line through a few measured whole subnets turns sums into
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -84,6 +85,7 @@ def profile(
         BlobError, RuntimeFailedError: a block does not load or run.
     """
     supernet = bundle.supernet
+    gc.collect()  # what is freed while blocks are loaded would count as theirs
     with progress.task("profile", len(supernet.edges) + _FITTED_SUBNETS) as task:
         loaded: dict[Edge, _LoadedEdge] = {}
         for edge in supernet.edges:

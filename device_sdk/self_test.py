@@ -1,7 +1,7 @@
 """Golden vectors: seeded inputs, sampled outputs, and the check that a bundle computes here what it must.
 
 Inputs are never stored: they are drawn by SplitMix64 between the bounds that each tensor of a cut point states, the
-same bits in Python and Kotlin (docs/bundle_format.md). Outputs are stored as evenly spaced samples with a tolerance.
+same bits in Python and Kotlin (docs/bundle_format.md). Outputs are stored as samples with a tolerance.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from device_sdk.bundle import Bundle
 from device_sdk.errors import SelfTestError
 from device_sdk.graph import CutPoint, Edge, Golden, TensorSpec
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.random_source import uniform_floats
+from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.runtimes.port import Array, Runtime
 
-SAMPLES_PER_TENSOR = 16
+SAMPLES_PER_TENSOR = 32
 _STREAMS_PER_CUT_POINT = 1024
 
 
@@ -43,15 +43,21 @@ def _draw(spec: TensorSpec, *, seed: int, batch: int) -> Array:
 
 
 def sample_outputs(outputs: Sequence[npt.NDArray[np.generic]]) -> tuple[tuple[float, ...], ...]:
-    """Evenly spaced elements of each output, flattened: element ``i · size // count`` for i below count."""
+    """Some elements of each output, flattened; which ones depends on its size alone (``sample_positions``)."""
     return tuple(
-        tuple(float(output.reshape(-1)[index]) for index in _sample_indices(output.size)) for output in outputs
+        tuple(float(output.reshape(-1)[index]) for index in sample_positions(output.size)) for output in outputs
     )
 
 
-def _sample_indices(size: int) -> list[int]:
-    count = min(size, SAMPLES_PER_TENSOR)
-    return [index * size // count for index in range(count)]
+def sample_positions(size: int) -> list[int]:
+    """Which elements of ``size`` are looked at: all up to ``SAMPLES_PER_TENSOR``, else so many draws of SplitMix64(size).
+
+    Drawn, since evenly spaced ones fall on the same pixel of every channel where extents are powers of two.
+    """
+    if size <= SAMPLES_PER_TENSOR:
+        return list(range(size))
+    random = SplitMix64(size)
+    return [random.below(size) for _ in range(SAMPLES_PER_TENSOR)]
 
 
 def matches(golden: Golden, outputs: Sequence[Array]) -> bool:
@@ -59,9 +65,9 @@ def matches(golden: Golden, outputs: Sequence[Array]) -> bool:
     if len(outputs) != len(golden.samples):
         return False
     for expected, output in zip(golden.samples, outputs, strict=True):
-        if len(_sample_indices(output.size)) != len(expected):
+        if len(sample_positions(output.size)) != len(expected):
             return False
-        actual = np.array([output.reshape(-1)[index] for index in _sample_indices(output.size)], dtype=np.float64)
+        actual = np.array([output.reshape(-1)[index] for index in sample_positions(output.size)], dtype=np.float64)
         if not np.all(np.abs(actual - np.array(expected)) <= golden.tolerance):
             return False
     return True

@@ -334,5 +334,5 @@ def _infeasible_event(budget: Budget, error: InfeasibleBudgetError) -> Infeasibl
         budget_latency_ms=budget.latency_ms,
         budget_memory_mb=budget.memory_mb,
         nearest=" ".join(error.nearest),
-        nearest_latency_ms=error.nearest_latency_ms if error.nearest else None,
+        nearest_latency_ms=error.nearest_latency_ms,
     )

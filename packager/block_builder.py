@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 from torch import fx, nn
 
@@ -87,10 +89,12 @@ class BlockBuilder:
 
     def _recompute_size(self, node: fx.Node) -> fx.Node:
         """A symbolic size from the block's own input instead of from an earlier tensor."""
-        wanted = node.meta["val"]
-        for axis, extent in enumerate(self._entry.meta["val"].shape):
-            if isinstance(extent, torch.SymInt) and str(extent) == str(wanted):
-                return self._graph.call_function(torch.ops.aten.sym_size.int, (self._new[self._entry], axis))
+        wanted, batch = node.meta["val"], self._entry.meta["val"].shape[0]
+        if isinstance(wanted, torch.SymInt):
+            multiple = wanted.node.expr / batch.node.expr
+            if multiple.is_Integer:
+                size = self._graph.call_function(torch.ops.aten.sym_size.int, (self._new[self._entry], 0))
+                return size if multiple == 1 else self._graph.call_function(operator.mul, (size, int(multiple)))
         copied = self._graph.node_copy(node, self._resolve)
         copied.meta = {}
         return copied

@@ -34,9 +34,10 @@ class Checkpoints:
         self._folder = folder
         self._description = description
         self._started = time.monotonic()
-        if (folder / _RUN).exists():
+        claimed = (folder / _RUN).exists()
+        if claimed:
             require_same_run(folder / _RUN, description)
-        self.state: dict[str, Any] | None = self._load()
+        self.state: dict[str, Any] | None = self._load() if claimed else None
         self._earlier: float = self.state["seconds"] if self.state else 0.0
 
     @property
@@ -71,7 +72,7 @@ class Checkpoints:
             return torch.load(path, weights_only=True)
         except Exception as error:  # a damaged file raises many types
             raise ResumeError(
-                f"{path} cannot be read: {str(error).splitlines()[0]}", hint="add --restart to start afresh"
+                f"{path} cannot be read: truncated or damaged", hint="add --restart to start afresh"
             ) from error
 
 
@@ -86,6 +87,8 @@ def require_same_run(path: Path, description: Description) -> None:
         stored = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
         raise ResumeError(f"{path} cannot be read: {error}", hint="add --restart to start afresh") from error
+    if not isinstance(stored, dict):
+        raise ResumeError(f"{path} cannot be read: it describes no run", hint="add --restart to start afresh")
     wanted = json.loads(encode_description(description))
     changed = sorted(key for key in wanted if stored.get(key) != wanted[key])
     if changed:

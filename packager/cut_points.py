@@ -70,7 +70,7 @@ def cut_positions(body: ExportedGraph) -> list[int]:
 
 
 def _single_live_positions(body: ExportedGraph) -> list[int]:
-    """Nodes after which their own output is the only live tensor."""
+    """Nodes after which their own output, one row per sample, is the only live tensor."""
     last_use: dict[fx.Node, int] = {body.output: len(body.nodes)}
     for index, node in enumerate(body.nodes):
         for source in body.tensor_inputs(node):
@@ -81,9 +81,18 @@ def _single_live_positions(body: ExportedGraph) -> list[int]:
         if not is_size(node):
             live.add(node)
         live = {n for n in live if last_use.get(n, -1) > index}
-        if live == {node} and isinstance(node.meta.get("val"), torch.Tensor):
+        if live == {node} and _has_row_per_sample(node, body.input):
             singles.append(index)
     return singles
+
+
+def _has_row_per_sample(node: fx.Node, entry: fx.Node) -> bool:
+    """Whether the first axis is the batch and the others are fixed: a reshape can have moved samples elsewhere."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.dim() == 0:
+        return False
+    batch, *rest = value.shape
+    return str(batch) == str(entry.meta["val"].shape[0]) and all(isinstance(extent, int) for extent in rest)
 
 
 def join_small(body: ExportedGraph, positions: Sequence[int], *, gamma: float) -> list[int]:

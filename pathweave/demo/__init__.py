@@ -19,6 +19,10 @@ from pathweave.demo.devices import HELD_BACK, Delivery, DeviceResult, accuracy, 
 from pathweave.demo.report import render_demo
 
 BUDGET_RATIOS = (1.0, 0.6, 0.35)  # of the full model's latency
+_DEVICE_FIELDS = (  # in the summary
+    *("budget_ratio", "budget_ms", "subnet", "predicted_ms", "measured_ms"),
+    *("accuracy_local", "full_accuracy_local", "subnets_evaluated"),
+)
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,8 @@ class DemoResult:
 
     def summary(self) -> dict[str, Any]:
         """What ``--json`` prints."""
-        fields = ("budget_ratio", "budget_ms", "subnet", "predicted_ms", "measured_ms")
-        fields += ("accuracy_local", "full_accuracy_local", "subnets_evaluated")
         return {
-            "devices": [{field: getattr(device, field) for field in fields} for device in self.devices],
+            "devices": [{field: getattr(device, field) for field in _DEVICE_FIELDS} for device in self.devices],
             "full_model_accuracy": self.full_model_accuracy,
             "report": self.report,
             "seconds": self.seconds,

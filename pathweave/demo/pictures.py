@@ -13,20 +13,21 @@ WIDTH = 1080  # pixels, as all sizes here
 
 # accuracy and latency: one panel per device, all on the same scales
 PANEL_HEIGHT = 300
-LEFT, TOP, GAP, BOTTOM = 44, 34, 22, 46
+LEFT, TOP, GAP, BOTTOM = 44, 50, 22, 46
 X_MAX = 1.15  # of the full model's latency
+Y_MIN = 0.75  # less accurate subnets are drawn on the lower edge, so that the good ones can be told apart
 
 # supernet: one row per device
 ROW_LEFT, ROW_RIGHT = 150, 30
 ARC_RISE = 14  # per replaced block
-ROW_GAP = 34
+ROW_GAP = 44
 
 MIX_BAR, MIX_HEIGHT = 8, 24
 
 
 def accuracy_latency_picture(devices: Sequence[DeviceResult]) -> str:
     """For each device its evaluated subnets, its budget, what it chose and the full model."""
-    panel_width = (WIDTH - LEFT - GAP * len(devices)) / len(devices)
+    panel_width = (WIDTH - LEFT - GAP * (len(devices) - 1)) / len(devices)
     lowest = _lowest_accuracy(devices)
     panels = []
     for number, device in enumerate(devices):
@@ -37,10 +38,10 @@ def accuracy_latency_picture(devices: Sequence[DeviceResult]) -> str:
 
 
 def _lowest_accuracy(devices: Sequence[DeviceResult]) -> float:
-    """Where the accuracy axis starts: a multiple of 5 % a little below all points."""
+    """Where the accuracy axis starts: a multiple of 5 % a little below all points, or ``Y_MIN``."""
     points = [point.accuracy for device in devices for point in device.pool]
-    points += [value for device in devices for value in (device.accuracy_local, device.full_accuracy_local)]
-    return max(0.0, min(0.95, math.floor((min(points) - 0.005) * 20) / 20))
+    shown = [value for device in devices for value in (device.accuracy_local, device.full_accuracy_local)]
+    return min(*shown, max(Y_MIN, math.floor((min(points + shown) - 0.005) * 20) / 20))
 
 
 class _Panel:
@@ -55,7 +56,7 @@ class _Panel:
 
     def _y(self, accuracy: float) -> float:
         highest = 1 + 0.04 * (1 - self._lowest)  # dots at 100 % stay whole
-        return self._bottom - PANEL_HEIGHT * (accuracy - self._lowest) / (highest - self._lowest)
+        return self._bottom - PANEL_HEIGHT * (max(accuracy, self._lowest) - self._lowest) / (highest - self._lowest)
 
     def draw(self, device: DeviceResult, *, first: bool) -> Iterator[str]:
         """What lies behind first; numbers on the accuracy axis only in the ``first`` panel."""
@@ -64,17 +65,23 @@ class _Panel:
         yield element("rect", x=limit, y=TOP, width=right - limit, height=PANEL_HEIGHT, class_="over")
         yield from self._axes(first=first)
         yield element("line", x1=limit, x2=limit, y1=TOP, y2=self._bottom, class_="limit")
-        title = f"{device.name} device: at most {device.budget_ms:.3f} ms"
-        yield label(title, x=self._left, y=TOP - 14, class_="strong heading")
+        yield from self._heading(device)
         yield from self._dots(device)
         yield self._full_model(device)
-        yield from self._chosen(device)
+        yield self._chosen(device)
+
+    def _heading(self, device: DeviceResult) -> Iterator[str]:
+        title = f"{device.name} device: at most {device.budget_ms:.3f} ms"
+        yield label(title, x=self._left, y=TOP - 30, class_="strong heading")
+        ratio = device.measured_ms / device.full_ms
+        chosen = f"chose one that is {device.accuracy_local:.1%} right at {ratio:.0%} of the latency"
+        yield label(chosen, x=self._left, y=TOP - 12)
 
     def _axes(self, *, first: bool) -> Iterator[str]:
         spread = 1 - self._lowest
-        step = 0.01 if spread <= 0.06 else 0.05 if spread <= 0.3 else 0.1
-        for index in range(round(spread / step) + 1):
-            accuracy = self._lowest + index * step
+        step = 0.01 if spread < 0.06 else 0.05 if spread < 0.3 else 0.1
+        for index in range(int(spread / step + 1e-9) + 1):
+            accuracy = 1 - index * step
             y = self._y(accuracy)
             yield element("line", x1=self._left, x2=self._left + self._width, y1=y, y2=y, class_="grid")
             if first:
@@ -98,15 +105,10 @@ class _Panel:
         told = f"full model: {device.full_accuracy_local:.1%} at {device.full_ms:.3f} ms"
         return element("polygon", hint(told), points=corners, class_="full")
 
-    def _chosen(self, device: DeviceResult) -> Iterator[str]:
-        ratio = device.measured_ms / device.full_ms
-        x, y = self._x(ratio), self._y(device.accuracy_local)
+    def _chosen(self, device: DeviceResult) -> str:
+        x, y = self._x(device.measured_ms / device.full_ms), self._y(device.accuracy_local)
         told = f"chosen: {device.accuracy_local:.1%} at {device.measured_ms:.3f} ms"
-        yield element("circle", hint(told), cx=x, cy=y, r=8, class_="chosen")
-        below = self._y(self._lowest + 0.1 * (1 - self._lowest))
-        place = {"x": self._left + 10, "text_anchor": "start"} if ratio > 0.5 else {"x": x + 24, "text_anchor": "start"}
-        yield label(f"chosen: {device.accuracy_local:.1%} right", y=below - 16, class_="strong", **place)
-        yield label(f"at {ratio:.0%} of the latency", y=below, class_="strong", **place)
+        return element("circle", hint(told), cx=x, cy=y, r=8, class_="chosen")
 
 
 def supernet_picture(devices: Sequence[DeviceResult], supernet: Supernet) -> str:

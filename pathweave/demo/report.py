@@ -22,6 +22,8 @@ h2 { margin-bottom: .2rem; }
 p { max-width: 48rem; }
 svg { max-width: 100%; height: auto; }
 td svg { vertical-align: middle; }
+td.path { white-space: normal; min-width: 9rem; }
+code { font: inherit; white-space: nowrap; }
 td b { color: var(--device); }
 svg text { font: 12px system-ui, sans-serif; fill: var(--soft); }
 svg .strong { font-weight: 600; fill: var(--device, var(--ink)); }
@@ -51,7 +53,8 @@ def render_demo(
 <section>
 <h2>What each device found</h2>
 <p class="soft">Every dot is a subnet that the device tried, by its latency relative to the full model and by its
-accuracy on held-back samples. The dashed line is the budget.</p>
+accuracy on samples that the search did not see. The large dot is its choice, the diamond is the full model; what lies
+beyond the dashed line is over the budget. Dots on the lower edge belong further down.</p>
 {accuracy_latency_picture(devices)}
 </section>
 <section>
@@ -82,8 +85,8 @@ def _explanation(devices: Sequence[DeviceResult], supernet: Supernet, full_model
 
 
 def _numbers(devices: Sequence[DeviceResult]) -> str:
-    columns = ("device", "its classes, 0 to 9", "budget", "predicted", "measured", "speed-up")
-    columns += ("right answers", "full model", "subnets tried", "subnet")
+    latency = ("budget", "predicted", "measured", "speed-up")
+    columns = ("device", "its classes, 0 to 9", *latency, "right answers", "full model", "subnets tried", "subnet")
     return table(columns, (_row(number, device) for number, device in enumerate(devices)))
 
 
@@ -97,8 +100,9 @@ def _row(number: int, device: DeviceResult) -> str:
         f"{device.full_accuracy_local:.1%}",
         str(device.subnets_evaluated),
     )
+    subnet = " ".join(f"<code>{escape(block)}</code>" for block in device.subnet)
     cells = "".join(f'<td class="number">{figure}</td>' for figure in figures)
     return (
         f'<tr class="device{number % 3}"><td><b>{escape(device.name)}</b></td><td>{class_mix_picture(device)}</td>'
-        f"{cells}<td>{escape(' '.join(device.subnet))}</td></tr>"
+        f'{cells}<td class="path">{subnet}</td></tr>'
     )

@@ -1,4 +1,7 @@
-"""Small supernets for the tests of the graph and of what works on it, and a tiny real bundle for all others."""
+"""Small supernets for the tests of the graph and of what works on it, and a tiny real bundle for all others.
+
+Longer than most files: without ``__init__.py`` in tests/, a conftest.py is the one place that test files share.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ from device_sdk.device_state import DeviceState
 from device_sdk.graph import Block, CutPoint, Edge, Golden, Rendition, Subnet, Supernet, TensorSpec
 from device_sdk.manifest import Manifest, Metrics, Onnx, Provenance, SelfTest, Task, encode_manifest
 from device_sdk.memory import device_identity
-from device_sdk.preprocessing import Preprocessing
+from device_sdk.preprocessing import Preprocessing, prepare
 from device_sdk.profiling import MeasuredEdge, MeasuredSubnet, Profile
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.self_test import golden_inputs, sample_outputs
@@ -165,8 +168,7 @@ GOLDEN_SEED, GOLDEN_BATCH = 7, 2
 class TinyBundle:
     """A signed bundle of five originals, merged and shrunk blocks, an int8 rendition and a shared weight.
 
-    ``images`` uint8 [count, SIDE, SIDE, 3] with ``labels`` [count]. ``blobs`` names each fragment's blob by
-    the block and rendition it is for.
+    ``images`` uint8 [count, SIDE, SIDE, 3] with ``labels`` [count]: the full model gets all of them right.
     """
 
     folder: Path
@@ -330,8 +332,7 @@ def _add_blocks(fragments: _Fragments, cuts: Sequence[CutPoint]) -> None:
 def _fitted_head(fragments: _Fragments, cuts: Sequence[CutPoint]) -> tuple[np.ndarray, np.ndarray]:
     """The linear classifier on the originals' pooled features that is best on images of its own."""
     images, labels = draw_images(90, seed=1)
-    features = _PREPROCESSING.scale * images.transpose(0, 3, 1, 2).astype(np.float32)
-    features = ((features - 0.5) / 0.25).astype(np.float32)
+    features = prepare(images, _PREPROCESSING, input_shape=(3, SIDE, SIDE))
     for block in ("o0", "o1", "o2", "o3"):
         features = fragments.run(block, "fp32", *(cuts[index] for index in _SPANS[block]), features)
     design = np.concatenate([features.mean(axis=(2, 3)), np.ones((len(labels), 1))], axis=1)
@@ -378,9 +379,7 @@ def own_bundle(tiny_bundle: TinyBundle, tmp_path: Path) -> TinyBundle:
     """A copy of the tiny bundle that a test may alter."""
     folder = tmp_path / "bundle"
     shutil.copytree(tiny_bundle.folder, folder)
-    return TinyBundle(
-        folder, tiny_bundle.private_key, tiny_bundle.public_key, tiny_bundle.images, tiny_bundle.labels
-    )
+    return TinyBundle(folder, tiny_bundle.private_key, tiny_bundle.public_key, tiny_bundle.images, tiny_bundle.labels)
 
 
 @pytest.fixture(scope="session")

@@ -73,9 +73,9 @@ def test_mlperf_tiny_pads_below_and_to_the_right_where_it_strides():
     assert torch.equal(stage(x), functional.relu(y))
 
 
-def test_digits_has_eight_residual_blocks_in_two_stages():
+def test_digits_has_ten_residual_blocks_in_two_stages():
     module = ZOO["resnet_digits"].constructor(classes=10)
-    assert sum(isinstance(part, BasicBlock) for part in module.modules()) == 8
+    assert sum(isinstance(part, BasicBlock) for part in module.modules()) == 10
     assert module.layer1(torch.zeros(1, 48, 8, 8)).shape == (1, 48, 8, 8)
     assert module.layer2(torch.zeros(1, 48, 8, 8)).shape == (1, 64, 4, 4)
 

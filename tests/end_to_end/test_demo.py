@@ -1,0 +1,89 @@
+"""The demo as a person starts it: trained, packaged, adapted on three devices, reported."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from pathweave.demo import BUDGET_RATIOS
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Demo:
+    result: dict[str, Any]
+    report: str
+
+    @property
+    def devices(self) -> list[dict[str, Any]]:
+        return self.result["devices"]
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
+    folder = tmp_path_factory.mktemp("demo")
+    done = subprocess.run(
+        [sys.executable, "-m", "pathweave", "demo", "--json"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    return Demo(result, (folder / result["report"]).read_text())
+
+
+def test_it_takes_at_most_three_minutes(demo: Demo) -> None:
+    assert demo.result["seconds"] <= 180
+
+
+def test_three_devices_stay_within_their_budgets(demo: Demo) -> None:
+    assert [device["budget_ratio"] for device in demo.devices] == list(BUDGET_RATIOS) == [1.0, 0.6, 0.35]
+    for device in demo.devices:
+        assert 0 < device["measured_ms"] <= 1.05 * device["budget_ms"]
+
+
+def test_predicted_latencies_are_near_the_measured_ones(demo: Demo) -> None:
+    for device in demo.devices:
+        assert device["predicted_ms"] == pytest.approx(device["measured_ms"], rel=0.3)
+
+
+def test_chosen_subnets_are_paths_that_were_searched_for(demo: Demo) -> None:
+    for device in demo.devices:
+        assert (device["subnet"][0], device["subnet"][-1]) == ("o0", "o11")  # stem and head stay
+        assert device["subnets_evaluated"] > 1
+    assert len(demo.devices[2]["subnet"]) < len(demo.devices[0]["subnet"])
+
+
+def test_the_full_model_and_the_unhurried_device_are_accurate(demo: Demo) -> None:
+    assert demo.result["full_model_accuracy"] >= 0.95
+    assert demo.devices[0]["accuracy_local"] >= demo.devices[0]["full_accuracy_local"] - 0.02
+
+
+def test_the_hurried_devices_still_know_most_digits(demo: Demo) -> None:
+    assert all(device["accuracy_local"] >= 0.85 for device in demo.devices)
+
+
+def test_the_report_is_well_formed_and_shows_every_device(demo: Demo) -> None:
+    HTMLParser().feed(demo.report)
+    pictures = ["<svg" + rest.split("</svg>")[0] + "</svg>" for rest in demo.report.split("<svg")[1:]]
+    assert len(pictures) == 2 + len(demo.devices)
+    for picture in pictures:
+        ElementTree.fromstring(picture)
+    for device in demo.devices:
+        assert f"{device['budget_ratio']:.0%}".replace("%", " %") in demo.report
+        assert f"{device['measured_ms']:.3f} ms" in demo.report

@@ -1,0 +1,207 @@
+"""Small models, real digits and what the packager makes of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from device_sdk.datasets import ImageDataset, load_dataset
+from device_sdk.preprocessing import Preprocessing
+from packager.batches import BatchSource
+from packager.expansion import Expansion, expand
+from packager.export import ExportedBlocks, export_blocks
+from packager.model_loader import load_model
+from packager.tracing import TracedModel, trace
+from packager.zoo import ZOO
+from packager.zoo.resnet import SmallResNet
+from pathweave.cli import main
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def noise() -> Callable[..., torch.Tensor]:
+    """Builds seeded random tensors."""
+
+    def build(*shape: int, seed: int = 0) -> torch.Tensor:
+        return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def digits() -> Callable[..., ImageDataset]:
+    """Loads a part of scikit-learn's digits."""
+    return lambda part, limit=None: load_dataset(f"digits#{part}", limit=limit)
+
+
+@pytest.fixture(scope="session")
+def digits_preprocessing() -> Preprocessing:
+    return ZOO["resnet_digits"].preprocessing
+
+
+@pytest.fixture(scope="session")
+def tiny_traced(digits, digits_preprocessing) -> TracedModel:
+    """A residual network that knows the digits, six blocks: stem, two at 8×8, two at 4×4, head."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = SmallResNet(channels=1, widths=(8, 16), depth=2, classes=10)
+    source = BatchSource(digits("train"), digits_preprocessing, batch=64, seed=0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for step in range(80):
+        images, labels = source.batch(step)
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
+    return trace(model.requires_grad_(False), source.plain(0, 16)[0])
+
+
+@pytest.fixture
+def tiny_expansion(tiny_traced) -> Expansion:
+    """Fresh merged blocks around the shared originals, which nothing may change."""
+    return expand(tiny_traced, max_span=3)
+
+
+@pytest.fixture(scope="session")
+def tiny_exported(tiny_traced) -> ExportedBlocks:
+    return export_blocks(expand(tiny_traced, max_span=3))
+
+
+@pytest.fixture(scope="session")
+def zoo_traced(noise) -> Callable[[str], TracedModel]:
+    """Traces models of the zoo, each once."""
+    traced: dict[str, TracedModel] = {}
+
+    def build(name: str) -> TracedModel:
+        if name not in traced:
+            model = load_model(f"zoo:{name}")
+            traced[name] = trace(model.module, noise(4, *model.input_shape))
+        return traced[name]
+
+    return build
+
+
+# The command line, and one bundle made with it
+
+ROOT = Path(__file__).parents[2]
+
+_USER_MODULE = '''
+from torch import Tensor, nn
+from device_sdk.preprocessing import Preprocessing
+from packager.zoo.resnet import SmallResNet
+
+def small():
+    """A model of a user's own, with the shape of digits."""
+    return for_digits(SmallResNet(channels=1, widths=(8, 16), depth=2, classes=10))
+
+def five_answers():
+    return for_digits(SmallResNet(channels=1, widths=(8, 16), depth=2, classes=5))
+
+def one_layer():
+    return for_digits(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+
+class DataDependent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 10), nn.Linear(10, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x.flatten(1))
+        return self.last(x) if x.sum() > 0 else x
+
+def data_dependent():
+    return for_digits(DataDependent())
+
+def for_digits(model):
+    model.input_shape = (1, 8, 8)
+    model.preprocessing = Preprocessing(scale=1 / 16, mean=(0.3,), std=(0.4,), channels=1)
+    return model
+'''
+
+RECIPE = "steps = 48\nbatch = 32\ncheckpoint_seconds = 0.0\nprecision = 'float32'\n"
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """Runs ``pathweave`` in processes of its own, in a folder that has a model and a recipe."""
+
+    folder: Path
+
+    def start(self, *arguments: object, python_path: Path = ROOT) -> subprocess.Popen[str]:
+        environment = os.environ | {"PYTHONPATH": f"{python_path}{os.pathsep}{ROOT}", "CI": "1"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "pathweave", *map(str, arguments)],
+            cwd=self.folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def run(self, *arguments: object, python_path: Path = ROOT) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments, python_path=python_path)
+        stdout, stderr = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(arguments, process.returncode, stdout, stderr)
+
+
+@pytest.fixture(scope="session")
+def command_line(tmp_path_factory) -> CommandLine:
+    folder = tmp_path_factory.mktemp("command_line")
+    (folder / "users_models.py").write_text(_USER_MODULE)
+    (folder / "recipe.toml").write_text(RECIPE)
+    return CommandLine(folder)
+
+
+@pytest.fixture(scope="session")
+def package_arguments() -> tuple[str, ...]:
+    """``pathweave package`` of the user's small model, all but --out."""
+    data = ("--data", "digits#train", "--val", "digits#search")
+    return ("package", "--model", "users_models:small", *data, "--recipe", "recipe.toml", "--threads", "1", "--json")
+
+
+@pytest.fixture(scope="session")
+def packaged(command_line, package_arguments) -> Path:
+    """A bundle of the user's small model, not signed. Tests that change it copy it."""
+    done = command_line.run(*package_arguments, "--out", "reference")
+    assert done.returncode == 0, done.stderr
+    return command_line.folder / "reference"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command line came to."""
+
+    status: int
+    out: str
+    err: str
+
+    @property
+    def result(self) -> dict[str, Any]:
+        """The one JSON object on standard output."""
+        assert self.out.count("\n") == 1
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def pathweave(command_line, monkeypatch, capsys) -> Callable[..., Outcome]:
+    """Runs a command line in this process, in the folder of ``command_line``."""
+    monkeypatch.chdir(command_line.folder)
+
+    def run(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        status = main([str(argument) for argument in arguments])
+        return Outcome(status, *capsys.readouterr())
+
+    return run

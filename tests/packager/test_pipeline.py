@@ -1,0 +1,236 @@
+"""Packaging through ``pathweave package``: the same bundle again, whatever interrupts it, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from device_sdk.bundle import Bundle
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.self_test import run_self_test
+from packager.model_loader import load_model
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def bundle_bytes(folder: Path) -> dict[str, bytes]:
+    """What belongs to the bundle: all but the report of how it was made."""
+    return {name: data for name, data in contents(folder).items() if name != "packaging.json"}
+
+
+@pytest.fixture
+def copied(packaged) -> Path:
+    """A copy of the bundle beside it, for tests that may change it."""
+    copy = packaged.with_name("copied")
+    for folder in (copy, packaged.with_name("copied.work")):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(packaged, copy)
+    return copy
+
+
+# The bundle
+
+
+def test_the_bundle_passes_its_own_self_test_and_leaves_no_work_behind(packaged):
+    bundle = Bundle.open(packaged)
+    bundle.verify()
+    run_self_test(bundle, OnnxRuntime(threads=1))
+    assert not packaged.with_name("reference.work").exists()
+    assert {path.name for path in packaged.iterdir()} == {"manifest.json", "packaging.json", "blobs"}
+    assert {path.name for path in (packaged / "blobs").iterdir()} == set(bundle.manifest.blobs())
+
+
+def test_the_original_path_answers_like_the_model(packaged, monkeypatch, noise):
+    monkeypatch.chdir(packaged.parent)
+    bundle, model = Bundle.open(packaged), load_model("users_models:small").module
+    images = noise(7, 1, 8, 8)
+    (found,) = OnnxRuntime(threads=1).load(bundle.stretch(bundle.supernet.original.edges)).run([images.numpy()])
+    with torch.no_grad():
+        np.testing.assert_allclose(found, model(images).numpy(), atol=1e-4)
+
+
+def test_the_manifest_says_what_was_done(packaged):
+    manifest = Bundle.open(packaged).manifest
+    assert (manifest.name, manifest.version) == ("small", 1)
+    assert manifest.task.class_names == tuple("0123456789")
+    assert (manifest.metrics.distil_steps, manifest.metrics.tune_steps) == (17, 31)
+    assert manifest.metrics.max_abs_diff < 1e-4
+    assert manifest.metrics.samples == 372
+    assert manifest.provenance.training_data == "digits#train"
+    assert manifest.provenance.recipe["steps"] == 48
+    assert str(packaged.parent) not in (packaged / "manifest.json").read_text()
+
+
+# Determinism and interruptions
+
+
+def test_the_same_job_elsewhere_gives_the_same_bytes(packaged, command_line, package_arguments):
+    done = command_line.run(*package_arguments, "--out", "somewhere/else")
+    assert done.returncode == 0, done.stderr
+    assert bundle_bytes(command_line.folder / "somewhere" / "else") == bundle_bytes(packaged)
+
+
+def test_a_run_killed_in_every_phase_goes_on_and_gives_the_same_bytes(packaged, command_line, package_arguments):
+    arguments, out = (*package_arguments, "--out", "killed"), command_line.folder / "killed"
+    state_path = command_line.folder / "killed.work" / "state.pt"
+
+    def kill_at(phase: str, *, step: int = 0, wait_s: float = 0.0) -> list[tuple[str, int]]:
+        """Kill a run when its saved state has come to ``phase`` and ``step``; returns the states seen since."""
+        before = state_path.stat().st_mtime_ns if state_path.exists() else 0
+        process, seen, end = command_line.start(*arguments), [], time.monotonic() + 100
+        while not seen or seen[-1] < (phase, step):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < end
+            if state_path.exists() and state_path.stat().st_mtime_ns != before:
+                state = torch.load(state_path, weights_only=True)
+                seen.append(
+                    ({"distil": "1 distil", "tune": "2 tune", "done": "3 done"}[state["phase"]], done_in(state))
+                )
+            time.sleep(0.005)
+        time.sleep(wait_s)
+        process.kill()
+        process.communicate()
+        assert not out.exists()
+        return seen
+
+    def done_in(state: dict) -> int:
+        return state.get("done", 0)
+
+    first = kill_at("1 distil", step=5)
+    second = kill_at("2 tune", step=10)
+    assert second[0] > first[-1]  # it did not start again
+    third = kill_at("3 done", wait_s=0.7)  # in the export
+    assert third[0] > second[-1]
+
+    state = torch.load(state_path, weights_only=True)
+    assert state["steps_done"] == {"distil": 17, "tune": 31}
+    torch.save(state | {"seconds": state["seconds"] + 1000}, state_path)
+    done = command_line.run(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert bundle_bytes(out) == bundle_bytes(packaged)
+    assert json.loads((out / "packaging.json").read_bytes())["seconds"] > 1000  # earlier parts count
+    assert {path.name for path in command_line.folder.glob("*killed*")} == {"killed"}
+
+
+def test_the_same_command_again_rewrites_nothing(packaged, pathweave, package_arguments):
+    before = {path: path.stat().st_mtime_ns for path in [packaged, *packaged.rglob("*")]}
+    again = pathweave(*package_arguments, "--out", "reference")
+    assert again.status == 0
+    assert again.result["fresh"] is False
+    assert {path: path.stat().st_mtime_ns for path in [packaged, *packaged.rglob("*")]} == before
+
+
+def test_work_left_beside_a_finished_bundle_is_removed(copied, pathweave, package_arguments):
+    work = copied.with_name("copied.work")
+    work.mkdir()
+    (work / "run.json").write_text("{}")  # killed between the last rename and the clean-up
+    assert pathweave(*package_arguments, "--out", "copied").result["fresh"] is False
+    assert not work.exists()
+
+
+# What is there already is not lost
+
+
+@pytest.mark.parametrize("change", [("--seed", 1), ("--max-span", 2), ("--version", 2), ("--steps", 7)])
+def test_another_job_does_not_touch_a_finished_bundle(packaged, pathweave, package_arguments, change):
+    before = contents(packaged)
+    refused = pathweave(*package_arguments, *change, "--out", "reference")
+    assert refused.status == 1
+    assert refused.result["error"]["type"] == "ResumeError"
+    assert "--restart" in refused.result["error"]["hint"]
+    assert contents(packaged) == before
+
+
+def test_another_job_does_not_touch_unfinished_work(command_line, pathweave, package_arguments):
+    work = command_line.folder / "unfinished.work"
+    work.mkdir()
+    (work / "run.json").write_text('{"name": "small"}')
+    (work / "state.pt").write_bytes(b"precious")
+    refused = pathweave(*package_arguments, "--out", "unfinished")
+    assert refused.result["error"]["type"] == "ResumeError"
+    assert "work of another run" in refused.result["error"]["message"]
+    assert contents(work) == {"run.json": b'{"name": "small"}', "state.pt": b"precious"}
+
+
+def test_restart_replaces_a_bundle_by_that_of_another_job(copied, pathweave, package_arguments):
+    done = pathweave(*package_arguments, "--steps", 0, "--max-span", 2, "--out", "copied", "--restart")
+    assert done.status == 0, done.err
+    assert done.result["fresh"] is True
+    bundle = Bundle.open(copied)
+    bundle.verify()
+    assert bundle.manifest.metrics.tune_steps == 0
+    assert {path.name for path in (copied / "blobs").iterdir()} == set(bundle.manifest.blobs())
+
+
+def test_a_damaged_bundle_is_told_and_kept(copied, pathweave, package_arguments):
+    blob = next((copied / "blobs").iterdir())
+    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    before = contents(copied)
+    refused = pathweave(*package_arguments, "--out", "copied")
+    assert refused.result["error"]["type"] == "ResumeError"
+    assert "is damaged" in refused.result["error"]["message"]
+    assert contents(copied) == before
+
+
+@pytest.mark.parametrize("restart", [(), ("--restart",)])
+def test_a_folder_that_is_no_bundle_is_not_touched(command_line, pathweave, package_arguments, restart):
+    folder = command_line.folder / "holiday"
+    folder.mkdir(exist_ok=True)
+    (folder / "picture.png").write_bytes(b"me")
+    refused = pathweave(*package_arguments, "--out", "holiday", *restart)
+    assert refused.status == 1
+    assert refused.result["error"]["type"] == "PackagingError"
+    assert contents(folder) == {"picture.png": b"me"}
+
+
+@pytest.mark.parametrize("out", [".", "/"])
+def test_a_folder_without_a_name_is_wrong_usage(pathweave, package_arguments, out):
+    refused = pathweave(*package_arguments, "--out", out, "--restart")
+    assert (refused.status, refused.result["error"]["type"]) == (2, "UsageError")
+
+
+# Keys
+
+
+def test_a_bundle_is_signed_with_the_given_key_and_opens_with_that_alone(copied, pathweave, package_arguments):
+    keys = copied.parent
+    for name in ("mine", "other"):
+        made = pathweave("key", "new", name, "--json")
+        assert made.result == {"private_key": f"{name}.key", "public_key": f"{name}.pub"}
+    arguments = (*package_arguments, "--steps", 0, "--max-span", 1, "--out", "copied")
+    signed = pathweave(*arguments, "--restart", "--key", "mine.key")
+    assert signed.result["signed"] is True
+    assert Bundle.open(copied, trust=keys / "mine.pub").signed
+    assert pathweave("inspect", "copied", "--trust", "mine.pub", "--json").result["signed"] is True
+    refused = pathweave("inspect", "copied", "--trust", "other.pub", "--json")
+    assert (refused.status, refused.result["error"]["type"]) == (1, "SignatureError")
+    assert pathweave(*arguments).result["signed"] is True  # and stays so
+
+
+def test_a_finished_bundle_is_signed_when_a_key_is_given_later(copied, pathweave, package_arguments, tmp_path):
+    pathweave("key", "new", tmp_path / "late")
+    before = (copied / "manifest.json").read_bytes()
+    assert pathweave(*package_arguments, "--out", "copied").result["signed"] is False
+    signed = pathweave(*package_arguments, "--out", "copied", "--key", tmp_path / "late.key").result
+    assert (signed["fresh"], signed["signed"]) == (False, True)
+    Bundle.open(copied, trust=tmp_path / "late.pub")
+    assert (copied / "manifest.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("content", [None, "no key at all"])
+def test_a_key_that_cannot_sign_is_told_before_the_training(command_line, pathweave, package_arguments, content):
+    if content is not None:
+        (command_line.folder / "broken.key").write_text(content)
+    name = "broken.key" if content else "nowhere.key"
+    refused = pathweave(*package_arguments, "--out", "unsigned", "--key", name)
+    assert refused.result["error"]["type"] == "SignatureError"
+    assert name in refused.result["error"]["message"]
+    assert not list(command_line.folder.glob("unsigned*"))

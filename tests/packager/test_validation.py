@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from packager.training import MACS_RANGES
+from packager.validation import SUBNETS_PER_RANGE, validate
+
+
+@pytest.fixture(scope="module")
+def images(noise) -> np.ndarray:
+    return noise(120, 1, 8, 8).numpy()
+
+
+@pytest.fixture(scope="module")
+def answers(tiny_exported, images) -> np.ndarray:
+    with torch.no_grad():
+        return tiny_exported.expansion.traced.whole(torch.from_numpy(images)).argmax(1).numpy()
+
+
+def test_accuracy_of_the_original_path_is_the_models_own(tiny_exported, images, answers):
+    labels = answers.copy()
+    labels[:30] = (labels[:30] + 1) % 10
+    found = validate(tiny_exported, images, labels, seed=0, threads=1)
+    assert found.original_accuracy == 0.75
+
+
+def test_every_range_of_cost_is_reported_with_its_accuracy(tiny_exported, images, answers):
+    found = validate(tiny_exported, images, answers, seed=0, threads=1)
+    ranges = found.range_accuracy
+    assert 2 <= len(ranges) <= MACS_RANGES
+    assert all(a.macs_ratio_high <= b.macs_ratio_low for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(1 <= r.subnets <= SUBNETS_PER_RANGE for r in ranges)
+    assert all(0 <= r.accuracy <= 1 for r in ranges)
+    assert found.original_accuracy == 1.0
+    assert min(r.accuracy for r in ranges) < 1.0  # untrained blocks do not answer like the full model
+
+
+def test_validation_is_a_function_of_the_seed(tiny_exported, images, answers):
+    first, second = (validate(tiny_exported, images, answers, seed=4, threads=1) for _ in range(2))
+    assert first == second
