@@ -11,8 +11,8 @@ from pathlib import Path
 from device_sdk.errors import StorageError
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path``: temporary file in the same folder, fsync, rename.
+def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+    """Write ``data`` to ``path``: temporary file in the same folder, fsync, rename. ``mode``: its permissions.
 
     Raises:
         StorageError: the file could not be written; what was at ``path`` before is untouched.
@@ -22,6 +22,7 @@ def write_atomically(path: Path, data: bytes) -> None:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
+                os.fchmod(file.fileno(), mode)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

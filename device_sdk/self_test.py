@@ -50,7 +50,7 @@ def sample_outputs(outputs: Sequence[npt.NDArray[np.generic]]) -> tuple[tuple[fl
 
 
 def sample_positions(size: int) -> list[int]:
-    """Which elements of ``size`` are looked at: all up to ``SAMPLES_PER_TENSOR``, else so many draws of SplitMix64(size).
+    """Which of ``size`` elements are looked at: all up to ``SAMPLES_PER_TENSOR``, else draws of SplitMix64(size).
 
     Drawn, since evenly spaced ones fall on the same pixel of every channel where extents are powers of two.
     """

@@ -5,7 +5,6 @@ Only ``package`` needs the extra ``packager``; the other two work in the base in
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -245,8 +244,7 @@ def new_key(name: Path, as_json: bool) -> None:
         if path.exists():
             raise StorageError(f"{path} already exists", hint="choose another name; keys are never overwritten")
     private, public = new_key_pair()
-    write_atomically(private_path, private)
-    os.chmod(private_path, 0o600)
+    write_atomically(private_path, private, mode=0o600)
     write_atomically(public_path, public)
     emit(
         {"private_key": str(private_path), "public_key": str(public_path)},

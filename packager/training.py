@@ -118,13 +118,12 @@ class Trainer:
             loss = phase.step(schedule.done)
         value = loss.item()
         if not math.isfinite(value):
-            raise TrainingError(
-                f"the loss became {value} at step {schedule.done} of {phase.name}",
-                hint=f"lower the recipe's {phase.name}_rate; the last saved state is kept",
-            )
+            raise _diverged("loss", value, phase, schedule)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self._parameters, _GRADIENT_NORM)
+        length = torch.nn.utils.clip_grad_norm_(self._parameters, _GRADIENT_NORM)
+        if not torch.isfinite(length):
+            raise _diverged("gradient", length.item(), phase, schedule)
         optimizer.step()
         return value
 
@@ -180,6 +179,13 @@ class Trainer:
         )
         weight = self._recipe.label_weight
         return weight * functional.cross_entropy(logits, labels) + (1 - weight) * temperature**2 * imitation
+
+
+def _diverged(what: str, value: float, phase: Phase, schedule: Schedule) -> TrainingError:
+    return TrainingError(
+        f"the {what} became {value} at step {schedule.done} of {phase.name}",
+        hint=f"lower the recipe's {phase.name}_rate; the last saved state is kept",
+    )
 
 
 def _imitation_error(block: TrainableBlock, features: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -9,7 +9,6 @@ from device_sdk.bundle import Bundle
 from device_sdk.errors import SelfTestError
 from device_sdk.graph import CutPoint, Golden, TensorSpec
 from device_sdk.random_source import SplitMix64
-from device_sdk.random_source import SplitMix64
 from device_sdk.self_test import golden_inputs, matches, run_self_test, sample_outputs
 
 

@@ -172,7 +172,8 @@ def test_restart_replaces_a_bundle_by_that_of_another_job(copied, pathweave, pac
 
 def test_a_damaged_bundle_is_told_and_kept(copied, pathweave, package_arguments):
     blob = next((copied / "blobs").iterdir())
-    blob.write_bytes(blob.read_bytes()[:-1] + b"?")
+    data = blob.read_bytes()
+    blob.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     before = contents(copied)
     refused = pathweave(*package_arguments, "--out", "copied")
     assert refused.result["error"]["type"] == "ResumeError"

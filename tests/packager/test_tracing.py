@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -63,7 +64,7 @@ def test_gamma_joins_neighbours_up_to_that_share_of_the_parameters(zoo_traced, n
     limit = max(gamma * sum(whole.parameters), max(whole.parameters))
     assert sum(joined.parameters) == sum(whole.parameters)
     assert max(joined.parameters) <= limit
-    pairs = [a + b for a, b in zip(joined.parameters, joined.parameters[1:], strict=False)]
+    pairs = [a + b for a, b in itertools.pairwise(joined.parameters)]
     assert all(pair > gamma * sum(whole.parameters) for pair in pairs)
     assert len(joined.blocks) == {0.0: 11, 0.1: 8, 0.2: 6, 0.4: 4}[gamma]
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -30,7 +32,7 @@ def test_every_range_of_cost_is_reported_with_its_accuracy(tiny_exported, images
     found = validate(tiny_exported, images, answers, seed=0, threads=1)
     ranges = found.range_accuracy
     assert 2 <= len(ranges) <= MACS_RANGES
-    assert all(a.macs_ratio_high <= b.macs_ratio_low for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a.macs_ratio_high <= b.macs_ratio_low for a, b in itertools.pairwise(ranges))
     assert all(1 <= r.subnets <= SUBNETS_PER_RANGE for r in ranges)
     assert all(0 <= r.accuracy <= 1 for r in ranges)
     assert found.original_accuracy == 1.0

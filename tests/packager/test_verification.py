@@ -60,9 +60,9 @@ def test_a_fragment_with_another_weight_is_refused_by_name(tiny_exported, damage
     verifier = Verifier(with_damaged_block(tiny_exported, "o0", damage))
     with pytest.raises(VerificationError, match="block o0 differs from torch by"):
         verifier.block_golden("o0")
-    with pytest.raises(VerificationError, match="subnet o0 o1 .* differs from torch"):
+    with pytest.raises(VerificationError, match=r"subnet o0 o1 .* differs from torch"):
         verifier.original_golden()
-    with pytest.raises(VerificationError, match="subnet o0 .* differs from torch"):
+    with pytest.raises(VerificationError, match=r"subnet o0 .* differs from torch"):
         verifier.sampled_subnets(seed=0)
     verifier.block_golden("o1")
 
