@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,8 +134,6 @@ def _print_figures(result: runner.BenchResult, path: Path) -> None:
 @json_option
 def demo(report_path: Path, work_folder: Path | None, seed: int, as_json: bool) -> None:
     """Package a small network and adapt it to three simulated devices."""
-    # Waiting threads shall sleep: spinning ones make training 30 times slower where others use the cores as well.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported
     for module in ("torch", "onnx", "onnxscript", "sklearn"):
         require(module, extra="packager")
     from pathweave.demo import run_demo

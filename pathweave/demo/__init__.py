@@ -56,7 +56,7 @@ def run_demo(
         UsageError: ``work_folder`` is not empty.
         StorageError: the work folder or the report cannot be written.
     """
-    from pathweave.demo.training import make_keys, package_and_sign, train_full_model
+    from pathweave.demo.training import make_keys, one_thread, package_and_sign, train_full_model
 
     progress = progress or SilentProgress()
     started = time.monotonic()
@@ -64,8 +64,9 @@ def run_demo(
         report_path.parent.mkdir(parents=True, exist_ok=True)
     with _work_folder(work_folder) as work:
         private_key, public_key = make_keys(work)
-        model = train_full_model(seed=seed, progress=progress)
-        bundle = package_and_sign(model, work / "bundle", private_key=private_key, seed=seed, progress=progress)
+        with one_thread():
+            model = train_full_model(seed=seed, progress=progress)
+            bundle = package_and_sign(model, work / "bundle", private_key=private_key, seed=seed, progress=progress)
 
         delivery = Delivery(bundle, public_key, work / "state")
         full_accuracy, supernet = _full_model(delivery, progress)
