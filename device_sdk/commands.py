@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -11,27 +12,34 @@ from device_sdk.command_line import emit, json_option, progress
 from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from device_sdk.adaptation import Adaptation
     from device_sdk.datasets import ImageDataset
     from device_sdk.profiling import Profile
     from device_sdk.session import AdaptiveModel
 
+Command = TypeVar("Command", bound=Callable[..., object])
 
-def _bundle_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The bundle, and how it is opened: the same for every command of the device."""
+
+def _location_options(command: Command) -> Command:
+    """The bundle, who must have signed it, and where this device keeps what it knows of it."""
     folder = click.Path(path_type=Path)
     decorators = (
         click.argument("bundle", type=folder),
         click.option("--trust", type=folder, help="Public key that must have signed the bundle."),
-        click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Inference threads."),
         click.option("--state", type=folder, help="Folder for profiles, the plan and the log."),
         json_option,
     )
     for decorate in reversed(decorators):
         command = decorate(command)
     return command
+
+
+def _bundle_options(command: Command) -> Command:
+    """The same, and how the bundle runs."""
+    threads = click.option(
+        "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Inference threads."
+    )
+    return _location_options(threads(command))
 
 
 def _open(bundle: Path, trust: Path | None, threads: int, state: Path | None, as_json: bool) -> AdaptiveModel:
@@ -235,16 +243,17 @@ def _accuracy(model: AdaptiveModel, dataset: ImageDataset, *, as_json: bool, bat
 
 
 @click.command()
-@_bundle_options
+@_location_options
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="How many events to show.")
-def logs(bundle: Path, trust: Path | None, threads: int, state: Path | None, last: int, as_json: bool) -> None:
+def logs(bundle: Path, trust: Path | None, state: Path | None, last: int, as_json: bool) -> None:
     """Show what was decided about the plan on this device."""
     import msgspec
 
     from device_sdk.adaptation_log import read_log
+    from device_sdk.bundle import Bundle
+    from device_sdk.device_state import default_state_folder, log_path
 
-    with _open(bundle, trust, threads, state, as_json) as model:
-        path = model.log_path
+    path = log_path(state or default_state_folder(), Bundle.open(bundle, trust=trust))
     lines = list(read_log(path))[-last:]
     text = "\n".join(f"{line.time}  {_one_line(msgspec.to_builtins(line.event))}" for line in lines)
     emit({"log": str(path), "events": msgspec.to_builtins(lines)}, as_json=as_json, text=text)

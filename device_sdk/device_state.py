@@ -28,6 +28,16 @@ def default_state_folder() -> Path:
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pathweave"
 
 
+def bundle_folder(state_folder: Path, bundle: Bundle) -> Path:
+    """Where everything about one bundle lies."""
+    return state_folder / f"{bundle.manifest.name}-{bundle.digest[:16]}"
+
+
+def log_path(state_folder: Path, bundle: Bundle) -> Path:
+    """Where the adaptation events of a bundle go, whatever it runs on."""
+    return bundle_folder(state_folder, bundle) / "adaptation.jsonl"
+
+
 class DeviceState:
     """One folder per bundle, named by its digest; each thing in it is one atomic file.
 
@@ -35,16 +45,11 @@ class DeviceState:
     """
 
     def __init__(self, folder: Path, bundle: Bundle, runtime: Runtime) -> None:
-        self.folder = folder / f"{bundle.manifest.name}-{bundle.digest[:16]}"
+        self.folder = bundle_folder(folder, bundle)
         self._bundle = bundle
         self._runtime = runtime
         key = f"{device_identity()}|{runtime.identity}"
         self._key = hashlib.sha256(key.encode()).hexdigest()[:16]
-
-    @property
-    def log_path(self) -> Path:
-        """Where adaptation events go."""
-        return self.folder / "adaptation.jsonl"
 
     def self_test_passed(self) -> bool:
         """Whether the bundle passed its self-test with this runtime on this device."""

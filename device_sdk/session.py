@@ -19,7 +19,7 @@ from device_sdk.adaptation import adapt as run_adaptation
 from device_sdk.adaptation_log import AdaptationLog, Adapted, Infeasible, Opened, Profiled
 from device_sdk.bundle import Bundle
 from device_sdk.cost import Budget
-from device_sdk.device_state import DeviceState, default_state_folder
+from device_sdk.device_state import DeviceState, default_state_folder, log_path
 from device_sdk.errors import ClosedError, InfeasibleBudgetError, InputError, UsageError
 from device_sdk.graph import Plan
 from device_sdk.preprocessing import prepare
@@ -79,7 +79,7 @@ class AdaptiveModel:
         self._bundle = bundle
         self._runtime = make_runtime(runtime, threads=threads)
         self._state = DeviceState(state_folder, bundle, self._runtime)
-        self._log = AdaptationLog(self._state.log_path, bundle=bundle.digest, runtime=self._runtime.identity)
+        self._log = AdaptationLog(log_path(state_folder, bundle), bundle=bundle.digest, runtime=self._runtime.identity)
         self._change = threading.Lock()  # held by what changes the plan; calls never wait for it
         self._exchange = threading.Lock()  # guards writes to _active, so that nothing reopens a closed model
         self._active: _Active | None = None

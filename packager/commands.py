@@ -144,15 +144,16 @@ def _print_packaged(packaged: Packaged, *, signed: bool) -> None:
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--trust", type=_existing_file, help="Public key that must have signed the bundle.")
+@click.option("--brief", is_flag=True, help="Leave the table of blocks out.")
 @json_option
-def inspect(bundle: Path, trust: Path | None, as_json: bool) -> None:
+def inspect(bundle: Path, trust: Path | None, brief: bool, as_json: bool) -> None:
     """Show what is in a bundle, after verifying every byte of it."""
     from device_sdk.bundle import Bundle
 
     opened = Bundle.open(bundle, trust=trust)
     opened.verify()
     described = describe_bundle(opened)
-    emit(described, as_json=as_json, text=lambda: _print_bundle(opened, described))
+    emit(described, as_json=as_json, text=lambda: _print_bundle(opened, described, brief=brief))
 
 
 def describe_bundle(bundle: Bundle) -> dict[str, Any]:
@@ -199,7 +200,7 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
     }
 
 
-def _print_bundle(bundle: Bundle, described: dict[str, Any]) -> None:
+def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -208,6 +209,8 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any]) -> None:
     console.print(f"{described['architecture_count']} architectures, {described['subnet_count']} subnets")
     size_mb = described["sizes"]["blob_bytes"] / 1e6
     console.print(f"{described['sizes']['blobs']} blobs, {size_mb:.2f} MB")
+    if brief:
+        return
     table = Table("block", "kind", "from", "to", "parameters", "MACs", "distillation error")
     for block in bundle.manifest.blocks:
         error = "" if block.distillation_error is None else f"{block.distillation_error:.3f}"

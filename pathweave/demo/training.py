@@ -71,6 +71,7 @@ def make_keys(folder: Path) -> tuple[Path, Path]:
     private_path, public_path = folder / "demo.key", folder / "demo.pub"
     for path, pem in zip((private_path, public_path), new_key_pair(), strict=True):
         write_atomically(path, pem)
+    private_path.chmod(0o600)
     return private_path, public_path
 
 

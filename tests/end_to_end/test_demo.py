@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,11 +11,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from device_sdk.bundle import Bundle
+from device_sdk.errors import SignatureError
+from device_sdk.signing import new_key_pair
 from pathweave.demo import BUDGET_RATIOS
-
-ROOT = Path(__file__).parents[2]
-
-pytestmark = pytest.mark.slow
 
 
 @dataclass(frozen=True)
@@ -31,20 +27,10 @@ class Demo:
         return self.result["devices"]
 
 
-@pytest.fixture(scope="session")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Demo:
-    folder = tmp_path_factory.mktemp("demo")
-    done = subprocess.run(
-        [sys.executable, "-m", "pathweave", "demo", "--json"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
-    return Demo(result, (folder / result["report"]).read_text())
+@pytest.fixture(scope="module")
+def demo(demo_folder: Path) -> Demo:
+    result = json.loads((demo_folder.parent / "demo.json").read_text())
+    return Demo(result, (demo_folder.parent / result["report"]).read_text())
 
 
 def test_it_takes_at_most_three_minutes(demo: Demo) -> None:
@@ -87,3 +73,11 @@ def test_the_report_is_well_formed_and_shows_every_device(demo: Demo) -> None:
     for device in demo.devices:
         assert f"{device['budget_ratio']:.0%}".replace("%", " %") in demo.report
         assert f"{device['measured_ms']:.3f} ms" in demo.report
+
+
+def test_the_bundle_it_leaves_behind_opens_with_its_key_only(demo_folder: Path) -> None:
+    assert Bundle.open(demo_folder / "bundle", trust=demo_folder / "demo.pub").signed
+    stranger = demo_folder.parent / "stranger.pub"
+    stranger.write_bytes(new_key_pair()[1])
+    with pytest.raises(SignatureError):
+        Bundle.open(demo_folder / "bundle", trust=stranger)

@@ -47,7 +47,7 @@ def test_readme_commands_print_what_the_readme_shows(demo_folder: Path) -> None:
     assert len(commands) >= 4
     for command, shown in commands:
         if command.startswith("pathweave demo"):
-            continue  # its own test runs it; the others use what it made
+            continue  # the fixture ran it; the others use what it left
         printed = _run([sys.executable, "-m", *command.split()], demo_folder.parent)
         assert _shape(printed) == _shape(shown), command
 
