@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -95,7 +93,7 @@ def simulate(ratio: float, *, delivery: Delivery, seed: int, progress: Progress)
     """
     private = dirichlet_shift(load_dataset(PRIVATE), alpha=ALPHA, count=PRIVATE_SAMPLES, seed=seed)
     held_back = draw_like(load_dataset(HELD_BACK), like=private, count=HELD_BACK_SAMPLES, seed=seed)
-    with delivery.open(f"device-{ratio:.0%}", progress) as model, _earlier_garbage_left_alone():
+    with delivery.open(f"device-{ratio:.0%}", progress) as model:
         full_accuracy = accuracy(model, held_back)
         profile, adaptation = _adapt(model, private, ratio=ratio, seed=seed, progress=progress)
         assert adaptation.budget.latency_ms is not None
@@ -155,17 +153,3 @@ def _pool(
     finally:
         evaluator.close()
     return tuple(Point(costs.latency_ms(one), right) for one, right in zip(subnets, accuracies, strict=True))
-
-
-@contextmanager
-def _earlier_garbage_left_alone() -> Iterator[None]:
-    """Memory is profiled after collecting garbage; what the packager left in this process need not be walked again.
-
-    A real device has no packager: the collections cost it nothing, and this process 0.2 s each.
-    """
-    gc.collect()
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()
