@@ -96,20 +96,28 @@ def _has_row_per_sample(node: fx.Node, entry: fx.Node) -> bool:
 
 
 def join_small(body: ExportedGraph, positions: Sequence[int], *, gamma: float) -> list[int]:
-    """Bounds of the blocks: neighbours are joined while together they have at most gamma · P0 parameters (§4.1)."""
-    counted: set[str] = set()
-    sizes: list[int] = []
-    starts = [-1, *positions]
-    ends = [*positions, len(body.nodes) - 1]
-    for start, end in zip(starts, ends, strict=True):
-        names = {n.name for k in range(start + 1, end + 1) for n in body.nodes[k].all_input_nodes} & body.states.keys()
-        sizes.append(sum(body.states[name].numel() for name in names - counted))
-        counted |= names
+    """Bounds of the blocks: neighbours are joined while together they have at most gamma · P0 parameters (§4.1).
+
+    The first and the last cell stay by themselves: as stem and head they are never merged, and what was joined to them
+    could not be either.
+    """
+    sizes = _cell_parameters(body, positions)
     limit = gamma * sum(sizes)
     bounds, current = [-1], sizes[0]
-    for position, size in zip(positions, sizes[1:], strict=True):
-        if current + size > limit:
+    for cell, (position, size) in enumerate(zip(positions, sizes[1:], strict=True), start=1):
+        if cell in (1, len(positions)) or current + size > limit:
             bounds.append(position)
             current = 0
         current += size
     return [*bounds, len(body.nodes) - 1]
+
+
+def _cell_parameters(body: ExportedGraph, positions: Sequence[int]) -> list[int]:
+    """Parameters and buffers of the cells between ``positions``; shared ones count where they are first used."""
+    counted: set[str] = set()
+    sizes: list[int] = []
+    for start, end in itertools.pairwise([-1, *positions, len(body.nodes) - 1]):
+        names = {n.name for k in range(start + 1, end + 1) for n in body.nodes[k].all_input_nodes} & body.states.keys()
+        sizes.append(sum(body.states[name].numel() for name in names - counted))
+        counted |= names
+    return sizes

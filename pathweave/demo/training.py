@@ -69,9 +69,9 @@ def train_full_model(*, seed: int, progress: Progress) -> LoadedModel:
 def make_keys(folder: Path) -> tuple[Path, Path]:
     """A fresh pair of files in ``folder``: (private key, public key)."""
     private_path, public_path = folder / "demo.key", folder / "demo.pub"
-    for path, pem in zip((private_path, public_path), new_key_pair(), strict=True):
-        write_atomically(path, pem)
-    private_path.chmod(0o600)
+    private, public = new_key_pair()
+    write_atomically(private_path, private, mode=0o600)
+    write_atomically(public_path, public)
     return private_path, public_path
 
 
