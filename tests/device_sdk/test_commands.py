@@ -121,8 +121,9 @@ def test_run_classifies_files(as_json, pathweave, tiny_bundle, pictures, options
 
 def test_logs_show_the_last_events_in_order(as_json, pathweave, tiny_bundle, pictures, options):
     as_json("adapt", tiny_bundle.folder, "--data", pictures, "--memory-mb", "4.5", *options)
+    as_json("run", tiny_bundle.folder, "--data", pictures, *options)
     events = as_json("logs", tiny_bundle.folder, *options)["events"]
-    assert [line["event"]["event"] for line in events] == ["opened", "adapted"]
+    assert [line["event"]["event"] for line in events] == ["opened", "adapted", "opened"]  # looking opens nothing
     assert events[-1]["event"]["restored"] is True
     assert len(as_json("logs", tiny_bundle.folder, "--last", "2", *options)["events"]) == 2
     _, out, _ = pathweave("logs", tiny_bundle.folder, "--last", "1", *options)
