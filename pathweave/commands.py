@@ -146,7 +146,7 @@ def _print_demo(result: DemoResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("device", "budget", "predicted", "measured", "right answers", "full model", "tried", "subnet")
+    table = Table("device", "budget", "predicted", "measured", "accuracy", "full model", "tried")
     for device in result.devices:
         table.add_row(
             device.name,
@@ -156,8 +156,9 @@ def _print_demo(result: DemoResult) -> None:
             f"{device.accuracy_local:.1%}",
             f"{device.full_accuracy_local:.1%}",
             str(device.subnets_evaluated),
-            " ".join(device.subnet),
         )
     Console().print(table)
+    for device in result.devices:  # by themselves: paths are longer than a table's column
+        click.echo(f"{device.name}: {' '.join(device.subnet)}")
     click.echo(f"full model: {result.full_model_accuracy:.1%} right on all held-back samples")
     click.echo(f"report: {result.report} ({result.seconds:.0f} s)")
