@@ -88,25 +88,6 @@ def _follow(best, entry) -> Subnet:  # type: ignore[no-untyped-def]
     return Subnet(tuple(edges))
 
 
-def cheapest_through(supernet: Supernet, weight: EdgeWeight) -> dict[Edge, float]:
-    """For each edge, the weight of the cheapest path 0 → N that uses it."""
-    infinity = math.inf
-    size = supernet.output_index + 1
-    from_input = [0.0] + [infinity] * (size - 1)
-    to_output = [infinity] * (size - 1) + [0.0]
-    for index in range(size):
-        for edge, end in supernet.edges_from[index]:
-            from_input[end] = min(from_input[end], from_input[index] + weight(edge))
-    for index in range(size - 1, -1, -1):
-        for edge, end in supernet.edges_from[index]:
-            to_output[index] = min(to_output[index], weight(edge) + to_output[end])
-    return {
-        edge: from_input[index] + weight(edge) + to_output[end]
-        for index in range(size)
-        for edge, end in supernet.edges_from[index]
-    }
-
-
 def sample_uniformly(supernet: Supernet, *, count: int, random: SplitMix64) -> list[Subnet]:
     """``count`` subnets, each drawn uniformly from all (with repetition)."""
     return WindowSampler(supernet, lambda edge: 0.0, low=0.0, high=0.0).sample(count=count, random=random)

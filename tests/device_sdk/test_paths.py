@@ -11,7 +11,6 @@ from device_sdk.errors import UsageError
 from device_sdk.paths import (
     WindowSampler,
     architecture_count,
-    cheapest_through,
     enumerate_subnets,
     k_cheapest,
     sample_uniformly,
@@ -71,15 +70,6 @@ def test_k_cheapest_equals_the_sorted_enumeration(priced_supernets, all_subnets,
     assert [weight for weight, _ in found] == expected
     assert [total(model, subnet) for _, subnet in found] == expected
     assert len({subnet for _, subnet in found}) == len(found)
-
-
-@given(data=st.data())
-def test_cheapest_through_equals_brute_force(priced_supernets, all_subnets, data):
-    supernet, model = data.draw(priced_supernets)
-    everything = all_subnets(supernet)
-    assert cheapest_through(supernet, model.edge_latency_ms) == {
-        edge: min(total(model, subnet) for subnet in everything if edge in subnet.edges) for edge in supernet.edges
-    }
 
 
 @given(data=st.data(), seed=st.integers(0, 2**64 - 1))
