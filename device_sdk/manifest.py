@@ -18,7 +18,7 @@ from device_sdk.untrusted_json import decode_json
 FORMAT_VERSION = "1.0"
 
 _BLOB_NAME = re.compile(r"[0-9a-f]{64}")
-_IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles, blocks and exits
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -162,7 +162,7 @@ def _check_names(manifest: Manifest) -> None:
             raise ManifestError(f"blob name {blob[:80]!r} is not 64 hexadecimal digits")
     owned = [block.id for block in manifest.blocks] + [exit_.id for exit_ in manifest.exits]
     for name in (manifest.name, *owned):
-        if not _IDENTIFIER.fullmatch(name):
+        if not IDENTIFIER.fullmatch(name):
             raise ManifestError(f"name {name[:80]!r} has characters that names must not have")
 
 

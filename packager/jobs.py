@@ -13,13 +13,12 @@ import msgspec
 
 from device_sdk.datasets import ImageDataset, load_dataset
 from device_sdk.errors import UsageError
+from device_sdk.manifest import IDENTIFIER
 from device_sdk.preprocessing import Preprocessing
 from device_sdk.progress import Progress
 from packager.model_loader import load_model
 from packager.pipeline import Job
 from packager.recipe import load_recipe
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # docs/bundle_format.md
 
 
 def make_job(
@@ -42,7 +41,7 @@ def make_job(
     Raises:
         UsageError, ModelLoadError, WeightsError, DataError: one of the names names nothing usable.
     """
-    if name is not None and not _NAME.fullmatch(name):
+    if name is not None and not IDENTIFIER.fullmatch(name):
         raise UsageError(
             f"{name[:80]!r} cannot be the name of a bundle",
             hint="up to 128 letters, digits, _ . and -, a letter or digit first",
