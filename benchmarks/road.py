@@ -1,9 +1,8 @@
-"""The road: a pretrained ResNet-20 becomes a bundle, and the bundle's original path is still that model."""
+"""The road: bundles are still the models that they were made of, exits save time, hard samples travel."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,9 @@ import onnx
 import torch
 from safetensors import safe_open
 
+from benchmarks._road_bundles import BATCH, Made, accuracy, load_part, package_pretrained
+from benchmarks._road_escalation import ESCALATION_TARGETS, escalate
+from benchmarks._road_exits import EXIT_TARGETS, exit_early
 from device_sdk.bundle import Bundle
 from device_sdk.cost import Budget
 from device_sdk.datasets import ImageDataset, load_dataset
@@ -19,9 +21,7 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session import AdaptiveModel
 from device_sdk.timing import measure_interleaved
 from packager.export import export_whole
-from packager.jobs import make_job
-from packager.model_loader import LoadedModel, load_model
-from packager.pipeline import package
+from packager.model_loader import load_model
 from packager.tracing import trace
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
@@ -32,32 +32,23 @@ TARGETS = {
     "bundle_over_original": Target(maximum=3.0),
     "composed_over_monolithic": Target(maximum=1.02),
     "adapted_over_budget": Target(maximum=1.05),
+    **ESCALATION_TARGETS,
+    **EXIT_TARGETS,
 }
-BUDGET_MINUTES = 15.0
-QUICK_STEPS = 20
 LATENCY_RATIO = 0.6  # budget of the adaptation, of the full model's latency
 ROUNDS, QUICK_ROUNDS = 600, 100
-BATCH = 100
-
-
-@dataclass(frozen=True)
-class Made:
-    """A model, the bundle made of it, and how long that took."""
-
-    model: LoadedModel
-    weights: Path
-    folder: Path
-    minutes: float
 
 
 def run(options: BenchOptions) -> BenchOutcome:
     """Package ResNet-20 (with training) and ResNet-8 (without), then compare the bundles with the models in torch."""
-    resnet20 = _package(options, "resnet20_cifar10", train=True)
-    resnet8 = _package(options, "resnet8_mlperf_tiny", train=False)
+    resnet20 = package_pretrained(options, "resnet20_cifar10", train=True)
+    resnet8 = package_pretrained(options, "resnet8_mlperf_tiny", train=False)
     test = load_dataset(str(options.data_folder / "cifar10" / "test.zip"), progress=options.progress)
     compared = {made.model.name: _compare(made, test, options.progress) for made in (resnet20, resnet8)}
     latency = _composed_against_whole(resnet20, rounds=QUICK_ROUNDS if options.quick else ROUNDS)
     adapted = _adapt(resnet20, options)
+    escalated = escalate(resnet8, package_pretrained(options, "resnet56_cifar10", train=False, max_span=1), options)
+    early = exit_early(resnet20, options)
     sizes = _sizes(resnet20)
     figures = {
         "accuracy_resnet20": compared["resnet20_cifar10"]["accuracy"],
@@ -68,28 +59,14 @@ def run(options: BenchOptions) -> BenchOutcome:
         "composed_over_monolithic": latency["composed_ms"] / latency["monolithic_ms"],
         "adapted_over_budget": adapted["measured_ratio"] / LATENCY_RATIO,
         "adapted_accuracy_report": adapted["accuracy_report"],
+        **escalated.figures,
+        **early.figures,
     }
     table: list[dict[str, object]] = [{"what": name, **row} for name, row in compared.items()]
     table += [{"what": "resnet20 bundle", **sizes}, {"what": "resnet20 latency", **latency}]
     table += [{"what": f"resnet20 adapted to {LATENCY_RATIO:.0%} of the latency", **adapted}]
-    table += _range_rows(resnet20)
+    table += [*_range_rows(resnet20), *escalated.rows, *early.rows]
     return BenchOutcome(figures, table, data="cifar10/test.zip (5,000 images); packaged on train.zip, test.zip#search")
-
-
-def _package(options: BenchOptions, name: str, *, train: bool) -> Made:
-    cifar = options.data_folder / "cifar10"
-    weights = options.data_folder / "pretrained" / f"{name}.safetensors"
-    steps = (QUICK_STEPS if options.quick else None) if train else 0
-    job = make_job(
-        f"zoo:{name}",
-        weights=weights,
-        training=str(cifar / ("train.zip" if train and not options.quick else "test.zip#calibration")),
-        validation=str(cifar / "test.zip#search"),
-        overrides={"steps": steps, "budget_minutes": BUDGET_MINUTES if steps is None else None},
-        progress=options.progress,
-    )
-    packaged = package(job, options.work_folder / name, progress=options.progress)
-    return Made(job.model, weights, packaged.folder, packaged.seconds / 60)
 
 
 def _compare(made: Made, test: ImageDataset, progress: Progress) -> dict[str, float]:
@@ -121,12 +98,10 @@ def _compare(made: Made, test: ImageDataset, progress: Progress) -> dict[str, fl
 
 def _adapt(made: Made, options: BenchOptions) -> dict[str, float]:
     """A subnet is chosen and confirmed on test.zip#search, then evaluated once on #report, beside the full model."""
-    cifar = options.data_folder / "cifar10" / "test.zip"
     state = made.folder.with_name(f"{made.folder.name}.adapted")
     with AdaptiveModel.open(made.folder, state_folder=state) as model:
-        names = model.bundle.manifest.task.class_names
-        private, report = (load_dataset(f"{cifar}#{part}").relabelled(names) for part in ("search", "report"))
-        full = _accuracy(model, report)
+        private, report = (load_part(options, part, model) for part in ("search", "report"))
+        full = accuracy(model, report)
         budget = Budget(latency_ms=LATENCY_RATIO * model.profile(progress=options.progress).original_ms)
         found = model.adapt(private.images, private.labels, budget, progress=options.progress)
         return {
@@ -137,14 +112,9 @@ def _adapt(made: Made, options: BenchOptions) -> dict[str, float]:
             "subnets_evaluated": found.subnets_evaluated,
             "seconds": found.seconds,
             "accuracy_holdout": 100 * (found.accuracy_holdout or 0.0),
-            "accuracy_report": _accuracy(model, report),
+            "accuracy_report": accuracy(model, report),
             "full_accuracy_report": full,
         }
-
-
-def _accuracy(model: AdaptiveModel, data: ImageDataset) -> float:
-    answers = [model(data.images[at : at + BATCH]).output.argmax(axis=1) for at in range(0, len(data), BATCH)]
-    return 100 * float((np.concatenate(answers) == data.labels).mean())
 
 
 def _composed_against_whole(made: Made, *, rounds: int) -> dict[str, float]:

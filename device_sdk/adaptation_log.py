@@ -62,7 +62,41 @@ class Infeasible(msgspec.Struct, frozen=True, tag="infeasible", tag_field="event
     nearest_latency_ms: float
 
 
-Event = Opened | Profiled | Adapted | Infeasible
+class Delivered(msgspec.Struct, frozen=True, tag="delivered", tag_field="event"):
+    """The bundle came from a server: ``downloaded``, ``unchanged``, or ``kept`` (the last good one, and why)."""
+
+    how: str
+    version: int
+    blobs_fetched: int
+    bytes_fetched: int
+    resumed: int
+    failure: str | None
+
+
+class Calibrated(msgspec.Struct, frozen=True, tag="calibrated", tag_field="event"):
+    """Exits and the threshold of hard samples were set for the subnet in use."""
+
+    subnet: str
+    exits: tuple[str, ...]
+    thresholds: tuple[float, ...]
+    escalation_threshold: float | None
+    samples: int
+    accuracy: float
+    accuracy_without_exits: float
+    share_early: float
+    share_escalated: float
+    mean_ms: float | None
+    without_exits_ms: float | None
+
+
+class Escalating(msgspec.Struct, frozen=True, tag="escalating", tag_field="event"):
+    """The server that answers hard samples began to answer, or stopped: ``failure`` says why."""
+
+    answering: bool
+    failure: str | None
+
+
+Event = Opened | Profiled | Adapted | Infeasible | Delivered | Calibrated | Escalating
 
 
 class LogLine(msgspec.Struct, frozen=True):

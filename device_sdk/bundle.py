@@ -14,7 +14,7 @@ from pathlib import Path
 from device_sdk import signing
 from device_sdk.composition import Stretch
 from device_sdk.errors import BlobError, BundleError, ManifestError, SignatureError
-from device_sdk.graph import Edge, Supernet
+from device_sdk.graph import Edge, ExitChoice, Supernet, TensorSpec
 from device_sdk.manifest import Manifest, decode_manifest
 
 MANIFEST, SIGNATURE, BLOBS = "manifest.json", "manifest.sig", "blobs"
@@ -24,16 +24,19 @@ MANIFEST_MAX_BYTES = 64_000_000
 class Bundle:
     """A verified bundle in a local folder. Make one with ``Bundle.open``."""
 
-    def __init__(self, folder: Path, manifest: Manifest, digest: str, *, signed: bool) -> None:
+    def __init__(self, folder: Path, blobs: Path, manifest: Manifest, digest: str, *, signed: bool) -> None:
         self.folder = folder
+        self.blobs = blobs
         self.manifest = manifest
         self.digest = digest  # sha256 of manifest.json: names this very bundle
         self.signed = signed
         self.supernet: Supernet = manifest.supernet()
 
     @classmethod
-    def open(cls, folder: Path | str, *, trust: Path | str | None = None) -> Bundle:
+    def open(cls, folder: Path | str, *, trust: Path | str | None = None, blobs: Path | None = None) -> Bundle:
         """Open the bundle in ``folder``; with ``trust``, a public key, only if its owner signed it.
+
+        ``blobs``: where the blobs lie, if not in the folder itself: a store shares them between bundles.
 
         1. read the manifest's bytes; 2. check the signature over them; 3. parse and check the schema and the graph;
         4. check that every blob is there with the stated size (digests are checked whenever a blob is read).
@@ -48,7 +51,8 @@ class Bundle:
             if signature is None:
                 raise SignatureError(f"{folder} is not signed, but a trusted key was given")
             signing.verify(data, signature, public_key=Path(trust))
-        bundle = cls(folder, decode_manifest(data), hashlib.sha256(data).hexdigest(), signed=signature is not None)
+        digest = hashlib.sha256(data).hexdigest()
+        bundle = cls(folder, blobs or folder / BLOBS, decode_manifest(data), digest, signed=signature is not None)
         bundle._check_blobs_present()
         return bundle
 
@@ -59,7 +63,7 @@ class Bundle:
             BlobError: missing, unreadable, truncated or altered.
         """
         try:
-            data = (self.folder / BLOBS / name).read_bytes()
+            data = (self.blobs / name).read_bytes()
         except OSError as error:
             raise BlobError(f"blob {name[:12]}… cannot be read: {error.strerror}", hint=_FETCH_AGAIN) from error
         if hashlib.sha256(data).hexdigest() != name:
@@ -68,7 +72,7 @@ class Bundle:
 
     def blob_sizes(self) -> dict[str, int]:
         """Bytes of each blob."""
-        return {name: (self.folder / BLOBS / name).stat().st_size for name in self.manifest.blobs()}
+        return {name: (self.blobs / name).stat().st_size for name in self.manifest.blobs()}
 
     @property
     def manifest_bytes(self) -> int:
@@ -80,20 +84,32 @@ class Bundle:
         for name in self.manifest.blobs():
             self.read_blob(name)
 
-    def stretch(self, edges: Sequence[Edge]) -> Stretch:
+    def stretch(self, edges: Sequence[Edge], exit_: ExitChoice | None = None) -> Stretch:
         """The blocks of ``edges``, which follow each other, as one model to run.
+
+        With ``exit_``, the branch at their end answers as well: its output comes after those of the cut point. Without
+        edges it is the branch alone.
 
         Raises:
             BlobError: a blob does not verify.
         """
-        start = self.supernet.block(edges[0].block).start
-        end = self.supernet.block(edges[-1].block).end
-        renditions = [self.supernet.rendition(edge) for edge in edges]
+        supernet = self.supernet
+        renditions = [supernet.rendition(edge) for edge in edges]
+        outputs: tuple[TensorSpec, ...] = ()
+        if edges:
+            start, end = supernet.block(edges[0].block).start, supernet.block(edges[-1].block).end
+            outputs = supernet.cut_points[end].tensors
+        if exit_ is not None:
+            branch = supernet.exit(exit_.exit)
+            renditions.append(supernet.exit_rendition(exit_))
+            outputs += (supernet.exit_tensor(branch),)
+            if not edges:
+                start = branch.position
         blobs = dict.fromkeys(name for rendition in renditions for name in (*rendition.shared, rendition.blob))
         return Stretch(
             fragments=tuple(self.read_blob(name) for name in blobs),
-            inputs=self.supernet.cut_points[start].tensors,
-            outputs=self.supernet.cut_points[end].tensors,
+            inputs=supernet.cut_points[start].tensors,
+            outputs=outputs,
             ir_version=self.manifest.onnx.ir_version,
             opset=self.manifest.onnx.opset,
         )
@@ -101,9 +117,9 @@ class Bundle:
     def _check_blobs_present(self) -> None:
         for name, size in self.manifest.blobs().items():
             try:
-                actual = (self.folder / BLOBS / name).stat().st_size
+                actual = (self.blobs / name).stat().st_size
             except OSError as error:
-                raise BlobError(f"blob {name[:12]}… is missing from {self.folder}", hint=_FETCH_AGAIN) from error
+                raise BlobError(f"blob {name[:12]}… is missing from {self.blobs}", hint=_FETCH_AGAIN) from error
             if size is not None and actual != size:
                 raise BlobError(f"blob {name[:12]}… has {actual} bytes instead of {size}", hint=_FETCH_AGAIN)
 

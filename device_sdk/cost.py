@@ -7,12 +7,12 @@ largest working set of one of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from device_sdk.errors import BudgetError
-from device_sdk.graph import Edge, Subnet
+from device_sdk.graph import Edge, ExitChoice, Subnet
 
 MB = 1_000_000  # bytes
 
@@ -76,10 +76,23 @@ class CostModel(msgspec.Struct, frozen=True):
     edge_costs: Mapping[Edge, EdgeCost]
     scale: float = 1.0
     offset_ms: float = 0.0
+    exit_costs: Mapping[tuple[str, str], EdgeCost] = {}  # by exit and rendition
 
     def latency_ms(self, subnet: Subnet) -> float:
         """Predicted median latency at batch 1."""
-        return self.offset_ms + sum(self.edge_latency_ms(edge) for edge in subnet.edges)
+        return self.latency_along_ms(subnet.edges)
+
+    def latency_along_ms(self, edges: Iterable[Edge]) -> float:
+        """Predicted latency of consecutive edges, run as one model."""
+        return self.offset_ms + sum(self.edge_latency_ms(edge) for edge in edges)
+
+    def exit_latency_ms(self, choice: ExitChoice) -> float:
+        """What trying an exit costs a sample: its branch, in a segment of its own."""
+        return self.exit_costs[choice.exit, choice.rendition].latency_ms
+
+    def exit_bytes(self, choice: ExitChoice) -> int:
+        """Memory that an exit adds to a plan."""
+        return self.exit_costs[choice.exit, choice.rendition].resident_bytes
 
     def edge_latency_ms(self, edge: Edge) -> float:
         """The share of one edge in a composed subnet."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
+import secrets
 from pathlib import Path
 from typing import TypeVar
 
@@ -12,6 +14,7 @@ import msgspec
 from device_sdk.atomic import write_atomically
 from device_sdk.bundle import Bundle
 from device_sdk.graph import Plan
+from device_sdk.manifest import IDENTIFIER
 from device_sdk.memory import device_identity
 from device_sdk.profiling import Profile
 from device_sdk.runtimes.port import Runtime
@@ -36,6 +39,22 @@ def bundle_folder(state_folder: Path, bundle: Bundle) -> Path:
 def log_path(state_folder: Path, bundle: Bundle) -> Path:
     """Where the adaptation events of a bundle go, whatever it runs on."""
     return bundle_folder(state_folder, bundle) / "adaptation.jsonl"
+
+
+def device_id(state_folder: Path) -> str:
+    """A random name, made once per state folder: tells devices apart and says nothing about them.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    path = state_folder / "device"
+    for _ in range(2):
+        with contextlib.suppress(OSError):
+            known = path.read_text(encoding="utf-8").strip()
+            if IDENTIFIER.fullmatch(known):
+                return known
+        write_atomically(path, f"{secrets.token_hex(8)}\n".encode())
+    return path.read_text(encoding="utf-8").strip()
 
 
 class DeviceState:

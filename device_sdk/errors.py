@@ -9,13 +9,18 @@ PathweaveError
 │   ├── SignatureError         unsigned, or not signed by the trusted key
 │   ├── BlobError              a blob is missing, truncated or altered
 │   ├── CompositionError       fragments that do not make one model
-│   └── SelfTestError          a block does not reproduce its golden outputs here
+│   ├── SelfTestError          a block does not reproduce its golden outputs here
+│   └── RollbackError          older than the bundle that this device already had
 ├── RuntimeFailedError         the inference runtime refused a model or a run
 ├── InputError                 a sample has the wrong shape, type or values
 ├── DataError                  a data set is missing, empty or broken
 ├── BudgetError                a budget that is not a budget (zero, negative, empty)
 │   └── InfeasibleBudgetError  no subnet fits; names the nearest feasible one
 ├── ClosedError                the model was closed
+├── TransferError              something could not be fetched from a server or sent to it
+│   ├── DeadlineError          the server was too slow
+│   ├── RefusedError           the server answered with an error; has its status
+│   └── ProtocolError          the server's answer, or a request to it, breaks the protocol
 └── StorageError               a file could not be written (disk full, no permission)
 
 The exception text says what happened in one line; ``hint`` says what to do about it.
@@ -78,6 +83,10 @@ class SelfTestError(BundleError):
     """A block does not reproduce its golden outputs on this machine."""
 
 
+class RollbackError(BundleError):
+    """The bundle is older than the one that this device already had."""
+
+
 class RuntimeFailedError(PathweaveError):
     """The inference runtime refused a model or a run."""
 
@@ -118,6 +127,26 @@ class InfeasibleBudgetError(BudgetError):
 
 class ClosedError(PathweaveError):
     """The model was closed."""
+
+
+class TransferError(PathweaveError):
+    """Something could not be fetched from a server or sent to it: no connection, or one that was cut."""
+
+
+class DeadlineError(TransferError):
+    """The server was too slow: nothing came for too long, or not everything in time."""
+
+
+class RefusedError(TransferError):
+    """The server answered with an error. ``status`` is its HTTP status."""
+
+    def __init__(self, message: str, *, status: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class ProtocolError(TransferError):
+    """A message breaks the protocol: not JSON, cut short, wrong shape or type, the answer to another question."""
 
 
 class StorageError(PathweaveError):

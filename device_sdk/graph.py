@@ -135,7 +135,7 @@ class Subnet(msgspec.Struct, frozen=True, order=True):
 
 
 class ExitChoice(msgspec.Struct, frozen=True):
-    """An exit that a plan uses: it answers when the confidence reaches ``threshold``."""
+    """An exit that a plan uses: it answers the samples whose confidence reaches ``threshold``."""
 
     exit: str
     threshold: float
@@ -150,7 +150,10 @@ class Split(msgspec.Struct, frozen=True):
 
 
 class Escalation(msgspec.Struct, frozen=True):
-    """Samples whose confidence stays below ``threshold`` are answered by the server's model."""
+    """Samples that no exit answered and whose confidence is below ``threshold`` are answered by the server's model.
+
+    0 sends nothing, anything above 1 everything that reaches the end.
+    """
 
     threshold: float
 
@@ -176,6 +179,7 @@ class Supernet:
         self.blocks = tuple(blocks)
         self.exits = tuple(exits)
         self._blocks_by_id = {block.id: block for block in self.blocks}
+        self._exits_by_id = {exit_.id: exit_ for exit_ in self.exits}
         self._check()
 
     def _check(self) -> None:
@@ -189,9 +193,14 @@ class Supernet:
             self._check_tensors(cut)
         for block in self.blocks:
             self._check_block(block)
+        if len(self._exits_by_id) != len(self.exits):
+            raise ManifestError("two exits have the same id")
         for exit_ in self.exits:
             if not 0 < exit_.position < self.output_index:
-                raise ManifestError(f"exit {exit_.id} is at cut point {exit_.position}, which does not exist")
+                raise ManifestError(
+                    f"exit {exit_.id} is at cut point {exit_.position}; exits lie between 0 and {self.output_index}"
+                )
+            _check_renditions(f"exit {exit_.id}", exit_.renditions)
         starts = sorted(block.start for block in self.blocks if block.kind == "original")
         if starts != list(range(self.output_index)):
             raise ManifestError("the original blocks do not make one path from the input to the output")
@@ -208,10 +217,7 @@ class Supernet:
             raise ManifestError(f"block {block.id} runs from {block.start} to {block.end}")
         if (block.end - block.start > 1) != (block.kind == "merged"):
             raise ManifestError(f"block {block.id} is {block.kind}, but runs from {block.start} to {block.end}")
-        if not block.renditions:
-            raise ManifestError(f"block {block.id} has no rendition")
-        if len({rendition.name for rendition in block.renditions}) != len(block.renditions):
-            raise ManifestError(f"block {block.id} has two renditions of one name")
+        _check_renditions(f"block {block.id}", block.renditions)
         jumped = [cut.index for cut in self.cut_points[block.start + 1 : block.end] if cut.mandatory]
         if jumped:
             raise ManifestError(f"block {block.id} jumps over the mandatory cut point {jumped[0]}")
@@ -253,6 +259,30 @@ class Supernet:
                 return rendition
         raise UsageError(f"block {edge.block} has no rendition {edge.rendition}")
 
+    def exit(self, exit_id: str) -> Exit:
+        """The exit of this id, or UsageError."""
+        try:
+            return self._exits_by_id[exit_id]
+        except KeyError:
+            raise UsageError(f"there is no exit {exit_id}") from None
+
+    def exit_rendition(self, choice: ExitChoice) -> Rendition:
+        """The rendition of an exit that ``choice`` names, or UsageError."""
+        for rendition in self.exit(choice.exit).renditions:
+            if rendition.name == choice.rendition:
+                return rendition
+        raise UsageError(f"exit {choice.exit} has no rendition {choice.rendition}")
+
+    def exit_tensor(self, exit_: Exit) -> TensorSpec:
+        """What an exit answers: ``exit_<id>``, shaped like the model's own answer."""
+        answer = self.cut_points[-1].tensors[-1]
+        return TensorSpec(name=f"exit_{exit_.id}", shape=answer.shape, low=answer.low, high=answer.high)
+
+    def exits_along(self, subnet: Subnet) -> tuple[Exit, ...]:
+        """The exits at cut points that ``subnet`` passes, by position: a merged block jumps over some."""
+        passed = {block.end for _, block in self.walk(subnet)}
+        return tuple(sorted((e for e in self.exits if e.position in passed), key=lambda e: e.position))
+
     @cached_property
     def original(self) -> Subnet:
         """The path of the original blocks in their first rendition: the developer's own model."""
@@ -269,8 +299,29 @@ class Supernet:
         if position != self.output_index:
             raise UsageError(f"the path ends at cut point {position}, not at the output")
 
+    def check_plan(self, plan: Plan) -> None:
+        """Raise UsageError unless its subnet is a path and its exits lie on it, at most one at each cut point."""
+        self.check(plan.subnet)
+        along = self.exits_along(plan.subnet)
+        positions = []
+        for choice in plan.exits:
+            self.exit_rendition(choice)
+            exit_ = self.exit(choice.exit)
+            if exit_ not in along:
+                raise UsageError(f"the subnet does not pass cut point {exit_.position}, where exit {exit_.id} is")
+            positions.append(exit_.position)
+        if positions != sorted(set(positions)):
+            raise UsageError("a plan's exits follow each other, one at a cut point")
+
     def walk(self, subnet: Subnet) -> Iterator[tuple[Edge, Block]]:
         """The edges of ``subnet`` with their blocks, in order."""
         for edge in subnet.edges:
             self.rendition(edge)
             yield edge, self.block(edge.block)
+
+
+def _check_renditions(owner: str, renditions: tuple[Rendition, ...]) -> None:
+    if not renditions:
+        raise ManifestError(f"{owner} has no rendition")
+    if len({rendition.name for rendition in renditions}) != len(renditions):
+        raise ManifestError(f"{owner} has two renditions of one name")

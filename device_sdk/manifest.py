@@ -70,6 +70,7 @@ class Metrics(msgspec.Struct, frozen=True):
     max_abs_diff: float
     distil_steps: int
     tune_steps: int
+    exit_steps: int = 0
 
 
 class Provenance(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ them; prepared tensors are float32, channels first.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -85,6 +85,26 @@ def prepare(
     return prepared
 
 
+def unprepare(tensors: npt.NDArray[np.float32], preprocessing: Preprocessing) -> npt.NDArray[np.uint8]:
+    """The pixels that ``prepare`` made ``tensors`` [n, c, h, w] from: uint8 [n, h, w, c].
+
+    Exact where they came from 8-bit pixels of the same size and float32 kept them apart (a scale far below the mean
+    does not); else the nearest 8-bit pixels.
+
+    Raises:
+        InputError: not a batch with these channels, not finite, or prepared with a scale of zero.
+    """
+    if tensors.ndim != 4 or tensors.shape[1] != preprocessing.channels:
+        raise InputError(f"expected tensors [n, {preprocessing.channels}, h, w], got shape {tensors.shape}")
+    if preprocessing.scale == 0:
+        raise InputError("a scale of zero leaves nothing to recover pixels from")
+    if not np.isfinite(tensors).all():
+        raise InputError("tensors that hold NaN or infinity have no pixels")
+    scaled = tensors * _per_channel(preprocessing.std, np.float64) + _per_channel(preprocessing.mean, np.float64)
+    pixels = np.clip(np.rint(scaled / preprocessing.scale), 0, 255).astype(np.uint8)  # [n, c, h, w]
+    return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
+
+
 def resize_image(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     """Resize uint8 [h, w, c] with 1 or 3 channels to ``size`` (height, width), bilinear with antialiasing."""
     from PIL import Image
@@ -135,8 +155,8 @@ def _from_pillow(image: Image.Image, *, channels: int) -> npt.NDArray[np.uint8]:
     return np.asarray(image.convert(_MODES[channels]))
 
 
-def _per_channel(values: tuple[float, ...]) -> npt.NDArray[np.float32]:
-    return np.array(values, dtype=np.float32).reshape(-1, 1, 1)
+def _per_channel(values: tuple[float, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:
+    return np.array(values, dtype=dtype).reshape(-1, 1, 1)
 
 
 def _last(shape: tuple[int, int, int]) -> tuple[int, int, int]:

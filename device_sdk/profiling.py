@@ -16,7 +16,7 @@ import numpy as np
 
 from device_sdk.bundle import Bundle
 from device_sdk.cost import CostModel, EdgeCost
-from device_sdk.graph import Edge, Subnet, Supernet
+from device_sdk.graph import Edge, ExitChoice, Subnet, Supernet
 from device_sdk.memory import device_identity, peak_during
 from device_sdk.paths import k_cheapest, sample_uniformly
 from device_sdk.progress import Progress
@@ -45,6 +45,14 @@ class MeasuredEdge(msgspec.Struct, frozen=True):
     cost: EdgeCost
 
 
+class MeasuredExit(msgspec.Struct, frozen=True):
+    """One exit's branch and what it costs alone."""
+
+    exit: str
+    rendition: str
+    cost: EdgeCost
+
+
 class Profile(msgspec.Struct, frozen=True):
     """What one bundle costs on one device with one runtime. Valid for equal ``bundle``, ``device`` and ``runtime``."""
 
@@ -58,11 +66,13 @@ class Profile(msgspec.Struct, frozen=True):
     offset_ms: float
     fitted: tuple[MeasuredSubnet, ...]
     original_ms: float
+    exits: tuple[MeasuredExit, ...] = ()
 
     def cost_model(self) -> CostModel:
-        """Predicts subnets from this profile."""
+        """Predicts subnets and plans from this profile."""
         costs = {measured.edge: measured.cost for measured in self.edges}
-        return CostModel(costs, scale=self.scale, offset_ms=self.offset_ms)
+        exits = {(measured.exit, measured.rendition): measured.cost for measured in self.exits}
+        return CostModel(costs, scale=self.scale, offset_ms=self.offset_ms, exit_costs=exits)
 
     def valid_for(self, bundle: Bundle, runtime: Runtime) -> bool:
         """Whether it was measured for just this."""
@@ -76,9 +86,9 @@ class Profile(msgspec.Struct, frozen=True):
 def profile(
     bundle: Bundle, runtime: Runtime, *, progress: Progress, seed: int = 0, clock: Clock = time.perf_counter_ns
 ) -> Profile:
-    """Measure every edge alone and a few whole subnets, all at batch 1 on the runtime's threads.
+    """Measure every edge and every exit alone and a few whole subnets, all at batch 1 on the runtime's threads.
 
-    1. load each edge, noting its memory; 2. time all edges in turns; 3. time whole subnets in turns: the original, the
+    1. load each of them, noting its memory; 2. time them in turns; 3. time whole subnets in turns: the original, the
     cheapest and random ones; 4. fit scale and offset to them.
 
     Raises:
@@ -86,17 +96,20 @@ def profile(
     """
     supernet = bundle.supernet
     gc.collect()  # what is freed while blocks are loaded would count as theirs
-    with progress.task("profile", len(supernet.edges) + _FITTED_SUBNETS) as task:
-        loaded: dict[Edge, _LoadedEdge] = {}
-        for edge in supernet.edges:
-            loaded[edge] = _LoadedEdge(bundle, runtime, edge)
+    parts: list[Edge | ExitChoice] = [*supernet.edges, *_all_exits(supernet)]
+    with progress.task("profile", len(parts) + _FITTED_SUBNETS) as task:
+        loaded: list[_LoadedPart] = []
+        for part in parts:
+            loaded.append(_LoadedPart(bundle, runtime, part))
             task.advance()
-        timed = measure_interleaved(
-            {str(edge): item.run for edge, item in loaded.items()}, rounds=_ROUNDS, warmup=_WARMUP, clock=clock
-        )
-        costs = {edge: item.cost(timed[str(edge)]) for edge, item in loaded.items()}
-        for item in loaded.values():
+        calls = {str(number): item.run for number, item in enumerate(loaded)}
+        timed = measure_interleaved(calls, rounds=_ROUNDS, warmup=_WARMUP, clock=clock)
+        measured_parts = [
+            (part, item.cost(timed[str(number)])) for number, (part, item) in enumerate(zip(parts, loaded, strict=True))
+        ]
+        for item in loaded:
             item.close()
+        costs = {part: cost for part, cost in measured_parts if isinstance(part, Edge)}
         subnets = _subnets_to_fit(supernet, CostModel(costs), seed=seed)
         measured = measure_subnets(bundle, runtime, subnets, rounds=_ROUNDS, clock=clock)
         task.advance(_FITTED_SUBNETS)
@@ -116,7 +129,16 @@ def profile(
         offset_ms=offset_ms,
         fitted=fitted,
         original_ms=fitted[0].measured_ms,
+        exits=tuple(
+            MeasuredExit(part.exit, part.rendition, cost)
+            for part, cost in measured_parts
+            if isinstance(part, ExitChoice)
+        ),
     )
+
+
+def _all_exits(supernet: Supernet) -> list[ExitChoice]:
+    return [ExitChoice(one.id, 1.0, rendition.name) for one in supernet.exits for rendition in one.renditions]
 
 
 def measure_subnets(
@@ -172,24 +194,26 @@ class _Call:
         return self._stretch.run(self._inputs)
 
 
-class _LoadedEdge:
-    """One edge, loaded alone, and the memory that it took.
+class _LoadedPart:
+    """One edge or one exit's branch, loaded alone, and the memory that it took.
 
     Small blocks hide in memory that the process already had, so no part of the estimate is below what must be there:
     the weights, and the tensors that go in and come out.
     """
 
-    def __init__(self, bundle: Bundle, runtime: Runtime, edge: Edge) -> None:
-        block = bundle.supernet.block(edge.block)
-        start, end = bundle.supernet.cut_points[block.start], bundle.supernet.cut_points[block.end]
-        stretch = bundle.stretch((edge,))
+    def __init__(self, bundle: Bundle, runtime: Runtime, part: Edge | ExitChoice) -> None:
+        supernet = bundle.supernet
+        if isinstance(part, Edge):
+            stretch, start = bundle.stretch((part,)), supernet.block(part.block).start
+        else:
+            stretch, start = bundle.stretch((), part), supernet.exit(part.exit).position
         weights = sum(map(len, stretch.fragments))
-        inputs = golden_inputs(start, seed=0, batch=1)
+        inputs = golden_inputs(supernet.cut_points[start], seed=0, batch=1)
         self._loaded, grown = peak_during(lambda: runtime.load(stretch))
         self.run = _Call(self._loaded, inputs)
         _, working = peak_during(self.run)
         self._resident_bytes = max(grown or 0, weights)
-        self._working_bytes = max(working or 0, start.nbytes + end.nbytes)
+        self._working_bytes = max(working or 0, sum(spec.nbytes for spec in (*stretch.inputs, *stretch.outputs)))
 
     def cost(self, latency: Latency) -> EdgeCost:
         return EdgeCost(

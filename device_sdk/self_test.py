@@ -12,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundle import Bundle
+from device_sdk.composition import Stretch
 from device_sdk.errors import SelfTestError
-from device_sdk.graph import CutPoint, Edge, Golden, TensorSpec
+from device_sdk.graph import CutPoint, ExitChoice, Golden, TensorSpec
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.runtimes.port import Array, Runtime
@@ -74,31 +75,47 @@ def matches(golden: Golden, outputs: Sequence[Array]) -> bool:
 
 
 def run_self_test(bundle: Bundle, runtime: Runtime, *, progress: Progress | None = None) -> None:
-    """Run every block alone, and the original path whole, on the golden inputs.
+    """Run every block and every exit alone, and the original path whole, on the golden inputs.
 
     Raises:
         SelfTestError: a rendition does not reproduce its golden outputs here.
         BlobError, CompositionError, RuntimeFailedError: it does not even load.
     """
-    with (progress or SilentProgress()).task("self-test", len(bundle.supernet.edges) + 1) as task:
-        for edge in bundle.supernet.edges:
-            _check(bundle, runtime, (edge,), bundle.supernet.rendition(edge).golden)
+    supernet, cut_points = bundle.supernet, bundle.supernet.cut_points
+    exits = [
+        (exit_, rendition, ExitChoice(exit_.id, threshold=1.0, rendition=rendition.name))
+        for exit_ in supernet.exits
+        for rendition in exit_.renditions
+    ]
+    check = _Check(bundle, runtime)
+    with (progress or SilentProgress()).task("self-test", len(supernet.edges) + len(exits) + 1) as task:
+        for edge in supernet.edges:
+            start = cut_points[supernet.block(edge.block).start]
+            check(f"block {edge}", bundle.stretch((edge,)), start, supernet.rendition(edge).golden)
             task.advance()
-        _check(bundle, runtime, bundle.supernet.original.edges, bundle.manifest.self_test.original)
+        for exit_, rendition, choice in exits:
+            name = f"exit {exit_.id}"
+            check(name, bundle.stretch((), choice), cut_points[exit_.position], rendition.golden)
+            task.advance()
+        original = bundle.stretch(supernet.original.edges)
+        check("the original path", original, cut_points[0], bundle.manifest.self_test.original)
         task.advance()
 
 
-def _check(bundle: Bundle, runtime: Runtime, edges: tuple[Edge, ...], golden: Golden) -> None:
-    start = bundle.supernet.cut_points[bundle.supernet.block(edges[0].block).start]
-    inputs = golden_inputs(start, seed=bundle.manifest.self_test.seed, batch=bundle.manifest.self_test.batch)
-    loaded = runtime.load(bundle.stretch(edges))
-    try:
-        outputs = loaded.run(inputs)
-    finally:
-        loaded.close()
-    if not matches(golden, outputs):
-        what = f"block {edges[0]}" if len(edges) == 1 else "the original path"
+class _Check:
+    def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._seed, self._batch = bundle.manifest.self_test.seed, bundle.manifest.self_test.batch
+
+    def __call__(self, what: str, stretch: Stretch, start: CutPoint, golden: Golden) -> None:
+        loaded = self._runtime.load(stretch)
+        try:
+            outputs = loaded.run(golden_inputs(start, seed=self._seed, batch=self._batch))
+        finally:
+            loaded.close()
+        if matches(golden, outputs):
+            return
         raise SelfTestError(
-            f"{what} does not reproduce its golden outputs with {runtime.identity}",
+            f"{what} does not reproduce its golden outputs with {self._runtime.identity}",
             hint="the bundle or this machine's runtime is broken; do not use the bundle here",
         )

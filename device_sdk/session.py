@@ -6,58 +6,38 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk import log_events
 from device_sdk.adaptation import Adaptation, AdaptationSettings
 from device_sdk.adaptation import adapt as run_adaptation
-from device_sdk.adaptation_log import AdaptationLog, Adapted, Infeasible, Opened, Profiled
+from device_sdk.adaptation_log import AdaptationLog, Opened
+from device_sdk.answer import Answer
 from device_sdk.bundle import Bundle
+from device_sdk.calibration import Calibration, CalibrationSettings
+from device_sdk.calibration import calibrate as run_calibration
 from device_sdk.cost import Budget
-from device_sdk.device_state import DeviceState, default_state_folder, log_path
-from device_sdk.errors import ClosedError, InfeasibleBudgetError, InputError, UsageError
+from device_sdk.device_state import DeviceState, default_state_folder, device_id, log_path
+from device_sdk.errors import ClosedError, InfeasibleBudgetError, UsageError
+from device_sdk.execution import LoadedPlan
 from device_sdk.graph import Plan
-from device_sdk.preprocessing import prepare
+from device_sdk.hard_samples import HardSamples
+from device_sdk.offload.escalation import EscalationSettings
+from device_sdk.opening import open_location
 from device_sdk.profiling import Profile
 from device_sdk.profiling import profile as run_profile
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime
-from device_sdk.runtimes.port import Array, LoadedStretch
-from device_sdk.self_test import run_self_test
+from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.samples import SampleChecker
 
 if TYPE_CHECKING:
     from PIL import Image
-
-
-@dataclass(frozen=True)
-class Answer:
-    """The answer to a batch (a single image is a batch of one).
-
-    ``output``: logits [batch, classes]; ``source``: who answered each sample, ``subnet`` for all as yet;
-    ``latency_ms``: of the whole call.
-    """
-
-    output: Array
-    source: tuple[str, ...]
-    latency_ms: float
-    class_names: tuple[str, ...]
-
-    @cached_property
-    def confidence(self) -> npt.NDArray[np.float64]:
-        """The highest softmax probability of each sample, [batch]."""
-        logits = self.output.astype(np.float64)
-        powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return np.asarray(powers.max(axis=1) / powers.sum(axis=1))
-
-    @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """The name of the most probable class of each sample."""
-        return tuple(self.class_names[index] for index in self.output.argmax(axis=1))
 
 
 @dataclass(frozen=True)
@@ -65,8 +45,7 @@ class _Active:
     """A plan and the model that runs it: exchanged as one, so that no call sees half of a switch."""
 
     plan: Plan
-    loaded: LoadedStretch
-    source: str
+    loaded: LoadedPlan
 
 
 class AdaptiveModel:
@@ -75,11 +54,14 @@ class AdaptiveModel:
     Calls may come from several threads; a call that has begun ends with the plan it began with.
     """
 
-    def __init__(self, bundle: Bundle, *, runtime: str, threads: int, state_folder: Path) -> None:
+    def __init__(self, bundle: Bundle, *, runtime: Runtime, state_folder: Path) -> None:
         self._bundle = bundle
-        self._runtime = make_runtime(runtime, threads=threads)
-        self._state = DeviceState(state_folder, bundle, self._runtime)
-        self._log = AdaptationLog(log_path(state_folder, bundle), bundle=bundle.digest, runtime=self._runtime.identity)
+        self._runtime = runtime
+        self._state_folder = state_folder
+        self._state = DeviceState(state_folder, bundle, runtime)
+        self._log = AdaptationLog(log_path(state_folder, bundle), bundle=bundle.digest, runtime=runtime.identity)
+        self._samples = SampleChecker(bundle.manifest)
+        self._hard_samples = HardSamples(bundle.manifest, self._log)
         self._change = threading.Lock()  # held by what changes the plan; calls never wait for it
         self._exchange = threading.Lock()  # guards writes to _active, so that nothing reopens a closed model
         self._active: _Active | None = None
@@ -90,27 +72,40 @@ class AdaptiveModel:
         location: str | Path,
         *,
         trust: str | Path | None = None,
+        token: str | None = None,
+        allow_rollback: bool = False,
         runtime: str = "onnxruntime",
         threads: int = 1,
         state_folder: str | Path | None = None,
         progress: Progress | None = None,
     ) -> AdaptiveModel:
-        """Open the bundle in a folder and make it ready to answer.
+        """Open the bundle in a folder or at ``http(s)://…/v1/bundles/NAME`` and make it ready to answer.
 
         With ``trust``, a public key, an unsigned or wrongly signed bundle is refused. The first time, every block runs
-        its self-test. Starts with the plan that the last adaptation on this device chose, else with the full model.
-        ``state_folder``: where profiles, the plan and the log are kept (default: the user's folder for state).
+        its self-test. Starts with the plan that this device chose last, else with the full model. From a server only
+        blobs that are not here yet are fetched; if it cannot be reached, or what it sends cannot be used, the last good
+        bundle opens and the log says why. ``token``: what the server asks for. ``state_folder``: where fetched
+        bundles, profiles, the plan and the log are kept (default: the user's folder for state).
 
         Raises:
             BundleError: the bundle cannot be used (a kind of it says why).
+            TransferError: the server cannot be reached, and there is no bundle of it here.
             StorageError: the state folder cannot be written.
         """
-        bundle = Bundle.open(location, trust=trust)
         folder = Path(state_folder) if state_folder is not None else default_state_folder()
-        model = cls(bundle, runtime=runtime, threads=threads, state_folder=folder)
-        if not model._state.self_test_passed():
-            run_self_test(bundle, model._runtime, progress=progress)
-            model._state.remember_self_test()
+        engine = make_runtime(runtime, threads=threads)
+        bundle, delivery = open_location(
+            location,
+            trust=trust,
+            token=token,
+            allow_rollback=allow_rollback,
+            runtime=engine,
+            state_folder=folder,
+            progress=progress,
+        )
+        model = cls(bundle, runtime=engine, state_folder=folder)
+        if delivery is not None:
+            model._log.write(log_events.delivered(delivery))
         model._start()
         return model
 
@@ -125,13 +120,13 @@ class AdaptiveModel:
         if plan is None:
             return None
         try:
-            self._bundle.supernet.check(plan.subnet)
+            self._bundle.supernet.check_plan(plan)
         except UsageError:
             return None
         return plan
 
     def _load(self, plan: Plan) -> _Active:
-        return _Active(plan, self._runtime.load(self._bundle.stretch(plan.subnet.edges)), source="subnet")
+        return _Active(plan, LoadedPlan(self._bundle, self._runtime, plan))
 
     @property
     def bundle(self) -> Bundle:
@@ -148,6 +143,11 @@ class AdaptiveModel:
         """The adaptation log of this bundle on this device."""
         return self._log.path
 
+    @property
+    def device_id(self) -> str:
+        """A random name for this device, or rather its state folder, under which servers keep its log lines."""
+        return device_id(self._state_folder)
+
     def profile(self, *, again: bool = False, progress: Progress | None = None) -> Profile:
         """What every block costs here; measured once per device, runtime and bundle, or ``again``.
 
@@ -160,16 +160,7 @@ class AdaptiveModel:
             return known
         profile = run_profile(self._bundle, self._runtime, progress=progress or SilentProgress())
         self._state.save_profile(profile)
-        predict = profile.cost_model().latency_ms
-        errors = [abs(predict(one.subnet) / one.measured_ms - 1) for one in profile.fitted]
-        self._log.write(
-            Profiled(
-                original_ms=profile.original_ms,
-                scale=profile.scale,
-                offset_ms=profile.offset_ms,
-                median_error=float(np.median(errors)),
-            )
-        )
+        self._log.write(log_events.profiled(profile))
         return profile
 
     def adapt(
@@ -192,8 +183,8 @@ class AdaptiveModel:
         """
         self._running()
         progress = progress or SilentProgress()
-        inputs = self._prepare_all(samples)
-        targets = None if labels is None else self._checked_labels(labels)
+        inputs = self._samples.prepare_all(samples)
+        targets = None if labels is None else self._samples.labels(labels)
         with self._change:
             try:
                 adaptation = run_adaptation(
@@ -207,12 +198,70 @@ class AdaptiveModel:
                     progress=progress,
                 )
             except InfeasibleBudgetError as error:
-                self._log.write(_infeasible_event(budget, error))
+                self._log.write(log_events.infeasible(budget, error))
                 raise
-            self._switch(adaptation.plan)
-            self._state.save_plan(adaptation.plan)
-            self._log.write(_adapted_event(adaptation))
+            self._take(adaptation.plan)
+            self._log.write(log_events.adapted(adaptation))
         return adaptation
+
+    def calibrate(
+        self,
+        samples: npt.NDArray[np.uint8] | Sequence[Image.Image],
+        labels: npt.NDArray[np.int64] | Sequence[int] | None,
+        *,
+        settings: CalibrationSettings | None = None,
+        progress: Progress | None = None,
+    ) -> Calibration:
+        """Set the exits and the threshold of hard samples for the subnet in use, and switch to that plan.
+
+        ``samples`` and ``labels`` as for ``adapt``, but others than those it searched on; without labels the subnet's
+        own answers stand in.
+
+        Raises:
+            InputError: samples or labels are not what the model takes.
+        """
+        progress = progress or SilentProgress()
+        inputs = self._samples.prepare_all(samples)
+        targets = None if labels is None else self._samples.labels(labels)
+        with self._change:
+            calibration = run_calibration(
+                self._bundle,
+                self._runtime,
+                self.profile(progress=progress),
+                self._running().plan.subnet,
+                inputs,
+                targets,
+                settings=settings or CalibrationSettings(),
+                progress=progress,
+            )
+            self._take(calibration.plan)
+            self._log.write(log_events.calibrated(calibration))
+        return calibration
+
+    def use(self, plan: Plan) -> None:
+        """Run ``plan`` from now on, whatever a search or calibration found.
+
+        Raises:
+            UsageError: it does not fit this bundle's graph; the plan in use stays.
+        """
+        with self._change:
+            self._take(plan)
+
+    def connect(self, settings: EscalationSettings) -> None:
+        """Let a server answer hard samples, as far as the plan has a threshold for them (see ``calibrate``).
+
+        Nothing is sent unless ``settings.privacy`` says "inputs". An earlier connection ends.
+        """
+        self._running()
+        self._hard_samples.connect(settings)
+
+    def disconnect(self) -> None:
+        """Answer everything here again. May be called twice."""
+        self._hard_samples.close()
+
+    def _take(self, plan: Plan) -> None:
+        self._switch(plan)
+        self._state.save_plan(plan)
 
     def _switch(self, plan: Plan) -> None:
         """Exchange the plan. The old one is never closed under a call: it goes with the last call that uses it."""
@@ -228,7 +277,8 @@ class AdaptiveModel:
             InputError: not what the model takes; says what was expected.
             ClosedError: the model was closed.
         """
-        return self.infer(self.prepare(images))
+        active = self._running()
+        return self._answer(active, self._samples.prepare(images), images)
 
     def prepare(self, images: npt.NDArray[np.uint8] | Image.Image) -> npt.NDArray[np.float32]:
         """Raw images as the model takes them: [batch, *input] float32, ready for ``infer``.
@@ -236,10 +286,7 @@ class AdaptiveModel:
         Raises:
             InputError: not what the model takes.
         """
-        shape = self._bundle.supernet.cut_points[0].tensors[0].shape
-        if len(shape) != 3:
-            raise InputError(f"the model takes tensors [batch, {_joined(shape)}], not images", hint="use model.infer")
-        return prepare(images, self._bundle.manifest.preprocessing, input_shape=(shape[0], shape[1], shape[2]))
+        return self._samples.prepare(images)
 
     def infer(self, tensor: Array) -> Answer:
         """Answer for prepared tensors: float32 [batch, *input] or one sample [*input].
@@ -248,12 +295,16 @@ class AdaptiveModel:
             InputError: another shape or type.
             ClosedError: the model was closed.
         """
-        started = time.perf_counter()
         active = self._running()
-        outputs = active.loaded.run([self._checked(tensor)])
+        return self._answer(active, self._samples.tensor(tensor), None)
+
+    def _answer(self, active: _Active, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None) -> Answer:
+        started = time.perf_counter()
+        outcome = active.loaded.run(tensor)
+        output, source = self._hard_samples.answer(active.plan, outcome, tensor, images)
         return Answer(
-            output=outputs[-1],
-            source=(active.source,) * len(outputs[-1]),
+            output=output,
+            source=source,
             latency_ms=(time.perf_counter() - started) * 1e3,
             class_names=self._bundle.manifest.task.class_names,
         )
@@ -265,6 +316,7 @@ class AdaptiveModel:
         """
         with self._exchange:
             self._active = None
+        self._hard_samples.close()
 
     def __enter__(self) -> AdaptiveModel:
         return self
@@ -278,61 +330,3 @@ class AdaptiveModel:
         if self._active is None:
             raise ClosedError("the model was closed")
         return self._active
-
-    def _prepare_all(self, samples: Any) -> npt.NDArray[np.float32]:
-        if isinstance(samples, np.ndarray):
-            return self.prepare(samples)
-        if not len(samples):
-            raise InputError("there are no samples to adapt on")
-        return np.concatenate([self.prepare(sample) for sample in samples])
-
-    def _checked_labels(self, labels: Any) -> npt.NDArray[np.int64]:
-        array = np.asarray(labels)
-        classes = len(self._bundle.manifest.task.class_names)
-        if array.ndim != 1 or array.dtype.kind not in "iu":
-            raise InputError(f"labels must be class indices [count], got {array.dtype} {array.shape}")
-        if len(array) and not (array.min() >= 0 and array.max() < classes):
-            raise InputError(f"labels must lie between 0 and {classes - 1}")
-        return array.astype(np.int64)
-
-    def _checked(self, tensor: Array) -> Array:
-        spec = self._bundle.supernet.cut_points[0].tensors[0]
-        if not isinstance(tensor, np.ndarray):
-            raise InputError(f"expected a numpy array, got {type(tensor).__name__}")
-        if tensor.shape == spec.shape:
-            tensor = tensor[np.newaxis]
-        if tensor.shape[1:] != spec.shape or len(tensor) == 0:
-            raise InputError(f"expected a tensor of shape [batch, {_joined(spec.shape)}], got {list(tensor.shape)}")
-        if tensor.dtype != spec.dtype:
-            raise InputError(f"expected {spec.dtype}, got {tensor.dtype}", hint="raw images go to model(x)")
-        return tensor
-
-
-def _joined(shape: Sequence[int]) -> str:
-    return ", ".join(map(str, shape))
-
-
-def _adapted_event(adaptation: Adaptation) -> Adapted:
-    return Adapted(
-        budget_latency_ms=adaptation.budget.latency_ms,
-        budget_memory_mb=adaptation.budget.memory_mb,
-        subnet=str(adaptation.subnet),
-        predicted_ms=adaptation.predicted_ms,
-        measured_ms=adaptation.measured_ms,
-        predicted_peak_bytes=adaptation.predicted_peak_bytes,
-        accuracy_search=adaptation.accuracy_search,
-        accuracy_holdout=adaptation.accuracy_holdout,
-        samples=adaptation.search_samples,
-        subnets_evaluated=adaptation.subnets_evaluated,
-        seconds=adaptation.seconds,
-        stopped=adaptation.stopped,
-    )
-
-
-def _infeasible_event(budget: Budget, error: InfeasibleBudgetError) -> Infeasible:
-    return Infeasible(
-        budget_latency_ms=budget.latency_ms,
-        budget_memory_mb=budget.memory_mb,
-        nearest=" ".join(error.nearest),
-        nearest_latency_ms=error.nearest_latency_ms,
-    )

@@ -15,7 +15,10 @@ from device_sdk.errors import StorageError, UsageError
 from device_sdk.extras import require
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from device_sdk.bundle import Bundle
+    from device_sdk.graph import Block, Exit
     from packager.pipeline import Packaged
 
 _existing_file = click.Path(dir_okay=False, path_type=Path)
@@ -48,6 +51,7 @@ def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
 @click.option("--steps", type=click.IntRange(min=0), help="Length of training in steps (deterministic).")
 @click.option("--budget-minutes", type=click.FloatRange(min=0), help="Length of training in minutes.")
 @click.option("--max-span", type=click.IntRange(min=1), help="Originals that one merged block may replace.")
+@click.option("--exits", "exit_positions", type=click.IntRange(min=0), help="Cut points with early exits, at most.")
 @click.option("--gamma", type=click.FloatRange(min=0), help="Join cells up to this share of the parameters.")
 @click.option("--seed", type=int, help="Seed of everything that is random.")
 @click.option("--key", "private_key", type=_existing_file, help="Sign with this private key (see pathweave key new).")
@@ -72,8 +76,8 @@ def package(
 ) -> None:
     """Turn a pretrained model into a bundle.
 
-    The model's own weights are kept as they are; merged blocks are trained to replace spans of its blocks. A run that
-    was interrupted goes on where it was when the same command is given again.
+    The model's own weights are kept as they are; merged blocks are trained to replace spans of its blocks, and exits
+    to answer early. A run that was interrupted goes on where it was when the same command is given again.
     """
     for module in ("torch", "onnx", "onnxscript", "safetensors"):
         require(module, extra="packager")
@@ -119,9 +123,34 @@ def _described(packaged: Packaged) -> dict[str, Any]:
             {"macs_ratio": [r.macs_ratio_low, r.macs_ratio_high], "accuracy": r.accuracy}
             for r in metrics.range_accuracy
         ],
+        "exits": [_described_exit(exit_) for exit_ in packaged.manifest.exits],
         "max_abs_diff": metrics.max_abs_diff,
-        "steps": {"distil": metrics.distil_steps, "tune": metrics.tune_steps},
+        "steps": {"distil": metrics.distil_steps, "tune": metrics.tune_steps, "exits": metrics.exit_steps},
         "notes": list(packaged.manifest.notes),
+    }
+
+
+def _described_block(block: Block) -> dict[str, Any]:
+    return {
+        "id": block.id,
+        "kind": block.kind,
+        "start": block.start,
+        "end": block.end,
+        "parameters": block.parameters,
+        "macs": block.macs,
+        "distillation_error": block.distillation_error,
+        "renditions": {rendition.name: rendition.size_bytes for rendition in block.renditions},
+    }
+
+
+def _described_exit(exit_: Exit) -> dict[str, Any]:
+    return {
+        "id": exit_.id,
+        "position": exit_.position,
+        "branch": exit_.branch,
+        "parameters": exit_.parameters,
+        "macs": exit_.macs,
+        "accuracy": exit_.accuracy,
     }
 
 
@@ -135,16 +164,22 @@ def _print_packaged(packaged: Packaged, *, signed: bool) -> None:
             f"  {found.macs_ratio_low:4.0%} to {found.macs_ratio_high:4.0%} of the MACs:"
             f" {found.accuracy:.2%} (mean of {found.subnets})"
         )
+    for exit_ in packaged.manifest.exits:
+        click.echo(f"  exit {exit_.id} at cut point {exit_.position}: {_percent(exit_.accuracy)}")
     for note in packaged.manifest.notes:
         click.echo(f"note: {note}")
     if not signed:
         click.echo("not signed: pathweave key new NAME makes a key, --key NAME.key signs with it")
 
 
+def _percent(accuracy: float | None) -> str:
+    return "" if accuracy is None else f"{accuracy:.2%}"
+
+
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--trust", type=_existing_file, help="Public key that must have signed the bundle.")
-@click.option("--brief", is_flag=True, help="Leave the table of blocks out.")
+@click.option("--brief", is_flag=True, help="Leave the tables of blocks and exits out.")
 @json_option
 def inspect(bundle: Path, trust: Path | None, brief: bool, as_json: bool) -> None:
     """Show what is in a bundle, after verifying every byte of it."""
@@ -178,18 +213,10 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
             }
             for cut in manifest.cut_points
         ],
-        "blocks": [
-            {
-                "id": block.id,
-                "kind": block.kind,
-                "start": block.start,
-                "end": block.end,
-                "parameters": block.parameters,
-                "macs": block.macs,
-                "distillation_error": block.distillation_error,
-                "renditions": {rendition.name: rendition.size_bytes for rendition in block.renditions},
-            }
-            for block in manifest.blocks
+        "blocks": [_described_block(block) for block in manifest.blocks],
+        "exits": [
+            _described_exit(exit_) | {"renditions": {r.name: r.size_bytes for r in exit_.renditions}}
+            for exit_ in manifest.exits
         ],
         "sizes": {
             "blobs": len(sizes),
@@ -202,7 +229,6 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
 
 def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     console.print(f"{described['name']} version {described['version']}, {'signed' if bundle.signed else 'not signed'}")
@@ -211,6 +237,16 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> 
     console.print(f"{described['sizes']['blobs']} blobs, {size_mb:.2f} MB")
     if brief:
         return
+    console.print(_block_table(bundle))
+    if bundle.manifest.exits:
+        console.print(_exit_table(bundle))
+    for note in bundle.manifest.notes:
+        console.print(f"note: {note}")
+
+
+def _block_table(bundle: Bundle) -> Table:
+    from rich.table import Table
+
     table = Table("block", "kind", "from", "to", "parameters", "MACs", "distillation error")
     for block in bundle.manifest.blocks:
         error = "" if block.distillation_error is None else f"{block.distillation_error:.3f}"
@@ -224,9 +260,24 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> 
             error,
         )
         table.add_row(*map(str, row))
-    console.print(table)
-    for note in bundle.manifest.notes:
-        console.print(f"note: {note}")
+    return table
+
+
+def _exit_table(bundle: Bundle) -> Table:
+    from rich.table import Table
+
+    table = Table("exit", "branch", "at", "parameters", "MACs", "accuracy")
+    for exit_ in bundle.manifest.exits:
+        row = (
+            exit_.id,
+            exit_.branch,
+            exit_.position,
+            f"{exit_.parameters:,}",
+            f"{exit_.macs:,}",
+            _percent(exit_.accuracy),
+        )
+        table.add_row(*map(str, row))
+    return table
 
 
 @click.group()

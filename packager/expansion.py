@@ -1,4 +1,7 @@
-"""Growing the block supernet: original blocks plus merged blocks that replace several (AdaptiveNet §4.1)."""
+"""Growing the block supernet: original blocks plus merged blocks that replace several (AdaptiveNet §4.1).
+
+Exits are attached to the expansion by ``packager/exits.py``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from device_sdk.graph import Block, BlockKind, CutPoint, Golden, Rendition, Subnet, Supernet
+from device_sdk.graph import Block, BlockKind, CutPoint, Exit, Golden, Rendition, Subnet, Supernet
 from packager.tracing import TracedModel, parameter_count
 
 TORCH = "torch"  # the runtime of the renditions that only exist while packaging
@@ -49,12 +52,41 @@ class TrainableBlock:
 
 
 @dataclass(frozen=True)
+class TrainableExit:
+    """An exit with its torch module: [batch, *shape of the cut point ``position``] → [batch, classes]."""
+
+    id: str
+    position: int
+    branch: str
+    module: nn.Module
+    macs: int
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return parameter_count(self.module)
+
+    def described(self, renditions: Sequence[Rendition], *, accuracy: float) -> Exit:
+        """The same exit as the graph knows it; ``accuracy``: its share of right answers, 0 to 1."""
+        return Exit(
+            id=self.id,
+            position=self.position,
+            branch=self.branch,
+            parameters=self.parameters,
+            macs=self.macs,
+            renditions=tuple(renditions),
+            accuracy=accuracy,
+        )
+
+
+@dataclass(frozen=True)
 class Expansion:
-    """The supernet as torch modules. ``notes`` say what could not be merged and why."""
+    """The supernet as torch modules. ``notes`` say what could not be added and why."""
 
     traced: TracedModel
     blocks: tuple[TrainableBlock, ...]
     notes: tuple[str, ...]
+    exits: tuple[TrainableExit, ...] = ()
 
     @property
     def originals(self) -> tuple[TrainableBlock, ...]:
@@ -78,10 +110,16 @@ class Expansion:
 
     def run(self, subnet: Subnet, batch: torch.Tensor) -> torch.Tensor:
         """The output of a path for ``batch`` [batch, *input]."""
-        modules = {block.id: block.module for block in self.blocks}
+        return self.features_along(subnet, batch)[len(self.traced.blocks)]
+
+    def features_along(self, subnet: Subnet, batch: torch.Tensor) -> dict[int, torch.Tensor]:
+        """What a path computes for ``batch`` [batch, *input] at each cut point that it passes, 0 and N included."""
+        blocks = {block.id: block for block in self.blocks}
+        features = {0: batch}
         for block_id in subnet.block_ids:
-            batch = modules[block_id](batch)
-        return batch
+            block = blocks[block_id]
+            features[block.end] = block.module(features[block.start])
+        return features
 
 
 def expand(traced: TracedModel, *, max_span: int) -> Expansion:

@@ -1,7 +1,7 @@
 """From torch blocks to ONNX graph fragments (docs/bundle_format.md, design of fragments in docs/adr/0002).
 
-All blocks are exported in one go, side by side in one graph, then that graph is cut: much quicker than one export
-per block.
+All blocks and exits are exported in one go, side by side in one graph, then that graph is cut: much quicker than one
+export for each.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import onnx
 import torch
 from torch import nn
@@ -17,58 +18,86 @@ from torch import nn
 from device_sdk.composition import Stretch
 from device_sdk.graph import TensorSpec
 from packager.errors import TraceError
-from packager.expansion import Expansion
+from packager.expansion import Expansion, TrainableExit
 from packager.torch_noise import torch_silenced
 
 OPSET = 20
 IR_VERSION = 10
-SHARED_MIN_BYTES = 4096  # smaller weights that several blocks use are copied into each
+SHARED_MIN_BYTES = 4096  # smaller weights that several parts use are copied into each
 _EXAMPLE_BATCH = 2
 
 
 @dataclass(frozen=True)
 class ExportedBlocks:
-    """The supernet as serialized fragments: one per block, and shared ones by name with the blocks that need them."""
+    """The supernet as serialized fragments: one per block or exit, and shared ones with what needs them, by name."""
 
     expansion: Expansion
     own: Mapping[str, bytes]
     shared: Mapping[str, bytes]
     needs: Mapping[str, tuple[str, ...]]
 
-    def stretch(self, block_ids: Sequence[str]) -> Stretch:
-        """Consecutive blocks as one model to run."""
-        blocks = {block.id: block for block in self.expansion.blocks}
-        shared = dict.fromkeys(name for block_id in block_ids for name in self.needs[block_id])
-        own = [self.own[block_id] for block_id in block_ids]
+    def stretch(self, block_ids: Sequence[str], exit_id: str | None = None) -> Stretch:
+        """Consecutive blocks as one model to run; with the exit at their end, whose answer comes last, or it alone."""
+        positions: list[int] = []
+        outputs: tuple[TensorSpec, ...] = ()
+        if block_ids:
+            blocks = {block.id: block for block in self.expansion.blocks}
+            positions = [blocks[block_ids[0]].start, blocks[block_ids[-1]].end]
+            outputs = self.expansion.cut_points[positions[-1]].tensors
+        if exit_id is not None:
+            exit_ = next(exit_ for exit_ in self.expansion.exits if exit_.id == exit_id)
+            positions.append(exit_.position)
+            outputs += (_exit_tensor(self.expansion, exit_),)
+        parts = [*block_ids, *([exit_id] if exit_id else [])]
+        shared = dict.fromkeys(name for part in parts for name in self.needs[part])
         return Stretch(
-            fragments=tuple([self.shared[name] for name in shared] + own),
-            inputs=self.expansion.cut_points[blocks[block_ids[0]].start].tensors,
-            outputs=self.expansion.cut_points[blocks[block_ids[-1]].end].tensors,
+            fragments=tuple([self.shared[name] for name in shared] + [self.own[part] for part in parts]),
+            inputs=self.expansion.cut_points[positions[0]].tensors,
+            outputs=outputs,
             ir_version=IR_VERSION,
             opset=OPSET,
         )
 
 
+@dataclass(frozen=True)
+class _Part:
+    """What becomes one fragment."""
+
+    id: str
+    module: nn.Module
+    start: TensorSpec
+    end: TensorSpec
+
+
+def _parts(expansion: Expansion) -> list[_Part]:
+    tensors = expansion.traced.tensors
+    blocks = [_Part(block.id, block.module, tensors[block.start], tensors[block.end]) for block in expansion.blocks]
+    exits = [_Part(e.id, e.module, tensors[e.position], _exit_tensor(expansion, e)) for e in expansion.exits]
+    return blocks + exits
+
+
+def _exit_tensor(expansion: Expansion, exit_: TrainableExit) -> TensorSpec:
+    return msgspec.structs.replace(expansion.traced.tensors[-1], name=f"exit_{exit_.id}")
+
+
 def export_blocks(expansion: Expansion) -> ExportedBlocks:
-    """One fragment per block: input ``cut_<start>``, output ``cut_<end>``, inner names ``<block id>/…``.
+    """One fragment per block and per exit.
+
+    A block leads from ``cut_<start>`` to ``cut_<end>``, an exit from ``cut_<position>`` to ``exit_<id>``; inner names
+    are ``<id>/…``.
 
     Raises:
-        TraceError: torch cannot export the blocks to ONNX.
+        TraceError: torch cannot export the blocks or exits to ONNX.
     """
-    wrapper = _SideBySide([block.module for block in expansion.blocks])
-    tensors = expansion.traced.tensors
-    names = [block.id for block in expansion.blocks]
+    parts = _parts(expansion)
     model = _export(
-        wrapper,
-        [tensors[block.start] for block in expansion.blocks],
-        inputs=[f"{name}/input" for name in names],
-        outputs=[f"{name}/output" for name in names],
+        _SideBySide([part.module for part in parts]),
+        [part.start for part in parts],
+        inputs=[f"{part.id}/input" for part in parts],
+        outputs=[f"{part.id}/output" for part in parts],
     )
     cutter = _Cutter(model.graph)
-    cut = {
-        block.id: cutter.fragment(block.id, start=tensors[block.start].name, end=tensors[block.end].name)
-        for block in expansion.blocks
-    }
+    cut = {part.id: cutter.fragment(part.id, start=part.start.name, end=part.end.name) for part in parts}
     shared = _shared_initializers(cut)
     needs = {name: tuple(sorted(shared.keys() & _initializer_names(graph))) for name, graph in cut.items()}
     for graph in cut.values():
@@ -89,21 +118,21 @@ def export_whole(model: nn.Module, spec: TensorSpec) -> bytes:
 
 
 class _SideBySide(nn.Module):
-    """Runs every block on its own input."""
+    """Runs every part on its own input."""
 
-    def __init__(self, blocks: Sequence[nn.Module]) -> None:
+    def __init__(self, parts: Sequence[nn.Module]) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(blocks).eval()
+        self.parts = nn.ModuleList(parts).eval()
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(block(value) for block, value in zip(self.blocks, inputs, strict=True))
+        return tuple(part(value) for part, value in zip(self.parts, inputs, strict=True))
 
 
 def _export(
     model: nn.Module, specs: Sequence[TensorSpec], *, inputs: Sequence[str], outputs: Sequence[str]
 ) -> onnx.ModelProto:
     examples = tuple(torch.zeros(_EXAMPLE_BATCH, *spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs)
-    # one symbol per block: with a common one the exporter would measure the batch of one block on the input of another
+    # one symbol per part: with a common one the exporter would measure the batch of one on the input of another
     batches = [{0: torch.export.Dim(f"batch_{number}", min=1, max=65536)} for number in range(len(specs))]
     dynamic = (tuple(batches),) if isinstance(model, _SideBySide) else tuple(batches)
     try:
@@ -129,27 +158,27 @@ def _export(
 
 
 class _Cutter:
-    """Cuts the graph of blocks side by side into one graph per block."""
+    """Cuts the graph of parts side by side into one graph per part."""
 
     def __init__(self, graph: onnx.GraphProto) -> None:
         self._nodes = list(graph.node)
         self._producer = {output: index for index, node in enumerate(self._nodes) for output in node.output}
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
 
-    def fragment(self, block_id: str, *, start: str, end: str) -> onnx.GraphProto:
-        """The nodes and initializers that block's output needs, renamed."""
-        names = {f"{block_id}/input": start, f"{block_id}/output": end}
-        nodes, weights = self._needed(f"{block_id}/output", f"{block_id}/input")
+    def fragment(self, part_id: str, *, start: str, end: str) -> onnx.GraphProto:
+        """The nodes and initializers that the part's output needs, renamed."""
+        names = {f"{part_id}/input": start, f"{part_id}/output": end}
+        nodes, weights = self._needed(f"{part_id}/output", f"{part_id}/input")
 
         def renamed(name: str) -> str:
-            return names.get(name) or (f"{block_id}/{name}" if name else "")
+            return names.get(name) or (f"{part_id}/{name}" if name else "")
 
         graph = onnx.GraphProto()
         for index in nodes:
             node = graph.node.add()
             node.CopyFrom(self._nodes[index])
             _strip(node)
-            node.name = f"{block_id}/{node.name or index}"
+            node.name = f"{part_id}/{node.name or index}"
             node.input[:] = [renamed(name) for name in node.input]
             node.output[:] = [renamed(name) for name in node.output]
         for name in weights:
@@ -170,7 +199,7 @@ class _Cutter:
             if name in self._initializers:
                 weights[name] = None
             elif name not in self._producer:
-                raise TraceError(f"the exported block of {own_input} reads {name}, which is not its own")
+                raise TraceError(f"what is exported from {own_input} reads {name}, which is not its own")
             elif self._producer[name] not in nodes:
                 nodes.add(self._producer[name])
                 waiting.extend(self._nodes[self._producer[name]].input)
@@ -184,7 +213,7 @@ def _strip(node: onnx.NodeProto) -> None:
 
 
 def _shared_initializers(graphs: Mapping[str, onnx.GraphProto]) -> dict[str, onnx.GraphProto]:
-    """Move large equal weights of several blocks out into one initializer-only graph each; users are renamed."""
+    """Move large equal weights of several parts out into one initializer-only graph each; users are renamed."""
     users: dict[str, list[tuple[onnx.GraphProto, onnx.TensorProto]]] = {}
     for graph in graphs.values():
         for tensor in graph.initializer:

@@ -1,6 +1,6 @@
 """``package(…)``: a pretrained model becomes a signed bundle. Read it top to bottom; each step is a module.
 
-trace → expand → train (distil, tune) → export → verify → validate → write and sign
+trace → expand → train (distil, tune, exits) → export → verify → validate → write and sign
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ from packager.batches import BatchSource
 from packager.bundle_writer import BundleWriter
 from packager.checkpoints import Checkpoints, encode_description, require_same_run
 from packager.errors import PackagingError, ResumeError
+from packager.exits import attach_exits, without_untrained_exits
 from packager.expansion import expand
 from packager.export import IR_VERSION, OPSET, ExportedBlocks, export_blocks
 from packager.model_loader import LoadedModel
+from packager.phases import DISTIL, EXITS, TUNE, distillation_errors
 from packager.recipe import Recipe
 from packager.tracing import trace
-from packager.training import Trainer, distillation_errors
+from packager.training import Trainer
 from packager.validation import Validation, validate
 from packager.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
 
@@ -124,9 +126,11 @@ def package(
         traced = trace(job.model.module, torch.from_numpy(examples), gamma=job.recipe.gamma)
         _require_logits(traced.tensors[-1].shape, job.training.class_names)
         expansion = expand(traced, max_span=job.recipe.max_span)
+        expansion = attach_exits(expansion, count=job.recipe.exit_positions)
     checkpoints.begin()
     trainer = Trainer(expansion, _batches(job), job.recipe, checkpoints, progress)
     trainer.train()
+    expansion = without_untrained_exits(expansion, steps=trainer.steps_done[EXITS])
     with _step(progress, "export"):
         exported = export_blocks(expansion)
     with _step(progress, "verify"):
@@ -135,7 +139,7 @@ def package(
         validated = _validate(job, exported)
     with _step(progress, "write"), BundleWriter(out) as writer:
         metrics = _metrics(job, trainer, verified, validated)
-        manifest = _manifest(job, exported, verified, metrics, writer)
+        manifest = _manifest(job, exported, verified, validated, metrics, writer)
         writer.add_note(REPORT, encode_description(description | {"seconds": checkpoints.seconds}))
         writer.finish(manifest, private_key=private_key)
     checkpoints.remove()
@@ -234,7 +238,7 @@ def _prepared(job: Job, *, count: int | None = None) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class _Verified:
-    block_golden: Mapping[str, Golden]
+    golden: Mapping[str, Golden]  # of blocks and exits, by their ids
     original_golden: Golden
     max_abs_diff: float
     distillation_errors: Mapping[str, float]
@@ -243,10 +247,11 @@ class _Verified:
 def _verify(exported: ExportedBlocks, examples: npt.NDArray[np.float32], *, seed: int) -> _Verified:
     verifier = Verifier(exported)
     golden = {block.id: verifier.block_golden(block.id) for block in exported.expansion.blocks}
+    golden |= {exit_.id: verifier.exit_golden(exit_.id) for exit_ in exported.expansion.exits}
     verifier.sampled_subnets(seed=seed)
     samples = torch.from_numpy(examples)
     return _Verified(
-        block_golden=golden,
+        golden=golden,
         original_golden=verifier.original_golden(),
         max_abs_diff=verifier.original_difference(samples),
         distillation_errors=distillation_errors(exported.expansion, samples),
@@ -265,8 +270,9 @@ def _metrics(job: Job, trainer: Trainer, verified: _Verified, validated: Validat
         original_accuracy=validated.original_accuracy,
         range_accuracy=validated.range_accuracy,
         max_abs_diff=verified.max_abs_diff,
-        distil_steps=trainer.steps_done["distil"],
-        tune_steps=trainer.steps_done["tune"],
+        distil_steps=trainer.steps_done[DISTIL],
+        tune_steps=trainer.steps_done[TUNE],
+        exit_steps=trainer.steps_done[EXITS],
     )
 
 
@@ -274,25 +280,13 @@ def _manifest(
     job: Job,
     exported: ExportedBlocks,
     verified: _Verified,
+    validated: Validation,
     metrics: Metrics,
     writer: BundleWriter,
 ) -> Manifest:
     """Store all blobs and describe the bundle."""
     expansion = exported.expansion
-    shared = {name: writer.add_blob(data) for name, data in exported.shared.items()}
-    blocks = []
-    for block in expansion.blocks:
-        data = exported.own[block.id]
-        rendition = Rendition(
-            name="fp32",
-            runtime="onnxruntime",
-            blob=writer.add_blob(data),
-            size_bytes=len(data),
-            golden=verified.block_golden[block.id],
-            shared=tuple(shared[name] for name in exported.needs[block.id]),
-            opset=OPSET,
-        )
-        blocks.append(block.described([rendition], distillation_error=verified.distillation_errors.get(block.id)))
+    renditions = _renditions(exported, verified, writer)
     return Manifest(
         format_version=FORMAT_VERSION,
         name=job.name,
@@ -300,13 +294,37 @@ def _manifest(
         task=Task(kind="classification", class_names=job.training.class_names),
         preprocessing=job.model.preprocessing,
         cut_points=expansion.cut_points,
-        blocks=tuple(blocks),
+        blocks=tuple(
+            block.described([renditions[block.id]], distillation_error=verified.distillation_errors.get(block.id))
+            for block in expansion.blocks
+        ),
+        exits=tuple(
+            exit_.described([renditions[exit_.id]], accuracy=validated.exit_accuracy[exit_.id])
+            for exit_ in expansion.exits
+        ),
         onnx=Onnx(ir_version=IR_VERSION, opset=OPSET),
         self_test=SelfTest(seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH, original=verified.original_golden),
         metrics=metrics,
         provenance=_provenance(job),
         notes=expansion.notes,
     )
+
+
+def _renditions(exported: ExportedBlocks, verified: _Verified, writer: BundleWriter) -> dict[str, Rendition]:
+    """Store all blobs; returns the rendition of each block and exit, by its id."""
+    shared = {name: writer.add_blob(data) for name, data in exported.shared.items()}
+    return {
+        name: Rendition(
+            name="fp32",
+            runtime="onnxruntime",
+            blob=writer.add_blob(data),
+            size_bytes=len(data),
+            golden=verified.golden[name],
+            shared=tuple(shared[needed] for needed in exported.needs[name]),
+            opset=OPSET,
+        )
+        for name, data in exported.own.items()
+    }
 
 
 def _provenance(job: Job) -> Provenance:

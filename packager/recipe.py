@@ -17,7 +17,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``gamma``: neighbouring cells are joined while a block has at most gamma · P0 parameters (AdaptiveNet §4.1).
     ``max_span``: a merged block replaces at most so many originals.
-    ``distil_share``: share of the training time for branch-wise distillation, the rest tunes.
+    ``exit_positions``: exits are attached to so many cut points at most, 0 for none.
+    ``exit_share``: share of the training for the exits; of the rest, ``distil_share`` is for branch-wise distillation
+    and what remains tunes. Where there are no merged blocks the exits get all of it, and the other way round.
     ``precision``: ``auto`` trains in bfloat16 where the processor has matrix units for it, else in float32; weights and
     optimizer stay in float32.
     ``crop``: random shifts up to this share of the image's side.
@@ -25,12 +27,15 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     gamma: float = 0.0
     max_span: int = 3
+    exit_positions: int = 3
     steps: int | None = None
     budget_minutes: float | None = None
     distil_share: float = 0.35
+    exit_share: float = 0.15
     batch: int = 128
     distil_rate: float = 2e-3
     tune_rate: float = 2e-2
+    exit_rate: float = 5e-2
     temperature: float = 4.0
     label_weight: float = 0.1
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -47,16 +52,20 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in self.choices().items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"the recipe's {name} is not a finite number")
-        for name in ("steps", "budget_minutes", "gamma", "crop", "checkpoint_seconds"):
+        for name in ("steps", "budget_minutes", "gamma", "exit_positions", "crop", "checkpoint_seconds"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"the recipe's {name} is negative")
         for name in ("max_span", "batch"):
             if getattr(self, name) < 1:
                 raise UsageError(f"the recipe's {name} is below 1")
-        for name in ("distil_rate", "tune_rate", "temperature"):
+        if self.batch < 2 and self.exit_positions:
+            raise UsageError(
+                "exits cannot be trained with a batch of 1", hint="set batch above 1 or exit_positions to 0"
+            )
+        for name in ("distil_rate", "tune_rate", "exit_rate", "temperature"):
             if getattr(self, name) <= 0:
                 raise UsageError(f"the recipe's {name} is not above 0")
-        for name in ("distil_share", "label_weight"):
+        for name in ("distil_share", "exit_share", "label_weight"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"the recipe's {name} is not between 0 and 1")
 

@@ -1,8 +1,8 @@
-"""Before a bundle is signed, every exported block and sampled subnets run on the device's runtime against torch."""
+"""Before a bundle is signed, all that was exported, and sampled subnets, run on the device's runtime against torch."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -32,20 +32,25 @@ class Verifier:
         self._exported = exported
         self._expansion = expansion = exported.expansion
         self._runtime = OnnxRuntime(threads=threads)
-        self._modules: Mapping[str, nn.Module] = {block.id: block.module for block in expansion.blocks}
+        self._modules: dict[str, nn.Module] = {block.id: block.module for block in expansion.blocks}
+        self._modules |= {exit_.id: exit_.module for exit_ in expansion.exits}
 
     def block_golden(self, block_id: str) -> Golden:
         """Check one block at several batch sizes; returns its golden vector (VerificationError)."""
         return self._check([block_id])
+
+    def exit_golden(self, exit_id: str) -> Golden:
+        """Check one exit in the same way; returns its golden vector (VerificationError)."""
+        return self._check([], exit_id)
 
     def original_golden(self) -> Golden:
         """The same for the whole original path."""
         return self._check([block.id for block in self._expansion.originals])
 
     def sampled_subnets(self, *, seed: int) -> None:
-        """Check ``SUBNETS`` random whole subnets (VerificationError)."""
+        """Check up to ``SUBNETS`` random whole subnets (VerificationError)."""
         supernet = self._expansion.supernet()
-        for subnet in sample_uniformly(supernet, count=SUBNETS, random=SplitMix64(seed)):
+        for subnet in dict.fromkeys(sample_uniformly(supernet, count=SUBNETS, random=SplitMix64(seed))):
             self._check(subnet.block_ids)
 
     def original_difference(self, samples: torch.Tensor) -> float:
@@ -55,34 +60,36 @@ class Verifier:
             expected = self._expansion.traced.whole(samples).numpy()
         return float(np.abs(loaded.run([samples.numpy()])[0] - expected).max())
 
-    def _check(self, block_ids: Sequence[str]) -> Golden:
-        stretch = self._exported.stretch(block_ids)
-        loaded = self._runtime.load(stretch)
-        cut_point = self._cut_point(block_ids)
+    def _check(self, block_ids: Sequence[str], exit_id: str | None = None) -> Golden:
+        """Compare a path, or an exit alone, with torch at several batch sizes."""
+        name = _name(block_ids) if exit_id is None else f"exit {exit_id}"
+        parts = [*block_ids, *([exit_id] if exit_id else [])]
+        loaded = self._runtime.load(self._exported.stretch(block_ids, exit_id))
         for batch in (*BATCHES, SELF_TEST_BATCH):
-            inputs = golden_inputs(cut_point, seed=SELF_TEST_SEED, batch=batch)
-            expected = self._torch(block_ids, inputs[0])
+            inputs = golden_inputs(self._cut_point(parts[0]), seed=SELF_TEST_SEED, batch=batch)
+            expected = self._torch(parts, inputs[0])
             tolerance = RELATIVE_TOLERANCE * float(np.abs(expected).max()) + ABSOLUTE_TOLERANCE
             actual = loaded.run(inputs)[0]
             if actual.shape != expected.shape:
-                raise VerificationError(f"{_name(block_ids)} answers {actual.shape}, torch {expected.shape}")
+                raise VerificationError(f"{name} answers {actual.shape}, torch {expected.shape}")
             difference = float(np.abs(actual - expected).max())
             if not difference <= tolerance:
                 raise VerificationError(
-                    f"{_name(block_ids)} differs from torch by {difference:.2g} at batch {batch}"
-                    f" (tolerance {tolerance:.2g})"
+                    f"{name} differs from torch by {difference:.2g} at batch {batch} (tolerance {tolerance:.2g})"
                 )
         return Golden(samples=sample_outputs([expected]), tolerance=float(f"{tolerance:.3g}"))
 
-    def _cut_point(self, block_ids: Sequence[str]) -> CutPoint:
+    def _cut_point(self, part: str) -> CutPoint:
+        """Where a block or an exit starts."""
         starts = {block.id: block.start for block in self._expansion.blocks}
-        return self._expansion.cut_points[starts[block_ids[0]]]
+        starts |= {exit_.id: exit_.position for exit_ in self._expansion.exits}
+        return self._expansion.cut_points[starts[part]]
 
-    def _torch(self, block_ids: Sequence[str], inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    def _torch(self, parts: Sequence[str], inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         features = torch.from_numpy(inputs)
         with torch.no_grad():
-            for block_id in block_ids:
-                features = self._modules[block_id].eval()(features)
+            for part in parts:
+                features = self._modules[part].eval()(features)
         return features.numpy()
 
 

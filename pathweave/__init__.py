@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from device_sdk import __version__
 
 if TYPE_CHECKING:
+    from device_sdk.adaptation import AdaptationSettings
+    from device_sdk.answer import Answer
+    from device_sdk.calibration import CalibrationSettings
     from device_sdk.cost import Budget
     from device_sdk.errors import (
         BlobError,
@@ -20,52 +23,69 @@ if TYPE_CHECKING:
         ClosedError,
         CompositionError,
         DataError,
+        DeadlineError,
         InfeasibleBudgetError,
         InputError,
         ManifestError,
         MissingExtraError,
         PathweaveError,
+        ProtocolError,
+        RefusedError,
+        RollbackError,
         RuntimeFailedError,
         SelfTestError,
         SignatureError,
         StorageError,
+        TransferError,
         UnsupportedFormatError,
         UsageError,
     )
     from device_sdk.graph import Plan, Subnet, Supernet
-    from device_sdk.session import AdaptiveModel, Answer
+    from device_sdk.offload.escalation import EscalationSettings
+    from device_sdk.session import AdaptiveModel
 
 __all__ = [
+    "AdaptationSettings",
     "AdaptiveModel",
     "Answer",
     "BlobError",
     "Budget",
     "BudgetError",
     "BundleError",
+    "CalibrationSettings",
     "ClosedError",
     "CompositionError",
     "DataError",
+    "DeadlineError",
+    "EscalationSettings",
     "InfeasibleBudgetError",
     "InputError",
     "ManifestError",
     "MissingExtraError",
     "PathweaveError",
     "Plan",
+    "ProtocolError",
+    "RefusedError",
+    "RollbackError",
     "RuntimeFailedError",
     "SelfTestError",
     "SignatureError",
     "StorageError",
     "Subnet",
     "Supernet",
+    "TransferError",
     "UnsupportedFormatError",
     "UsageError",
     "__version__",
 ]
 
 _HOME = {
+    "AdaptationSettings": "device_sdk.adaptation",
     "AdaptiveModel": "device_sdk.session",
-    "Answer": "device_sdk.session",
+    "Answer": "device_sdk.answer",
     "Budget": "device_sdk.cost",
+    "CalibrationSettings": "device_sdk.calibration",
+    "EscalationSettings": "device_sdk.offload.escalation",
     "Plan": "device_sdk.graph",
     "Subnet": "device_sdk.graph",
     "Supernet": "device_sdk.graph",

@@ -133,9 +133,11 @@ def _print_figures(result: runner.BenchResult, path: Path) -> None:
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random.")
 @json_option
 def demo(report_path: Path, work_folder: Path | None, seed: int, as_json: bool) -> None:
-    """Package a small network and adapt it to three simulated devices."""
+    """Package a small network, serve it, and adapt it to three simulated devices."""
     for module in ("torch", "onnx", "onnxscript", "sklearn"):
         require(module, extra="packager")
+    for module in ("flask", "waitress"):
+        require(module, extra="server")
     from pathweave.demo import run_demo
 
     result = run_demo(report_path=report_path, work_folder=work_folder, seed=seed, progress=progress(as_json))
@@ -146,14 +148,16 @@ def _print_demo(result: DemoResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("device", "budget", "predicted", "measured", "accuracy", "full model", "tried")
+    table = Table("device", "budget", "measured", "accuracy", "early", "sent", "with server", "full model", "tried")
     for device in result.devices:
         table.add_row(
             device.name,
             f"{device.budget_ms:.3f} ms",
-            f"{device.predicted_ms:.3f} ms",
             f"{device.measured_ms:.3f} ms",
             f"{device.accuracy_local:.1%}",
+            f"{device.share_early:.0%}",
+            f"{device.share_escalated:.0%}",
+            f"{device.accuracy_with_server:.1%}",
             f"{device.full_accuracy_local:.1%}",
             str(device.subnets_evaluated),
         )
@@ -161,4 +165,5 @@ def _print_demo(result: DemoResult) -> None:
     for device in result.devices:  # by themselves: paths are longer than a table's column
         click.echo(f"{device.name}: {' '.join(device.subnet)}")
     click.echo(f"full model: {result.full_model_accuracy:.1%} right on all held-back samples")
+    click.echo(f"the server has {result.log_lines_at_server} events of {len(result.devices)} devices")
     click.echo(f"report: {result.report} ({result.seconds:.0f} s)")

@@ -1,4 +1,4 @@
-"""``pathweave demo``: a small network is trained, packaged and signed, and three devices adapt it to themselves."""
+"""``pathweave demo``: a small network is trained, packaged and served, and three devices adapt it to themselves."""
 
 from __future__ import annotations
 
@@ -17,20 +17,29 @@ from device_sdk.graph import Supernet
 from device_sdk.progress import Progress, SilentProgress
 from pathweave.demo.devices import HELD_BACK, Delivery, DeviceResult, accuracy, simulate
 from pathweave.demo.report import render_demo
+from pathweave.server_process import log_lines_at, running_server
 
 BUDGET_RATIOS = (1.0, 0.6, 0.35)  # of the full model's latency
+CUT_DEVICE = 1  # whose line breaks while it downloads
+NAME = "digits"  # of the bundle
 _DEVICE_FIELDS = (  # in the summary
     *("budget_ratio", "budget_ms", "subnet", "predicted_ms", "measured_ms"),
     *("accuracy_local", "full_accuracy_local", "subnets_evaluated"),
+    *("accuracy_with_server", "share_early", "share_escalated", "exits", "resumed"),
 )
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found. ``full_model_accuracy`` is on all held-back samples, not on one device's mix."""
+    """What the demo found.
+
+    ``full_model_accuracy`` is on all held-back samples, not on one device's mix; ``log_lines_at_server``: how many
+    events of all devices the server has.
+    """
 
     devices: tuple[DeviceResult, ...]
     full_model_accuracy: float
+    log_lines_at_server: int
     report: Path
     seconds: float
 
@@ -39,6 +48,7 @@ class DemoResult:
         return {
             "devices": [{field: getattr(device, field) for field in _DEVICE_FIELDS} for device in self.devices],
             "full_model_accuracy": self.full_model_accuracy,
+            "log_lines_at_server": self.log_lines_at_server,
             "report": self.report,
             "seconds": self.seconds,
         }
@@ -47,9 +57,10 @@ class DemoResult:
 def run_demo(
     *, report_path: Path, work_folder: Path | None = None, seed: int = 0, progress: Progress | None = None
 ) -> DemoResult:
-    """Train, package, adapt on three simulated devices, and write the report to ``report_path``.
+    """Train, package, serve, adapt on three simulated devices, and write the report to ``report_path``.
 
-    Keys, bundle and the devices' state are left in ``work_folder`` (default: a temporary folder, removed at the end).
+    Keys, bundle, the server's data and the devices' state are left in ``work_folder`` (default: a temporary folder,
+    removed at the end).
     For a ``seed`` the same up to the noise of latencies.
 
     Raises:
@@ -67,17 +78,24 @@ def run_demo(
         with one_thread():
             model = train_full_model(seed=seed, progress=progress)
             bundle = package_and_sign(model, work / "bundle", private_key=private_key, seed=seed, progress=progress)
-
-        delivery = Delivery(bundle, public_key, work / "state")
-        full_accuracy, supernet = _full_model(delivery, progress)
-        devices = tuple(
-            simulate(ratio, delivery=delivery, seed=seed * len(BUDGET_RATIOS) + number, progress=progress)
-            for number, ratio in enumerate(BUDGET_RATIOS)
-        )
+        with running_server(bundle, data=work / "server") as server:
+            delivery = Delivery(server, NAME, public_key, work / "state")
+            full_accuracy, supernet = _full_model(delivery, progress)
+            devices = tuple(
+                simulate(
+                    ratio,
+                    delivery=delivery,
+                    cut=number == CUT_DEVICE,
+                    seed=seed * len(BUDGET_RATIOS) + number,
+                    progress=progress,
+                )
+                for number, ratio in enumerate(BUDGET_RATIOS)
+            )
+            log_lines = log_lines_at(server)
     seconds = time.monotonic() - started
     page = render_demo(devices, supernet=supernet, full_model_accuracy=full_accuracy, seconds=seconds)
     write_atomically(report_path, page.encode())
-    return DemoResult(devices, full_accuracy, report_path, seconds)
+    return DemoResult(devices, full_accuracy, log_lines, report_path, seconds)
 
 
 @contextmanager

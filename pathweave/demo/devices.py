@@ -1,8 +1,9 @@
-"""The devices of the demo: each has its own data and its own budget, and nothing but a bundle and a public key."""
+"""The devices of the demo: each has its own data and its own budget, and nothing but a public key and a URL."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -10,36 +11,50 @@ from pathlib import Path
 import numpy as np
 
 from device_sdk.adaptation import Adaptation, AdaptationSettings
+from device_sdk.adaptation_log import Delivered, read_log
+from device_sdk.answer import SERVER
 from device_sdk.bundle import Bundle
+from device_sdk.calibration import Calibration, CalibrationSettings
 from device_sdk.cost import Budget
 from device_sdk.datasets import ImageDataset, dirichlet_shift, draw_like, load_dataset
+from device_sdk.delivery.log_upload import upload_log
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.graph import Subnet
+from device_sdk.offload.escalation import EscalationSettings
 from device_sdk.profiling import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes import make_runtime
 from device_sdk.search import PrefixTreeEvaluator
 from device_sdk.session import AdaptiveModel
+from device_sdk.transports import make_transport
+from pathweave.demo.network import cut_once
 
-PRIVATE, HELD_BACK = "digits#search", "digits#report"
+PRIVATE, CALIBRATION, HELD_BACK = "digits#search", "digits#calibration", "digits#report"
 PRIVATE_SAMPLES = 150
 HELD_BACK_SAMPLES = 100  # no class of the held-back part is too small for that, whatever the mix
 ALPHA = 0.5  # of the Dirichlet distribution of classes
+ESCALATED_SHARE = 0.1
+TIMEOUT_S = 2.0  # for the server's answers
+CUT_AFTER_BYTES = 1_500_000  # of some nine millions
 PROFILES = 3  # at most so many, should the machine change its speed between profile and adaptation
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """What all devices get, and where they keep their own."""
+    """Where all devices get their bundle, and where they keep their own things."""
 
-    bundle: Path
+    server: str
+    bundle: str
     public_key: Path
     state: Path
 
-    def open(self, device: str, progress: Progress) -> AdaptiveModel:
+    def open(self, device: str, progress: Progress, *, server: str | None = None) -> AdaptiveModel:
         """The bundle as a device opens it for the first time: with the full model as its plan."""
         return AdaptiveModel.open(
-            self.bundle, trust=self.public_key, state_folder=self.state / device, progress=progress
+            f"{server or self.server}/v1/bundles/{self.bundle}",
+            trust=self.public_key,
+            state_folder=self.state / device,
+            progress=progress,
         )
 
 
@@ -56,7 +71,10 @@ class DeviceResult:
     """What became of one device.
 
     Latencies are medians at batch 1; ``full_ms`` is the full model's on this device. Accuracies are shares of right
-    answers on ``held_back_samples``; ``class_mix`` counts the device's private samples by class.
+    answers on ``held_back_samples``: of the subnet alone, of the full model, and of the device together with the
+    server, where ``share_early`` of the samples took an exit and ``share_escalated`` were answered by the server.
+    ``class_mix`` counts the device's private samples by class; ``resumed``: how often its download went on after a
+    cut; ``log_lines``: how many events it sent to the server.
     """
 
     budget_ratio: float
@@ -67,6 +85,12 @@ class DeviceResult:
     measured_ms: float
     accuracy_local: float
     full_accuracy_local: float
+    accuracy_with_server: float
+    share_early: float
+    share_escalated: float
+    exits: tuple[str, ...]
+    resumed: int
+    log_lines: int
     held_back_samples: int
     class_mix: tuple[int, ...]
     pool: tuple[Point, ...]
@@ -82,21 +106,25 @@ class DeviceResult:
         return len(self.pool)
 
 
-def simulate(ratio: float, *, delivery: Delivery, seed: int, progress: Progress) -> DeviceResult:
-    """One device with a budget of ``ratio`` times the full model's latency.
+def simulate(ratio: float, *, delivery: Delivery, cut: bool, seed: int, progress: Progress) -> DeviceResult:
+    """One device with a budget of ``ratio`` times the full model's latency; with ``cut`` its line breaks once.
 
-    1. draw private samples, and held-back ones with the same class mix; 2. open the bundle; 3. profile and adapt on
-    the private samples; 4. classify the held-back ones.
+    1. draw private samples, and held-back ones with the same class mix; 2. download the bundle; 3. profile and adapt on
+    the private samples; 4. calibrate exits and hard samples; 5. classify the held-back ones, the server helping;
+    6. upload the log.
 
     Raises:
         InfeasibleBudgetError: no subnet is fast enough, whatever the machine's noise.
     """
     private = dirichlet_shift(load_dataset(PRIVATE), alpha=ALPHA, count=PRIVATE_SAMPLES, seed=seed)
     held_back = draw_like(load_dataset(HELD_BACK), like=private, count=HELD_BACK_SAMPLES, seed=seed)
-    with delivery.open(f"device-{ratio:.0%}", progress) as model:
+    with _download(f"device-{ratio:.0%}", delivery, cut=cut, progress=progress) as model:
         full_accuracy = accuracy(model, held_back)
         profile, adaptation = _adapt(model, private, ratio=ratio, seed=seed, progress=progress)
         assert adaptation.budget.latency_ms is not None
+        accuracy_local = accuracy(model, held_back)
+        calibration = _calibrate(model, progress)
+        served = _classify_with_server(model, held_back, delivery)
         return DeviceResult(
             budget_ratio=ratio,
             full_ms=profile.original_ms,
@@ -104,12 +132,63 @@ def simulate(ratio: float, *, delivery: Delivery, seed: int, progress: Progress)
             subnet=adaptation.subnet.block_ids,
             predicted_ms=adaptation.predicted_ms,
             measured_ms=adaptation.measured_ms,
-            accuracy_local=accuracy(model, held_back),
+            accuracy_local=accuracy_local,
             full_accuracy_local=full_accuracy,
+            accuracy_with_server=served.accuracy,
+            share_early=served.share_early,
+            share_escalated=served.share_escalated,
+            exits=tuple(choice.exit for choice in calibration.plan.exits),
+            resumed=_times_resumed(model),
+            log_lines=_upload_log(model, delivery),
             held_back_samples=len(held_back),
             class_mix=tuple(np.bincount(private.labels, minlength=len(private.class_names)).tolist()),
             pool=_pool(model, profile, [candidate.subnet for candidate in adaptation.pool], held_back),
         )
+
+
+def _download(device: str, delivery: Delivery, *, cut: bool, progress: Progress) -> AdaptiveModel:
+    if not cut:
+        return delivery.open(device, progress)
+    with cut_once(delivery.server, after_bytes=CUT_AFTER_BYTES) as line:
+        return delivery.open(device, progress, server=line)
+
+
+def _times_resumed(model: AdaptiveModel) -> int:
+    return sum(line.event.resumed for line in read_log(model.log_path) if isinstance(line.event, Delivered))
+
+
+def _calibrate(model: AdaptiveModel, progress: Progress) -> Calibration:
+    samples = load_dataset(CALIBRATION)
+    settings = CalibrationSettings(escalated_share=ESCALATED_SHARE)
+    return model.calibrate(samples.images, samples.labels, settings=settings, progress=progress)
+
+
+@dataclass(frozen=True)
+class _Served:
+    accuracy: float
+    share_early: float
+    share_escalated: float
+
+
+def _classify_with_server(model: AdaptiveModel, samples: ImageDataset, delivery: Delivery) -> _Served:
+    """Hard samples go to the server's full model; its time-out leaves the device's own answer."""
+    model.connect(
+        EscalationSettings(
+            server=delivery.server, model=f"{delivery.bundle}:images", privacy="inputs", timeout_s=TIMEOUT_S
+        )
+    )
+    answer = model(samples.images)
+    model.disconnect()
+    return _Served(
+        accuracy=float((answer.output.argmax(axis=1) == samples.labels).mean()),
+        share_early=sum(source.startswith("exit ") for source in answer.source) / len(samples),
+        share_escalated=sum(source == SERVER for source in answer.source) / len(samples),
+    )
+
+
+def _upload_log(model: AdaptiveModel, delivery: Delivery) -> int:
+    with closing(make_transport(delivery.server)) as transport:
+        return upload_log(model.log_path, delivery.server, transport, device=model.device_id).accepted
 
 
 def accuracy(model: AdaptiveModel, dataset: ImageDataset) -> float:

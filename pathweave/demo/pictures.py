@@ -24,6 +24,10 @@ ROW_GAP = 44
 
 MIX_BAR, MIX_HEIGHT = 8, 24
 
+# who answered: one bar per device
+BAR_HEIGHT, BAR_GAP = 26, 16
+BAR_LABEL_MIN = 0.07  # a narrower part goes without its number
+
 
 def accuracy_latency_picture(devices: Sequence[DeviceResult]) -> str:
     """For each device its evaluated subnets, its budget, what it chose and the full model."""
@@ -156,6 +160,31 @@ def _cut_points(device: DeviceResult, supernet: Supernet, base: float, step: flo
         yield element("circle", hint(f"cut point {cut.index}: {shape}"), cx=x, cy=base, r=5, class_=class_)
         name = {0: "input", supernet.output_index: "output"}.get(cut.index, str(cut.index))
         yield label(name, x=x, y=base + 21, text_anchor="middle")
+
+
+def answers_picture(devices: Sequence[DeviceResult]) -> str:
+    """A bar per device, divided by who answered its samples: an exit, the end of the subnet, the server."""
+    width = WIDTH - ROW_LEFT - ROW_RIGHT
+    rows = []
+    for number, device in enumerate(devices):
+        top = number * (BAR_HEIGHT + BAR_GAP) + 4
+        rest = 1 - device.share_early - device.share_escalated
+        shares = (("early", device.share_early), ("end", rest), ("server", device.share_escalated))
+        parts = [label(f"{device.name} device", x=0, y=top + 18, class_="strong heading")]
+        left = float(ROW_LEFT)
+        for who, share in shares:
+            told = hint(f"{_WHO[who]}: {share:.0%}")
+            parts.append(element("rect", told, x=left, y=top, width=width * share, height=BAR_HEIGHT, class_=who))
+            if share >= BAR_LABEL_MIN:
+                middle = left + width * share / 2
+                parts.append(label(f"{_WHO[who]} {share:.0%}", x=middle, y=top + 18, text_anchor="middle", class_="on"))
+            left += width * share
+        rows.append(element("g", *parts, class_=f"device{number % 3}"))
+    height = len(devices) * (BAR_HEIGHT + BAR_GAP) + 4
+    return picture(*rows, width=WIDTH, height=height, name="Who answered each device's samples")
+
+
+_WHO = {"early": "exits", "end": "end of the subnet", "server": "server"}
 
 
 def class_mix_picture(device: DeviceResult) -> str:

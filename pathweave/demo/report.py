@@ -8,7 +8,12 @@ from html import escape
 from device_sdk.graph import Supernet
 from device_sdk.paths import subnet_count
 from pathweave.demo.devices import DeviceResult
-from pathweave.demo.pictures import accuracy_latency_picture, class_mix_picture, supernet_picture
+from pathweave.demo.pictures import (
+    accuracy_latency_picture,
+    answers_picture,
+    class_mix_picture,
+    supernet_picture,
+)
 from pathweave.page import page, table
 
 STYLE = """
@@ -41,6 +46,10 @@ svg .heading { font-size: 15px; }
 .cut { fill: var(--paper); stroke: var(--soft); stroke-width: 1.5; }
 .cut.passed { fill: var(--device); stroke: var(--device); }
 .mix { fill: var(--device); }
+.early { fill: var(--device); fill-opacity: .45; }
+.end { fill: var(--device); }
+.server { fill: var(--ink); fill-opacity: .7; }
+svg text.on { fill: var(--paper); paint-order: stroke; }
 """
 
 
@@ -64,6 +73,12 @@ merged blocks that replace several of them. Rest the pointer on one to see its n
 {supernet_picture(devices, supernet)}
 </section>
 <section>
+<h2>Who answered</h2>
+<p class="soft">Sure samples left at an exit in the middle of the network (light), the others ran to the end of the
+device's subnet (full colour); the hardest went to the full model at the server (dark), which answered over HTTP.</p>
+{answers_picture(devices)}
+</section>
+<section>
 <h2>In numbers</h2>
 {_numbers(devices)}
 <p class="soft">Latencies are medians of single samples on one thread. The whole demo took {seconds:.0f} s.</p>
@@ -77,16 +92,26 @@ def _explanation(devices: Sequence[DeviceResult], supernet: Supernet, full_model
     return escape(
         f"A small residual network was trained on scikit-learn's digits ({full_model_accuracy:.1%} right), then"
         f" packaged: {merged} merged blocks were added, each trained to replace a span of its {supernet.output_index}"
-        f" blocks, and the {subnet_count(supernet)} subnets that this gives were signed and delivered as one bundle."
-        f" Each device below drew {private} samples of its own, with its own mix of classes, measured every block,"
-        " searched for the most accurate subnet within its budget, and was then judged on"
-        f" {held_back} other samples of the same mix."
+        f" blocks, with {len(supernet.exits)} exits beside them, and the {subnet_count(supernet)} subnets that this"
+        " gives were signed and served as one bundle."
+        f" Each device below downloaded it, drew {private} samples of its own, with its own mix of classes, measured"
+        " every block, searched for the most accurate subnet within its budget, set its exits, and was then judged on"
+        f" {held_back} other samples of the same mix. {_cuts(devices)}"
     )
+
+
+def _cuts(devices: Sequence[DeviceResult]) -> str:
+    cut = [device for device in devices if device.resumed]
+    if not cut:
+        return ""
+    names = " and ".join(f"{device.name} device" for device in cut)
+    return f"The line of the {names} broke in the middle of the download, which then went on where it was."
 
 
 def _numbers(devices: Sequence[DeviceResult]) -> str:
     latency = ("budget", "predicted", "measured", "speed-up")
-    columns = ("device", "its classes, 0 to 9", *latency, "right answers", "full model", "subnets tried", "subnet")
+    answers = ("right answers", "with the server", "full model")
+    columns = ("device", "its classes, 0 to 9", *latency, *answers, "subnets tried", "subnet")
     return table(columns, (_row(number, device) for number, device in enumerate(devices)))
 
 
@@ -97,6 +122,7 @@ def _row(number: int, device: DeviceResult) -> str:
         f"{device.measured_ms:.3f} ms",
         f"{device.full_ms / device.measured_ms:.1f}×",
         f"{device.accuracy_local:.1%}",
+        f"{device.accuracy_with_server:.1%}",
         f"{device.full_accuracy_local:.1%}",
         str(device.subnets_evaluated),
     )

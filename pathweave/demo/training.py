@@ -25,7 +25,7 @@ BATCH = 64
 HIGHEST_RATE = 2e-3
 CROP = 0.125  # shifts by one pixel
 MAX_SPAN = 5  # with shorter spans hardly any subnet runs in a third of the time
-PACKAGING_STEPS = 600
+PACKAGING_STEPS = 400
 
 
 @contextmanager
@@ -81,6 +81,7 @@ def package_and_sign(model: LoadedModel, out: Path, *, private_key: Path, seed: 
         max_span=MAX_SPAN,
         steps=PACKAGING_STEPS,
         distil_share=0.15,
+        exit_share=0.15,
         batch=BATCH,
         flip=False,  # a mirrored digit is none
         crop=CROP,

@@ -13,9 +13,11 @@ ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = {
     *("AdaptiveModel", "Answer", "Budget", "Plan", "Subnet", "Supernet"),
+    *("AdaptationSettings", "CalibrationSettings", "EscalationSettings"),
     *("PathweaveError", "UsageError", "MissingExtraError"),
     *("BundleError", "ManifestError", "UnsupportedFormatError", "SignatureError", "BlobError"),
-    *("CompositionError", "SelfTestError", "RuntimeFailedError", "InputError", "DataError"),
+    *("CompositionError", "SelfTestError", "RollbackError", "RuntimeFailedError", "InputError", "DataError"),
+    *("TransferError", "DeadlineError", "RefusedError", "ProtocolError"),
     *("BudgetError", "InfeasibleBudgetError", "ClosedError", "StorageError"),
 }
 

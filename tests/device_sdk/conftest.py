@@ -23,11 +23,11 @@ from device_sdk import signing
 from device_sdk.bundle import Bundle
 from device_sdk.cost import CostModel, EdgeCost
 from device_sdk.device_state import DeviceState
-from device_sdk.graph import Block, CutPoint, Edge, Golden, Rendition, Subnet, Supernet, TensorSpec
+from device_sdk.graph import Block, CutPoint, Edge, Exit, Golden, Rendition, Subnet, Supernet, TensorSpec
 from device_sdk.manifest import Manifest, Metrics, Onnx, Provenance, SelfTest, Task, encode_manifest
 from device_sdk.memory import device_identity
 from device_sdk.preprocessing import Preprocessing, prepare
-from device_sdk.profiling import MeasuredEdge, MeasuredSubnet, Profile
+from device_sdk.profiling import MeasuredEdge, MeasuredExit, MeasuredSubnet, Profile
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.self_test import golden_inputs, sample_outputs
 
@@ -166,7 +166,7 @@ GOLDEN_SEED, GOLDEN_BATCH = 7, 2
 
 @dataclass(frozen=True)
 class TinyBundle:
-    """A signed bundle of five originals, merged and shrunk blocks, an int8 rendition and a shared weight.
+    """A signed bundle of five originals, merged and shrunk blocks, an int8 rendition, a shared weight and exits.
 
     ``images`` uint8 [count, SIDE, SIDE, 3] with ``labels`` [count]: the full model gets all of them right.
     """
@@ -230,7 +230,7 @@ class _Fragments:
 
         graph, live = GraphProto(), f"cut_{start}"
         for number, (operator, others, attributes) in enumerate(nodes):
-            out = f"cut_{end}" if number == len(nodes) - 1 else f"{block}/{number}"
+            out = _output(block, end) if number == len(nodes) - 1 else f"{block}/{number}"
             inputs = [live, *(name if name in self.shared else f"{block}/{name}" for name in others)]
             graph.node.append(helper.make_node(operator, inputs, [out], name=f"{block}/{number}", **attributes))
             live = out
@@ -243,15 +243,21 @@ class _Fragments:
         conv = ("Conv", ("weight", "shared/bias"), {"pads": [weight.shape[2] // 2] * 4})
         self.add(block, start, end, [conv, ("Relu", (), {})], {"weight": weight}, rendition=rendition)
 
+    def add_head(self, block: str, start: int, end: int, head: np.ndarray, bias: np.ndarray) -> None:
+        """Mean over the image, then a linear layer."""
+        pooled = [("GlobalAveragePool", (), {}), ("Flatten", (), {}), ("Gemm", ("weight", "bias"), {})]
+        self.add(block, start, end, pooled, {"weight": head, "bias": bias})
+
     def run(self, block: str, rendition: str, start: CutPoint, end: CutPoint, inputs: np.ndarray) -> np.ndarray:
         """The fragment alone, through the onnx package's own way of making a model."""
         import onnxruntime
         from onnx import GraphProto, TensorProto, helper, numpy_helper
 
         fragment = GraphProto.FromString(self.own[block, rendition])
+        names = (start.tensors[0].name, _output(block, end.index))
         ends = [
-            helper.make_tensor_value_info(cut.tensors[0].name, TensorProto.FLOAT, ["batch", *cut.tensors[0].shape])
-            for cut in (start, end)
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", *cut.tensors[0].shape])
+            for name, cut in zip(names, (start, end), strict=True)
         ]
         shared = [numpy_helper.from_array(value, name) for name, value in self.shared.items()]
         graph = helper.make_graph(fragment.node, block, ends[:1], ends[1:], [*fragment.initializer, *shared])
@@ -268,8 +274,13 @@ class _Fragments:
         return name
 
 
+def _output(block: str, end: int) -> str:
+    return f"exit_{block}" if block.startswith("x") else f"cut_{end}"
+
+
 _SPANS = {"o0": (0, 1), "o1": (1, 2), "o2": (2, 3), "o3": (3, 4), "o4": (4, 5)}
 _SPANS |= {"s2": (2, 3), "m1-3": (1, 3), "m2-4": (2, 4), "m1-4": (1, 4)}
+_EXITS = {"x1-pooled": 1, "x2-pooled": 2, "x2-untrained": 2, "x3-pooled": 3}
 _PREPROCESSING = Preprocessing(scale=1 / 255, mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
 
@@ -289,6 +300,7 @@ def _write_tiny_bundle(folder: Path, private_key: Path) -> None:
         preprocessing=_PREPROCESSING,
         cut_points=cuts,
         blocks=tuple(_described(fragments, cuts, block, shared) for block in _SPANS),
+        exits=tuple(_described_exit(fragments, cuts, exit_) for exit_ in _EXITS),
         onnx=Onnx(ir_version=IR_VERSION, opset=OPSET),
         self_test=SelfTest(
             seed=GOLDEN_SEED, batch=GOLDEN_BATCH, original=Golden(sample_outputs([original]), tolerance=1e-4)
@@ -324,16 +336,18 @@ def _add_blocks(fragments: _Fragments, cuts: Sequence[CutPoint]) -> None:
         fragments.add_conv(block, *_SPANS[block], weight(CHANNELS, 3))
     for block in ("s2", "m1-3", "m2-4", "m1-4"):
         fragments.add_conv(block, *_SPANS[block], weight(CHANNELS, 1))
-    head, bias = _fitted_head(fragments, cuts)
-    pooled = [("GlobalAveragePool", (), {}), ("Flatten", (), {}), ("Gemm", ("weight", "bias"), {})]
-    fragments.add("o4", 4, 5, pooled, {"weight": head, "bias": bias})
+    fragments.add_head("o4", 4, 5, *_fitted_head(fragments, cuts, 4))
+    for exit_, position in _EXITS.items():
+        head, bias = _fitted_head(fragments, cuts, position)
+        sign = -1 if exit_ == "x2-untrained" else 1
+        fragments.add_head(exit_, position, 5, sign * 8 * head, 8 * bias)  # as sure as they are right
 
 
-def _fitted_head(fragments: _Fragments, cuts: Sequence[CutPoint]) -> tuple[np.ndarray, np.ndarray]:
-    """The linear classifier on the originals' pooled features that is best on images of its own."""
+def _fitted_head(fragments: _Fragments, cuts: Sequence[CutPoint], position: int) -> tuple[np.ndarray, np.ndarray]:
+    """The linear classifier on the pooled features at a cut point that is best on images of its own."""
     images, labels = draw_images(90, seed=1)
     features = prepare(images, _PREPROCESSING, input_shape=(3, SIDE, SIDE))
-    for block in ("o0", "o1", "o2", "o3"):
+    for block in ("o0", "o1", "o2", "o3")[:position]:
         features = fragments.run(block, "fp32", *(cuts[index] for index in _SPANS[block]), features)
     design = np.concatenate([features.mean(axis=(2, 3)), np.ones((len(labels), 1))], axis=1)
     solution = np.linalg.lstsq(design, np.eye(len(CLASSES))[labels], rcond=None)[0].astype(np.float32)
@@ -342,16 +356,30 @@ def _fitted_head(fragments: _Fragments, cuts: Sequence[CutPoint]) -> tuple[np.nd
 
 def _described(fragments: _Fragments, cuts: Sequence[CutPoint], block: str, shared: str) -> Block:
     start, end = _SPANS[block]
-    inputs = golden_inputs(cuts[start], seed=GOLDEN_SEED, batch=GOLDEN_BATCH)[0]
+    kind = {"o": "original", "m": "merged", "s": "shrunk"}[block[0]]
+    needs = () if block == "o4" else (shared,)
+    renditions = _renditions(fragments, block, cuts[start], cuts[end], needs)
+    return Block(block, start, end, kind, parameters=1, macs=1, renditions=renditions)
+
+
+def _described_exit(fragments: _Fragments, cuts: Sequence[CutPoint], exit_: str) -> Exit:
+    position, branch = _EXITS[exit_], exit_.partition("-")[2]
+    renditions = _renditions(fragments, exit_, cuts[position], cuts[-1], ())
+    accuracy = 0.3 if branch == "untrained" else 0.7 + position / 20
+    return Exit(exit_, position, branch, parameters=51, macs=1, renditions=renditions, accuracy=accuracy)
+
+
+def _renditions(
+    fragments: _Fragments, block: str, start: CutPoint, end: CutPoint, needs: tuple[str, ...]
+) -> tuple[Rendition, ...]:
+    inputs = golden_inputs(start, seed=GOLDEN_SEED, batch=GOLDEN_BATCH)[0]
     renditions = []
     for name in [rendition for owner, rendition in fragments.own if owner == block]:
         data = fragments.own[block, name]
-        output = fragments.run(block, name, cuts[start], cuts[end], inputs)
+        output = fragments.run(block, name, start, end, inputs)
         golden = Golden(sample_outputs([output]), tolerance=1e-4)
-        needs = () if block == "o4" else (shared,)
         renditions.append(Rendition(name, "onnxruntime", fragments.store(data), len(data), golden, needs, OPSET))
-    kind = {"o": "original", "m": "merged", "s": "shrunk"}[block[0]]
-    return Block(block, start, end, kind, parameters=1, macs=1, renditions=tuple(renditions))
+    return tuple(renditions)
 
 
 def _initializers_only(weights: Mapping[str, np.ndarray]) -> bytes:
@@ -420,6 +448,9 @@ def slow_profile(bundle: Bundle, runtime: OnnxRuntime) -> Profile:
         offset_ms=0.0,
         fitted=(MeasuredSubnet(original, original_ms, original_ms),),
         original_ms=original_ms,
+        exits=tuple(
+            MeasuredExit(exit_.id, "fp32", EdgeCost(1.0, 1.0, 10_000, 1_000)) for exit_ in bundle.supernet.exits
+        ),
     )
 
 

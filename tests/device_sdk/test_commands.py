@@ -204,3 +204,74 @@ def test_an_image_that_is_none_or_of_another_size_is_named(pathweave, tiny_bundl
     status, _, err = pathweave("run", tiny_bundle.folder, tmp_path / "small.png", *options)
     assert status == 1
     assert "expected images of height, width, channels (20, 20, 3)" in err[0]
+
+
+def test_calibrate_sets_exits_and_run_tells_who_answered(as_json, pathweave, tiny_bundle, pictures, options):
+    calibrated = as_json("calibrate", tiny_bundle.folder, "--data", pictures, "--escalated-share", "0.2", *options)
+    assert calibrated["exits"]
+    assert calibrated["share_early"] > 0.5
+    assert calibrated["accuracy"] >= calibrated["accuracy_without_exits"] - 0.0025
+    assert calibrated["mean_ms"] < calibrated["without_exits_ms"]
+
+    ran = as_json("run", tiny_bundle.folder, "--data", pictures, *options)
+    early = sum(count for source, count in ran["sources"].items() if source.startswith("exit "))
+    assert early / 60 == pytest.approx(calibrated["share_early"])
+    _, out, _ = pathweave("run", tiny_bundle.folder, "--data", pictures, *options)
+    assert "answered by exit x" in out
+    events = as_json("logs", tiny_bundle.folder, *options)["events"]
+    assert [line["event"]["event"] for line in events][:2] == ["opened", "calibrated"]
+
+
+def test_calibrate_tells_a_person_in_lines(pathweave, tiny_bundle, pictures, options):
+    arguments = ("--no-exits", "--escalated-share", "0.2", *options)
+    status, out, _ = pathweave("calibrate", tiny_bundle.folder, "--data", pictures, *arguments)
+    assert status == 0
+    assert "no exit is worth it here: 100.0% of 60 samples right" in out
+    assert "20.0% of the samples" in out
+
+
+@pytest.mark.parametrize(
+    "option", [("--escalated-share", "1.1"), ("--accuracy-drop", "-1"), ("--exit-memory-mb", "-2")]
+)
+def test_a_share_that_is_none_is_wrong_usage(pathweave, tiny_bundle, pictures, options, option):
+    status, _, err = pathweave("calibrate", tiny_bundle.folder, "--data", pictures, *option, *options)
+    assert status == 2
+    assert "not in the range" in err[0]
+
+
+def test_place_names_the_exits_that_are_worth_their_memory(as_json, pathweave, tiny_bundle, options):
+    assert as_json("place", tiny_bundle.folder, *options)["exits"] == ["x1-pooled", "x2-pooled", "x3-pooled"]
+    small = as_json("place", tiny_bundle.folder, "--memory-kb", "0.3", *options)
+    assert (len(small["exits"]), small["memory_bytes"], small["basis"]) == (1, 204, "macs")
+    _, out, _ = pathweave("place", tiny_bundle.folder, "--memory-kb", "0", *options)
+    assert out == "no exit fits\n"
+
+
+def test_a_server_is_only_asked_with_leave(pathweave, tiny_bundle, pictures, options):
+    arguments = ("--data", pictures, "--server", "http://127.0.0.1:1", *options)
+    status, _, err = pathweave("run", tiny_bundle.folder, *arguments)
+    assert status == 2
+    assert err == [
+        "error: a server can only answer what it is sent",
+        "hint: allow it with --privacy inputs",
+    ]
+    status, out, _ = pathweave("run", tiny_bundle.folder, *arguments, "--privacy", "inputs")
+    assert (status, out.splitlines()[1:]) == (0, [])  # nothing is hard before calibration
+
+
+def test_hard_samples_of_an_unreachable_server_are_answered_here(as_json, tiny_bundle, pictures, options):
+    as_json("calibrate", tiny_bundle.folder, "--data", pictures, "--escalated-share", "0.2", "--no-exits", *options)
+    ran = as_json(
+        "run", tiny_bundle.folder, "--data", pictures, "--server", "http://127.0.0.1:1", "--privacy", "inputs", *options
+    )
+    assert ran["sources"] == {"subnet": 48, "fallback": 12}
+    assert ran["accuracy"] == 1.0
+    events = as_json("logs", tiny_bundle.folder, *options)["events"]
+    assert events[-1]["event"]["answering"] is False
+    assert "refused" in events[-1]["event"]["failure"]
+
+
+def test_looking_at_a_bundle_that_was_never_fetched_says_so(pathweave, tmp_path):
+    status, _, err = pathweave("logs", "http://127.0.0.1:1/v1/bundles/tiny", "--state", tmp_path)
+    assert status == 2
+    assert err[0] == "error: nothing was fetched from http://127.0.0.1:1/v1/bundles/tiny yet"

@@ -66,7 +66,7 @@ def test_a_missing_field_of_a_block_is_named_with_its_place(manifest, name):
 def test_optional_fields_may_be_left_out(manifest, bundle):
     for name in OPTIONAL:
         del manifest[name]
-    assert decode(manifest) == bundle.manifest
+    assert decode(manifest) == msgspec.structs.replace(bundle.manifest, exits=())
 
 
 def test_unknown_fields_are_ignored_at_every_depth(manifest, bundle):

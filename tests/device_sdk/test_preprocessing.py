@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from PIL import Image
 
 from device_sdk.errors import InputError
-from device_sdk.preprocessing import Preprocessing, prepare, resize_image
+from device_sdk.preprocessing import Preprocessing, prepare, resize_image, unprepare
 
 IMAGENET = Preprocessing(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 GREY = Preprocessing(scale=1 / 16, mean=(0.3,), std=(0.4,), channels=1)
@@ -113,3 +113,46 @@ def test_a_manifest_with_senseless_preprocessing_breaks_the_schema(change):
 def test_preprocessing_survives_json():
     original = msgspec.structs.replace(IMAGENET, resize=(224, 224))
     assert msgspec.json.decode(msgspec.json.encode(original), type=Preprocessing) == original
+
+
+@st.composite
+def ordinary_preprocessings(draw: st.DrawFn) -> Preprocessing:
+    """Scales, means and deviations as models have them."""
+    channels = draw(st.sampled_from([1, 3]))
+    scale = draw(st.sampled_from([1.0, 1 / 255, 1 / 256, 1 / 127.5, -1 / 255]))
+    unit = abs(scale) * 255
+    means = draw(st.lists(st.floats(-unit, unit), min_size=channels, max_size=channels))
+    stds = draw(st.lists(st.floats(unit / 100, unit), min_size=channels, max_size=channels))
+    return Preprocessing(scale=scale, mean=tuple(means), std=tuple(stds), channels=channels)
+
+
+@settings(deadline=None)
+@given(preprocessing=ordinary_preprocessings())
+def test_every_pixel_comes_back_exactly_from_a_prepared_tensor(preprocessing):
+    levels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(preprocessing.channels, axis=3)
+    images = np.concatenate([levels, 255 - levels])
+    tensors = prepare(images, preprocessing, input_shape=(preprocessing.channels, 16, 16))
+    recovered = unprepare(tensors, preprocessing)
+    np.testing.assert_array_equal(recovered, images)
+    assert (recovered.dtype, recovered.flags.c_contiguous) == (np.uint8, True)
+
+
+def test_tensors_that_came_from_no_pixels_give_the_nearest_ones():
+    tensors = np.array([-9.0, 0.4, 0.6, 254.7, 300.0], np.float32).reshape(1, 1, 1, 5)
+    plain = Preprocessing(scale=1.0, mean=(0.0,), std=(1.0,), channels=1)
+    assert unprepare(tensors, plain).ravel().tolist() == [0, 0, 1, 255, 255]
+
+
+@pytest.mark.parametrize(
+    ("tensors", "scale"),
+    [
+        (np.zeros((3, 4, 5), np.float32), 1.0),
+        (np.zeros((1, 1, 4, 5), np.float32), 1.0),
+        (np.full((1, 3, 4, 5), np.nan, np.float32), 1.0),
+        (np.full((1, 3, 4, 5), np.inf, np.float32), 1.0),
+        (np.zeros((1, 3, 4, 5), np.float32), 0.0),
+    ],
+)
+def test_tensors_without_pixels_are_refused(tensors, scale):
+    with pytest.raises(InputError):
+        unprepare(tensors, msgspec.structs.replace(IMAGENET, scale=scale))

@@ -120,14 +120,14 @@ def test_images_that_do_not_fit_are_refused(model, images):
         model(images)
 
 
-def test_a_model_that_takes_no_images_says_so(own_bundle, tmp_path):
+def test_a_model_that_takes_no_images_says_so(own_bundle, runtime, tmp_path):
     def flatten(manifest):
         manifest["cut_points"][0]["tensors"][0]["shape"] = [3, 400]
 
     own_bundle.edit(flatten)
     from device_sdk.bundle import Bundle
 
-    model = AdaptiveModel(Bundle.open(own_bundle.folder), runtime="onnxruntime", threads=1, state_folder=tmp_path)
+    model = AdaptiveModel(Bundle.open(own_bundle.folder), runtime=runtime, state_folder=tmp_path)
     with pytest.raises(InputError, match=r"takes tensors \[batch, 3, 400\], not images"):
         model.prepare(np.zeros((20, 20, 3), np.uint8))
 

@@ -17,6 +17,7 @@ import torch
 from device_sdk.datasets import ImageDataset, load_dataset
 from device_sdk.preprocessing import Preprocessing
 from packager.batches import BatchSource
+from packager.exits import attach_exits
 from packager.expansion import Expansion, expand
 from packager.export import ExportedBlocks, export_blocks
 from packager.model_loader import load_model
@@ -77,6 +78,12 @@ def tiny_expansion(tiny_traced) -> Expansion:
 @pytest.fixture(scope="session")
 def tiny_exported(tiny_traced) -> ExportedBlocks:
     return export_blocks(expand(tiny_traced, max_span=3))
+
+
+@pytest.fixture(scope="session")
+def tiny_exported_with_exits(tiny_traced) -> ExportedBlocks:
+    """The originals with six exits that were not trained."""
+    return export_blocks(attach_exits(expand(tiny_traced, max_span=1), count=3))
 
 
 @pytest.fixture(scope="session")

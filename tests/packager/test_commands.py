@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import stat
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from packager.model_loader import load_model
 DIGITS = ("--data", "digits#train", "--val", "digits#search")
 ZOO = ("--model", "zoo:resnet_digits")
 LENGTH = ("--steps", "0")
+EXIT_KEYS = {"id", "position", "branch", "parameters", "macs", "accuracy"}
 
 
 # package and inspect
@@ -30,7 +32,9 @@ def test_package_prints_one_json_object(packaged, pathweave, package_arguments):
     result = done.result
     assert result["bundle"] == "reference"
     assert result["architecture_count"] == "7"
-    assert result["steps"] == {"distil": 17, "tune": 31}
+    assert result["steps"] == {"distil": 14, "tune": 27, "exits": 7}
+    assert all(exit_.keys() == EXIT_KEYS and 0 <= exit_["accuracy"] <= 1 for exit_ in result["exits"])
+    assert len(result["exits"]) == 6
     assert 0 <= result["original_accuracy"] <= 1
     assert all(0 <= found["accuracy"] <= 1 for found in result["range_accuracy"])
 
@@ -40,6 +44,8 @@ def test_package_tells_a_person_how_the_bundle_turned_out(packaged, pathweave, p
     lines = done.out.splitlines()
     assert lines[0] == "reference: 11 blocks, 7 architectures"
     assert "validated on digits#search (372 samples)" in lines[1]
+    assert sum("exit x" in line for line in lines) == 6
+    assert any(re.fullmatch(r"  exit x3-conv at cut point 3: \d+\.\d\d%", line) for line in lines)
     assert "not signed" in lines[-1]
 
 
@@ -60,10 +66,33 @@ def test_inspect_describes_blocks_cut_points_and_sizes(packaged, pathweave):
         assert (block["distillation_error"] is None) == (block["kind"] == "original")
 
 
-def test_inspect_shows_a_person_a_table(packaged, pathweave):
+def test_inspect_describes_exits(packaged, pathweave):
+    described = pathweave("inspect", "reference", "--json").result["exits"]
+    exits = Bundle.open(packaged).manifest.exits
+    assert len(exits) == 6
+    for found, exit_ in zip(described, exits, strict=True):
+        assert found == {key: getattr(exit_, key) for key in EXIT_KEYS} | {
+            "renditions": {"fp32": exit_.renditions[0].size_bytes}
+        }
+
+
+def test_inspect_shows_a_person_tables(packaged, pathweave):
     shown = pathweave("inspect", "reference").out
     assert "7 architectures, 7 subnets" in shown
     assert all(name in shown for name in ("o0", "m1-3", "merged", "parameters"))
+    (row,) = [line for line in shown.splitlines() if "x3-conv" in line]
+    exit_ = Bundle.open(packaged).supernet.exit("x3-conv")
+    shown_values = ("conv", "3", f"{exit_.parameters:,}", f"{exit_.macs:,}", f"{exit_.accuracy:.2%}")
+    assert all(value in row for value in shown_values)
+    brief = pathweave("inspect", "reference", "--brief").out
+    assert "o0" not in brief
+    assert "x3" not in brief
+
+
+def test_inspect_of_a_bundle_without_exits_shows_no_table_of_them(pathweave, package_arguments):
+    pathweave(*package_arguments, "--exits", 0, "--max-span", 1, "--out", "no_exits")
+    assert "accuracy" not in pathweave("inspect", "no_exits").out
+    assert pathweave("inspect", "no_exits", "--json").result["exits"] == []
 
 
 def test_inspect_refuses_a_bundle_with_an_altered_blob(packaged, pathweave, tmp_path):

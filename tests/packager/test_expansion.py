@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from device_sdk.graph import Edge, Subnet
 from device_sdk.paths import architecture_count, subnet_count
 from packager.expansion import count_macs, expand
 from packager.tracing import trace
@@ -118,3 +119,15 @@ def test_the_original_path_runs_the_models_own_blocks(tiny_expansion, noise):
     with torch.no_grad():
         found = tiny_expansion.run(tiny_expansion.supernet().original, images)
         assert torch.allclose(found, tiny_expansion.traced.whole(images), atol=1e-5)
+
+
+def test_features_along_a_path_are_those_of_the_cut_points_that_it_passes(tiny_expansion, noise):
+    images, expansion = noise(2, 1, 8, 8), tiny_expansion
+    subnet = Subnet(tuple(Edge(name) for name in ("o0", "m1-3", "o3", "o4", "o5")))
+    with torch.no_grad():
+        found = expansion.features_along(subnet, images)
+        assert list(found) == [0, 1, 3, 4, 5, 6]
+        assert torch.equal(found[6], expansion.run(subnet, images))
+        assert torch.equal(found[1], expansion.traced.features(images)[1])
+    for position, features in found.items():
+        assert features.shape[1:] == expansion.traced.tensors[position].shape

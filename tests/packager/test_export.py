@@ -92,6 +92,54 @@ def test_projected_copies_are_exported_like_the_others(zoo_traced, runtime, nois
     assert_same_answers(exported, ["o0", "m1-4", "o4"], runtime, noise)
 
 
+# Exits
+
+
+def test_every_exit_computes_what_torch_computes_at_any_batch(tiny_exported_with_exits, runtime, noise):
+    exported = tiny_exported_with_exits
+    tensors = exported.expansion.traced.tensors
+    assert len(exported.expansion.exits) == 6
+    for exit_ in exported.expansion.exits:
+        session = runtime.load(exported.stretch([], exit_.id))
+        for batch in (1, 3, 64):
+            inputs = noise(batch, *tensors[exit_.position].shape, seed=batch).abs()
+            with torch.no_grad():
+                expected = exit_.module.eval()(inputs).numpy()
+            (found,) = session.run([inputs.numpy()])
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_blocks_with_an_exit_at_their_end_answer_both(tiny_exported_with_exits, runtime, noise):
+    exported, images = tiny_exported_with_exits, noise(3, 1, 8, 8)
+    exit_ = next(exit_ for exit_ in exported.expansion.exits if exit_.id == "x3-conv")
+    features, answer = runtime.load(exported.stretch(["o0", "o1", "o2"], exit_.id)).run([images.numpy()])
+    with torch.no_grad():
+        expected = exported.expansion.traced.features(images)[3]
+        np.testing.assert_allclose(features, expected.numpy(), atol=1e-4)
+        np.testing.assert_allclose(answer, exit_.module.eval()(expected).numpy(), atol=1e-4)
+
+
+def test_an_exit_leads_from_its_cut_point_to_a_tensor_of_its_own_name(tiny_exported_with_exits):
+    exported = tiny_exported_with_exits
+    for exit_ in exported.expansion.exits:
+        graph = graph_of(exported.own[exit_.id])
+        outputs = [name for node in graph.node for name in node.output]
+        used = {name for node in graph.node for name in node.input if name}
+        assert f"exit_{exit_.id}" in outputs
+        inner = {*outputs, *(tensor.name for tensor in graph.initializer), *(node.name for node in graph.node)}
+        inner -= {f"exit_{exit_.id}"}
+        assert all(name.startswith(f"{exit_.id}/") for name in inner)
+        assert used - inner == {f"cut_{exit_.position}", *exported.needs[exit_.id]}
+
+
+def test_exits_are_exported_for_inference(tiny_exported_with_exits):
+    for exit_ in tiny_exported_with_exits.expansion.exits:
+        graph = graph_of(tiny_exported_with_exits.own[exit_.id])
+        assert not any(
+            attribute.name == "training_mode" and attribute.i for node in graph.node for attribute in node.attribute
+        )
+
+
 # What is in a fragment
 
 

@@ -12,9 +12,12 @@ import pytest
 import torch
 
 from device_sdk.bundle import Bundle
+from device_sdk.graph import ExitChoice
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.self_test import run_self_test
 from packager.model_loader import load_model
+
+NUMBERED = {"distil": "1 distil", "tune": "2 tune", "exits": "3 exits", "done": "4 done"}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -61,12 +64,53 @@ def test_the_manifest_says_what_was_done(packaged):
     manifest = Bundle.open(packaged).manifest
     assert (manifest.name, manifest.version) == ("small", 1)
     assert manifest.task.class_names == tuple("0123456789")
-    assert (manifest.metrics.distil_steps, manifest.metrics.tune_steps) == (17, 31)
+    metrics = manifest.metrics
+    assert (metrics.distil_steps, metrics.tune_steps, metrics.exit_steps) == (14, 27, 7)
     assert manifest.metrics.max_abs_diff < 1e-4
     assert manifest.metrics.samples == 372
     assert manifest.provenance.training_data == "digits#train"
     assert manifest.provenance.recipe["steps"] == 48
     assert str(packaged.parent) not in (packaged / "manifest.json").read_text()
+
+
+def test_the_manifest_describes_exits_that_run_on_a_device(packaged, noise):
+    bundle, runtime = Bundle.open(packaged), OnnxRuntime(threads=1)
+    manifest, supernet = bundle.manifest, bundle.supernet
+    assert [exit_.id for exit_ in manifest.exits] == [
+        f"x{k}-{branch}" for k in (2, 3, 4) for branch in ("pooled", "conv")
+    ]
+    original = supernet.original.edges
+    whole = sum(supernet.block(edge.block).macs for edge in original)
+    images = noise(3, 1, 8, 8).numpy()
+    for exit_ in manifest.exits:
+        assert 0 <= exit_.accuracy <= 1
+        assert 0 < exit_.macs < 0.1 * whole
+        assert exit_.parameters > 0
+        (rendition,) = exit_.renditions
+        assert rendition.golden.samples
+        choice = ExitChoice(exit_.id, threshold=0.9)
+        features, answer = runtime.load(bundle.stretch(original[: exit_.position], choice)).run([images])
+        assert answer.shape == (3, 10)
+        np.testing.assert_allclose(runtime.load(bundle.stretch((), choice)).run([features])[0], answer, atol=1e-5)
+
+
+def test_without_training_there_are_no_exits_and_a_note_says_so(pathweave, package_arguments):
+    done = pathweave(*package_arguments, "--steps", 0, "--out", "untrained")
+    assert done.result["exits"] == []
+    assert "no exits: the training had no step for them" in done.result["notes"]
+
+
+def test_exits_are_trained_for_a_model_with_nothing_to_merge(pathweave, package_arguments):
+    done = pathweave(*package_arguments, "--max-span", 1, "--exits", 1, "--steps", 3, "--out", "unmerged")
+    assert done.result["steps"] == {"distil": 0, "tune": 0, "exits": 3}
+    assert [exit_["id"] for exit_ in done.result["exits"]] == ["x3-pooled", "x3-conv"]
+    assert done.result["range_accuracy"] == []
+
+
+def test_exits_can_be_left_out(pathweave, package_arguments):
+    done = pathweave(*package_arguments, "--exits", 0, "--max-span", 2, "--steps", 2, "--out", "without_exits")
+    assert done.result["exits"] == []
+    assert not any("exits" in note for note in done.result["notes"])
 
 
 # Determinism and interruptions
@@ -91,9 +135,7 @@ def test_a_run_killed_in_every_phase_goes_on_and_gives_the_same_bytes(packaged, 
             assert time.monotonic() < end
             if state_path.exists() and state_path.stat().st_mtime_ns != before:
                 state = torch.load(state_path, weights_only=True)
-                seen.append(
-                    ({"distil": "1 distil", "tune": "2 tune", "done": "3 done"}[state["phase"]], done_in(state))
-                )
+                seen.append((NUMBERED[state["phase"]], done_in(state)))
             time.sleep(0.005)
         time.sleep(wait_s)
         process.kill()
@@ -107,11 +149,13 @@ def test_a_run_killed_in_every_phase_goes_on_and_gives_the_same_bytes(packaged, 
     first = kill_at("1 distil", step=5)
     second = kill_at("2 tune", step=10)
     assert second[0] > first[-1]  # it did not start again
-    third = kill_at("3 done", wait_s=0.7)  # in the export
+    third = kill_at("3 exits", step=3)
     assert third[0] > second[-1]
+    fourth = kill_at("4 done", wait_s=0.7)  # in the export
+    assert fourth[0] > third[-1]
 
     state = torch.load(state_path, weights_only=True)
-    assert state["steps_done"] == {"distil": 17, "tune": 31}
+    assert state["steps_done"] == {"distil": 14, "tune": 27, "exits": 7}
     torch.save(state | {"seconds": state["seconds"] + 1000}, state_path)
     done = command_line.run(*arguments)
     assert done.returncode == 0, done.stderr
@@ -139,7 +183,7 @@ def test_work_left_beside_a_finished_bundle_is_removed(copied, pathweave, packag
 # What is there already is not lost
 
 
-@pytest.mark.parametrize("change", [("--seed", 1), ("--max-span", 2), ("--version", 2), ("--steps", 7)])
+@pytest.mark.parametrize("change", [("--seed", 1), ("--max-span", 2), ("--exits", 1), ("--version", 2), ("--steps", 7)])
 def test_another_job_does_not_touch_a_finished_bundle(packaged, pathweave, package_arguments, change):
     before = contents(packaged)
     refused = pathweave(*package_arguments, *change, "--out", "reference")

@@ -55,6 +55,12 @@ def test_choices_are_all_fields_as_plain_values():
         ("steps = 1\ndistil_rate = -1", "distil_rate is not above 0"),
         ("steps = 1\ntemperature = 0", "temperature is not above 0"),
         ("steps = 1\ndistil_share = 1.5", "distil_share is not between 0 and 1"),
+        ("steps = 1\nexit_positions = -1", "exit_positions is negative"),
+        ("steps = 1\nexit_positions = 1.5", "exit_positions"),
+        ("steps = 1\nexit_share = 1.5", "exit_share is not between 0 and 1"),
+        ("steps = 1\nexit_share = -0.1", "exit_share is not between 0 and 1"),
+        ("steps = 1\nexit_rate = 0", "exit_rate is not above 0"),
+        ("steps = 1\nbatch = 1", "exits cannot be trained with a batch of 1"),
         ("steps = 1\nlabel_weight = 2", "label_weight is not between 0 and 1"),
         ("steps = 1.5", r"Expected `int . null`, got `float`.*steps"),
         ("steps = 'many'", r"steps"),
@@ -69,6 +75,10 @@ def test_wrong_recipes_are_refused_with_the_field_named(tmp_path, text, message)
     with pytest.raises(UsageError, match=message) as caught:
         load_recipe(path)
     assert "\n" not in str(caught.value)
+
+
+def test_without_exits_a_batch_of_one_is_allowed():
+    assert load_recipe(None, steps=1, batch=1, exit_positions=0).batch == 1
 
 
 def test_a_file_that_is_not_text_is_refused(tmp_path):

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,13 +12,17 @@ from device_sdk.progress import SilentProgress
 from packager.batches import BatchSource
 from packager.checkpoints import Checkpoints
 from packager.errors import TrainingError
+from packager.exits import attach_exits
 from packager.expansion import Expansion, expand
+from packager.macs_ranges import MacsRanges
+from packager.phases import Losses, distillation_errors
 from packager.recipe import Recipe
 from packager.tracing import trace
-from packager.training import MacsRanges, Trainer, distillation_errors, resolve_precision
+from packager.training import Trainer, resolve_precision
 
 RUN = {"run": "test"}
 TUNING = 1_000_000_000  # batches of the second phase are counted from here
+EXITS = 2 * TUNING  # and those of the third from here
 
 
 class Killed(Exception):
@@ -75,10 +79,15 @@ def held_back(digits, digits_preprocessing, make_source) -> torch.Tensor:
     return source.plain(0, 200)[0]
 
 
+@pytest.fixture
+def with_exits(tiny_expansion) -> Expansion:
+    return attach_exits(tiny_expansion, count=3)
+
+
 def weights(expansion: Expansion) -> dict[str, torch.Tensor]:
     return {
         f"{block.id}.{name}": value.clone()
-        for block in expansion.blocks
+        for block in (*expansion.blocks, *expansion.exits)
         for name, value in block.module.state_dict().items()
     }
 
@@ -113,6 +122,57 @@ def test_tuning_brings_subnets_nearer_to_the_full_model(tiny_expansion, train, h
     assert disagreement() < 0.7 * before
 
 
+def test_exits_come_to_answer_like_the_full_model(tiny_traced, train, held_back):
+    expansion = attach_exits(expand(tiny_traced, max_span=1), count=3)
+
+    def agreement() -> dict[str, float]:
+        with torch.no_grad():
+            features = tiny_traced.features(held_back)
+            answers = {exit_.id: exit_.module.eval()(features[exit_.position]) for exit_ in expansion.exits}
+        return {name: (a.argmax(1) == features[-1].argmax(1)).float().mean().item() for name, a in answers.items()}
+
+    before = agreement()
+    train(expansion, steps=40)
+    after = agreement()
+    assert len(after) == 6
+    assert all(after[name] > before[name] + 0.15 for name in before)
+    assert after["x4-conv"] > 0.9
+    assert after["x4-conv"] > after["x2-conv"]  # later features know more
+
+
+def test_training_exits_changes_nothing_but_exits(with_exits, train, held_back):
+    for block in with_exits.added:
+        block.module.eval()
+    before = weights(with_exits)
+    with torch.no_grad():
+        features = with_exits.traced.features(held_back)
+    train(with_exits, steps=10, exit_share=1.0)
+    names = {f"{exit_.id}." for exit_ in with_exits.exits}
+    trained = {name for name in before if name.startswith(tuple(names))}
+    assert differing(before, weights(with_exits)) == trained  # all of it, batch-norm statistics included
+    with torch.no_grad():
+        assert all(torch.equal(a, b) for a, b in zip(features, with_exits.traced.features(held_back), strict=True))
+
+
+def test_exits_also_learn_from_the_features_of_sampled_paths(with_exits, tiny_traced, make_source):
+    recipe = Recipe(steps=1, precision="float32", seed=5)
+    plain = attach_exits(expand(tiny_traced, max_span=1), count=3)
+    plain = replace(plain, exits=with_exits.exits)  # the same exits, with no path but the original one
+    losses = [Losses(expansion, make_source(), recipe) for expansion in (with_exits, plain)]
+    updates = losses[0].exit_updates
+    for block in with_exits.added:
+        block.module.eval()
+    with torch.no_grad():
+        assert losses[0].exits(0) == losses[1].exits(0)
+        assert losses[0].exits(updates) != losses[1].exits(updates)  # every other step
+
+
+@pytest.mark.parametrize(("batch", "updates"), [(2, 1), (31, 1), (32, 2), (64, 4), (1000, 4)])
+def test_a_batch_is_used_for_as_many_updates_as_its_size_allows(with_exits, training_set, make_source, batch, updates):
+    losses = Losses(with_exits, make_source(), Recipe(steps=1, batch=batch))
+    assert losses.exit_updates == updates
+
+
 def test_originals_stay_bit_identical_in_both_phases(tiny_expansion, train):
     before = weights(tiny_expansion)
     train(tiny_expansion, steps=20, distil_share=0.5)
@@ -125,18 +185,33 @@ def test_originals_stay_bit_identical_in_both_phases(tiny_expansion, train):
 def test_steps_are_shared_between_the_phases(tiny_expansion, train, make_source):
     source = make_source()
     trainer = train(tiny_expansion, source=source, steps=10, distil_share=0.35)
-    assert trainer.steps_done == {"distil": 4, "tune": 6}
+    assert trainer.steps_done == {"distil": 4, "tune": 6, "exits": 0}
     assert source.steps == [*range(4), *range(TUNING, TUNING + 6)]
 
 
-def test_a_time_budget_is_kept(tiny_expansion, train):
-    trainer = train(tiny_expansion, budget_minutes=1.0 / 60, distil_share=0.5)
+def test_exits_have_their_share_and_the_blocks_share_the_rest(with_exits, train, make_source):
+    source = make_source()
+    trainer = train(with_exits, source=source, steps=20, distil_share=0.25, exit_share=0.2)
+    assert trainer.steps_done == {"distil": 4, "tune": 12, "exits": 4}
+    assert source.steps == [*range(4), *range(TUNING, TUNING + 12), *range(EXITS, EXITS + 4)]
+
+
+def test_without_added_blocks_the_exits_have_the_whole_training(tiny_traced, train, make_source):
+    source = make_source()
+    trainer = train(attach_exits(expand(tiny_traced, max_span=1), count=3), source=source, steps=5)
+    assert trainer.steps_done == {"distil": 0, "tune": 0, "exits": 5}
+    assert source.steps == [*range(EXITS, EXITS + 5)]
+
+
+def test_a_time_budget_is_kept(with_exits, train):
+    trainer = train(with_exits, budget_minutes=1.0 / 60, distil_share=0.5)
     assert all(steps > 0 for steps in trainer.steps_done.values())
 
 
-def test_added_blocks_are_left_in_evaluation_mode(tiny_expansion, train):
-    train(tiny_expansion, steps=2)
-    assert not any(module.training for block in tiny_expansion.added for module in block.module.modules())
+def test_all_that_was_trained_is_left_in_evaluation_mode(with_exits, train):
+    train(with_exits, steps=4, exit_share=0.5)
+    trained = (*with_exits.added, *with_exits.exits)
+    assert not any(module.training for part in trained for module in part.module.modules())
 
 
 def test_without_added_blocks_there_is_nothing_to_train(tiny_traced, train, make_source):
@@ -176,21 +251,26 @@ def traced_with_dropout(noise):
         return trace(WithDropout(), noise(8, 1, 8, 8))
 
 
-@pytest.mark.parametrize("killed_at", [0, 1, 5, 11, TUNING, TUNING + 1, TUNING + 7])
+@pytest.mark.parametrize(
+    "killed_at", [0, 1, 5, 11, TUNING, TUNING + 1, TUNING + 7, EXITS, EXITS + 1, EXITS + 2, EXITS + 3]
+)
 def test_a_resumed_training_ends_bit_identical(traced_with_dropout, train, make_source, tmp_path, killed_at):
-    choices = {"steps": 20, "distil_share": 0.6}
-    uninterrupted = expand(traced_with_dropout, max_span=3)
+    def fresh() -> Expansion:
+        return attach_exits(expand(traced_with_dropout, max_span=3), count=2)
+
+    choices = {"steps": 24, "distil_share": 0.6, "exit_share": 1 / 6}
+    uninterrupted = fresh()
     train(uninterrupted, work=tmp_path / "uninterrupted", **choices)
     assert any(isinstance(m, nn.Dropout) for block in uninterrupted.added for m in block.module.modules())
 
     with pytest.raises(Killed):
-        train(expand(traced_with_dropout, max_span=3), source=make_source(killed_at=killed_at), **choices)
+        train(fresh(), source=make_source(killed_at=killed_at), **choices)
     torch.rand(17)  # the next process has its own random numbers
-    resumed, source = expand(traced_with_dropout, max_span=3), make_source()
+    resumed, source = fresh(), make_source()
     trainer = train(resumed, source=source, **choices)
-    steps = [*range(12), *range(TUNING, TUNING + 8)]
+    steps = [*range(12), *range(TUNING, TUNING + 8), *range(EXITS, EXITS + 4)]
     assert source.steps == steps[steps.index(killed_at) :]
-    assert trainer.steps_done == {"distil": 12, "tune": 8}
+    assert trainer.steps_done == {"distil": 12, "tune": 8, "exits": 4}
     assert not differing(weights(uninterrupted), weights(resumed))
 
 
@@ -199,7 +279,7 @@ def test_finished_training_is_not_repeated(tiny_expansion, tiny_traced, train, m
     again, source = expand(tiny_traced, max_span=3), make_source()
     trainer = train(again, source=source, steps=4)
     assert source.steps == []
-    assert trainer.steps_done == {"distil": 1, "tune": 3}
+    assert trainer.steps_done == {"distil": 1, "tune": 3, "exits": 0}
     assert not differing(weights(tiny_expansion), weights(again))
 
 
@@ -209,59 +289,27 @@ def test_training_does_not_touch_the_callers_random_numbers(tiny_expansion, trai
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-@pytest.mark.parametrize(("nan_at", "phase"), [(3, "distil"), (TUNING + 2, "tune")])
+@pytest.mark.parametrize(
+    ("nan_at", "phase", "rate"),
+    [(3, "distil", "distil_rate"), (TUNING + 2, "tune", "tune_rate"), (EXITS + 1, "exits", "exit_rate")],
+)
 def test_a_loss_that_is_no_number_stops_and_keeps_the_last_good_state(
-    tiny_expansion, tiny_traced, train, make_source, tmp_path, nan_at, phase
+    with_exits, tiny_traced, train, make_source, tmp_path, nan_at, phase, rate
 ):
     step = nan_at % TUNING
+    choices = {"steps": 15, "distil_share": 0.5, "exit_share": 0.2}
     with pytest.raises(TrainingError, match=rf"the loss became nan at step {step} of {phase}") as caught:
-        train(tiny_expansion, source=make_source(nan_at=nan_at), steps=12, distil_share=0.5)
-    assert f"{phase}_rate" in str(caught.value.hint)
+        train(with_exits, source=make_source(nan_at=nan_at), **choices)
+    assert f"{rate};" in str(caught.value.hint)
     state = Checkpoints(tmp_path / "work", RUN).state
     assert state is not None
     assert (state["phase"], state["done"]) == (phase, step)
-    assert all(value.isfinite().all() for block in state["blocks"].values() for value in block.values())
+    assert all(value.isfinite().all() for module in state["modules"].values() for value in module.values())
     source = make_source()
-    train(expand(tiny_traced, max_span=3), source=source, steps=12, distil_share=0.5)
+    train(attach_exits(expand(tiny_traced, max_span=3), count=3), source=source, **choices)
     assert source.steps[0] == nan_at
 
 
 def test_a_rate_that_is_far_too_high_is_told(tiny_expansion, train):
     with pytest.raises(TrainingError, match="the loss became"):
         train(tiny_expansion, steps=200, distil_share=1.0, distil_rate=1e30)
-
-
-# Sampling of paths
-
-
-def test_the_original_path_is_never_trained_on(tiny_expansion):
-    ranges, supernet = MacsRanges(tiny_expansion), tiny_expansion.supernet()
-    drawn = {ranges.sample(seed) for seed in range(400)}
-    assert supernet.original not in drawn
-    for subnet in drawn:
-        supernet.check(subnet)
-    assert {edge.block for subnet in drawn for edge in subnet.edges} == {block.id for block in supernet.blocks}
-
-
-def test_a_sampled_path_is_a_function_of_the_seed(tiny_expansion):
-    first, second = MacsRanges(tiny_expansion), MacsRanges(copy.copy(tiny_expansion))
-    assert [first.sample(seed) for seed in range(20)] == [second.sample(seed) for seed in reversed(range(20))][::-1]
-
-
-def test_ranges_cover_all_costs_up_to_the_original_path(zoo_traced):
-    expansion = expand(zoo_traced("resnet20_cifar10"), max_span=3)
-    macs = {block.id: block.macs for block in expansion.blocks}
-    whole = sum(block.macs for block in expansion.originals)
-    ranges = list(MacsRanges(expansion).samples(5, seed=0))
-    assert len(ranges) == 6
-    assert [high for _, high, _ in ranges[:-1]] == [low for low, _, _ in ranges[1:]]
-    assert ranges[-1][1] == 1.0
-    for low, high, subnets in ranges:
-        assert 1 <= len(subnets) == len(set(subnets)) <= 5
-        ratios = [sum(macs[name] for name in subnet.block_ids) / whole for subnet in subnets]
-        assert all(low - 1e-6 <= ratio <= high + 1e-6 for ratio in ratios)
-
-
-def test_where_nothing_is_cheaper_sampling_ends(tiny_traced):
-    with pytest.raises(TrainingError, match="no path with an added block"):
-        MacsRanges(expand(tiny_traced, max_span=1)).sample(0)

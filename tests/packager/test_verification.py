@@ -45,6 +45,26 @@ def test_sound_fragments_pass_and_give_golden_vectors_that_a_device_reproduces(t
         assert golden.tolerance <= 1.01e-3 * float(np.abs(answer[0]).max()) + 1.01e-5
 
 
+def test_sound_exits_pass_and_give_golden_vectors_that_a_device_reproduces(tiny_exported_with_exits):
+    exported = tiny_exported_with_exits
+    verifier, runtime = Verifier(exported), OnnxRuntime(threads=1)
+    for exit_ in exported.expansion.exits:
+        golden = verifier.exit_golden(exit_.id)
+        cut_point = exported.expansion.cut_points[exit_.position]
+        inputs = golden_inputs(cut_point, seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH)
+        answer = runtime.load(exported.stretch([], exit_.id)).run(inputs)
+        assert len(golden.samples) == 1
+        assert matches(golden, answer)
+        assert not matches(golden, [answer[0] + 3 * golden.tolerance])
+
+
+def test_an_exit_with_another_weight_is_refused_by_name(tiny_exported_with_exits):
+    verifier = Verifier(with_damaged_block(tiny_exported_with_exits, "x3-conv", lambda values: values * 0))
+    with pytest.raises(VerificationError, match="exit x3-conv differs from torch by"):
+        verifier.exit_golden("x3-conv")
+    verifier.exit_golden("x3-pooled")
+
+
 def test_the_original_path_is_compared_with_the_model_itself(tiny_exported, noise):
     verifier = Verifier(tiny_exported)
     assert verifier.original_golden().samples

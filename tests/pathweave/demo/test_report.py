@@ -36,6 +36,12 @@ def device(ratio: float, *, pool: Sequence[Point] = (Point(0.2, 0.5), Point(0.9,
         measured_ms=0.32,
         accuracy_local=0.96,
         full_accuracy_local=0.99,
+        accuracy_with_server=0.97,
+        share_early=0.5,
+        share_escalated=0.1,
+        exits=("x2-pooled",),
+        resumed=int(ratio == 0.6),
+        log_lines=5,
         held_back_samples=100,
         class_mix=(3, 0, 12),
         pool=tuple(pool),
@@ -82,7 +88,7 @@ def test_the_page_names_every_device_and_loads_nothing() -> None:
 
 def test_every_picture_is_well_formed_and_described() -> None:
     found = pictures(rendered([device(ratio) for ratio in RATIOS]))
-    assert len(found) == 2 + len(RATIOS)  # accuracy and latency, supernet, a class mix each
+    assert len(found) == 3 + len(RATIOS)  # accuracy and latency, supernet, who answered, a class mix each
     assert all(picture.get("aria-label") for picture in found)
 
 
@@ -109,7 +115,7 @@ def test_no_dot_leaves_the_picture(accuracy: float) -> None:
 
 
 def test_a_device_that_tried_nothing_but_its_choice_can_be_drawn() -> None:
-    assert len(pictures(rendered([device(0.35, pool=())]))) == 3
+    assert len(pictures(rendered([device(0.35, pool=())]))) == 4
 
 
 def test_the_supernet_shows_all_blocks_and_the_taken_path() -> None:
@@ -121,7 +127,19 @@ def test_the_supernet_shows_all_blocks_and_the_taken_path() -> None:
 
 
 def test_the_class_mix_has_a_bar_for_every_class() -> None:
-    bars = classed(pictures(rendered([device(0.6)]))[2], "mix")
+    bars = classed(pictures(rendered([device(0.6)]))[3], "mix")
     assert [bar[0].text for bar in bars] == ["class 0: 3 samples", "class 1: 0 samples", "class 2: 12 samples"]
     heights = [float(bar.attrib["height"]) for bar in bars]
     assert heights[1] < heights[0] < heights[2]
+
+
+def test_the_bars_show_who_answered() -> None:
+    bars = pictures(rendered([device(0.6)]))[2]
+    widths = {who: float(classed(bars, who)[0].attrib["width"]) for who in ("early", "end", "server")}
+    assert widths["early"] / sum(widths.values()) == pytest.approx(0.5, abs=0.01)
+    assert widths["server"] / sum(widths.values()) == pytest.approx(0.1, abs=0.01)
+
+
+def test_a_line_that_broke_is_told() -> None:
+    assert "The line of the 60 % device broke" in rendered([device(ratio) for ratio in RATIOS])
+    assert "broke" not in rendered([device(1.0)])

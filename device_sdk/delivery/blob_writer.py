@@ -1,0 +1,166 @@
+"""One blob on its way into the store: a temporary file that nobody else writes, checked before it gets its name.
+
+A temporary is called ``<sha256>.<process id>.<unique>.part``. A writer whose process is gone, or that gave up (process
+id 0), left an orphan. The next writer of that blob copies its bytes and goes on from there; it never takes the file
+itself over, since a process id may lie: whoever still writes to an orphan must not write into somebody else's blob.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from device_sdk.atomic import storage_errors
+from device_sdk.errors import BlobError, StorageError
+
+COPY_BYTES = 1_000_000
+
+_PARTIAL = re.compile(r"([0-9a-f]{64})\.([0-9]{1,10})\.([0-9a-f]+)\.part")
+_RUN = secrets.token_hex(8)  # this run of this process: ids of processes come round again
+_numbers = itertools.count()
+
+
+class BlobWriter:
+    """Collects the bytes of blob ``name``, at most ``max_bytes``, and moves them into the store.
+
+    A context manager. It starts with what a dead writer left (see ``size``); what was not moved when it is left waits
+    for the next writer of this blob.
+    """
+
+    def __init__(self, folder: Path, name: str, target: Path, *, max_bytes: int) -> None:
+        self._folder = folder
+        self._name = name
+        self._target = target
+        self._max_bytes = max_bytes
+        self._path = _own_path(folder, name, os.getpid())
+        self._in_store = False
+
+    @property
+    def size(self) -> int:
+        """Bytes collected so far."""
+        return self._size
+
+    def __enter__(self) -> BlobWriter:
+        with storage_errors(self._path):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._file = open(self._path, "xb", buffering=0)  # unbuffered: a kill loses nothing
+        self.restart()
+        try:
+            self._inherit()
+        except BaseException:
+            self._drop()
+            raise
+        return self
+
+    def restart(self) -> None:
+        """Forget the bytes collected so far."""
+        with storage_errors(self._path):
+            self._file.seek(0)
+            self._file.truncate()
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def append(self, data: bytes) -> None:
+        """Add ``data``.
+
+        Raises:
+            BlobError: more than ``max_bytes``.
+            StorageError: the disk is full.
+        """
+        if self._size + len(data) > self._max_bytes:
+            raise BlobError(f"blob {self._name[:12]}… is larger than the {self._max_bytes} bytes that it should have")
+        with storage_errors(self._path):
+            left = memoryview(data)
+            while left:  # each turn writes at least one byte or raises
+                left = left[self._file.write(left) or 0 :]
+        self._digest.update(data)
+        self._size += len(data)
+
+    def commit(self) -> None:
+        """Move the blob into the store, if its bytes have the digest that is its name.
+
+        Raises:
+            BlobError: they have not; what was collected is forgotten.
+            StorageError: it could not be written.
+        """
+        if self._digest.hexdigest() != self._name:
+            self.restart()
+            raise BlobError(
+                f"blob {self._name[:12]}… does not match its digest",
+                hint="it was altered on the way or on the server; do not use this server",
+            )
+        with storage_errors(self._target):
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._target.parent.mkdir(parents=True, exist_ok=True)
+            os.replace(self._path, self._target)
+        self._in_store = True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._in_store:
+            return
+        if self._size == 0 or isinstance(error, StorageError):  # a full disk needs the space
+            self._drop()
+            return
+        self._file.close()
+        with contextlib.suppress(OSError):
+            os.rename(self._path, _own_path(self._folder, self._name, 0))
+
+    def _drop(self) -> None:
+        self._file.close()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+
+    def _inherit(self) -> None:
+        """Start from the longest orphan of this blob; all are gone afterwards."""
+        left = sorted(orphans(self._folder, self._name), key=_size_of)
+        if left and 0 < _size_of(left[-1]) <= self._max_bytes:
+            with contextlib.suppress(OSError), open(left[-1], "rb") as file:
+                for _ in range(self._max_bytes // COPY_BYTES + 1):
+                    self.append(file.read(min(COPY_BYTES, self._max_bytes - self._size)))
+        for path in left:
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+
+def orphans(folder: Path, name: str | None = None) -> Iterator[Path]:
+    """Temporaries that no living writer works on: of blob ``name``, or of all."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            match = _PARTIAL.fullmatch(path.name)
+            if match and name in (None, match[1]) and not _in_use(int(match[2]), match[3]):
+                yield path
+
+
+def _own_path(folder: Path, name: str, process: int) -> Path:
+    return folder / f"{name}.{process}.{_RUN}{next(_numbers):x}.part"
+
+
+def _in_use(process: int, unique: str) -> bool:
+    if process == 0:
+        return False
+    if process == os.getpid():
+        return unique.startswith(_RUN)
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,168 @@
+"""Fetching the blobs of a bundle into the store: what was cut goes on, what is altered is refused."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+
+from device_sdk.bundle import BLOBS
+from device_sdk.delivery.blob_writer import BlobWriter
+from device_sdk.delivery.ranges import next_step, request_headers, strong_etag
+from device_sdk.delivery.schedule import Schedule, passing
+from device_sdk.delivery.store import BundleStore
+from device_sdk.errors import BlobError, TransferError
+from device_sdk.transports.port import Reply, Transport
+from device_sdk.transports.replies import require_success
+
+CONNECTIONS = 4
+UNSIZED_MAX_BYTES = 2**31  # of a blob whose size the manifest does not state; protobuf has the same limit
+REQUESTS_PER_BLOB = 100  # however much each of them brings
+ALTERED_TRIES = 2  # the first may have gone on from bytes of a dead writer
+
+
+@dataclass
+class Tally:
+    """What was fetched so far. Counted by several threads."""
+
+    blobs: int = 0
+    size_bytes: int = 0
+    resumed: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add(self, *, blobs: int = 0, size_bytes: int = 0, resumed: int = 0) -> None:
+        """So many more."""
+        with self._lock:
+            self.blobs += blobs
+            self.size_bytes += size_bytes
+            self.resumed += resumed
+
+
+@dataclass(frozen=True)
+class BlobFetcher:
+    """Fetches blobs from the bundle at ``url``. ``on_bytes`` hears of every piece, from one thread at a time."""
+
+    url: str
+    store: BundleStore
+    transport: Transport
+    schedule: Schedule
+    tally: Tally
+    on_bytes: Callable[[int], None]
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _reporting: threading.Lock = field(default_factory=threading.Lock)
+
+    def fetch_all(self, blobs: Mapping[str, int | None]) -> None:
+        """Fetch blobs, given with their sizes where those are known, over a few connections.
+
+        Raises:
+            BlobError: one does not have the bytes that its name promises.
+            TransferError: one could not be fetched.
+            StorageError: one could not be written.
+        """
+        with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="fetch") as pool:
+            futures: list[Future[None]] = [pool.submit(self._fetch, name, size) for name, size in blobs.items()]
+            try:
+                for future in as_completed(futures):
+                    future.result()
+            except BaseException:
+                self._stop.set()  # the others would go on for nothing
+                for future in futures:
+                    future.cancel()
+                raise
+
+    def _fetch(self, name: str, size: int | None) -> None:
+        if self.store.has_blob(name, size):  # another process was quicker
+            return
+        with self.store.writer(name, max_bytes=UNSIZED_MAX_BYTES if size is None else size) as writer:
+            _Transfer(self, name, size, writer).run()
+        self.tally.add(blobs=1)
+
+    def received(self, count: int) -> None:
+        """``count`` more bytes came."""
+        self.tally.add(size_bytes=count)
+        with self._reporting:
+            self.on_bytes(count)
+
+    def check_not_stopped(self) -> None:
+        """Raise TransferError once another blob has failed."""
+        if self._stop.is_set():
+            raise TransferError("stopped, since another blob could not be fetched")
+
+
+class _Transfer:
+    """One blob: as many requests as it takes, within bounds."""
+
+    def __init__(self, fetcher: BlobFetcher, name: str, size: int | None, writer: BlobWriter) -> None:
+        self._fetcher = fetcher
+        self._name = name
+        self._size = size
+        self._writer = writer
+        self._etag: str | None = None
+        self._failures = 0  # in a row, without a new byte
+        self._altered = 0
+
+    def run(self) -> None:
+        """Until the blob is in the store."""
+        for _ in range(REQUESTS_PER_BLOB):
+            before = self._writer.size
+            try:
+                self._request()
+                self._writer.commit()
+                return
+            except BlobError as error:
+                self._start_over(error)
+            except TransferError as error:
+                self._count_failure(error, progress=self._writer.size > before)
+            self._fetcher.schedule.pause(self._failures)
+        raise TransferError(f"{self._what} did not come whole in {REQUESTS_PER_BLOB} requests")
+
+    @property
+    def _what(self) -> str:
+        return f"blob {self._name[:12]}…"
+
+    def _start_over(self, error: BlobError) -> None:
+        self._writer.restart()
+        self._altered += 1
+        if self._altered == ALTERED_TRIES:
+            raise error
+
+    def _count_failure(self, error: TransferError, *, progress: bool) -> None:
+        self._fetcher.check_not_stopped()
+        self._failures = 0 if progress else self._failures + 1
+        if not passing(error) or self._failures >= self._fetcher.schedule.attempts:
+            raise error
+
+    def _request(self) -> None:
+        offset = self._writer.size
+        if offset and offset == self._size:
+            return
+        with self._fetcher.transport.send(
+            "GET",
+            f"{self._fetcher.url}/{BLOBS}/{self._name}",
+            headers=request_headers(offset, self._etag),
+            deadlines=self._fetcher.schedule.left(),
+            max_bytes=UNSIZED_MAX_BYTES if self._size is None else self._size,
+        ) as reply:
+            if not (reply.status == 416 and offset):
+                require_success(reply, what=self._what)
+            self._take(reply, offset)
+        if self._size is not None and self._writer.size < self._size:
+            raise TransferError(f"{self._what} ended after {self._writer.size} of {self._size} bytes")
+
+    def _take(self, reply: Reply, offset: int) -> None:
+        step = next_step(reply.status, reply.headers, offset=offset)
+        if step == "complete":
+            return
+        if step == "again":
+            self._writer.restart()
+            raise TransferError(f"the server cannot go on with {self._what}")
+        if step == "replace":
+            self._writer.restart()
+        elif offset:
+            self._fetcher.tally.add(resumed=1)
+        self._etag = strong_etag(reply.headers)
+        for chunk in reply.chunks():
+            self._writer.append(chunk)
+            self._fetcher.received(len(chunk))
+            self._fetcher.check_not_stopped()

@@ -1,0 +1,224 @@
+"""Bringing a bundle from a server into the store, or falling back to the last good one."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from device_sdk import signing
+from device_sdk.bundle import MANIFEST, MANIFEST_MAX_BYTES, SIGNATURE
+from device_sdk.delivery.blobs import BlobFetcher, Tally
+from device_sdk.delivery.schedule import Schedule
+from device_sdk.delivery.store import BundleStore, StoredBundle
+from device_sdk.errors import PathweaveError, RefusedError, RollbackError, SignatureError, TransferError, UsageError
+from device_sdk.manifest import Manifest, decode_manifest
+from device_sdk.progress import Progress, SilentProgress
+from device_sdk.transports.addresses import base
+from device_sdk.transports.port import Clock, Deadlines, Transport
+from device_sdk.transports.replies import read_all, require_success
+
+ATTEMPTS = 5
+REPLACED_TRIES = 3  # a server that replaces its bundle more often than that meanwhile is given up
+SIGNATURE_MAX_BYTES = 1024  # a signature has 64; an error page may be longer, but not for ever
+DEADLINES = Deadlines(idle_s=10.0, total_s=600.0)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Delivered:
+    """A bundle in the store, ready for ``Bundle.open(folder, blobs=blobs, trust=…)``.
+
+    ``source``: ``unchanged`` is the last good one, which the server still has; ``kept`` is the last good one, because
+    fetching failed, and ``failure`` says in one line why. ``resumed``: how often a transfer went on where it was cut.
+    """
+
+    folder: Path
+    blobs: Path
+    name: str
+    digest: str
+    version: int
+    source: Literal["downloaded", "unchanged", "kept"]
+    blobs_fetched: int
+    bytes_fetched: int
+    resumed: int
+    failure: str | None = None
+
+
+def fetch_bundle(
+    url: str,
+    store: BundleStore,
+    transport: Transport,
+    *,
+    trust: Path | None,
+    allow_rollback: bool = False,
+    deadlines: Deadlines = DEADLINES,
+    attempts: int = ATTEMPTS,
+    progress: Progress | None = None,
+    sleep: Callable[[float], None] = time.sleep,
+    clock: Clock = time.monotonic,
+) -> Delivered:
+    """The bundle at ``url`` in the ``store``; if it cannot be had, the last good one that ``url`` led to.
+
+    1. fetch manifest.json and manifest.sig; 2. check the signature over the very bytes, then parse them; 3. refuse a
+    version below that of the last good one; 4. fetch the blobs that are not in the store, each checked before it
+    enters; 5. keep manifest and signature.
+
+    It does not become the last good one: call ``store.remember_good(name, digest)`` once its self-test has passed.
+    ``deadlines.idle_s`` holds for each request, ``total_s`` for the whole delivery; ``attempts`` in a row without a new
+    byte end it. A bundle that is replaced meanwhile is begun again; its verified blobs stay.
+
+    Raises:
+        UsageError: ``url`` is not an address.
+        BundleError (refused), TransferError (did not come), StorageError: and there is no last good one.
+    """
+    schedule = Schedule(deadlines.idle_s, clock() + deadlines.total_s, attempts, sleep, clock)
+    shown = progress or SilentProgress()
+    delivery = _Delivery(base(url), store, transport, trust, allow_rollback, schedule, shown, Tally())
+    try:
+        return delivery.run()
+    except UsageError:
+        raise
+    except PathweaveError as error:
+        good = store.last_good_at(delivery.url)
+        if good is None:
+            raise
+        _log.warning("%s: %s; version %d, which worked last, stays in use", url, error, good.version)
+        return delivery.kept(good, failure=str(error))
+
+
+@dataclass(frozen=True)
+class _Fetched:
+    """A manifest that was verified."""
+
+    manifest: Manifest
+    data: bytes
+    signature: bytes | None
+
+    @property
+    def digest(self) -> str:
+        return hashlib.sha256(self.data).hexdigest()
+
+
+@dataclass(frozen=True)
+class _Delivery:
+    url: str
+    store: BundleStore
+    transport: Transport
+    trust: Path | None
+    allow_rollback: bool
+    schedule: Schedule
+    progress: Progress
+    tally: Tally
+
+    def run(self) -> Delivered:
+        """The steps of ``fetch_bundle``; all of them again if the bundle was replaced under our hands."""
+        for turn in range(REPLACED_TRIES):
+            fetched = self._fetch_manifest()  # 1, 2
+            self._refuse_rollback(fetched.manifest)  # 3
+            try:
+                self._fetch_blobs(fetched.manifest)  # 4
+            except RefusedError as error:
+                if error.status != 404 or turn == REPLACED_TRIES - 1:
+                    raise
+                self.schedule.pause(turn)
+            else:
+                return self._keep(fetched)  # 5
+        raise TransferError(f"{self.url} was replaced again and again while it was fetched")
+
+    def kept(self, good: StoredBundle, *, failure: str) -> Delivered:
+        """The last good bundle, with the reason for it."""
+        return self._delivered(good, "kept", failure=failure)
+
+    def _fetch_manifest(self) -> _Fetched:
+        """A manifest and its signature that belong together.
+
+        Between the two requests the server may replace both, so a pair that does not verify is fetched again.
+        """
+        for turn in range(REPLACED_TRIES):
+            data = self._fetch_small(MANIFEST, MANIFEST_MAX_BYTES)
+            signature = self._fetch_signature()
+            try:
+                self._check_signature(data, signature)
+            except SignatureError:
+                if turn == REPLACED_TRIES - 1:
+                    raise
+                self.schedule.pause(turn)
+            else:
+                return _Fetched(decode_manifest(data), data, signature)
+        raise SignatureError(f"{self.url} has no manifest with a signature of its own")
+
+    def _fetch_signature(self) -> bytes | None:
+        try:
+            return self._fetch_small(SIGNATURE, SIGNATURE_MAX_BYTES)
+        except RefusedError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    def _check_signature(self, data: bytes, signature: bytes | None) -> None:
+        if signature is not None and len(signature) != signing.SIGNATURE_BYTES:
+            raise SignatureError(f"{SIGNATURE} has {len(signature)} bytes instead of {signing.SIGNATURE_BYTES}")
+        if self.trust is None:
+            return
+        if signature is None:
+            raise SignatureError(f"{self.url} is not signed, but a trusted key was given")
+        signing.verify(data, signature, public_key=self.trust)
+
+    def _fetch_small(self, name: str, max_bytes: int) -> bytes:
+        def request(deadlines: Deadlines) -> bytes:
+            address = f"{self.url}/{name}"
+            with self.transport.send("GET", address, deadlines=deadlines, max_bytes=max_bytes) as reply:
+                require_success(reply, what=address)
+                return read_all(reply)
+
+        return self.schedule.retry(request)
+
+    def _refuse_rollback(self, manifest: Manifest) -> None:
+        good = self.store.last_good(manifest.name)
+        if good is not None and manifest.version < good.version and not self.allow_rollback:
+            raise RollbackError(
+                f"{self.url} has version {manifest.version} of {manifest.name}; this device had {good.version} already",
+                hint="if the older one is meant, allow the rollback",
+            )
+
+    def _fetch_blobs(self, manifest: Manifest) -> None:
+        blobs = manifest.blobs()
+        missing = {name: size for name, size in blobs.items() if not self.store.has_blob(name, size)}
+        if not missing:
+            return
+        total_bytes = sum(size or 0 for size in missing.values())
+        with self.progress.task(f"fetch {manifest.name}", total_bytes) as task:
+            fetcher = BlobFetcher(self.url, self.store, self.transport, self.schedule, self.tally, task.advance)
+            fetcher.fetch_all(missing)
+
+    def _keep(self, fetched: _Fetched) -> Delivered:
+        name, digest = fetched.manifest.name, fetched.digest
+        folder = self.store.save_bundle(name, fetched.data, fetched.signature)
+        self.store.remember_address(self.url, name)
+        self.store.remove_leftovers()
+        good = self.store.last_good(name)
+        same = good is not None and good.digest == digest and not self.tally.blobs
+        bundle = StoredBundle(name, fetched.manifest.version, digest, folder)
+        return self._delivered(bundle, "unchanged" if same else "downloaded")
+
+    def _delivered(
+        self, bundle: StoredBundle, source: Literal["downloaded", "unchanged", "kept"], failure: str | None = None
+    ) -> Delivered:
+        return Delivered(
+            folder=bundle.folder,
+            blobs=self.store.blobs,
+            name=bundle.name,
+            digest=bundle.digest,
+            version=bundle.version,
+            source=source,
+            blobs_fetched=self.tally.blobs,
+            bytes_fetched=self.tally.size_bytes,
+            resumed=self.tally.resumed,
+            failure=failure,
+        )

@@ -1,0 +1,127 @@
+"""Sending the adaptation log to a server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from device_sdk.errors import ProtocolError, UsageError
+from device_sdk.progress import Progress, SilentProgress
+from device_sdk.transports.addresses import base
+from device_sdk.transports.port import Deadlines, Transport
+from device_sdk.transports.replies import read_all, require_success
+from device_sdk.untrusted_json import decode_json
+
+BODY_MAX_BYTES = 1_000_000  # the server takes four times as much
+LINE_MAX_BYTES = 64_000
+REPLY_MAX_BYTES = 64_000
+DEADLINES = Deadlines(idle_s=10.0, total_s=60.0)  # of each body
+
+_DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+
+
+@dataclass(frozen=True)
+class UploadResult:
+    """``accepted`` lines were new to the server, ``duplicates`` it had already."""
+
+    accepted: int
+    duplicates: int
+
+
+def upload_log(
+    path: Path,
+    url: str,
+    transport: Transport,
+    *,
+    device: str,
+    deadlines: Deadlines = DEADLINES,
+    progress: Progress | None = None,
+) -> UploadResult:
+    """Send the log at ``path`` to the server at ``url`` as the log of ``device``.
+
+    A last line that is still being written, or that a crash cut short, is left out. Sending the same lines again does
+    no harm: after an error call it again.
+
+    Raises:
+        UsageError: no such log, a line that is too long, or a name that no device can have.
+        RefusedError: the server refused lines; says which and why. TransferError: they could not be sent.
+    """
+    if not _DEVICE.fullmatch(device):
+        raise UsageError(
+            f"{device[:80]!r} cannot be the name of a device",
+            hint="1 to 128 letters, digits, dots, dashes, underscores",
+        )
+    address = f"{base(url)}/v1/logs"
+    accepted = duplicates = 0
+    with (progress or SilentProgress()).task("send the log", _size_of(path)) as task:
+        for body in _bodies(path):
+            stored = _send(
+                body, address, transport, device, deadlines, what=f"{path.name}, from line {body.first_line}"
+            )
+            accepted += stored.accepted
+            duplicates += stored.duplicates
+            task.advance(len(body.data))
+    return UploadResult(accepted, duplicates)
+
+
+@dataclass(frozen=True)
+class _Body:
+    data: bytes
+    first_line: int  # in the file, from 1
+
+
+def _send(body: _Body, address: str, transport: Transport, device: str, deadlines: Deadlines, *, what: str) -> _Stored:
+    headers = {"Pathweave-Device": device, "Content-Type": "application/x-ndjson"}
+    with transport.send(
+        "POST", address, headers=headers, body=body.data, deadlines=deadlines, max_bytes=REPLY_MAX_BYTES
+    ) as reply:
+        require_success(reply, what=what)
+        return _decode(read_all(reply))
+
+
+def _bodies(path: Path) -> Iterator[_Body]:
+    """The whole lines of the log in bodies of at most BODY_MAX_BYTES."""
+    data, first_line = b"", 1
+    for number, line in enumerate(_lines(path), start=1):
+        if data and len(data) + len(line) > BODY_MAX_BYTES:
+            yield _Body(data, first_line)
+            data, first_line = b"", number
+        data += line
+    if data:
+        yield _Body(data, first_line)
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(iter(lambda: file.readline(LINE_MAX_BYTES + 1), b""), start=1):
+                if len(line) > LINE_MAX_BYTES:
+                    raise UsageError(f"line {number} of {path} has more than {LINE_MAX_BYTES} bytes")
+                if line.endswith(b"\n"):
+                    yield line
+    except OSError as error:
+        raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
+
+
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
+
+
+class _Stored(msgspec.Struct):
+    accepted: Annotated[int, msgspec.Meta(ge=0)]
+    duplicates: Annotated[int, msgspec.Meta(ge=0)]
+
+
+def _decode(data: bytes) -> _Stored:
+    try:
+        return decode_json(data, _Stored)
+    except ValueError as error:
+        raise ProtocolError(f"the server's answer to a log breaks the protocol: {error}") from error

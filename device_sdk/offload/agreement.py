@@ -1,0 +1,104 @@
+"""Whether a server's model can answer for the device's, and what it wants to be sent. Decides; sends nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.errors import InputError, UsageError
+from device_sdk.offload.client import ModelMetadata, TensorMetadata, sides_fit
+from device_sdk.offload.open_inference import NamedTensor
+from device_sdk.preprocessing import Preprocessing, resize_image, unprepare
+from device_sdk.runtimes.port import Array
+
+MAX_SENT_SIDE = 1024  # pixels; what a server may make a device resize its images to
+_RESIZABLE = (1, 3)  # channels
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """A model with one input and one output, and what goes into it."""
+
+    sends: Literal["images", "tensors"]
+    metadata: ModelMetadata
+
+    @property
+    def input(self) -> TensorMetadata:
+        """The model's only input."""
+        return self.metadata.inputs[0]
+
+
+def agree(metadata: ModelMetadata, *, class_names: Sequence[str], input_shape: Sequence[int]) -> Agreement:
+    """What to send to the model that ``metadata`` describes; images where it takes them.
+
+    ``input_shape``: of the device's prepared tensors, without the batch: [c, h, w] for images.
+
+    Raises:
+        UsageError: it is not a model that can answer for one with these classes and this input; says why.
+    """
+    if len(metadata.inputs) != 1 or len(metadata.outputs) != 1:
+        raise _misfit(f"it has {len(metadata.inputs)} inputs and {len(metadata.outputs)} outputs, not one and one")
+    wanted, output = metadata.inputs[0], metadata.outputs[0]
+    if metadata.class_names is not None and metadata.class_names != tuple(class_names):
+        raise _misfit("its classes are not the device's")
+    if output.datatype not in ("FP16", "FP32", "FP64") or not _batch_of((len(class_names),), output.shape):
+        raise _misfit(
+            f"its output is {output.datatype} {list(output.shape)}, the device has {len(class_names)} classes"
+        )
+    if wanted.datatype == "UINT8" and len(input_shape) == 3 and _takes_images(wanted.shape, channels=input_shape[0]):
+        return Agreement("images", metadata)
+    if wanted.datatype == "FP32" and _batch_of(input_shape, wanted.shape):
+        return Agreement("tensors", metadata)
+    raise _misfit(f"its input is {wanted.datatype} {list(wanted.shape)}, the device's {list(input_shape)}")
+
+
+def fill(
+    agreement: Agreement,
+    tensors: Array,
+    images: npt.NDArray[np.uint8] | None,
+    *,
+    preprocessing: Preprocessing,
+) -> NamedTensor:
+    """The samples as the model wants them.
+
+    ``tensors``: prepared, float32 [n, ...]; ``images``: the same samples as pixels, uint8 [n, h, w, c], if known; else
+    they are recovered from ``tensors``.
+
+    Raises:
+        InputError: the pixels cannot be recovered or resized.
+    """
+    if agreement.sends == "tensors":
+        return NamedTensor(agreement.input.name, tensors.astype(np.float32, copy=False))
+    pixels = unprepare(tensors, preprocessing) if images is None else images
+    return NamedTensor(agreement.input.name, _resized(pixels, agreement.input.shape))
+
+
+def _resized(pixels: npt.NDArray[np.uint8], shape: Sequence[int]) -> npt.NDArray[np.uint8]:
+    if sides_fit(pixels.shape, shape):
+        return pixels
+    if pixels.shape[3] not in _RESIZABLE:
+        raise InputError(f"the server wants images {list(shape[1:])}, and these cannot be resized: {pixels.shape[1:]}")
+    size = (
+        shape[1] if shape[1] != -1 else pixels.shape[1],
+        shape[2] if shape[2] != -1 else pixels.shape[2],
+    )
+    return np.stack([resize_image(image, size) for image in pixels])
+
+
+def _takes_images(shape: Sequence[int], *, channels: int) -> bool:
+    """Whether ``shape`` is [-1, h, w, c] with sides that a device can afford to resize to."""
+    if len(shape) != 4 or shape[0] != -1 or shape[3] not in (-1, channels):
+        return False
+    return all(side == -1 or 1 <= side <= MAX_SENT_SIDE for side in shape[1:3])
+
+
+def _batch_of(shape: Sequence[int], wanted: Sequence[int]) -> bool:
+    return tuple(wanted[:1]) == (-1,) and sides_fit(shape, wanted[1:])
+
+
+def _misfit(why: str) -> UsageError:
+    return UsageError(f"the server's model does not fit: {why}", hint="name another model of the server")

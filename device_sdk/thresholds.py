@@ -1,0 +1,106 @@
+"""Thresholds: when an exit answers, and which samples are hard. Decides from what others measured; pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.graph import ExitChoice
+
+ALL = math.nextafter(1.0, 2.0)  # no confidence reaches it
+_TRIED = 24  # thresholds per exit
+_ROUNDS = 20  # of improving thresholds one by one
+
+Confidences = npt.NDArray[np.float64]
+Rights = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ExitSamples:
+    """An exit on the calibration samples, in their order: ``confidence`` and ``right`` [count].
+
+    ``reach_ms``: from the input to its cut point; ``branch_ms``: what trying it costs.
+    """
+
+    choice: ExitChoice
+    confidence: Confidences
+    right: Rights
+    reach_ms: float
+    branch_ms: float
+
+
+def choose_exits(
+    exits: Sequence[ExitSamples], *, right_at_end: Rights, full_ms: float, accuracy_drop: float
+) -> list[ExitChoice]:
+    """The exits and thresholds with the least mean latency whose accuracy is at most ``accuracy_drop`` below the end's.
+
+    ``exits`` follow each other. Starts from the best common threshold, then improves one exit's threshold at a time;
+    an exit that does not pay is left out.
+    """
+    if not exits:
+        return []
+    # nextafter: the floor itself counts as kept, whatever the rounding
+    floor = math.nextafter(float(right_at_end.mean()) - accuracy_drop, -math.inf)
+    grids = [_grid(exit_.confidence) for exit_ in exits]
+
+    def judged(thresholds: Sequence[float]) -> tuple[float, Sequence[float]]:
+        mean_ms, accuracy = _simulate(exits, thresholds, right_at_end=right_at_end, full_ms=full_ms)
+        return (mean_ms if accuracy >= floor else math.inf), thresholds
+
+    common = sorted({value for grid in grids for value in grid})
+    best_ms, best = min((judged([value] * len(exits)) for value in common), key=lambda found: found[0])
+    for _ in range(_ROUNDS):
+        changed = [[*best[:k], value, *best[k + 1 :]] for k, grid in enumerate(grids) for value in grid]
+        mean_ms, thresholds = min((judged(one) for one in changed), key=lambda found: found[0])
+        if not mean_ms < best_ms:
+            break
+        best_ms, best = mean_ms, thresholds
+    return [
+        msgspec.structs.replace(exit_.choice, threshold=threshold)
+        for exit_, threshold in zip(exits, best, strict=True)
+        if threshold < ALL
+    ]
+
+
+def _grid(values: Confidences) -> list[float]:
+    """Thresholds to try: evenly spaced quantiles from the least confidence on, and one that no sample reaches."""
+    return [*np.unique(np.quantile(values, np.linspace(0, 0.98, _TRIED))).tolist(), ALL]
+
+
+def _simulate(
+    exits: Sequence[ExitSamples], thresholds: Sequence[float], *, right_at_end: Rights, full_ms: float
+) -> tuple[float, float]:
+    """Mean latency and accuracy if every exit answered from its threshold on."""
+    rest = np.ones(len(right_at_end), dtype=bool)
+    latency_ms = tried_ms = right = 0.0
+    for exit_, threshold in zip(exits, thresholds, strict=True):
+        if threshold >= ALL:
+            continue
+        tried_ms += exit_.branch_ms
+        answered = rest & (exit_.confidence >= threshold)
+        latency_ms += np.count_nonzero(answered) * (exit_.reach_ms + tried_ms)
+        right += np.count_nonzero(answered & exit_.right)
+        rest &= ~answered
+    latency_ms += np.count_nonzero(rest) * (full_ms + tried_ms)
+    right += np.count_nonzero(rest & right_at_end)
+    return latency_ms / len(rest), right / len(rest)
+
+
+def hard_threshold(confidence_at_end: Confidences, *, share: float, samples: int) -> float:
+    """The threshold below which the least confident samples lie that make up ``share`` of all ``samples``.
+
+    ``confidence_at_end``: of those that no exit answered. It lies in the middle of a gap between two confidences; share
+    0 gives 0, and a share that takes all of them gives a threshold that no confidence reaches.
+    """
+    wanted = round(share * samples)
+    if wanted <= 0:
+        return 0.0
+    if wanted >= len(confidence_at_end):
+        return ALL
+    ordered = np.sort(confidence_at_end)
+    return float((ordered[wanted - 1] + ordered[wanted]) / 2)

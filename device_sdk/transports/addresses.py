@@ -1,0 +1,45 @@
+"""Addresses of servers, checked before anything is sent to them."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+from device_sdk.errors import UsageError
+
+_NOT_PRINTABLE = re.compile(r"[^\x21-\x7e]")
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of ``url``, written in one way: what a token belongs to.
+
+    Raises:
+        UsageError: not an absolute URL, or one that carries a user name or a password.
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise UsageError(f"{url[:200]!r} is not an address: {error}", hint=_HINT) from error
+    if not parts.scheme or not host or _NOT_PRINTABLE.search(url):
+        raise UsageError(f"{url[:200]!r} is not an address", hint=_HINT)
+    if parts.username is not None or parts.password is not None:
+        raise UsageError(f"the address of {host} carries a user name or a password", hint="give a token instead")
+    name = f"[{host}]" if ":" in host else host
+    return f"{parts.scheme}://{name}:{port or _DEFAULT_PORTS.get(parts.scheme, 0)}"
+
+
+def base(url: str) -> str:
+    """``url`` without a slash at its end: what paths are appended to.
+
+    Raises:
+        UsageError: as ``origin``, or it has a query or a fragment.
+    """
+    origin(url)
+    if "?" in url or "#" in url:
+        raise UsageError(f"{url[:200]!r} has a query or a fragment", hint=_HINT)
+    return url.rstrip("/")
+
+
+_HINT = "an address looks like https://models.example.org/v1/bundles/NAME"

@@ -1,0 +1,40 @@
+"""The WSGI application."""
+
+from __future__ import annotations
+
+from flask import Flask
+
+from server.authentication import ask_for_tokens
+from server.bundle_routes import bundle_routes
+from server.health import health_routes
+from server.inference.routes import inference_routes
+from server.log_routes import log_routes
+from server.page import page_routes
+from server.placement_routes import placement_routes
+from server.replies import answer_errors
+from server.services import Services, make_services
+from server.settings import Settings
+
+ROUTES = (bundle_routes, inference_routes, placement_routes, log_routes, page_routes, health_routes)
+
+
+def create_app(settings: Settings, *, services: Services | None = None) -> Flask:
+    """The application that serves ``settings.folder``; ``app.extensions["pathweave"]`` are its services.
+
+    ``services``: made from the settings unless given.
+
+    Raises:
+        StorageError: the data folder cannot be used.
+    """
+    services = services or make_services(settings)
+    app = Flask(__name__, static_folder=None)
+    app.extensions["pathweave"] = services
+    app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
+    app.json.sort_keys = False  # type: ignore[attr-defined]
+    app.url_map.merge_slashes = False  # an address with a trick in it leads nowhere
+    app.url_map.strict_slashes = False
+    answer_errors(app)
+    ask_for_tokens(app, services.gate)
+    for routes in ROUTES:
+        app.register_blueprint(routes(services))
+    return app

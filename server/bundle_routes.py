@@ -1,0 +1,83 @@
+"""``/v1/bundles``: bundles as devices fetch them."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flask import Blueprint, Response, jsonify, send_file
+
+from device_sdk.bundle import BLOBS, MANIFEST, SIGNATURE
+from server.catalogue import Catalogue, ServedBundle
+from server.errors import NotFoundError
+from server.services import Services
+
+_BYTES = "application/octet-stream"
+_FOR_EVER_S = 365 * 24 * 3600
+
+
+def bundle_routes(services: Services) -> Blueprint:
+    """The addresses of bundles."""
+    routes, catalogue = Blueprint("bundles", __name__, url_prefix="/v1/bundles"), services.catalogue
+    routes.add_url_rule("", "list", partial(_list, catalogue))
+    routes.add_url_rule("/<name>", "describe", partial(_describe, catalogue))
+    routes.add_url_rule(f"/<name>/{MANIFEST}", "manifest", partial(_manifest, catalogue))
+    routes.add_url_rule(f"/<name>/{SIGNATURE}", "signature", partial(_signature, catalogue))
+    routes.add_url_rule(f"/<name>/{BLOBS}/<blob>", "blob", partial(_blob, catalogue))
+    return routes
+
+
+def summary(served: ServedBundle) -> dict[str, Any]:
+    """What a list of bundles says of one."""
+    return {
+        "name": served.name,
+        "version": served.version,
+        "digest": served.bundle.digest,
+        "signed": served.bundle.signed,
+        "size_bytes": served.size_bytes,
+    }
+
+
+def _list(catalogue: Catalogue) -> Response:
+    return jsonify({"bundles": [summary(served) for served in catalogue.listing().served]})
+
+
+def _describe(catalogue: Catalogue, name: str) -> Response:
+    served = catalogue.find(name)
+    return jsonify({**summary(served), "blobs": dict(served.blob_sizes)})
+
+
+def _manifest(catalogue: Catalogue, name: str) -> Response:
+    served = catalogue.find(name)
+    return _replaceable(served.manifest, served.bundle.digest, mimetype="application/json")
+
+
+def _signature(catalogue: Catalogue, name: str) -> Response:
+    signature = catalogue.find(name).signature
+    if signature is None:
+        raise NotFoundError(f"the bundle {name} is not signed")
+    return _replaceable(signature, hashlib.sha256(signature).hexdigest(), mimetype=_BYTES)
+
+
+def _blob(catalogue: Catalogue, name: str, blob: str) -> Response:
+    # Only names that stand in a manifest lead to a file: 64 hexadecimal digits, checked when it was read.
+    try:
+        reply = _conditional(catalogue.find_blob(name, blob), blob, mimetype=_BYTES)
+    except FileNotFoundError as error:
+        raise NotFoundError(f"the bundle {name} was just replaced", hint="fetch its manifest again") from error
+    reply.headers["Cache-Control"] = f"private, max-age={_FOR_EVER_S}, immutable"
+    return reply
+
+
+def _replaceable(data: bytes, digest: str, *, mimetype: str) -> Response:
+    reply = _conditional(io.BytesIO(data), digest, mimetype=mimetype)
+    reply.headers["Cache-Control"] = "no-cache"
+    return reply
+
+
+def _conditional(source: Path | io.BytesIO, etag: str, *, mimetype: str) -> Response:
+    """The whole, a range of it, or 304; by an ETag that is the same at every replica."""
+    return send_file(source, mimetype=mimetype, etag=etag, conditional=True)

@@ -1,0 +1,163 @@
+"""The bundles in a folder, as they are on disk now: what is replaced there is seen at the next request."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from device_sdk.bundle import BLOBS, MANIFEST, SIGNATURE, Bundle
+from device_sdk.errors import BundleError, ManifestError
+from device_sdk.paths import architecture_count
+from server.errors import NotFoundError
+
+_log = logging.getLogger(__name__)
+
+_OPEN_TRIES = 3  # a bundle that is replaced more often than that while it is read counts as broken
+
+_Stamp = tuple[tuple[int, int, int] | None, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class ServedBundle:
+    """A bundle with the very bytes of its manifest and signature: as one, so that a replaced one is never mixed."""
+
+    bundle: Bundle
+    manifest: bytes
+    signature: bytes | None
+    blob_sizes: Mapping[str, int]
+    architectures: int
+
+    @property
+    def name(self) -> str:
+        """The name in its manifest."""
+        return self.bundle.manifest.name
+
+    @property
+    def version(self) -> int:
+        """The version in its manifest."""
+        return self.bundle.manifest.version
+
+    @property
+    def size_bytes(self) -> int:
+        """Manifest and blobs."""
+        return len(self.manifest) + sum(self.blob_sizes.values())
+
+
+@dataclass(frozen=True)
+class BrokenBundle:
+    """A folder with a manifest that is not served, and why."""
+
+    folder: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What the folder holds at one moment. ``bundles``: by name, the highest version of each first."""
+
+    bundles: Mapping[str, tuple[ServedBundle, ...]]
+    broken: tuple[BrokenBundle, ...]
+
+    @property
+    def served(self) -> tuple[ServedBundle, ...]:
+        """The highest version of each bundle, by name."""
+        return tuple(versions[0] for _, versions in sorted(self.bundles.items()))
+
+
+class Catalogue:
+    """The bundles of ``folder``: each in a folder of its own in it, or it is one itself. Hidden folders do not count.
+
+    May be used from several threads at once. A bundle is read again when its files have changed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.absolute()  # Flask takes relative paths for its own
+        self._lock = threading.Lock()
+        self._known: dict[Path, tuple[_Stamp, ServedBundle | BrokenBundle]] = {}
+
+    def listing(self) -> Listing:
+        """What the folder holds now."""
+        with self._lock:
+            self._known = {folder: self._read(folder) for folder in self._folders()}
+            found = [entry for _, entry in self._known.values()]
+        bundles: dict[str, list[ServedBundle]] = {}
+        for entry in found:
+            if isinstance(entry, ServedBundle):
+                bundles.setdefault(entry.name, []).append(entry)
+        # Stable: of two folders with the same version the last by name wins, always the same one.
+        ordered = {
+            name: tuple(sorted(reversed(entries), key=lambda entry: entry.version, reverse=True))
+            for name, entries in bundles.items()
+        }
+        return Listing(ordered, tuple(entry for entry in found if isinstance(entry, BrokenBundle)))
+
+    def find(self, name: str) -> ServedBundle:
+        """The bundle of this name in its highest version (NotFoundError if there is none)."""
+        return self._versions(name)[0]
+
+    def find_blob(self, name: str, blob: str) -> Path:
+        """The file of a blob that a version of the bundle ``name`` has: a download of an older one goes on.
+
+        Raises:
+            NotFoundError: no such bundle, or none of its manifests names this blob.
+        """
+        for served in self._versions(name):
+            if blob in served.blob_sizes:
+                return served.bundle.blobs / blob
+        raise NotFoundError(f"the bundle {name} has no such blob")
+
+    def _versions(self, name: str) -> tuple[ServedBundle, ...]:
+        try:
+            return self.listing().bundles[name]
+        except KeyError:
+            raise NotFoundError("there is no such bundle", hint="GET /v1/bundles lists them") from None
+
+    def _folders(self) -> Iterator[Path]:
+        if (self._folder / MANIFEST).exists():
+            yield self._folder
+            return
+        try:
+            children = sorted(self._folder.iterdir())
+        except OSError as error:
+            _log.warning("cannot read %s: %s", self._folder, error.strerror)
+            return
+        yield from (child for child in children if not child.name.startswith(".") and (child / MANIFEST).exists())
+
+    def _read(self, folder: Path) -> tuple[_Stamp, ServedBundle | BrokenBundle]:
+        stamp = _stamp(folder)
+        known = self._known.get(folder)
+        if known is not None and known[0] == stamp:
+            return known
+        try:
+            return stamp, _open(folder)
+        except (BundleError, OSError) as error:
+            reason = str(error).replace(str(self._folder), self._folder.name)
+            _log.warning("%s is not served: %s", folder.name, error)
+            return stamp, BrokenBundle(folder.name, reason)
+
+
+def _stamp(folder: Path) -> _Stamp:
+    """Changes whenever a file of the bundle is replaced, comes or goes."""
+
+    def one(path: Path) -> tuple[int, int, int] | None:
+        try:
+            status = path.stat()
+        except OSError:
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_size
+
+    return tuple(one(folder / name) for name in (MANIFEST, SIGNATURE, BLOBS))
+
+
+def _open(folder: Path) -> ServedBundle:
+    for _ in range(_OPEN_TRIES):
+        bundle = Bundle.open(folder)
+        manifest = (folder / MANIFEST).read_bytes()
+        signature = (folder / SIGNATURE).read_bytes() if bundle.signed else None
+        if hashlib.sha256(manifest).hexdigest() == bundle.digest:
+            return ServedBundle(bundle, manifest, signature, bundle.blob_sizes(), architecture_count(bundle.supernet))
+    raise ManifestError(f"{MANIFEST} was replaced again and again while it was read")

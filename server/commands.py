@@ -1,0 +1,174 @@
+"""The server's commands: ``pathweave serve`` and ``pathweave token``."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from device_sdk.command_line import emit, json_option
+from device_sdk.errors import UsageError
+from device_sdk.extras import require
+
+if TYPE_CHECKING:
+    from server.serving import HttpServer
+    from server.settings import Settings
+    from server.tokens import TokenStore
+
+_folder = click.Path(file_okay=False, path_type=Path)
+_at_least_one = click.IntRange(min=1)
+
+
+@click.command()
+@click.argument("folder", type=_folder)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--data", type=_folder, help="Folder for tokens and logs [default: .pathweave-server in FOLDER].")
+@click.option("--token", envvar="PATHWEAVE_TOKEN", help="Ask for this token [$PATHWEAVE_TOKEN].")
+@click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine although no token is asked for.")
+@click.option("--threads", type=_at_least_one, help="Threads of one inference [default: one per core].")
+@click.option("--queue", type=_at_least_one, default=32, show_default=True, help="Infer requests at once.")
+@click.option("--client-share", type=_at_least_one, help="How many of them one client may have [default: all].")
+@click.option("--max-batch", type=_at_least_one, default=64, show_default=True, help="Samples that run together.")
+@click.option("--max-body-mb", type=_at_least_one, default=64, show_default=True, help="Largest request body, MiB.")
+@click.option(
+    "--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Time to finish requests."
+)
+@json_option
+def serve(
+    folder: Path,
+    host: str,
+    port: int,
+    data: Path | None,
+    token: str | None,
+    allow_anyone: bool,
+    threads: int | None,
+    queue: int,
+    client_share: int | None,
+    max_batch: int,
+    max_body_mb: int,
+    drain_s: float,
+    as_json: bool,
+) -> None:
+    """Serve the bundles in FOLDER: to devices, to clients of the Open Inference Protocol, and a page for people."""
+    for module in ("flask", "waitress"):
+        require(module, extra="server")
+    from server.settings import MIB, Settings, default_data_folder
+
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", hint="name the folder that holds your bundles")
+    settings = Settings(
+        folder=folder,
+        data_folder=data or default_data_folder(folder),
+        token=token,
+        queue_limit=queue,
+        client_share=client_share,
+        max_batch=max_batch,
+        inference_threads=threads or os.cpu_count() or 1,
+        max_body_bytes=max_body_mb * MIB,
+    )
+    _serve(settings, host=host, port=port, allow_anyone=allow_anyone, drain_s=drain_s, as_json=as_json)
+
+
+def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drain_s: float, as_json: bool) -> None:
+    """1. listen; 2. refuse to serve anyone; 3. say where; 4. serve until a signal."""
+    from server.app import create_app
+    from server.bundle_routes import summary
+    from server.serving import SPARE_THREADS, HttpServer, listen, only_loopback, url_of
+
+    with listen(host, port) as listener:
+        app = create_app(settings)
+        services = app.extensions["pathweave"]
+        if not (allow_anyone or services.gate.closed or only_loopback(listener)):
+            raise UsageError(
+                f"on {host} everybody who reaches this machine could use the server",
+                hint=f"pathweave token new NAME --data {settings.data_folder}, or --allow-anyone",
+            )
+        server = HttpServer(
+            app,
+            listener,
+            threads=settings.queue_limit + SPARE_THREADS,
+            max_body_bytes=settings.max_body_bytes,
+            drain_s=drain_s,
+        )
+        url, served = url_of(listener), services.catalogue.listing().served
+        names = ", ".join(f"{bundle.name} {bundle.version}" for bundle in served) or "no bundle yet"
+        with _stopped_by_signals(server):
+            emit(
+                {"url": url, "bundles": [summary(one) for one in served]}, as_json=as_json, text=f"{url} serves {names}"
+            )
+            server.run()
+        services.close()
+
+
+@contextlib.contextmanager
+def _stopped_by_signals(server: HttpServer) -> Iterator[None]:
+    """SIGTERM and SIGINT stop ``server``; the second of them ends the process at once."""
+    before: dict[signal.Signals, Any] = {}
+
+    def stop(*_: object) -> None:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        server.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+_data = click.option("--data", type=_folder, required=True, help="The server's data folder (see pathweave serve).")
+
+
+@click.group()
+def token() -> None:
+    """Tokens that a server asks for. Once there is one, nobody is served without."""
+
+
+@token.command("new")
+@click.argument("name")
+@click.option("--days", type=_at_least_one, default=90, show_default=True, help="How long it is valid.")
+@_data
+@json_option
+def new_token(name: str, days: int, data: Path, as_json: bool) -> None:
+    """Make a token and print it; it cannot be shown again."""
+    made = _store(data).new(name, days=days)
+    emit({"name": name, "token": made, "days": days}, as_json=as_json, text=made)
+
+
+@token.command("list")
+@_data
+@json_option
+def list_tokens(data: Path, as_json: bool) -> None:
+    """List tokens by name, without the tokens themselves."""
+    found = _store(data).all()
+    lines = [f"{one.name}  {one.state}  until {one.expires}" for one in found]
+    text = "\n".join(lines) or "no token: whoever reaches the server may use it"
+    emit({"tokens": [dataclasses.asdict(one) for one in found]}, as_json=as_json, text=text)
+
+
+@token.command("revoke")
+@click.argument("name")
+@_data
+@json_option
+def revoke_token(name: str, data: Path, as_json: bool) -> None:
+    """Refuse a token from now on; a running server sees it at once."""
+    _store(data).revoke(name)
+    emit({"name": name, "state": "revoked"}, as_json=as_json, text=f"{name} is revoked")
+
+
+def _store(data: Path) -> TokenStore:
+    from server.database import Database
+    from server.settings import database_path
+    from server.tokens import TokenStore
+
+    return TokenStore(Database(database_path(data)))

@@ -1,0 +1,1 @@
+"""Answering hard samples: the Open Inference Protocol over a bounded queue."""

@@ -1,0 +1,132 @@
+"""Which models a bundle offers, what goes in and comes out, and whether a request fits. Pure.
+
+``NAME`` takes prepared tensors, ``NAME:images`` raw images, which are prepared here; both run the original path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from device_sdk import preprocessing
+from device_sdk.bundle import Bundle
+from device_sdk.errors import InputError
+from device_sdk.graph import TensorSpec
+from device_sdk.offload.open_inference import InferRequest, InferResponse, NamedTensor
+from device_sdk.runtimes.port import Array
+
+IMAGES = ":images"
+_BATCH = -1
+
+
+@dataclass(frozen=True)
+class OfferedTensor:
+    """A tensor of a model; the first side of ``shape`` is the batch, -1."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+    def described(self) -> dict[str, Any]:
+        """As it stands in the metadata."""
+        return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
+
+
+@dataclass(frozen=True, eq=False)
+class OfferedModel:
+    """A model under /v2. ``images``: whether it takes raw images."""
+
+    name: str
+    bundle: Bundle
+    inputs: tuple[OfferedTensor, ...]
+    outputs: tuple[OfferedTensor, ...]
+    images: bool
+
+    @property
+    def version(self) -> str:
+        """The bundle's."""
+        return str(self.bundle.manifest.version)
+
+    def metadata(self) -> dict[str, Any]:
+        """What GET /v2/models/NAME tells. ``pathweave`` is ours; other clients ignore it."""
+        return {
+            "name": self.name,
+            "versions": [self.version],
+            "platform": "onnxruntime_onnx",
+            "inputs": [tensor.described() for tensor in self.inputs],
+            "outputs": [tensor.described() for tensor in self.outputs],
+            "pathweave": {
+                "bundle": self.bundle.digest,
+                "class_names": list(self.bundle.manifest.task.class_names),
+            },
+        }
+
+    def take(self, request: InferRequest) -> list[Array]:
+        """The tensors at cut point 0 that ``request`` stands for, all [rows, ...].
+
+        Raises:
+            InputError: an input that is missing or unknown, of another type or shape, an empty batch, or an output
+                that the model does not have.
+        """
+        given = {tensor.name: tensor for tensor in request.inputs}
+        self._check_names("input", given, self.inputs)
+        asked = [output.name for output in request.outputs]
+        self._check_names("output", asked, self.outputs, all_needed=False)
+        tensors = [_checked(given[expected.name], expected) for expected in self.inputs]
+        if len({len(tensor) for tensor in tensors}) != 1 or not len(tensors[0]):
+            raise InputError("the inputs are not batches of the same size, of at least one")
+        return [self._prepare(tensors[0])] if self.images else tensors
+
+    def reply(self, request: InferRequest, outputs: Sequence[Array]) -> InferResponse:
+        """The reply with the outputs that ``request`` asks for; all, if it asks for none."""
+        named = {
+            tensor.name: NamedTensor(tensor.name, data) for tensor, data in zip(self.outputs, outputs, strict=True)
+        }
+        asked = [output.name for output in request.outputs] or list(named)
+        return InferResponse(self.name, tuple(named[name] for name in asked), self.version, request.id)
+
+    def _prepare(self, images: Array) -> Array:
+        channels, height, width = self.bundle.manifest.cut_points[0].tensors[0].shape
+        return preprocessing.prepare(images, self.bundle.manifest.preprocessing, input_shape=(channels, height, width))
+
+    def _check_names(self, kind: str, names: Any, known: Sequence[OfferedTensor], *, all_needed: bool = True) -> None:
+        expected = [tensor.name for tensor in known]
+        unknown = [name for name in names if name not in expected]
+        missing = [name for name in expected if name not in names] if all_needed else []
+        if unknown:
+            raise InputError(f"{self.name} has no {kind} {unknown[0][:60]!r}; it has {', '.join(expected)}")
+        if missing:
+            raise InputError(f"{kind} {missing[0]} is missing")
+
+
+def offers(bundle: Bundle) -> Iterator[OfferedModel]:
+    """The models of a bundle: its full model, from tensors and, if it is one for images, from images."""
+    manifest = bundle.manifest
+    first, last = manifest.cut_points[0].tensors, manifest.cut_points[-1].tensors
+    inputs = _offered(first, manifest.public_names.inputs)
+    outputs = _offered(last, manifest.public_names.outputs)
+    yield OfferedModel(manifest.name, bundle, inputs, outputs, images=False)
+    if len(first) == 1 and len(first[0].shape) == 3:
+        _, height, width = first[0].shape
+        image = OfferedTensor("image", "UINT8", (_BATCH, height, width, manifest.preprocessing.channels))
+        yield OfferedModel(f"{manifest.name}{IMAGES}", bundle, (image,), outputs, images=True)
+
+
+def _offered(tensors: Sequence[TensorSpec], public_names: Sequence[str]) -> tuple[OfferedTensor, ...]:
+    names = public_names if len(public_names) == len(tensors) else [tensor.name for tensor in tensors]
+    return tuple(
+        OfferedTensor(name, NamedTensor(name, np.empty(0, tensor.dtype)).datatype, (_BATCH, *tensor.shape))
+        for name, tensor in zip(names, tensors, strict=True)
+    )
+
+
+def _checked(tensor: NamedTensor, expected: OfferedTensor) -> Array:
+    if tensor.datatype != expected.datatype:
+        raise InputError(f"input {expected.name} is {tensor.datatype}, the model takes {expected.datatype}")
+    shape = tensor.data.shape
+    if len(shape) != len(expected.shape) or shape[1:] != expected.shape[1:]:
+        raise InputError(f"input {expected.name} has shape {list(shape)}, the model takes {list(expected.shape)}")
+    return tensor.data

@@ -1,0 +1,118 @@
+"""``/v2``: the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from flask import Blueprint, Response, jsonify, request
+
+from device_sdk import __version__
+from device_sdk.errors import ProtocolError
+from device_sdk.offload.open_inference import (
+    HEADER_LENGTH,
+    InferRequest,
+    InferResponse,
+    decode_request,
+    encode_response,
+)
+from server.authentication import client_name
+from server.compression import ENCODINGS, compress
+from server.errors import NotFoundError, OverloadedError, TooLargeError
+from server.inference.offers import IMAGES, OfferedModel, offers
+from server.request_body import read_body
+from server.services import Services
+
+# Numbers in JSON take many times their size as Python objects: one body at a time is decoded. The interpreter would
+# hardly decode two at once anyway.
+_decoding = threading.Lock()
+
+
+def inference_routes(services: Services) -> Blueprint:
+    """The addresses of the protocol."""
+    routes = Blueprint("inference", __name__, url_prefix="/v2")
+    routes.add_url_rule("", "server", _server)
+    routes.add_url_rule("/health/live", "live", _live)
+    routes.add_url_rule("/health/ready", "ready", partial(_ready, services))
+    for prefix in ("/models/<model>", "/models/<model>/versions/<version>"):
+        which = "version" if "version" in prefix else "model"
+        routes.add_url_rule(prefix, which, partial(_metadata, services))
+        routes.add_url_rule(f"{prefix}/ready", f"{which}_ready", partial(_model_ready, services))
+        routes.add_url_rule(f"{prefix}/infer", f"{which}_infer", partial(_infer, services), methods=["POST"])
+    return routes
+
+
+def _server() -> Response:
+    return jsonify({"name": "pathweave", "version": __version__, "extensions": ["binary_tensor_data"]})
+
+
+def _live() -> Response:
+    return jsonify({"live": True})
+
+
+def _ready(services: Services) -> Response:
+    if services.queue.closed:
+        raise OverloadedError("the server is about to stop")
+    return jsonify({"ready": True})
+
+
+def _metadata(services: Services, model: str, version: str | None = None) -> Response:
+    return jsonify(_find(services, model, version).metadata())
+
+
+def _model_ready(services: Services, model: str, version: str | None = None) -> Response:
+    return jsonify({"name": _find(services, model, version).name, "ready": True})
+
+
+def _infer(services: Services, model: str, version: str | None = None) -> Response:
+    """1. find the model; 2. take a place; 3. read, 4. check, 5. run; 6. reply."""
+    offered = _find(services, model, version)
+    with services.queue.admit(client_name()):
+        asked = _read(services)
+        tensors = offered.take(asked)
+        loaded = services.models.load(offered.bundle)
+        outputs = services.queue.run(loaded, tensors, timeout_s=services.settings.infer_timeout_s)
+        return _write(asked, offered.reply(asked, outputs))
+
+
+def _find(services: Services, model: str, version: str | None) -> OfferedModel:
+    versions = services.catalogue.listing().bundles.get(model.removesuffix(IMAGES), ())
+    offered = next((one for served in versions[:1] for one in offers(served.bundle) if one.name == model), None)
+    if offered is None:
+        raise NotFoundError(f"there is no model {model[:80]!r}")
+    if version not in (None, offered.version):
+        raise NotFoundError(f"there is no version {version!r:.40} of {model}; there is {offered.version}")
+    return offered
+
+
+def _read(services: Services) -> InferRequest:
+    body = read_body(request, max_bytes=services.settings.max_body_bytes)
+    length = _header_length()
+    if min(len(body), len(body) if length is None else length) > services.settings.max_json_bytes:
+        raise TooLargeError(
+            f"the JSON of the body has more than {services.settings.max_json_bytes} bytes; send the tensors as bytes"
+        )
+    with _decoding:
+        return decode_request(body, header_length=length)
+
+
+def _header_length() -> int | None:
+    text = request.headers.get(HEADER_LENGTH)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 12):
+        raise ProtocolError(f"{HEADER_LENGTH} is {text[:40]!r}")
+    return int(text)
+
+
+def _write(asked: InferRequest, response: InferResponse) -> Response:
+    if asked.outputs:
+        binary = {output.name for output in asked.outputs if output.binary}
+    else:
+        binary = {tensor.name for tensor in response.outputs} if asked.binary_output else set()
+    body, headers = encode_response(response, binary=binary)
+    accepted = {name.lower() for name, quality in request.accept_encodings if quality > 0}
+    encoding = next((name for name in ENCODINGS if name in accepted), None)
+    if encoding is not None:
+        body, headers = compress(body, encoding), {**headers, "Content-Encoding": encoding}
+    return Response(body, headers={**headers, "Vary": "Accept-Encoding"})

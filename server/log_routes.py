@@ -1,0 +1,32 @@
+"""``POST /v1/logs``: what devices decided; ``GET /v1/devices``: which they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+from flask import Blueprint, Response, jsonify, request
+
+from server.log_lines import check_device, check_lines
+from server.request_body import read_body
+from server.services import Services
+
+
+def log_routes(services: Services) -> Blueprint:
+    """The addresses of logs and devices."""
+    routes = Blueprint("logs", __name__, url_prefix="/v1")
+    routes.add_url_rule("/logs", "add", partial(_add, services), methods=["POST"])
+    routes.add_url_rule("/devices", "devices", partial(_devices, services))
+    return routes
+
+
+def _add(services: Services) -> Response:
+    settings = services.settings
+    device = check_device(request.headers.get("Pathweave-Device"))
+    body = read_body(request, max_bytes=settings.max_log_body_bytes)
+    stored = services.logs.add(device, check_lines(body, max_line_bytes=settings.max_log_line_bytes))
+    return jsonify({"accepted": stored.accepted, "duplicates": stored.duplicates})
+
+
+def _devices(services: Services) -> Response:
+    return jsonify({"devices": [dataclasses.asdict(device) for device in services.logs.devices()]})

@@ -1,0 +1,111 @@
+"""The log lines of all devices. The same line twice is stored once; per device the latest are kept."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from device_sdk.adaptation_log import LogLine
+from device_sdk.untrusted_json import decode_json
+from server.database import Database
+from server.log_lines import CheckedLine
+from server.tokens import utc_now
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """``accepted`` lines were new; ``duplicates`` were there already, or are older than what is kept."""
+
+    accepted: int
+    duplicates: int
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that sent lines: how many are kept, and when the last ones came, ISO 8601 in UTC."""
+
+    device: str
+    lines: int
+    last_seen: str
+
+
+@dataclass(frozen=True)
+class StoredLine:
+    """A line of a device; ``received``: when it came, ISO 8601 in UTC."""
+
+    device: str
+    received: str
+    time: str
+    line: LogLine
+
+
+class LogStore:
+    """Log lines in a database; of each device the ``keep_lines`` latest by their own time."""
+
+    def __init__(self, database: Database, *, keep_lines: int, now: Callable[[], datetime] = utc_now) -> None:
+        self._database = database
+        self._keep_lines = keep_lines
+        self._now = now
+
+    def add(self, device: str, lines: Sequence[CheckedLine]) -> Ingested:
+        """Store the lines that are new, all or none.
+
+        Raises:
+            StorageError: they could not be stored.
+        """
+        received = self._now().isoformat(timespec="milliseconds")
+        insert = (
+            "INSERT OR IGNORE INTO log_lines (device, digest, time, received, event, line) VALUES (?, ?, ?, ?, ?, ?)"
+        )
+        with self._database.writing() as connection:
+            # A device sends its whole log every time: lines that were let go do not come in again.
+            oldest = self._oldest_kept(connection, device)
+            rows = [
+                (device, line.digest, line.time, received, line.event, line.encoded())
+                for line in lines
+                if line.time >= oldest
+            ]
+            accepted = connection.executemany(insert, rows).rowcount if rows else 0
+            self._let_go(connection, device)
+        return Ingested(accepted, len(lines) - accepted)
+
+    def latest(self, count: int) -> list[StoredLine]:
+        """The latest lines of all devices, the newest first."""
+        query = "SELECT device, received, time, line FROM log_lines ORDER BY time DESC, id DESC LIMIT ?"
+        return self._lines(query, (count,))
+
+    def latest_of_each_event(self, devices: int) -> list[StoredLine]:
+        """Of the ``devices`` that sent something last, the latest line of each kind of event."""
+        # SQLite takes the other columns from the row that has the maximum.
+        query = """
+            SELECT device, received, max(time), line FROM log_lines WHERE device IN
+                (SELECT device FROM log_lines GROUP BY device ORDER BY max(received) DESC LIMIT ?)
+            GROUP BY device, event
+        """
+        return self._lines(query, (devices,))
+
+    def devices(self) -> list[Device]:
+        """All devices that sent something, the latest first."""
+        query = "SELECT device, count(*), max(received) FROM log_lines GROUP BY device ORDER BY max(received) DESC"
+        with self._database.reading() as connection:
+            return [Device(*row) for row in connection.execute(query).fetchall()]
+
+    def _oldest_kept(self, connection: sqlite3.Connection, device: str) -> str:
+        """The time of the oldest line that stays if newer ones come; "" while there is room."""
+        query = "SELECT time FROM log_lines WHERE device = ? ORDER BY time DESC LIMIT 1 OFFSET ?"
+        row = connection.execute(query, (device, self._keep_lines - 1)).fetchone()
+        return row[0] if row else ""
+
+    def _let_go(self, connection: sqlite3.Connection, device: str) -> None:
+        connection.execute(
+            "DELETE FROM log_lines WHERE id IN"
+            " (SELECT id FROM log_lines WHERE device = ? ORDER BY time DESC, id DESC LIMIT -1 OFFSET ?)",
+            (device, self._keep_lines),
+        )
+
+    def _lines(self, query: str, parameters: tuple[int, ...]) -> list[StoredLine]:
+        with self._database.reading() as connection:
+            rows = connection.execute(query, parameters).fetchall()
+        return [StoredLine(device, received, time, decode_json(line, LogLine)) for device, received, time, line in rows]

@@ -1,0 +1,137 @@
+"""What the page shows: bundles, devices and the latest events, put together from the catalogue and the log. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import groupby
+
+import msgspec
+
+from device_sdk.adaptation_log import Adapted, Calibrated, LogLine, Opened
+from server.catalogue import BrokenBundle, Listing
+from server.log_store import StoredLine
+
+LATEST_EVENTS = 50
+DEVICES = 200
+_TEXT = 400  # characters; a path over hundreds of blocks is cut there
+
+
+@dataclass(frozen=True)
+class BundleRow:
+    """A served bundle."""
+
+    name: str
+    version: int
+    signed: bool
+    size_mb: str
+    architectures: str
+    exits: str
+    digest: str
+
+
+@dataclass(frozen=True)
+class DeviceRow:
+    """A device and what it said last. Latencies in milliseconds; "" is unknown."""
+
+    device: str
+    bundle: str
+    last_seen: str
+    plan: str
+    measured_ms: str
+    budget_ms: str
+    over_budget: bool
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """One line of a log."""
+
+    time: str
+    device: str
+    event: str
+    details: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """All that the page shows."""
+
+    bundles: tuple[BundleRow, ...]
+    broken: tuple[BrokenBundle, ...]
+    devices: tuple[DeviceRow, ...]
+    events: tuple[EventRow, ...]
+
+
+def overview(listing: Listing, of_each_event: Iterable[StoredLine], latest: Iterable[StoredLine]) -> Overview:
+    """``of_each_event``: for each device its latest line of each kind, a device's lines together."""
+    names = {
+        served.bundle.digest: f"{served.name} {served.version}"
+        for versions in listing.bundles.values()
+        for served in versions
+    }
+    bundles = tuple(
+        BundleRow(
+            name=served.name,
+            version=served.version,
+            signed=served.bundle.signed,
+            size_mb=f"{served.size_bytes / 1e6:.2f}",
+            architectures=f"{served.architectures:,}",
+            exits=", ".join(f"{exit_.id} (at {exit_.position})" for exit_ in served.bundle.supernet.exits),
+            digest=served.bundle.digest,
+        )
+        for served in listing.served
+    )
+    devices = [_device(name, list(lines), names) for name, lines in groupby(of_each_event, lambda line: line.device)]
+    devices.sort(key=lambda row: row.last_seen, reverse=True)
+    return Overview(bundles, listing.broken, tuple(devices), tuple(_event(line) for line in latest))
+
+
+def _device(device: str, lines: list[StoredLine], names: Mapping[str, str]) -> DeviceRow:
+    lines.sort(key=lambda line: line.time)
+    newest = lines[-1].line
+    adapted = next((e for e in (line.line.event for line in reversed(lines)) if isinstance(e, Adapted)), None)
+    budget_ms = None if adapted is None else adapted.budget_latency_ms
+    return DeviceRow(
+        device=device,
+        bundle=names.get(newest.bundle, f"{newest.bundle[:12]}…"),
+        last_seen=_shown_time(max(line.received for line in lines)),
+        plan=_plan([line.line for line in lines]),
+        measured_ms="" if adapted is None else f"{adapted.measured_ms:.3g}",
+        budget_ms="" if budget_ms is None else f"{budget_ms:.3g}",
+        over_budget=adapted is not None and budget_ms is not None and adapted.measured_ms > budget_ms,
+    )
+
+
+def _plan(lines: list[LogLine]) -> str:
+    """The subnet and the exits that the latest line which names any says are in use."""
+    for line in reversed(lines):
+        event = line.event
+        if isinstance(event, Calibrated) and event.exits:
+            return _cut(f"{event.subnet}, exits {' '.join(event.exits)}")
+        if isinstance(event, (Opened, Adapted, Calibrated)):
+            return _cut(event.subnet)
+    return ""
+
+
+def _event(line: StoredLine) -> EventRow:
+    details = msgspec.to_builtins(line.line.event)
+    kind = details.pop("event")
+    shown = ", ".join(f"{name} {_value(value)}" for name, value in details.items() if value not in (None, [], ""))
+    return EventRow(_shown_time(line.time), line.device, kind, _cut(shown))
+
+
+def _value(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return " ".join(map(_value, value)) if isinstance(value, list) else str(value)
+
+
+def _shown_time(time: str) -> str:
+    return time[:19].replace("T", " ")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT else f"{text[: _TEXT - 1]}…"

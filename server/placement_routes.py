@@ -1,0 +1,32 @@
+"""``POST /v1/placements``: which exits to keep."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from flask import Blueprint, Response, jsonify, request
+
+from device_sdk.untrusted_json import decode_json
+from server.errors import MalformedError
+from server.placements import PlacementRequest, decide
+from server.request_body import read_body
+from server.services import Services
+
+_MAX_BYTES = 250_000
+
+
+def placement_routes(services: Services) -> Blueprint:
+    """The address of placements."""
+    routes = Blueprint("placements", __name__, url_prefix="/v1/placements")
+    routes.add_url_rule("", "decide", partial(_decide, services), methods=["POST"])
+    return routes
+
+
+def _decide(services: Services) -> Response:
+    body = read_body(request, max_bytes=_MAX_BYTES)
+    try:
+        asked = decode_json(body, PlacementRequest)
+    except ValueError as error:
+        raise MalformedError(f"the body is not a placement request: {error}") from error
+    served = services.catalogue.find(asked.bundle)
+    return jsonify(decide(asked, served.bundle.supernet, version=served.version))

@@ -1,0 +1,71 @@
+"""Which exits a device should keep, decided for it here. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+
+from device_sdk.errors import UsageError
+from device_sdk.graph import Supernet
+from device_sdk.placement import ExitCandidate, candidates_by_macs, place
+from server.errors import MalformedError, UnprocessableError
+
+_Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class MeasuredExit(msgspec.Struct, frozen=True):
+    """What a device measured: the time until the exit answers, and the memory that it takes."""
+
+    latency_ms: _Milliseconds
+    memory_bytes: _Bytes
+
+
+class PlacementRequest(msgspec.Struct, frozen=True):
+    """A device asks. Without measured ``exits`` times are counted in MACs; without ``memory_bytes`` all may stay."""
+
+    bundle: str
+    memory_bytes: _Bytes | None = None
+    exits: dict[str, MeasuredExit] | None = None
+    full_latency_ms: _Milliseconds | None = None
+
+
+def decide(request: PlacementRequest, supernet: Supernet, *, version: int) -> dict[str, Any]:
+    """The reply to ``request``: the exits to keep, by position, and what they are expected to give.
+
+    Raises:
+        MalformedError: measured exits without the full model's latency, or the other way round.
+        UnprocessableError: an exit that the bundle does not have, or whose accuracy is not known.
+    """
+    if (request.exits is None) != (request.full_latency_ms is None):
+        raise MalformedError("exits and full_latency_ms go together", hint="measure both, or leave both out")
+    if request.exits is None or request.full_latency_ms is None:
+        basis = "macs"
+        candidates, full_time = candidates_by_macs(supernet)
+    else:
+        basis = "latency"
+        candidates = [_candidate(exit_, measured, supernet) for exit_, measured in request.exits.items()]
+        full_time = request.full_latency_ms
+    placement = place(candidates, full_time=full_time, memory_bytes=request.memory_bytes)
+    return {
+        "bundle": request.bundle,
+        "version": version,
+        "basis": basis,
+        "exits": list(placement.exits),
+        "expectation": placement.expectation,
+        "memory_bytes": placement.memory_bytes,
+    }
+
+
+def _candidate(exit_id: str, measured: MeasuredExit, supernet: Supernet) -> ExitCandidate:
+    try:
+        exit_ = supernet.exit(exit_id)
+    except UsageError as error:
+        raise UnprocessableError(
+            f"the bundle has no exit {exit_id[:80]!r}",
+            hint="its exits: " + (", ".join(known.id for known in supernet.exits) or "none"),
+        ) from error
+    if exit_.accuracy is None:
+        raise UnprocessableError(f"the accuracy of exit {exit_id} is not known", hint="leave it out")
+    return ExitCandidate(exit_.id, exit_.position, exit_.accuracy, measured.latency_ms, measured.memory_bytes)

@@ -1,0 +1,75 @@
+"""Every error as JSON: ``{"error": "one line", "hint": "what to do"}``; no hint under /v2, whose protocol has none."""
+
+from __future__ import annotations
+
+import logging
+
+from flask import Flask, Response, jsonify, request
+from werkzeug.exceptions import HTTPException
+
+from device_sdk.errors import InputError, PathweaveError, ProtocolError, StorageError, UsageError
+from server.errors import RequestError, UnauthorizedError
+
+_log = logging.getLogger(__name__)
+
+_INTERNAL = "the server failed; its log says why"
+# What the SDK found wrong with a request. Its other errors are not the caller's fault.
+_STATUS_OF: dict[type[PathweaveError], int] = {ProtocolError: 400, InputError: 400, UsageError: 400}
+_RETRY_AFTER_S = 5  # a full disk is not mended at once
+
+
+def answer_errors(app: Flask) -> None:
+    """Have ``app`` answer every error as JSON."""
+    app.register_error_handler(PathweaveError, _ours)
+    app.register_error_handler(HTTPException, _http)
+    app.register_error_handler(Exception, _unexpected)
+    app.after_request(_nothing_to_guess)
+
+
+def _ours(error: PathweaveError) -> Response:
+    if isinstance(error, RequestError):
+        reply = _reply(str(error), error.hint, error.status)
+        if error.retry_after_s is not None:
+            reply.headers["Retry-After"] = str(error.retry_after_s)
+        if isinstance(error, UnauthorizedError):
+            reply.headers["WWW-Authenticate"] = 'Basic realm="Pathweave"' if request.path == "/" else "Bearer"
+        return reply
+    if isinstance(error, StorageError):
+        _log.error("%s", error)
+        reply = _reply("the server cannot store anything now", None, 503)
+        reply.headers["Retry-After"] = str(_RETRY_AFTER_S)
+        return reply
+    for kind, status in _STATUS_OF.items():
+        if isinstance(error, kind):
+            return _reply(str(error), error.hint, status)
+    return _unexpected(error)
+
+
+def _http(error: HTTPException) -> Response:
+    """Flask's own: no such address, a method that it does not take, a body too large, a range that is none."""
+    status = error.code or 500
+    texts = {404: "there is nothing at this address", 405: f"this address does not take {request.method}"}
+    reply = _reply(texts.get(status, error.description or error.name), None, status)
+    for name, value in error.get_headers(request.environ):  # Allow, Content-Range and the like
+        if name != "Content-Type":
+            reply.headers[name] = value
+    return reply
+
+
+def _unexpected(error: Exception) -> Response:
+    _log.error("%s %s failed", request.method, request.path, exc_info=error)
+    return _reply(_INTERNAL, None, 500)
+
+
+def _reply(text: str, hint: str | None, status: int) -> Response:
+    body = {"error": " ".join(text.split())}
+    if hint and not request.path.startswith("/v2"):
+        body["hint"] = hint
+    reply = jsonify(body)
+    reply.status_code = status
+    return reply
+
+
+def _nothing_to_guess(reply: Response) -> Response:
+    reply.headers["X-Content-Type-Options"] = "nosniff"
+    return reply

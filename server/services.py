@@ -1,0 +1,59 @@
+"""What the routes work with, put together from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from device_sdk.runtimes import make_runtime
+from device_sdk.runtimes.port import Runtime
+from server.catalogue import Catalogue
+from server.database import Database
+from server.inference.models import ModelCache
+from server.inference.queue import BatchQueue
+from server.log_store import LogStore
+from server.settings import Settings
+from server.tokens import Gate, TokenStore, utc_now
+
+
+@dataclass(frozen=True)
+class Services:
+    """Everything that a server has. ``close`` ends its inference."""
+
+    settings: Settings
+    catalogue: Catalogue
+    gate: Gate
+    logs: LogStore
+    models: ModelCache
+    queue: BatchQueue
+
+    def close(self) -> None:
+        """End the inference workers. May be called twice."""
+        self.queue.close()
+
+
+def make_services(
+    settings: Settings, *, runtime: Runtime | None = None, now: Callable[[], datetime] = utc_now
+) -> Services:
+    """The services of one server.
+
+    Raises:
+        StorageError: the data folder cannot be used.
+    """
+    database = Database(settings.database)
+    return Services(
+        settings=settings,
+        catalogue=Catalogue(settings.folder),
+        gate=Gate(TokenStore(database, now=now), settings.token),
+        logs=LogStore(database, keep_lines=settings.keep_log_lines, now=now),
+        models=ModelCache(
+            runtime or make_runtime("onnxruntime", threads=settings.inference_threads), limit=settings.max_models
+        ),
+        queue=BatchQueue(
+            limit=settings.queue_limit,
+            client_share=settings.client_share,
+            max_batch=settings.max_batch,
+            workers=settings.inference_workers,
+        ),
+    )

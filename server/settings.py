@@ -1,0 +1,53 @@
+"""What a server serves, where it keeps what it knows, and its limits."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from device_sdk.bundle import MANIFEST
+
+MIB = 2**20  # bytes
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of one server.
+
+    ``queue_limit``: infer requests that wait or run at once; ``client_share``: how many of them may be of one client;
+    ``max_batch``: rows that run at once; ``max_body_bytes`` bounds a body as it comes and decompressed,
+    ``max_json_bytes`` the JSON in it (as Python objects it takes many times its size).
+    """
+
+    folder: Path
+    data_folder: Path
+    token: str | None = field(default=None, repr=False)
+    queue_limit: int = 32
+    client_share: int | None = None
+    max_batch: int = 64
+    inference_threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    inference_workers: int = 1
+    max_models: int = 4
+    infer_timeout_s: float = 60.0
+    max_body_bytes: int = 64 * MIB
+    max_json_bytes: int = 16 * MIB
+    max_log_body_bytes: int = 4_000_000
+    max_log_line_bytes: int = 64_000
+    keep_log_lines: int = 10_000  # per device
+
+    @property
+    def database(self) -> Path:
+        """The SQLite file with tokens and log lines."""
+        return database_path(self.data_folder)
+
+
+def database_path(data_folder: Path) -> Path:
+    """Where tokens and log lines lie in a data folder."""
+    return data_folder / "server.sqlite3"
+
+
+def default_data_folder(folder: Path) -> Path:
+    """A hidden folder in ``folder``; beside it where that is a bundle itself, which may be replaced as a whole."""
+    folder = folder.resolve()
+    return (folder.parent if (folder / MANIFEST).exists() else folder) / ".pathweave-server"

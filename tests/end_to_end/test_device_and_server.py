@@ -1,0 +1,226 @@
+"""A device and a server as they are used: real processes, the demo's bundle, HTTP between them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from device_sdk.adaptation_log import Delivered, Escalating, read_log
+from device_sdk.answer import FALLBACK, SERVER
+from device_sdk.bundle import Bundle
+from device_sdk.calibration import CalibrationSettings
+from device_sdk.datasets import load_dataset
+from device_sdk.errors import RefusedError, SignatureError
+from device_sdk.offload.escalation import EscalationSettings
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.session import AdaptiveModel
+from device_sdk.signing import new_key_pair
+from pathweave.server_process import running_server
+
+ROOT = Path(__file__).parents[2]
+TIMEOUT_S = 1.0
+SLACK_S = 0.5  # for a machine that has other things to do
+
+
+@pytest.fixture(scope="module")
+def server(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_server(demo_folder / "bundle", data=tmp_path_factory.mktemp("server")) as url:
+        yield url
+
+
+@pytest.fixture
+def public_key(demo_folder: Path) -> Path:
+    return demo_folder / "demo.pub"
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    return load_dataset("digits#report").images[:60]
+
+
+@pytest.fixture(scope="module")
+def full_answers(demo_folder: Path, images: np.ndarray) -> np.ndarray:
+    """What the full model answers, run here."""
+    from device_sdk.samples import SampleChecker
+
+    bundle = Bundle.open(demo_folder / "bundle")
+    tensor = SampleChecker(bundle.manifest).prepare(images)
+    return OnnxRuntime(threads=1).load(bundle.stretch(bundle.supernet.original.edges)).run([tensor])[-1]
+
+
+def cheapest(model: AdaptiveModel) -> None:
+    """Put a subnet in use that answers differently from the full model."""
+    from device_sdk.graph import Plan
+    from device_sdk.paths import k_cheapest
+
+    macs = {block.id: float(block.macs) for block in model.bundle.supernet.blocks}
+    [(_, subnet)] = k_cheapest(model.bundle.supernet, lambda edge: macs[edge.block], k=1)
+    model.use(Plan(subnet))
+
+
+def hard_all(model: AdaptiveModel, images: np.ndarray) -> None:
+    model.calibrate(images, None, settings=CalibrationSettings(escalated_share=1.0, use_exits=False))
+
+
+def settings(server: str, **changes: object) -> EscalationSettings:
+    chosen = {"server": server, "model": "digits:images", "privacy": "inputs", "timeout_s": TIMEOUT_S, **changes}
+    return EscalationSettings(**chosen)  # type: ignore[arg-type]
+
+
+def test_a_bundle_opens_from_a_server_and_is_not_fetched_twice(server, public_key, tmp_path, images, full_answers):
+    address = f"{server}/v1/bundles/digits"
+    with AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path) as model:
+        np.testing.assert_allclose(model(images).output, full_answers, atol=1e-4)
+    with AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path) as model:
+        deliveries = [line.event for line in read_log(model.log_path) if isinstance(line.event, Delivered)]
+    assert [(delivery.how, delivery.blobs_fetched > 0) for delivery in deliveries] == [
+        ("downloaded", True),
+        ("unchanged", False),
+    ]
+
+
+def test_a_bundle_that_another_key_signed_is_refused(server, tmp_path):
+    stranger = tmp_path / "stranger.pub"
+    stranger.write_bytes(new_key_pair()[1])
+    with pytest.raises(SignatureError):
+        AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=stranger, state_folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", ["nonsense", "..%2F..%2Fetc"])
+def test_a_bundle_that_is_not_there_says_so(server, tmp_path, name):
+    with pytest.raises(RefusedError) as caught:
+        AdaptiveModel.open(f"{server}/v1/bundles/{name}", state_folder=tmp_path)
+    assert caught.value.status == 404
+
+
+def test_offline_the_last_good_bundle_opens(demo_folder, public_key, tmp_path, images, full_answers):
+    with running_server(demo_folder / "bundle", data=tmp_path / "server") as url:
+        address = f"{url}/v1/bundles/digits"
+        AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path / "state").close()
+    with AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path / "state") as model:
+        np.testing.assert_allclose(model(images).output, full_answers, atol=1e-4)
+        [*_, last] = [line.event for line in read_log(model.log_path) if isinstance(line.event, Delivered)]
+    assert last.how == "kept"
+    assert "no connection" in (last.failure or "")
+
+
+def test_an_older_version_is_refused_by_who_has_a_newer_one(demo_folder, tmp_path):
+    """The address stays the same, the server's bundle goes back a version: the newer one stays in use."""
+    bundles = tmp_path / "bundles"
+    newer = json.loads((demo_folder / "bundle" / "manifest.json").read_bytes())
+    (bundles / "digits").mkdir(parents=True)
+    (bundles / "digits" / "blobs").symlink_to(demo_folder / "bundle" / "blobs")
+    manifest = bundles / "digits" / "manifest.json"
+    manifest.write_text(json.dumps(newer | {"version": 7}))
+    with running_server(bundles, data=tmp_path / "server") as url:
+        address, store = f"{url}/v1/bundles/digits", tmp_path / "state"
+        AdaptiveModel.open(address, state_folder=store).close()
+        manifest.write_text(json.dumps(newer | {"version": 6}))
+        with AdaptiveModel.open(address, state_folder=store) as model:
+            assert model.bundle.manifest.version == 7
+            [*_, last] = [line.event for line in read_log(model.log_path) if isinstance(line.event, Delivered)]
+        assert "version 6" in (last.failure or "")
+        with AdaptiveModel.open(address, state_folder=store, allow_rollback=True) as model:
+            assert model.bundle.manifest.version == 6
+
+
+def test_hard_samples_get_the_servers_answers(server, public_key, tmp_path, images, full_answers):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=tmp_path) as model:
+        cheapest(model)
+        assert not np.allclose(model(images).output, full_answers, atol=1e-3)
+        hard_all(model, images)
+        model.connect(settings(server))
+        for answer in (model(images), model.infer(model.prepare(images))):
+            assert set(answer.source) == {SERVER}
+            np.testing.assert_allclose(answer.output, full_answers, atol=1e-4)
+        model.disconnect()
+        assert set(model(images).source) == {"subnet"}
+
+
+def test_prepared_tensors_can_be_answered_too(server, public_key, tmp_path, images, full_answers):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=tmp_path) as model:
+        cheapest(model)
+        hard_all(model, images)
+        model.connect(settings(server, model="digits"))
+        answer = model(images)
+        assert set(answer.source) == {SERVER}
+        np.testing.assert_allclose(answer.output, full_answers, atol=1e-4)
+
+
+def test_nothing_is_sent_without_leave(demo_folder, public_key, tmp_path, images):
+    """The server's own log of requests stays empty, metadata included."""
+    with running_server(demo_folder / "bundle", data=tmp_path / "server") as url:
+        with AdaptiveModel.open(demo_folder / "bundle", trust=public_key, state_folder=tmp_path / "state") as model:
+            hard_all(model, images)
+            model.connect(settings(url, privacy="never"))
+            assert set(model(images).source) == {"subnet"}
+        assert "escalating" not in model.log_path.read_text()
+
+
+def test_every_sample_is_answered_whatever_becomes_of_the_server(
+    demo_folder, public_key, tmp_path, images, full_answers
+):
+    """Killed, and back on the same port: all answers in time, all marked, none of them another sample's."""
+    process, url = _start_server(demo_folder / "bundle", tmp_path / "server", port=0)
+    with AdaptiveModel.open(f"{url}/v1/bundles/digits", trust=public_key, state_folder=tmp_path / "state") as model:
+        cheapest(model)
+        local = model(images).output
+        hard_all(model, images)
+        model.connect(settings(url))
+        assert _sources(model, images, local, full_answers) == {SERVER}
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert _sources(model, images, local, full_answers) == {FALLBACK}
+        process, _ = _start_server(demo_folder / "bundle", tmp_path / "server", port=int(url.rsplit(":", 1)[1]))
+        try:
+            deadline = time.monotonic() + 60
+            while _sources(model, images[:5], local, full_answers) != {SERVER}:
+                assert time.monotonic() < deadline, "the server is back, but is never asked again"
+                time.sleep(0.2)
+        finally:
+            process.terminate()
+            process.wait()
+        events = [line.event.answering for line in read_log(model.log_path) if isinstance(line.event, Escalating)]
+    assert events[:3] == [True, False, True]
+
+
+def _start_server(bundles: Path, data: Path, *, port: int) -> tuple[subprocess.Popen[str], str]:
+    command = [sys.executable, "-m", "pathweave", "serve", str(bundles), "--data", str(data), "--port", str(port)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    return process, json.loads(process.stdout.readline())["url"]
+
+
+def _sources(model: AdaptiveModel, images: np.ndarray, local: np.ndarray, full: np.ndarray) -> set[str]:
+    """Classify one by one; every answer has to be the one that its mark promises, and in time."""
+    found = set()
+    for number, image in enumerate(images):
+        started = time.perf_counter()
+        answer = model(image)
+        assert time.perf_counter() - started < TIMEOUT_S + SLACK_S
+        expected = full if answer.source[0] == SERVER else local
+        np.testing.assert_allclose(answer.output[0], expected[number], atol=1e-4)
+        found.add(answer.source[0])
+    return found
+
+
+def test_a_blob_that_decayed_on_the_disk_is_fetched_again(server, public_key, tmp_path, images, full_answers):
+    address = f"{server}/v1/bundles/digits"
+    AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path).close()
+    blob = max((tmp_path / "store" / "blobs").iterdir(), key=lambda path: path.stat().st_size)
+    data = bytearray(blob.read_bytes())
+    data[len(data) // 2] ^= 1
+    blob.write_bytes(data)
+    with AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path) as model:
+        model.bundle.verify()
+        np.testing.assert_allclose(model(images).output, full_answers, atol=1e-4)

@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from packager.errors import TrainingError
+from packager.expansion import expand
+from packager.macs_ranges import MacsRanges
+
+
+def test_the_original_path_is_never_trained_on(tiny_expansion):
+    ranges, supernet = MacsRanges(tiny_expansion), tiny_expansion.supernet()
+    drawn = {ranges.sample(seed) for seed in range(400)}
+    assert supernet.original not in drawn
+    for subnet in drawn:
+        supernet.check(subnet)
+    assert {edge.block for subnet in drawn for edge in subnet.edges} == {block.id for block in supernet.blocks}
+
+
+def test_a_sampled_path_is_a_function_of_the_seed(tiny_expansion):
+    first, second = MacsRanges(tiny_expansion), MacsRanges(copy.copy(tiny_expansion))
+    assert [first.sample(seed) for seed in range(20)] == [second.sample(seed) for seed in reversed(range(20))][::-1]
+
+
+def test_ranges_cover_all_costs_up_to_the_original_path(zoo_traced):
+    expansion = expand(zoo_traced("resnet20_cifar10"), max_span=3)
+    macs = {block.id: block.macs for block in expansion.blocks}
+    whole = sum(block.macs for block in expansion.originals)
+    ranges = list(MacsRanges(expansion).samples(5, seed=0))
+    assert len(ranges) == 6
+    assert [high for _, high, _ in ranges[:-1]] == [low for low, _, _ in ranges[1:]]
+    assert ranges[-1][1] == 1.0
+    for low, high, subnets in ranges:
+        assert 1 <= len(subnets) == len(set(subnets)) <= 5
+        ratios = [sum(macs[name] for name in subnet.block_ids) / whole for subnet in subnets]
+        assert all(low - 1e-6 <= ratio <= high + 1e-6 for ratio in ratios)
+
+
+def test_where_nothing_is_cheaper_sampling_ends(tiny_traced):
+    with pytest.raises(TrainingError, match="no path with an added block"):
+        MacsRanges(expand(tiny_traced, max_span=1)).sample(0)

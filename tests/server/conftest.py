@@ -1,0 +1,311 @@
+"""A real server on a free port, and the tiny bundle of the SDK's tests to serve."""
+
+from __future__ import annotations
+
+import http.client
+import importlib.util
+import json
+import shutil
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flask", reason="needs the extra: pip install 'pathweave[server]'")
+pytest.importorskip("waitress", reason="needs the extra: pip install 'pathweave[server]'")
+
+from device_sdk import signing
+from device_sdk.adaptation_log import SCHEMA_VERSION
+from device_sdk.bundle import Bundle
+from device_sdk.composition import Stretch
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from server.app import create_app
+from server.services import Services, make_services
+from server.serving import SPARE_THREADS, HttpServer, listen, url_of
+from server.settings import Settings
+
+PATIENCE_S = 20.0
+
+
+def _tiny_builder() -> ModuleType:
+    """The conftest of the SDK's tests: it makes the tiny bundle, and conftests cannot be imported by name."""
+    name = "_tests_device_sdk_conftest"
+    if name not in sys.modules:
+        path = Path(__file__).parents[1] / "device_sdk" / "conftest.py"
+        specification = importlib.util.spec_from_file_location(name, path)
+        assert specification is not None
+        assert specification.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(specification)
+        specification.loader.exec_module(sys.modules[name])
+    return sys.modules[name]
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """The tiny bundle as a folder, who signed it, and labelled images uint8 [60, 20, 20, 3] for it."""
+
+    folder: Path
+    private_key: Path
+    public_key: Path
+    images: np.ndarray
+    labels: np.ndarray
+
+    def copy_to(self, folder: Path, **changes: Any) -> Path:
+        """A copy with other values in its manifest, signed again."""
+        shutil.copytree(self.folder, folder)
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+        manifest.update(changes)
+        data = json.dumps(manifest).encode()
+        (folder / "manifest.json").write_bytes(data)
+        (folder / "manifest.sig").write_bytes(signing.sign(data, private_key=self.private_key))
+        return folder
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    """The tiny bundle; never alter it."""
+    pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
+    builder, folder = _tiny_builder(), tmp_path_factory.mktemp("tiny")
+    private, public = folder / "key", folder / "key.pub"
+    for path, data in zip((private, public), signing.new_key_pair(), strict=True):
+        path.write_bytes(data)
+    builder._write_tiny_bundle(folder / "bundles" / "tiny", private)
+    return Tiny(folder / "bundles" / "tiny", private, public, *builder.draw_images(60, seed=2))
+
+
+@pytest.fixture(scope="session")
+def tiny_bundle(tiny: Tiny) -> Bundle:
+    """The tiny bundle, opened."""
+    return Bundle.open(tiny.folder)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a server answered; the names of ``headers`` are in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Running:
+    """A server that runs in this process."""
+
+    server: HttpServer
+    services: Services
+    host: str
+    port: int
+    url: str
+    thread: threading.Thread
+
+    def ask(
+        self, path: str, *, method: str = "GET", body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> Reply:
+        """One request on a connection of its own."""
+        with closing(http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_S)) as connection:
+            connection.request(method, path, body=body, headers=headers or {})
+            reply = connection.getresponse()
+            return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+
+    def post(self, path: str, value: Any, **headers: str) -> Reply:
+        """POST JSON."""
+        return self.ask(path, method="POST", body=json.dumps(value).encode(), headers=headers)
+
+    def connect(self) -> socket.socket:
+        """A raw connection."""
+        return socket.create_connection((self.host, self.port), timeout=PATIENCE_S)
+
+    def raw(self, data: bytes, *, end: bool = False) -> bytes:
+        """Send bytes and read until the server closes; ``end`` says that nothing more comes."""
+        with self.connect() as connection:
+            connection.sendall(data)
+            if end:
+                connection.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: connection.recv(65536), b""))
+
+    def stop(self) -> None:
+        """Drain and end."""
+        self.server.stop()
+        self.thread.join(PATIENCE_S)
+        assert not self.thread.is_alive()
+
+
+def _run(settings: Settings, runtime: Runtime | None, drain_s: float, now: Callable[[], datetime] | None) -> Running:
+    listener = listen("127.0.0.1", 0)
+    services = make_services(settings, runtime=runtime or OnnxRuntime(threads=1), **({"now": now} if now else {}))
+    app = create_app(settings, services=services)
+    threads = settings.queue_limit + SPARE_THREADS
+    server = HttpServer(app, listener, threads=threads, max_body_bytes=settings.max_body_bytes, drain_s=drain_s)
+
+    def work() -> None:
+        server.run()
+        services.close()
+
+    host, port = listener.getsockname()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    return Running(server, services, host, port, url_of(listener), thread)
+
+
+Serve = Callable[..., Running]
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Serve]:
+    """Starts servers: ``serve(folder, runtime=…, drain_s=…, now=…, **settings)``."""
+    with ExitStack() as stack:
+
+        def start(
+            folder: Path,
+            *,
+            runtime: Runtime | None = None,
+            drain_s: float = 5.0,
+            now: Callable[[], datetime] | None = None,
+            **settings: Any,
+        ) -> Running:
+            settings.setdefault("data_folder", tmp_path / "data")
+            running = _run(Settings(folder, **settings), runtime, drain_s, now)
+            stack.callback(running.stop)
+            return running
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def server(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server of the tiny bundle that asks for no token and has small limits, for tests that change nothing in it."""
+    settings = Settings(
+        tiny.folder.parent,
+        tmp_path_factory.mktemp("data"),
+        max_body_bytes=500_000,
+        max_json_bytes=300_000,
+        max_log_body_bytes=20_000,
+        max_log_line_bytes=2_000,
+    )
+    running = _run(settings, None, 5.0, None)
+    yield running
+    running.stop()
+
+
+@dataclass
+class GatedRuntime:
+    """A runtime whose models wait, once they were asked, until ``gate`` is open. ``started``: as often as they began.
+
+    ``batches``: the rows of each run; ``loads``: how many models were loaded.
+    """
+
+    runtime: Runtime
+    gate: threading.Event = field(default_factory=threading.Event)
+    started: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    batches: list[int] = field(default_factory=list)
+    loads: int = 0
+    failure: Exception | None = None
+
+    @property
+    def identity(self) -> str:
+        return f"gated-{self.runtime.identity}"
+
+    def load(self, stretch: Stretch) -> LoadedStretch:
+        self.loads += 1
+        return _GatedStretch(self, self.runtime.load(stretch))
+
+
+@dataclass
+class _GatedStretch:
+    owner: GatedRuntime
+    loaded: LoadedStretch
+
+    def run(self, inputs: list[Array]) -> list[Array]:
+        self.owner.batches.append(len(inputs[0]))
+        self.owner.started.release()
+        if not self.owner.gate.wait(PATIENCE_S):
+            raise TimeoutError("the test never opened the gate")
+        if self.owner.failure is not None:
+            raise self.owner.failure
+        return self.loaded.run(inputs)
+
+    def close(self) -> None:
+        self.loaded.close()
+
+
+@pytest.fixture
+def gated() -> Iterator[GatedRuntime]:
+    """ONNX Runtime behind a closed gate; it is opened when the test ends."""
+    runtime = GatedRuntime(OnnxRuntime(threads=1))
+    yield runtime
+    runtime.gate.set()
+
+
+@dataclass
+class Clock:
+    """A clock that only tests move."""
+
+    time: datetime = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.time
+
+    def forward(self, **duration: float) -> None:
+        self.time += timedelta(**duration)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    """A clock that only the test moves."""
+    return Clock()
+
+
+LineBuilder = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def log_line() -> LineBuilder:
+    """Makes adaptation log lines: ``log_line(minute, event="adapted", **fields of the event)``."""
+    events: dict[str, dict[str, Any]] = {
+        "opened": {"subnet": "o0 o1 o2 o3 o4", "restored": False},
+        "adapted": {
+            "budget_latency_ms": 2.0,
+            "budget_memory_mb": None,
+            "subnet": "o0 m1-4 o4",
+            "predicted_ms": 1.4,
+            "measured_ms": 1.5,
+            "predicted_peak_bytes": 1000,
+            "accuracy_search": 0.9,
+            "accuracy_holdout": None,
+            "samples": 40,
+            "subnets_evaluated": 5,
+            "seconds": 1.5,
+            "stopped": "exhausted",
+        },
+    }
+
+    def build(minute: int = 0, event: str = "opened", **fields: Any) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA_VERSION,
+            "time": f"2026-05-01T{minute // 60:02d}:{minute % 60:02d}:00.000+00:00",
+            "bundle": "0" * 64,
+            "runtime": "onnxruntime",
+            "event": {"event": event, **events[event], **fields},
+        }
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def ndjson() -> Callable[..., bytes]:
+    """Lines as a body."""
+    return lambda *lines: b"".join(json.dumps(line).encode() + b"\n" for line in lines)

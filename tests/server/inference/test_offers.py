@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.errors import InputError
+from device_sdk.offload.open_inference import InferRequest, NamedTensor, RequestedOutput
+from device_sdk.preprocessing import prepare
+from server.inference.offers import offers
+
+
+@pytest.fixture(scope="module")
+def tensors(tiny_bundle):
+    return next(offer for offer in offers(tiny_bundle) if not offer.images)
+
+
+@pytest.fixture(scope="module")
+def images(tiny_bundle):
+    return next(offer for offer in offers(tiny_bundle) if offer.images)
+
+
+def request(name, data, *outputs):
+    return InferRequest((NamedTensor(name, data),), tuple(RequestedOutput(output, True) for output in outputs))
+
+
+def test_a_bundle_offers_its_full_model_from_tensors_and_from_images(tiny_bundle):
+    plain, pictures = (offer.metadata() for offer in offers(tiny_bundle))
+    assert plain["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, 3, 20, 20]}]
+    assert pictures["inputs"] == [{"name": "image", "datatype": "UINT8", "shape": [-1, 20, 20, 3]}]
+    for one, name in ((plain, "tiny"), (pictures, "tiny:images")):
+        assert one["name"] == name
+        assert one["versions"] == ["1"]
+        assert one["outputs"] == [{"name": "logits", "datatype": "FP32", "shape": [-1, 3]}]
+        assert one["pathweave"] == {"bundle": tiny_bundle.digest, "class_names": ["blue", "green", "red"]}
+
+
+def test_what_does_not_take_images_offers_tensors_alone(tiny_bundle):
+    manifest = tiny_bundle.manifest
+    first = msgspec.structs.replace(
+        manifest.cut_points[0],
+        tensors=(msgspec.structs.replace(manifest.cut_points[0].tensors[0], shape=(1200,)),),
+    )
+    flat = msgspec.structs.replace(manifest, cut_points=(first, *manifest.cut_points[1:]))
+    bundle = Bundle(tiny_bundle.folder, tiny_bundle.blobs, flat, tiny_bundle.digest, signed=False)
+    assert [offer.name for offer in offers(bundle)] == ["tiny"]
+
+
+def test_images_are_prepared_as_the_manifest_says(images, tiny, tiny_bundle):
+    [taken] = images.take(request("image", tiny.images[:4]))
+    expected = prepare(tiny.images[:4], tiny_bundle.manifest.preprocessing, input_shape=(3, 20, 20))
+    np.testing.assert_array_equal(taken, expected)
+
+
+def test_tensors_are_taken_as_they_are(tensors):
+    data = np.zeros((2, 3, 20, 20), np.float32)
+    [taken] = tensors.take(request("input", data, "logits"))
+    assert taken is data
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (request("image", np.zeros((1, 3, 20, 20), np.float32)), "no input 'image'; it has input"),
+        (request("input", np.zeros((1, 3, 20, 20), np.float64)), "is FP64, the model takes FP32"),
+        (request("input", np.zeros((3, 20, 20), np.float32)), "shape [3, 20, 20]"),
+        (request("input", np.zeros((1, 20, 20, 3), np.float32)), "shape [1, 20, 20, 3]"),
+        (request("input", np.zeros((0, 3, 20, 20), np.float32)), "at least one"),
+        (request("input", np.zeros((1, 3, 20, 20), np.float32), "other"), "no output 'other'; it has logits"),
+        (InferRequest(()), "input input is missing"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tensors, asked, message):
+    with pytest.raises(InputError) as caught:
+        tensors.take(asked)
+    assert message in str(caught.value)
+
+
+def test_a_reply_has_what_was_asked_for_and_the_same_id(tensors):
+    logits = np.ones((1, 3), np.float32)
+    data = np.zeros((1, 3, 20, 20), np.float32)
+    reply = tensors.reply(InferRequest((NamedTensor("input", data),), id="7"), [logits])
+    assert (reply.model_name, reply.model_version, reply.id) == ("tiny", "1", "7")
+    assert [output.name for output in reply.outputs] == ["logits"]

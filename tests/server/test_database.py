@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import sqlite3
+import threading
+from contextlib import closing
+
+import pytest
+
+from device_sdk.errors import StorageError
+from server.database import Database
+
+
+def count(database):
+    with database.reading() as connection:
+        return connection.execute("SELECT count(*) FROM tokens").fetchone()[0]
+
+
+def insert(connection, name):
+    connection.execute("INSERT INTO tokens VALUES (?, ?, '', '', 0)", (name, name.encode()))
+
+
+def test_it_makes_its_folder_and_finds_its_contents_again(tmp_path):
+    path = tmp_path / "a" / "b" / "x.sqlite3"
+    with Database(path).writing() as connection:
+        insert(connection, "one")
+    assert count(Database(path)) == 1
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o077 == 0
+
+
+def test_a_transaction_counts_whole_or_not_at_all(tmp_path):
+    database = Database(tmp_path / "x.sqlite3")
+    with database.writing() as connection:
+        insert(connection, "one")
+
+    def twice():
+        with database.writing() as connection:
+            insert(connection, "two")
+            insert(connection, "one")
+
+    with pytest.raises(StorageError):
+        twice()
+    assert count(database) == 1
+
+
+def test_writers_wait_for_each_other(tmp_path):
+    database = Database(tmp_path / "x.sqlite3")
+
+    def write(which):
+        for number in range(20):
+            with database.writing() as connection:
+                insert(connection, f"{which}-{number}")
+
+    threads = [threading.Thread(target=write, args=(which,)) for which in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count(database) == 80
+
+
+def test_what_is_no_database_is_a_storage_error(tmp_path):
+    (tmp_path / "x.sqlite3").write_bytes(b"no database, but long enough to be read as one" * 100)
+    with pytest.raises(StorageError) as caught:
+        Database(tmp_path / "x.sqlite3")
+    assert caught.value.hint
+
+
+def test_a_file_in_place_of_the_folder_is_a_storage_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError):
+        Database(tmp_path / "file" / "x.sqlite3")
+
+
+def test_a_database_of_a_newer_server_is_left_alone(tmp_path):
+    path = tmp_path / "x.sqlite3"
+    Database(path)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    with pytest.raises(StorageError, match="newer"):
+        Database(path)

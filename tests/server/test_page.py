@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+import pytest
+
+from server.log_lines import CheckedLine, check_lines
+
+
+@pytest.fixture
+def running(serve, tiny, tmp_path):
+    """A server of a good and a broken bundle."""
+    tiny.copy_to(tmp_path / "bundles" / "good")
+    (tiny.copy_to(tmp_path / "bundles" / "bad<b>") / "manifest.json").write_text("{")
+    return serve(tmp_path / "bundles")
+
+
+def send(server, device, *lines, ndjson):
+    return server.ask("/v1/logs", method="POST", body=ndjson(*lines), headers={"Pathweave-Device": device})
+
+
+def test_an_empty_server_says_what_to_do(serve, tmp_path):
+    (tmp_path / "empty").mkdir()
+    page = serve(tmp_path / "empty").ask("/")
+    assert page.status == 200
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert b"No bundle yet" in page.body
+    assert b"--upload" in page.body
+
+
+def test_bundles_and_why_one_is_not_served(running, tiny_bundle):
+    page = running.ask("/").body.decode()
+    assert "<td>tiny</td>" in page
+    assert "signed" in page
+    assert "x1-pooled (at 1)" in page
+    assert tiny_bundle.manifest.name in page
+    assert "bad&lt;b&gt;" in page
+    assert "bad<b>" not in page
+    assert "not served" in page
+
+
+def test_devices_with_their_plan_and_whether_it_keeps_the_budget(running, log_line, ndjson, tiny_bundle):
+    digest = {"bundle": running.services.catalogue.find("tiny").bundle.digest}
+    send(running, "quick-one", {**log_line(1), **digest}, {**log_line(2, "adapted"), **digest}, ndjson=ndjson)
+    slow = log_line(3, "adapted", measured_ms=7.25, subnet="o0 o1 m2-4 o4")
+    send(running, "slow-one", slow, ndjson=ndjson)
+    rows = {
+        cells[0]: cells
+        for row in re.findall(r"<tr>(.*?)</tr>", running.ask("/").body.decode(), flags=re.DOTALL)
+        if (cells := [re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td.*?</td>", row, flags=re.DOTALL)])
+    }
+    assert rows["quick-one"][1] == "tiny 1"
+    assert rows["quick-one"][3:] == ["o0 m1-4 o4", "1.5", "2"]
+    assert rows["slow-one"][1] == "000000000000…"
+    assert rows["slow-one"][3:] == ["o0 o1 m2-4 o4", "7.25", "2"]
+    assert '<td class="number bad">7.25</td>' in running.ask("/").body.decode()
+
+
+def test_the_latest_events_come_first(running, log_line, ndjson):
+    send(running, "a", log_line(5), log_line(70, "adapted"), ndjson=ndjson)
+    page = running.ask("/").body.decode()
+    assert page.index("2026-05-01 01:10:00") < page.index("2026-05-01 00:05:00")
+    assert "measured_ms 1.5" in page
+
+
+def test_what_devices_send_is_text_and_never_markup(running, log_line, ndjson):
+    send(running, "a", log_line(1, subnet="<script>alert(1)</script>"), ndjson=ndjson)
+    line = check_lines(ndjson(log_line(2)), max_line_bytes=10_000)[0]
+    # No device can have this name through the address; the page does not rely on that.
+    running.services.logs.add("<script>alert(2)</script>", [CheckedLine(line.digest, line.time, line.line)])
+    page = running.ask("/").body.decode()
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert "&lt;script&gt;alert(2)" in page
+
+
+def test_a_long_plan_is_cut(running, log_line, ndjson):
+    send(running, "a", log_line(1, subnet="o1 " * 5000), ndjson=ndjson)
+    assert len(running.ask("/").body) < 20_000
+
+
+def test_nothing_but_the_pages_own_style_may_load(running):
+    page = running.ask("/")
+    style = re.search(r"<style>(.*?)</style>", page.body.decode(), flags=re.DOTALL).group(1)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    policy = page.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert f"style-src 'sha256-{digest}'" in policy
+    assert "unsafe" not in policy
+    assert not re.search(r"(src|href)=|https?://|style=|@import|url\(", page.body.decode())
+    assert page.headers["x-content-type-options"] == "nosniff"

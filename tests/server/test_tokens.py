@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pytest
+
+from device_sdk.errors import UsageError
+from server.database import Database
+from server.errors import UnauthorizedError
+from server.tokens import Gate, TokenStore
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "x.sqlite3"
+
+
+@pytest.fixture
+def store(path, clock):
+    return TokenStore(Database(path), now=clock)
+
+
+def refused(gate, token):
+    with pytest.raises(UnauthorizedError) as caught:
+        gate.admit(token)
+    return str(caught.value)
+
+
+def test_without_tokens_everybody_is_let_in(store):
+    assert not Gate(store, None).closed
+    assert Gate(store, None).admit(None) is None
+
+
+def test_a_token_lets_its_owner_in_and_nobody_else(store):
+    gate = Gate(store, None)
+    token = store.new("laptop", days=1)
+    assert gate.closed
+    assert gate.admit(token) == "laptop"
+    assert refused(gate, None) == "this server asks for a token"
+    assert refused(gate, "") == "this server asks for a token"
+    for wrong in ("x", token[:-1], f"{token}x", token.upper(), "ÿ"):
+        assert refused(gate, wrong) == "the token is wrong"
+
+
+def test_no_two_tokens_are_alike(store):
+    tokens = {store.new(f"device-{number}", days=1) for number in range(20)}
+    assert len(tokens) == 20
+    assert all(len(token) > 40 for token in tokens)
+
+
+def test_only_a_hash_is_kept(store, path):
+    token = store.new("laptop", days=1)
+    for file in path.parent.iterdir():
+        assert token.encode() not in file.read_bytes()
+
+
+def test_expired_and_revoked_are_told_to_who_had_the_token(store, clock):
+    gate = Gate(store, None)
+    short, long = store.new("short", days=1), store.new("long", days=30)
+    clock.forward(days=1)
+    assert refused(gate, short) == "the token has expired"
+    assert gate.admit(long) == "long"
+    store.revoke("long")
+    assert refused(gate, long) == "the token has been revoked"
+    assert refused(gate, "guess") == "the token is wrong"
+    assert {info.name: info.state for info in store.all()} == {"short": "expired", "long": "revoked"}
+
+
+def test_the_server_stays_closed_when_the_last_token_ends(store):
+    gate = Gate(store, None)
+    store.new("only", days=1)
+    store.revoke("only")
+    assert gate.closed
+    assert "asks for a token" in refused(gate, None)
+
+
+def test_the_token_of_the_environment_counts_beside_the_others(store):
+    gate = Gate(store, "secret")
+    assert gate.admit("secret") == "environment"
+    assert refused(gate, "Secret") == "the token is wrong"
+    assert gate.admit(store.new("laptop", days=1)) == "laptop"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 129, "-x", "a\n"])
+def test_names_are_plain(store, name):
+    with pytest.raises(UsageError):
+        store.new(name, days=1)
+
+
+def test_a_name_is_given_once(store):
+    store.new("laptop", days=1)
+    with pytest.raises(UsageError, match="already"):
+        store.new("laptop", days=1)
+    with pytest.raises(UsageError, match="no token"):
+        store.revoke("desktop")
