@@ -101,7 +101,8 @@ def test_a_part_from_another_place_is_not_used(fetch, server, sizes, fault):
     name = largest(sizes)
     server.faults[f"blobs/{name}"] = [fault(cut_at=4000), fault(wrong_range=True)]
     fetch()
-    assert [one.start for one in server.of(f"blobs/{name}")] == [0, 4000, 0]
+    # noted when an answer ends, and the wrong one is not read to its end
+    assert sorted(one.start for one in server.of(f"blobs/{name}")) == [0, 0, 4000]
 
 
 @pytest.mark.parametrize("delta", [-1, -4000, 1, 4000])
