@@ -39,7 +39,9 @@ class Made:
     minutes: float
 
 
-def package_pretrained(options: BenchOptions, name: str, *, train: bool, max_span: int | None = None) -> Made:
+def package_pretrained(
+    options: BenchOptions, name: str, *, train: bool, max_span: int | None = None, minutes: float = BUDGET_MINUTES
+) -> Made:
     """A pretrained network of the zoo as a bundle; without ``train`` the added blocks stay as they begin."""
     cifar = options.data_folder / "cifar10"
     weights = options.data_folder / "pretrained" / f"{name}.safetensors"
@@ -51,7 +53,7 @@ def package_pretrained(options: BenchOptions, name: str, *, train: bool, max_spa
         validation=str(cifar / "test.zip#search"),
         overrides={
             "steps": steps,
-            "budget_minutes": BUDGET_MINUTES if steps is None else None,
+            "budget_minutes": minutes if steps is None else None,
             "max_span": max_span,
         },
         progress=options.progress,

@@ -11,7 +11,7 @@ from benchmarks._road_bundles import Made, Part, answers, load_part
 from device_sdk.answer import FALLBACK, SERVER
 from device_sdk.calibration import CalibrationSettings
 from device_sdk.datasets import ImageDataset
-from device_sdk.offload.escalation import EscalationSettings
+from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session import AdaptiveModel
 from pathweave.bench import BenchOptions, Target
 from pathweave.server_process import running_server
@@ -39,7 +39,7 @@ def escalate(small: Made, large: Made, options: BenchOptions) -> Part:
     ):
         calibration, report = (load_part(options, part, model) for part in ("calibration", "report"))
         name = f"{large.model.name}:images"
-        model.connect(EscalationSettings(server=server, model=name, privacy="inputs", timeout_s=TIMEOUT_S))
+        model.connect(RemoteModel(server=server, model=name, privacy="inputs", timeout_s=TIMEOUT_S))
         for percent in EXPECTED:
             settings = CalibrationSettings(use_exits=False, escalated_share=percent / 100)
             found = model.calibrate(calibration.images, calibration.labels, settings=settings)

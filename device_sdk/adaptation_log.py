@@ -96,7 +96,25 @@ class Escalating(msgspec.Struct, frozen=True, tag="escalating", tag_field="event
     failure: str | None
 
 
-Event = Opened | Profiled | Adapted | Infeasible | Delivered | Calibrated | Escalating
+class SplitChosen(msgspec.Struct, frozen=True, tag="split", tag_field="event"):
+    """It was decided where the subnet crosses to the server; ``position`` None: it stays here as a whole."""
+
+    subnet: str
+    position: int | None
+    uplink_mbps: float
+    predicted_ms: float
+    on_device_ms: float
+    bytes_sent: int
+
+
+class Splitting(msgspec.Struct, frozen=True, tag="splitting", tag_field="event"):
+    """The server that runs tails began to answer, or stopped: ``failure`` says why."""
+
+    answering: bool
+    failure: str | None
+
+
+Event = Opened | Profiled | Adapted | Infeasible | Delivered | Calibrated | Escalating | SplitChosen | Splitting
 
 
 class LogLine(msgspec.Struct, frozen=True):

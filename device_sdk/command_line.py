@@ -11,11 +11,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
+from pathlib import Path
 from typing import TextIO, TypeVar
 
 import click
 
-from device_sdk.progress import Progress, Task, TerminalProgress
+from device_sdk.progress import FileProgress, Progress, Task, TerminalProgress
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -84,11 +85,18 @@ def log_to_stderr(*, verbose: bool) -> None:
     logging.basicConfig(stream=sys.stderr, level=level, format="%(levelname)s %(name)s: %(message)s", force=True)
 
 
+PROGRESS_FILE = "PATHWEAVE_PROGRESS_FILE"  # environment variable: a file to keep up to date for who started us
+
+
 def progress(as_json: bool = False) -> Progress:
-    """Bars for a person at a terminal; now and then a line for a program, a log file or CI."""
-    if sys.stderr.isatty() and not as_json and not os.environ.get("CI"):
-        return TerminalProgress()
-    return LineProgress()
+    """Bars for a person at a terminal; now and then a line for a program, a log file or CI.
+
+    Where the environment variable ``PATHWEAVE_PROGRESS_FILE`` names a file, that too (see FileProgress).
+    """
+    at_terminal = sys.stderr.isatty() and not as_json and not os.environ.get("CI")
+    shown: Progress = TerminalProgress() if at_terminal else LineProgress()
+    file = os.environ.get(PROGRESS_FILE)
+    return FileProgress(Path(file), shown) if file else shown
 
 
 def _write_to_stderr(line: str) -> None:

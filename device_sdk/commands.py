@@ -16,7 +16,7 @@ from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
     from device_sdk.datasets import ImageDataset
-    from device_sdk.offload.escalation import Privacy
+    from device_sdk.offload.remote_model import Privacy
     from device_sdk.session import AdaptiveModel
 
 
@@ -51,7 +51,7 @@ def run(
     as_json: bool,
 ) -> None:
     """Classify IMAGES, or measure the accuracy on --data, with the plan in use."""
-    from device_sdk.offload.escalation import EscalationSettings
+    from device_sdk.offload.remote_model import RemoteModel
 
     if bool(images) == (data is not None):
         raise UsageError("give image files or --data, one of them")
@@ -60,9 +60,7 @@ def run(
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         if server is not None:
             name = server_model or f"{model.bundle.manifest.name}:images"
-            model.connect(
-                EscalationSettings(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s)
-            )
+            model.connect(RemoteModel(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s))
         if data is None:
             answers = [_classify(model, path) for path in images]
             text = "\n".join(f"{a['image']}: {a['label']} ({a['confidence']:.1%})" for a in answers)

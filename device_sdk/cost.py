@@ -11,10 +11,11 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from device_sdk.errors import BudgetError
+from device_sdk.errors import BudgetError, UsageError
 from device_sdk.graph import Edge, ExitChoice, Subnet
 
 MB = 1_000_000  # bytes
+_BITS_PER_MS_AND_MBPS = 1000.0
 
 
 class EdgeCost(msgspec.Struct, frozen=True):
@@ -106,3 +107,24 @@ class CostModel(msgspec.Struct, frozen=True):
     def cost(self, subnet: Subnet) -> Cost:
         """Predicted cost of a subnet that answers every sample by itself."""
         return Cost(latency_ms=self.latency_ms(subnet), peak_bytes=self.peak_bytes(subnet))
+
+
+class Uplink(msgspec.Struct, frozen=True):
+    """The way to the server: ``mbps`` (10⁶ bits per second) upwards, ``round_trip_ms`` for an empty question.
+
+    Raises:
+        UsageError: no bandwidth, or a negative round trip.
+    """
+
+    mbps: float
+    round_trip_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.mbps > 0:
+            raise UsageError(f"the uplink has {self.mbps:g} Mbit/s; it must be above zero")
+        if not self.round_trip_ms >= 0:
+            raise UsageError(f"the round trip takes {self.round_trip_ms:g} ms; it cannot be negative")
+
+    def transfer_ms(self, size_bytes: int) -> float:
+        """How long a question of ``size_bytes`` is under way, its short answer included."""
+        return self.round_trip_ms + 8 * size_bytes / (self.mbps * _BITS_PER_MS_AND_MBPS)

@@ -44,6 +44,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
         return self.size * _ITEM_BYTES[self.dtype]
 
 
+_SPLIT_BITS = 8
 _ITEM_BYTES = {"float32": 4, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
 
 
@@ -118,6 +119,12 @@ class Edge(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return self.block if self.rendition == "fp32" else f"{self.block}@{self.rendition}"
+
+    @classmethod
+    def parse(cls, text: str) -> Edge:
+        """The edge that ``str`` writes as ``text``."""
+        block, _, rendition = text.partition("@")
+        return cls(block, rendition or "fp32")
 
 
 class Subnet(msgspec.Struct, frozen=True, order=True):
@@ -291,13 +298,20 @@ class Supernet:
 
     def check(self, subnet: Subnet) -> None:
         """Raise UsageError unless ``subnet`` is a path from the input to the output."""
-        position = 0
-        for edge, block in self.walk(subnet):
+        self.check_stretch(subnet.edges, start=0, end=self.output_index)
+
+    def check_stretch(self, edges: Iterable[Edge], *, start: int, end: int) -> None:
+        """Raise UsageError unless ``edges`` follow each other from cut point ``start`` to ``end``."""
+        position = start
+        for edge in edges:
+            self.rendition(edge)
+            block = self.block(edge.block)
             if block.start != position:
                 raise UsageError(f"block {edge.block} starts at cut point {block.start}, not at {position}")
             position = block.end
-        if position != self.output_index:
-            raise UsageError(f"the path ends at cut point {position}, not at the output")
+        if position != end:
+            where = "the output" if end == self.output_index else f"cut point {end}"
+            raise UsageError(f"the path ends at cut point {position}, not at {where}")
 
     def check_plan(self, plan: Plan) -> None:
         """Raise UsageError unless its subnet is a path and its exits lie on it, at most one at each cut point."""
@@ -312,6 +326,17 @@ class Supernet:
             positions.append(exit_.position)
         if positions != sorted(set(positions)):
             raise UsageError("a plan's exits follow each other, one at a cut point")
+        if plan.split is not None:
+            self._check_split(plan.split, plan.subnet, positions)
+
+    def _check_split(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
+        passed = [0, *(block.end for _, block in self.walk(subnet))]
+        if split.position not in passed[:-1]:
+            raise UsageError(f"the subnet cannot be split at cut point {split.position}: it does not pass there")
+        if split.bits != _SPLIT_BITS:
+            raise UsageError(f"activations travel in {_SPLIT_BITS} bits, not in {split.bits}")
+        if exits and exits[-1] > split.position:
+            raise UsageError(f"an exit at cut point {exits[-1]} lies behind the split at {split.position}")
 
     def walk(self, subnet: Subnet) -> Iterator[tuple[Edge, Block]]:
         """The edges of ``subnet`` with their blocks, in order."""

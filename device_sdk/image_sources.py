@@ -27,7 +27,7 @@ DIGITS_PARTS = ("search", "search", "calibration", "report", "report", *("train"
 
 MAX_IMAGE_PIXELS = 50_000_000  # a file that decodes to more is refused
 MAX_IMAGE_FILE_BYTES = 256_000_000
-_SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
+SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 _GREY_MODES = frozenset({"1", "L", "LA"})
 _DEEP_MODES = ("I", "F")  # Pillow would clip them to 8 bits without a word
@@ -136,7 +136,7 @@ def _one_top(pieces: Iterable[list[str]]) -> bool:
 
 def _is_image(path: PurePosixPath) -> bool:
     hidden = any(piece.startswith(".") or piece == "__MACOSX" for piece in path.parts)
-    return path.suffix.lower() in _SUFFIXES and not hidden
+    return path.suffix.lower() in SUFFIXES and not hidden
 
 
 def _decode(open_file: Callable[[], IO[bytes]], *, where: str) -> Pixels:

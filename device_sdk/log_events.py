@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from device_sdk.adaptation import Adaptation
-from device_sdk.adaptation_log import Adapted, Calibrated, Delivered, Infeasible, Profiled
+from device_sdk.adaptation_log import Adapted, Calibrated, Delivered, Infeasible, Profiled, SplitChosen
 from device_sdk.calibration import Calibration
 from device_sdk.cost import Budget
 from device_sdk.delivery.download import Delivered as Delivery
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.profiling import Profile
+from device_sdk.split_decision import SplitDecision
 
 
 def delivered(delivery: Delivery) -> Delivered:
@@ -80,4 +81,17 @@ def calibrated(calibration: Calibration) -> Calibrated:
         share_escalated=calibration.share_escalated,
         mean_ms=calibration.mean_ms,
         without_exits_ms=calibration.without_exits_ms,
+    )
+
+
+def split_chosen(decision: SplitDecision) -> SplitChosen:
+    """It was decided where the subnet crosses to the server."""
+    split = decision.plan.split
+    return SplitChosen(
+        subnet=str(decision.plan.subnet),
+        position=split.position if split is not None else None,
+        uplink_mbps=decision.uplink.mbps,
+        predicted_ms=decision.best.latency_ms,
+        on_device_ms=decision.on_device.latency_ms,
+        bytes_sent=decision.best.bytes_sent,
     )

@@ -26,15 +26,16 @@ from device_sdk.device_state import DeviceState, default_state_folder, device_id
 from device_sdk.errors import ClosedError, InfeasibleBudgetError, UsageError
 from device_sdk.execution import LoadedPlan
 from device_sdk.graph import Plan
-from device_sdk.hard_samples import HardSamples
-from device_sdk.offload.escalation import EscalationSettings
+from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.opening import open_location
 from device_sdk.profiling import Profile
 from device_sdk.profiling import profile as run_profile
 from device_sdk.progress import Progress, SilentProgress
+from device_sdk.remote_answers import RemoteAnswers
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Array, Runtime
 from device_sdk.samples import SampleChecker
+from device_sdk.split_decision import SplitDecision, decide_split
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -61,7 +62,7 @@ class AdaptiveModel:
         self._state = DeviceState(state_folder, bundle, runtime)
         self._log = AdaptationLog(log_path(state_folder, bundle), bundle=bundle.digest, runtime=runtime.identity)
         self._samples = SampleChecker(bundle.manifest)
-        self._hard_samples = HardSamples(bundle.manifest, self._log)
+        self._remote = RemoteAnswers(bundle, self._log)
         self._change = threading.Lock()  # held by what changes the plan; calls never wait for it
         self._exchange = threading.Lock()  # guards writes to _active, so that nothing reopens a closed model
         self._active: _Active | None = None
@@ -76,6 +77,7 @@ class AdaptiveModel:
         allow_rollback: bool = False,
         runtime: str = "onnxruntime",
         threads: int = 1,
+        provider: str | None = None,
         state_folder: str | Path | None = None,
         progress: Progress | None = None,
     ) -> AdaptiveModel:
@@ -84,16 +86,19 @@ class AdaptiveModel:
         With ``trust``, a public key, an unsigned or wrongly signed bundle is refused. The first time, every block runs
         its self-test. Starts with the plan that this device chose last, else with the full model. From a server only
         blobs that are not here yet are fetched; if it cannot be reached, or what it sends cannot be used, the last good
-        bundle opens and the log says why. ``token``: what the server asks for. ``state_folder``: where fetched
-        bundles, profiles, the plan and the log are kept (default: the user's folder for state).
+        bundle opens and the log says why. ``token``: what the server asks for. ``allow_rollback``: take a version below
+        that of the last good bundle. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is not
+        here is refused, never replaced silently. ``state_folder``: where fetched bundles, profiles, the plan and the
+        log are kept (default: the user's folder for state).
 
         Raises:
             BundleError: the bundle cannot be used (a kind of it says why).
             TransferError: the server cannot be reached, and there is no bundle of it here.
+            RuntimeFailedError: the runtime has no such provider here.
             StorageError: the state folder cannot be written.
         """
         folder = Path(state_folder) if state_folder is not None else default_state_folder()
-        engine = make_runtime(runtime, threads=threads)
+        engine = make_runtime(runtime, threads=threads, provider=provider)
         bundle, delivery = open_location(
             location,
             trust=trust,
@@ -247,17 +252,45 @@ class AdaptiveModel:
         with self._change:
             self._take(plan)
 
-    def connect(self, settings: EscalationSettings) -> None:
+    def connect(self, model: RemoteModel) -> None:
         """Let a server answer hard samples, as far as the plan has a threshold for them (see ``calibrate``).
 
-        Nothing is sent unless ``settings.privacy`` says "inputs". An earlier connection ends.
+        Nothing is sent unless ``model.privacy`` says "inputs". An earlier connection ends.
         """
         self._running()
-        self._hard_samples.connect(settings)
+        self._remote.connect_escalation(model)
+
+    def split(
+        self, model: RemoteModel, *, uplink_mbps: float | None = None, progress: Progress | None = None
+    ) -> SplitDecision:
+        """Decide where the subnet in use crosses to the server that runs its tail, and run it so from now on.
+
+        ``model``: ``NAME:tail`` at the server, with a ``privacy`` that allows activations to be sent. Without
+        ``uplink_mbps`` the uplink is measured. Exits behind the split are given up. If the network fails, the whole
+        subnet runs here.
+
+        Raises:
+            UsageError: an uplink of nothing, or the privacy setting forbids to send activations.
+            TransferError: the server does not tell its profile, or serves another bundle.
+        """
+        with self._change:
+            plan = self._running().plan
+            decision = decide_split(
+                self._bundle,
+                plan,
+                self.profile(progress=progress),
+                model,
+                uplink_mbps=uplink_mbps,
+                progress=progress or SilentProgress(),
+            )
+            self._remote.connect_tail(model)
+            self._take(decision.plan)
+            self._log.write(log_events.split_chosen(decision))
+        return decision
 
     def disconnect(self) -> None:
         """Answer everything here again. May be called twice."""
-        self._hard_samples.close()
+        self._remote.close()
 
     def _take(self, plan: Plan) -> None:
         self._switch(plan)
@@ -300,8 +333,7 @@ class AdaptiveModel:
 
     def _answer(self, active: _Active, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None) -> Answer:
         started = time.perf_counter()
-        outcome = active.loaded.run(tensor)
-        output, source = self._hard_samples.answer(active.plan, outcome, tensor, images)
+        output, source = self._remote.answer(active.plan, active.loaded, tensor, images)
         return Answer(
             output=output,
             source=source,
@@ -316,7 +348,7 @@ class AdaptiveModel:
         """
         with self._exchange:
             self._active = None
-        self._hard_samples.close()
+        self._remote.close()
 
     def __enter__(self) -> AdaptiveModel:
         return self

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from device_sdk.graph import Plan, Subnet, Supernet
-    from device_sdk.offload.escalation import EscalationSettings
+    from device_sdk.offload.remote_model import RemoteModel
     from device_sdk.session import AdaptiveModel
 
 __all__ = [
@@ -57,7 +57,6 @@ __all__ = [
     "CompositionError",
     "DataError",
     "DeadlineError",
-    "EscalationSettings",
     "InfeasibleBudgetError",
     "InputError",
     "ManifestError",
@@ -66,6 +65,7 @@ __all__ = [
     "Plan",
     "ProtocolError",
     "RefusedError",
+    "RemoteModel",
     "RollbackError",
     "RuntimeFailedError",
     "SelfTestError",
@@ -85,7 +85,7 @@ _HOME = {
     "Answer": "device_sdk.answer",
     "Budget": "device_sdk.cost",
     "CalibrationSettings": "device_sdk.calibration",
-    "EscalationSettings": "device_sdk.offload.escalation",
+    "RemoteModel": "device_sdk.offload.remote_model",
     "Plan": "device_sdk.graph",
     "Subnet": "device_sdk.graph",
     "Supernet": "device_sdk.graph",

@@ -34,6 +34,7 @@ COMMANDS = {
     "adapt": "device_sdk.plan_commands:adapt",
     "calibrate": "device_sdk.plan_commands:calibrate",
     "place": "device_sdk.plan_commands:place",
+    "split": "device_sdk.split_command:split",
     "run": "device_sdk.commands:run",
     "logs": "device_sdk.commands:logs",
     "bench": "pathweave.commands:bench",
@@ -56,13 +57,15 @@ EXTRA_OF_MODULE = {
 FAILED, USAGE, INTERRUPTED = 1, 2, 130
 
 
-def main(arguments: Sequence[str] | None = None, *, group: click.Group | None = None) -> int:
+def main(
+    arguments: Sequence[str] | None = None, *, group: click.Command | None = None, prog_name: str = "pathweave"
+) -> int:
     """Run one command line (default: the process's own, on all commands) and return its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in arguments
     try:
         with only_results_on_stdout() if as_json else contextlib.nullcontext():
-            status = (group or cli).main(args=arguments, prog_name="pathweave", standalone_mode=False)
+            status = (group or cli).main(args=arguments, prog_name=prog_name, standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except (KeyboardInterrupt, click.Abort):

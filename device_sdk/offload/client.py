@@ -86,6 +86,16 @@ def sides_fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
     return len(shape) == len(wanted) and all(side in (-1, actual) for actual, side in zip(shape, wanted, strict=True))
 
 
+def request_overhead_bytes(model: str) -> int:
+    """What the protocol adds to a packet of activations for ``model``, beyond what any small question takes."""
+    request = InferRequest(
+        (NamedTensor("activations", np.zeros((1, 0), np.uint8)),), (RequestedOutput("logits", True),), id="0" * 32
+    )
+    body, headers = encode_request(request, binary=True)
+    lines = sum(len(f"{name}: {value}\r\n") for name, value in headers.items())
+    return len(body) + lines + len(f"/v2/models/{quote(model, safe='')}/infer")
+
+
 class InferenceClient:
     """Asks one model at one server. May be used from several threads at once.
 

@@ -13,11 +13,16 @@ RUNTIMES: dict[str, Callable[..., Runtime]] = {
 }
 
 
-def make_runtime(name: str, *, threads: int) -> Runtime:
-    """The runtime called ``name`` (UsageError if there is none)."""
+def make_runtime(name: str, *, threads: int, provider: str | None = None) -> Runtime:
+    """The runtime called ``name``, on ``provider`` or else on what it always has.
+
+    Raises:
+        UsageError: there is no such runtime.
+        RuntimeFailedError: it has no such provider here.
+    """
     if name not in RUNTIMES:
         raise UsageError(f"there is no runtime {name}", hint="known: " + ", ".join(sorted(RUNTIMES)))
-    return RUNTIMES[name](threads=threads)
+    return RUNTIMES[name](threads=threads, **({} if provider is None else {"provider": provider}))
 
 
 __all__ = ["RUNTIMES", "Array", "LoadedStretch", "OnnxRuntime", "Runtime", "make_runtime"]

@@ -20,14 +20,14 @@ from device_sdk.datasets import ImageDataset, dirichlet_shift, draw_like, load_d
 from device_sdk.delivery.log_upload import upload_log
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.graph import Subnet
-from device_sdk.offload.escalation import EscalationSettings
+from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.profiling import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes import make_runtime
 from device_sdk.search import PrefixTreeEvaluator
 from device_sdk.session import AdaptiveModel
 from device_sdk.transports import make_transport
-from pathweave.demo.network import cut_once
+from pathweave.line import cut_once
 
 PRIVATE, CALIBRATION, HELD_BACK = "digits#search", "digits#calibration", "digits#report"
 PRIVATE_SAMPLES = 150
@@ -173,9 +173,7 @@ class _Served:
 def _classify_with_server(model: AdaptiveModel, samples: ImageDataset, delivery: Delivery) -> _Served:
     """Hard samples go to the server's full model; its time-out leaves the device's own answer."""
     model.connect(
-        EscalationSettings(
-            server=delivery.server, model=f"{delivery.bundle}:images", privacy="inputs", timeout_s=TIMEOUT_S
-        )
+        RemoteModel(server=delivery.server, model=f"{delivery.bundle}:images", privacy="inputs", timeout_s=TIMEOUT_S)
     )
     answer = model(samples.images)
     model.disconnect()

@@ -7,43 +7,47 @@ from collections import OrderedDict
 from concurrent.futures import Future
 
 from device_sdk.bundle import Bundle
+from device_sdk.graph import Edge
 from device_sdk.runtimes.port import LoadedStretch, Runtime
+
+_Key = tuple[str, tuple[Edge, ...]]  # digest of the bundle, edges
 
 
 class ModelCache:
-    """The original paths of up to ``limit`` bundles, loaded. May be used from several threads at once."""
+    """Up to ``limit`` stretches of bundles, loaded: whole paths and tails. May be used from several threads at once."""
 
     def __init__(self, runtime: Runtime, *, limit: int) -> None:
-        self._runtime = runtime
+        self.runtime = runtime
         self._limit = limit
         self._lock = threading.Lock()
-        self._loaded: OrderedDict[str, Future[LoadedStretch]] = OrderedDict()  # by digest, the last used at the end
+        self._loaded: OrderedDict[_Key, Future[LoadedStretch]] = OrderedDict()  # the last used at the end
 
-    def load(self, bundle: Bundle) -> LoadedStretch:
-        """The original path of ``bundle``. Who asks while it is being loaded waits for that.
+    def load(self, bundle: Bundle, edges: tuple[Edge, ...]) -> LoadedStretch:
+        """Consecutive ``edges`` of ``bundle`` as one model. Who asks while it is being loaded waits for that.
 
         Raises:
             BundleError: a blob does not verify, or the fragments do not make one model.
             RuntimeFailedError: the runtime refused the model. The next call tries again.
         """
+        key = (bundle.digest, edges)
         with self._lock:
-            future = self._loaded.get(bundle.digest)
+            future = self._loaded.get(key)
             ours = future is None
             if future is None:
-                future = self._loaded[bundle.digest] = Future()
-            self._loaded.move_to_end(bundle.digest)
+                future = self._loaded[key] = Future()
+            self._loaded.move_to_end(key)
             # Requests that still use a dropped model hold it; it is freed with the last of them.
             while len(self._loaded) > self._limit:
                 self._loaded.popitem(last=False)
         if ours:
-            self._fill(future, bundle)
+            self._fill(future, key, bundle)
         return future.result()
 
-    def _fill(self, future: Future[LoadedStretch], bundle: Bundle) -> None:
+    def _fill(self, future: Future[LoadedStretch], key: _Key, bundle: Bundle) -> None:
         try:
-            future.set_result(self._runtime.load(bundle.stretch(bundle.supernet.original.edges)))
+            future.set_result(self.runtime.load(bundle.stretch(key[1])))
         except BaseException as error:
             with self._lock:
-                if self._loaded.get(bundle.digest) is future:
-                    del self._loaded[bundle.digest]
+                if self._loaded.get(key) is future:
+                    del self._loaded[key]
             future.set_exception(error)

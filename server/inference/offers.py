@@ -1,21 +1,25 @@
 """Which models a bundle offers, what goes in and comes out, and whether a request fits. Pure.
 
 ``NAME`` takes prepared tensors, ``NAME:images`` raw images, which are prepared here; both run the original path.
+``NAME:tail`` takes a packet of activations and runs the tail that the packet names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from device_sdk import preprocessing
 from device_sdk.bundle import Bundle
 from device_sdk.errors import InputError
-from device_sdk.graph import TensorSpec
+from device_sdk.graph import Edge, TensorSpec
+from device_sdk.offload.client import sides_fit
 from device_sdk.offload.open_inference import InferRequest, InferResponse, NamedTensor
+from device_sdk.offload.packing import unpack
+from device_sdk.offload.tail import PACKET_SHAPE, TAIL
 from device_sdk.runtimes.port import Array
 
 IMAGES = ":images"
@@ -23,8 +27,16 @@ _BATCH = -1
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a request comes to: consecutive edges, and the tensors that go in, all [rows, ...]."""
+
+    edges: tuple[Edge, ...]
+    tensors: list[Array]
+
+
+@dataclass(frozen=True)
 class OfferedTensor:
-    """A tensor of a model; the first side of ``shape`` is the batch, -1."""
+    """A tensor of a model; a side of ``shape`` that is -1 may have any extent, such as the batch."""
 
     name: str
     datatype: str
@@ -37,13 +49,13 @@ class OfferedTensor:
 
 @dataclass(frozen=True, eq=False)
 class OfferedModel:
-    """A model under /v2. ``images``: whether it takes raw images."""
+    """A model under /v2, and what it takes."""
 
     name: str
     bundle: Bundle
     inputs: tuple[OfferedTensor, ...]
     outputs: tuple[OfferedTensor, ...]
-    images: bool
+    takes: Literal["tensors", "images", "activations"]
 
     @property
     def version(self) -> str:
@@ -64,12 +76,13 @@ class OfferedModel:
             },
         }
 
-    def take(self, request: InferRequest) -> list[Array]:
-        """The tensors at cut point 0 that ``request`` stands for, all [rows, ...].
+    def take(self, request: InferRequest) -> Work:
+        """What ``request`` comes to.
 
         Raises:
             InputError: an input that is missing or unknown, of another type or shape, an empty batch, or an output
                 that the model does not have.
+            ProtocolError: a packet of activations that is none, or does not fit this bundle.
         """
         given = {tensor.name: tensor for tensor in request.inputs}
         self._check_names("input", given, self.inputs)
@@ -78,7 +91,10 @@ class OfferedModel:
         tensors = [_checked(given[expected.name], expected) for expected in self.inputs]
         if len({len(tensor) for tensor in tensors}) != 1 or not len(tensors[0]):
             raise InputError("the inputs are not batches of the same size, of at least one")
-        return [self._prepare(tensors[0])] if self.images else tensors
+        if self.takes == "activations":
+            return self._unpacked(tensors[0])
+        original = self.bundle.supernet.original.edges
+        return Work(original, [self._prepare(tensors[0])] if self.takes == "images" else tensors)
 
     def reply(self, request: InferRequest, outputs: Sequence[Array]) -> InferResponse:
         """The reply with the outputs that ``request`` asks for; all, if it asks for none."""
@@ -92,6 +108,10 @@ class OfferedModel:
         channels, height, width = self.bundle.manifest.cut_points[0].tensors[0].shape
         return preprocessing.prepare(images, self.bundle.manifest.preprocessing, input_shape=(channels, height, width))
 
+    def _unpacked(self, packet: Array) -> Work:
+        activations = unpack(packet.tobytes(), supernet=self.bundle.supernet, bundle=self.bundle.digest)
+        return Work(activations.tail, list(activations.tensors))
+
     def _check_names(self, kind: str, names: Any, known: Sequence[OfferedTensor], *, all_needed: bool = True) -> None:
         expected = [tensor.name for tensor in known]
         unknown = [name for name in names if name not in expected]
@@ -103,16 +123,18 @@ class OfferedModel:
 
 
 def offers(bundle: Bundle) -> Iterator[OfferedModel]:
-    """The models of a bundle: its full model, from tensors and, if it is one for images, from images."""
+    """The models of a bundle: its full model, from tensors and, if it is one for images, from images; and its tails."""
     manifest = bundle.manifest
     first, last = manifest.cut_points[0].tensors, manifest.cut_points[-1].tensors
     inputs = _offered(first, manifest.public_names.inputs)
     outputs = _offered(last, manifest.public_names.outputs)
-    yield OfferedModel(manifest.name, bundle, inputs, outputs, images=False)
+    yield OfferedModel(manifest.name, bundle, inputs, outputs, "tensors")
     if len(first) == 1 and len(first[0].shape) == 3:
         _, height, width = first[0].shape
         image = OfferedTensor("image", "UINT8", (_BATCH, height, width, manifest.preprocessing.channels))
-        yield OfferedModel(f"{manifest.name}{IMAGES}", bundle, (image,), outputs, images=True)
+        yield OfferedModel(f"{manifest.name}{IMAGES}", bundle, (image,), outputs, "images")
+    packet = OfferedTensor("activations", "UINT8", PACKET_SHAPE)
+    yield OfferedModel(f"{manifest.name}{TAIL}", bundle, (packet,), outputs, "activations")
 
 
 def _offered(tensors: Sequence[TensorSpec], public_names: Sequence[str]) -> tuple[OfferedTensor, ...]:
@@ -127,6 +149,6 @@ def _checked(tensor: NamedTensor, expected: OfferedTensor) -> Array:
     if tensor.datatype != expected.datatype:
         raise InputError(f"input {expected.name} is {tensor.datatype}, the model takes {expected.datatype}")
     shape = tensor.data.shape
-    if len(shape) != len(expected.shape) or shape[1:] != expected.shape[1:]:
+    if not sides_fit(shape, expected.shape):
         raise InputError(f"input {expected.name} has shape {list(shape)}, the model takes {list(expected.shape)}")
     return tensor.data

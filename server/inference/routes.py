@@ -19,7 +19,7 @@ from device_sdk.offload.open_inference import (
 from server.authentication import client_name
 from server.compression import ENCODINGS, compress
 from server.errors import NotFoundError, OverloadedError, TooLargeError
-from server.inference.offers import IMAGES, OfferedModel, offers
+from server.inference.offers import OfferedModel, offers
 from server.request_body import read_body
 from server.services import Services
 
@@ -69,14 +69,14 @@ def _infer(services: Services, model: str, version: str | None = None) -> Respon
     offered = _find(services, model, version)
     with services.queue.admit(client_name()):
         asked = _read(services)
-        tensors = offered.take(asked)
-        loaded = services.models.load(offered.bundle)
-        outputs = services.queue.run(loaded, tensors, timeout_s=services.settings.infer_timeout_s)
+        work = offered.take(asked)
+        loaded = services.models.load(offered.bundle, work.edges)
+        outputs = services.queue.run(loaded, work.tensors, timeout_s=services.settings.infer_timeout_s)
         return _write(asked, offered.reply(asked, outputs))
 
 
 def _find(services: Services, model: str, version: str | None) -> OfferedModel:
-    versions = services.catalogue.listing().bundles.get(model.removesuffix(IMAGES), ())
+    versions = services.catalogue.listing().bundles.get(model.partition(":")[0], ())
     offered = next((one for served in versions[:1] for one in offers(served.bundle) if one.name == model), None)
     if offered is None:
         raise NotFoundError(f"there is no model {model[:80]!r}")

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = {
     *("AdaptiveModel", "Answer", "Budget", "Plan", "Subnet", "Supernet"),
-    *("AdaptationSettings", "CalibrationSettings", "EscalationSettings"),
+    *("AdaptationSettings", "CalibrationSettings", "RemoteModel"),
     *("PathweaveError", "UsageError", "MissingExtraError"),
     *("BundleError", "ManifestError", "UnsupportedFormatError", "SignatureError", "BlobError"),
     *("CompositionError", "SelfTestError", "RollbackError", "RuntimeFailedError", "InputError", "DataError"),

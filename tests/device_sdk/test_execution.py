@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -7,8 +8,8 @@ from device_sdk.bundle import Bundle
 from device_sdk.composition import Stretch
 from device_sdk.confidence import confidence
 from device_sdk.errors import UsageError
-from device_sdk.execution import LoadedPlan, mean_latencies_ms, segments
-from device_sdk.graph import Edge, ExitChoice, Plan, Subnet
+from device_sdk.execution import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan, mean_latencies_ms, segments
+from device_sdk.graph import Edge, ExitChoice, Plan, Split, Subnet
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.thresholds import ALL
@@ -136,11 +137,66 @@ def test_a_plan_that_does_not_fit_the_graph_is_refused(bundle, runtime, subnet, 
 
 def test_segments_end_at_exits(bundle, original):
     found = segments(bundle.supernet, plan_with(original, ("x1-pooled", 0.5), ("x3-pooled", 0.5)))
-    assert [(" ".join(map(str, edges)), choice and choice.exit) for edges, choice in found] == [
-        ("o0", "x1-pooled"),
-        ("o1 o2", "x3-pooled"),
-        ("o3 o4", None),
+    assert [(" ".join(map(str, one.edges)), one.exit and one.exit.exit, one.split) for one in found] == [
+        ("o0", "x1-pooled", False),
+        ("o1 o2", "x3-pooled", False),
+        ("o3 o4", None, False),
     ]
+
+
+def test_segments_end_at_the_split(bundle, original):
+    plan = plan_with(original, ("x1-pooled", 0.5))
+
+    def shown(position):
+        found = segments(bundle.supernet, msgspec.structs.replace(plan, split=Split(position)))
+        return [(" ".join(map(str, one.edges)), one.exit is not None, one.split) for one in found]
+
+    assert shown(3) == [("o0", True, False), ("o1 o2", False, True), ("o3 o4", False, False)]
+    assert shown(1) == [("o0", True, True), ("o1 o2 o3 o4", False, False)]
+
+
+@pytest.mark.parametrize("position", [0, 2, 4])
+def test_a_tail_goes_on_elsewhere(bundle, runtime, original, tensor, position):
+    seen = []
+
+    def remote(features):
+        seen.append(features[0])
+        edges = [edge for edge, block in bundle.supernet.walk(original) if block.start >= position]
+        return runtime.load(bundle.stretch(edges)).run(features)[-1]
+
+    outcome = LoadedPlan(bundle, runtime, Plan(original, split=Split(position))).run(tensor, remote)
+    assert np.all(outcome.answered_by == AT_SERVER)
+    np.testing.assert_allclose(outcome.output, whole(bundle, runtime, original.edges, None, tensor), atol=1e-5)
+    assert seen[0].shape[1:] == bundle.supernet.cut_points[position].tensors[0].shape
+
+
+@pytest.mark.parametrize("position", [0, 2])
+def test_a_tail_that_fails_goes_on_here(bundle, runtime, original, tensor, position):
+    outcome = LoadedPlan(bundle, runtime, Plan(original, split=Split(position))).run(tensor, lambda _: None)
+    assert np.all(outcome.answered_by == AFTER_FAILURE)
+    np.testing.assert_allclose(outcome.output, whole(bundle, runtime, original.edges, None, tensor), atol=1e-5)
+
+
+def test_without_a_server_a_split_plan_runs_here(bundle, runtime, original, tensor):
+    outcome = LoadedPlan(bundle, runtime, Plan(original, split=Split(2))).run(tensor)
+    assert np.all(outcome.answered_by == AT_END)
+
+
+def test_only_samples_that_no_exit_answered_travel(bundle, runtime, original, tensor):
+    at_exit = whole(bundle, runtime, original.edges[:1], "x1-pooled", tensor)
+    threshold = float(np.median(confidence(at_exit)))
+    plan = msgspec.structs.replace(plan_with(original, ("x1-pooled", threshold)), split=Split(3))
+    sent = []
+
+    def remote(features):
+        sent.append(len(features[0]))
+        return np.zeros((len(features[0]), 3), np.float32)
+
+    outcome = LoadedPlan(bundle, runtime, plan).run(tensor, remote)
+    early = confidence(at_exit) >= threshold
+    assert sent == [np.count_nonzero(~early)]
+    assert np.array_equal(outcome.answered_by, np.where(early, 0, 1 + AT_SERVER))
+    assert not outcome.output[~early].any()
 
 
 def test_mean_latency_falls_when_samples_leave_early(bundle, runtime, original, tensor):
@@ -148,3 +204,20 @@ def test_mean_latency_falls_when_samples_leave_early(bundle, runtime, original, 
     staying = LoadedPlan(bundle, runtime, Plan(original))
     early_ms, whole_ms = mean_latencies_ms([leaving, staying], tensor[:20], rounds=5)
     assert 0 < early_ms < whole_ms
+
+
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        (Split(5), "cannot be split at cut point 5"),
+        (Split(2), "cannot be split at cut point 2"),
+        (Split(-1), "cannot be split"),
+        (Split(1, bits=4), "not in 4"),
+        (Split(1), "lies behind the split"),
+    ],
+)
+def test_a_split_that_does_not_fit_is_refused(bundle, runtime, split, said):
+    subnet = Subnet((Edge("o0"), Edge("m1-3"), Edge("o3"), Edge("o4")))
+    plan = msgspec.structs.replace(plan_with(subnet, ("x3-pooled", 0.5)), split=split)
+    with pytest.raises(UsageError, match=said):
+        LoadedPlan(bundle, runtime, plan)

@@ -14,13 +14,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk.adaptation_log import Delivered, Escalating, read_log
+from device_sdk.adaptation_log import Delivered, Escalating, Splitting, read_log
 from device_sdk.answer import FALLBACK, SERVER
 from device_sdk.bundle import Bundle
 from device_sdk.calibration import CalibrationSettings
 from device_sdk.datasets import load_dataset
-from device_sdk.errors import RefusedError, SignatureError
-from device_sdk.offload.escalation import EscalationSettings
+from device_sdk.errors import ProtocolError, RefusedError, SignatureError, UsageError
+from device_sdk.graph import Plan, Split
+from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session import AdaptiveModel
 from device_sdk.signing import new_key_pair
@@ -59,7 +60,6 @@ def full_answers(demo_folder: Path, images: np.ndarray) -> np.ndarray:
 
 def cheapest(model: AdaptiveModel) -> None:
     """Put a subnet in use that answers differently from the full model."""
-    from device_sdk.graph import Plan
     from device_sdk.paths import k_cheapest
 
     macs = {block.id: float(block.macs) for block in model.bundle.supernet.blocks}
@@ -71,9 +71,9 @@ def hard_all(model: AdaptiveModel, images: np.ndarray) -> None:
     model.calibrate(images, None, settings=CalibrationSettings(escalated_share=1.0, use_exits=False))
 
 
-def settings(server: str, **changes: object) -> EscalationSettings:
+def settings(server: str, **changes: object) -> RemoteModel:
     chosen = {"server": server, "model": "digits:images", "privacy": "inputs", "timeout_s": TIMEOUT_S, **changes}
-    return EscalationSettings(**chosen)  # type: ignore[arg-type]
+    return RemoteModel(**chosen)  # type: ignore[arg-type]
 
 
 def test_a_bundle_opens_from_a_server_and_is_not_fetched_twice(server, public_key, tmp_path, images, full_answers):
@@ -224,3 +224,67 @@ def test_a_blob_that_decayed_on_the_disk_is_fetched_again(server, public_key, tm
     with AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path) as model:
         model.bundle.verify()
         np.testing.assert_allclose(model(images).output, full_answers, atol=1e-4)
+
+
+def test_a_split_plan_answers_like_the_whole_subnet(server, public_key, tmp_path, images, full_answers):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=tmp_path) as model:
+        decision = model.split(tail_of(server), uplink_mbps=3)
+        assert [cost.position for cost in decision.costs] == list(range(13))
+        for position in (0, 4, 11):
+            model.use(Plan(model.bundle.supernet.original, split=Split(position)))
+            answer = model(images)
+            assert set(answer.source) == {SERVER}
+            assert np.mean(answer.output.argmax(axis=1) == full_answers.argmax(axis=1)) >= 0.98
+        model.disconnect()
+        assert set(model(images).source) == {"subnet"}
+
+
+def test_the_uplink_is_measured_if_it_is_not_given(server, public_key, tmp_path):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=tmp_path) as model:
+        decision = model.split(tail_of(server))
+        assert decision.uplink.mbps > 10  # within one machine
+        assert 0 < decision.uplink.round_trip_ms < 500
+
+
+@pytest.mark.parametrize("uplink_mbps", [0, -3])
+def test_an_uplink_of_nothing_is_refused_before_anything_is_sent(server, public_key, tmp_path, uplink_mbps):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=tmp_path) as model:
+        with pytest.raises(UsageError, match="above zero"):
+            model.split(tail_of(server), uplink_mbps=uplink_mbps)
+        with pytest.raises(UsageError, match="sends activations"):
+            model.split(RemoteModel(server=server, model="digits:tail"), uplink_mbps=3)
+
+
+def test_a_split_plan_falls_back_when_the_server_is_gone(demo_folder, public_key, tmp_path, images, full_answers):
+    process, url = _start_server(demo_folder / "bundle", tmp_path / "server", port=0)
+    with AdaptiveModel.open(demo_folder / "bundle", trust=public_key, state_folder=tmp_path / "state") as model:
+        model.split(tail_of(url), uplink_mbps=3)
+        model.use(Plan(model.bundle.supernet.original, split=Split(4)))
+        assert set(model(images).source) == {SERVER}
+        process.kill()
+        process.wait()
+        answer = model(images)
+        assert set(answer.source) == {FALLBACK}
+        np.testing.assert_allclose(answer.output, full_answers, atol=1e-4)
+        events = [line.event.answering for line in read_log(model.log_path) if isinstance(line.event, Splitting)]
+        assert events == [True, False]
+
+
+def test_a_server_with_another_version_runs_no_tail(demo_folder, public_key, tmp_path, images):
+    """The device has version 1, the server was given version 2 of the same bundle meanwhile."""
+    bundles = tmp_path / "bundles"
+    newer = json.loads((demo_folder / "bundle" / "manifest.json").read_bytes()) | {"version": 2}
+    (bundles / "digits").mkdir(parents=True)
+    (bundles / "digits" / "blobs").symlink_to(demo_folder / "bundle" / "blobs")
+    (bundles / "digits" / "manifest.json").write_text(json.dumps(newer))
+    with (
+        AdaptiveModel.open(demo_folder / "bundle", trust=public_key, state_folder=tmp_path / "state") as model,
+        running_server(bundles, data=tmp_path / "server") as url,
+    ):
+        with pytest.raises(ProtocolError, match="another version of the bundle"):
+            model.split(tail_of(url), uplink_mbps=3)
+        assert set(model(images).source) == {"subnet"}
+
+
+def tail_of(server: str) -> RemoteModel:
+    return RemoteModel(server=server, model="digits:tail", privacy="activations", timeout_s=5.0)

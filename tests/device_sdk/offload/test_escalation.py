@@ -12,7 +12,9 @@ import pytest
 
 from device_sdk.errors import TransferError, UsageError
 from device_sdk.offload.circuit_breaker import CircuitBreaker
-from device_sdk.offload.escalation import MAX_UNDER_WAY, EscalationReply, EscalationSettings, Escalator
+from device_sdk.offload.escalation import Escalator
+from device_sdk.offload.remote_calls import MAX_UNDER_WAY, RemoteReply
+from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.preprocessing import Preprocessing, prepare
 
 CLASSES = ("red", "green", "blue")
@@ -24,7 +26,7 @@ random = np.random.default_rng(7)
 def escalator(url: str, *, model: str = "bright:images", breaker: Any = None, **settings: Any) -> Escalator:
     settings = {"timeout_s": 2.0, "privacy": "inputs"} | settings
     return Escalator(
-        EscalationSettings(server=url, model=model, **settings),
+        RemoteModel(server=url, model=model, **settings),
         class_names=CLASSES,
         input_shape=(3, 4, 5),
         preprocessing=PREPROCESSING,
@@ -44,12 +46,12 @@ def draw(count: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return tensors, images, images.mean(axis=(1, 2), dtype=np.float64).astype(np.float32)
 
 
-def ask(asked: Escalator, count: int = 6) -> EscalationReply:
+def ask(asked: Escalator, count: int = 6) -> RemoteReply:
     """One call: in time, and either exactly right or a failure in one line."""
     tensors, images, right = draw(count)
     start = time.monotonic()
     reply = asked.answer(tensors, images)
-    assert time.monotonic() - start < asked.settings.timeout_s + SLACK_S
+    assert time.monotonic() - start < asked.model.timeout_s + SLACK_S
     assert (reply.output is None) != (reply.failure is None)
     if reply.output is not None:
         assert reply.output.tobytes() == right.tobytes()
@@ -105,7 +107,7 @@ def test_with_privacy_never_nothing_is_sent(faulty_server):
     asked = escalator(faulty_server.url, privacy="never")
     assert "privacy" in ask(asked).failure
     assert faulty_server.asked() == []
-    assert EscalationSettings(server=faulty_server.url, model="m").privacy == "never"
+    assert RemoteModel(server=faulty_server.url, model="m").privacy == "never"
 
 
 def test_a_closed_one_sends_nothing(faulty_server):
@@ -252,7 +254,7 @@ class StuckTransport:
 def stuck(timeout_s: float) -> tuple[Escalator, StuckTransport]:
     transport = StuckTransport()
     made = Escalator(
-        EscalationSettings(server="http://nowhere", model="m", privacy="inputs", timeout_s=timeout_s),
+        RemoteModel(server="http://nowhere", model="m", privacy="inputs", timeout_s=timeout_s),
         class_names=CLASSES,
         input_shape=(3, 4, 5),
         preprocessing=PREPROCESSING,
@@ -310,7 +312,7 @@ def test_samples_that_make_no_sense_stay_here_and_are_not_held_against_the_serve
 )
 def test_settings_that_make_no_sense_are_refused(settings):
     with pytest.raises(UsageError):
-        EscalationSettings(**{"server": "http://a", "model": "m", **settings})
+        RemoteModel(**{"server": "http://a", "model": "m", **settings})
 
 
 def test_an_address_that_nothing_speaks_to_is_refused():
@@ -319,4 +321,4 @@ def test_an_address_that_nothing_speaks_to_is_refused():
 
 
 def test_the_token_is_not_shown():
-    assert "secret" not in repr(EscalationSettings(server="http://a", model="m", token="secret"))
+    assert "secret" not in repr(RemoteModel(server="http://a", model="m", token="secret"))

@@ -35,6 +35,10 @@ class Loading:
         return self.runtime.load(stretch)
 
 
+def load(cache, bundle):
+    return cache.load(bundle, bundle.supernet.original.edges)
+
+
 @pytest.fixture
 def bundles(tiny, tmp_path):
     return [Bundle.open(tiny.copy_to(tmp_path / str(version), version=version)) for version in range(3)]
@@ -43,8 +47,8 @@ def bundles(tiny, tmp_path):
 def test_the_original_path_is_loaded_once(bundles):
     runtime = Loading()
     cache = ModelCache(runtime, limit=2)
-    first = cache.load(bundles[0])
-    assert cache.load(bundles[0]) is first
+    first = load(cache, bundles[0])
+    assert load(cache, bundles[0]) is first
     assert first.run([INPUT])[0].shape == (1, 3)
     assert runtime.loads == 1
 
@@ -53,7 +57,7 @@ def test_who_asks_while_a_model_is_loaded_waits_for_it(bundles):
     runtime = Loading()
     runtime.gate.clear()
     cache, found = ModelCache(runtime, limit=2), []
-    threads = [threading.Thread(target=lambda: found.append(cache.load(bundles[0]))) for _ in range(5)]
+    threads = [threading.Thread(target=lambda: found.append(load(cache, bundles[0]))) for _ in range(5)]
     for thread in threads:
         thread.start()
     runtime.gate.set()
@@ -67,14 +71,14 @@ def test_who_asks_while_a_model_is_loaded_waits_for_it(bundles):
 def test_the_least_used_model_is_dropped_and_freed_with_its_last_user(bundles):
     runtime = Loading()
     cache = ModelCache(runtime, limit=2)
-    first, second = cache.load(bundles[0]), weakref.ref(cache.load(bundles[1]))
-    cache.load(bundles[0])
-    cache.load(bundles[2])
+    first, second = load(cache, bundles[0]), weakref.ref(load(cache, bundles[1]))
+    load(cache, bundles[0])
+    load(cache, bundles[2])
     gc.collect()
     assert second() is None
-    assert cache.load(bundles[0]) is first
-    cache.load(bundles[1])
-    cache.load(bundles[2])
+    assert load(cache, bundles[0]) is first
+    load(cache, bundles[1])
+    load(cache, bundles[2])
     assert first.run([INPUT])[0].shape == (1, 3)  # dropped, but still in use here
     assert runtime.loads == 5
 
@@ -83,8 +87,8 @@ def test_a_model_that_failed_to_load_is_tried_again(bundles):
     runtime = Loading(failures=1)
     cache = ModelCache(runtime, limit=2)
     with pytest.raises(RuntimeFailedError):
-        cache.load(bundles[0])
-    assert cache.load(bundles[0]).run([INPUT])[0].shape == (1, 3)
+        load(cache, bundles[0])
+    assert load(cache, bundles[0]).run([INPUT])[0].shape == (1, 3)
 
 
 def test_an_altered_blob_is_never_run(bundles):
@@ -95,5 +99,14 @@ def test_an_altered_blob_is_never_run(bundles):
     blob.write_bytes(data)
     runtime = Loading()
     with pytest.raises(BlobError):
-        ModelCache(runtime, limit=2).load(bundle)
+        load(ModelCache(runtime, limit=2), bundle)
     assert runtime.loads == 0
+
+
+def test_paths_and_tails_of_one_bundle_are_kept_apart(bundles):
+    cache = ModelCache(Loading(), limit=4)
+    edges = bundles[0].supernet.original.edges
+    whole, tail = cache.load(bundles[0], edges), cache.load(bundles[0], edges[3:])
+    assert whole is not tail
+    assert cache.load(bundles[0], edges[3:]) is tail
+    assert tail.run([np.zeros((1, 16, 20, 20), np.float32)])[0].shape == (1, 3)

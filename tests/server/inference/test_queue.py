@@ -191,8 +191,9 @@ def test_several_workers_run_side_by_side(make, model):
     queue = make(workers=2)
     model.gate.clear()
     with ThreadPoolExecutor(2) as pool:
-        futures = [pool.submit(run, queue, model, value) for value in (1, 2)]
-        assert model.started.acquire(timeout=PATIENCE_S)
-        assert model.started.acquire(timeout=PATIENCE_S)
+        futures = []
+        for value in (1, 2):  # one after the other: both at once would be one batch
+            futures.append(pool.submit(run, queue, model, value))
+            assert model.started.acquire(timeout=PATIENCE_S)
         model.gate.set()
         assert [future.result(PATIENCE_S)[0][0, 0] for future in futures] == [2, 4]

@@ -1,0 +1,18 @@
+"""Early exits: mean latency with them over that without, at nearly equal accuracy, on ResNet-56."""
+
+from __future__ import annotations
+
+from benchmarks._road_bundles import package_pretrained
+from benchmarks._road_exits import EXIT_TARGETS, exit_early
+from pathweave.bench import BenchOptions, BenchOutcome
+
+TARGETS = EXIT_TARGETS
+MINUTES = 6.0  # of training, all of it for exits: there are no merged blocks
+
+
+def run(options: BenchOptions) -> BenchOutcome:
+    """Package with exits alone; calibrate on test.zip#calibration, judge on #report."""
+    made = package_pretrained(options, "resnet56_cifar10", train=True, max_span=1, minutes=MINUTES)
+    part = exit_early(made, options)
+    data = "cifar10/test.zip#report; exits trained on train.zip, calibrated on test.zip#calibration"
+    return BenchOutcome({**part.figures, "package_minutes": made.minutes}, part.rows, data=data)

@@ -1,0 +1,123 @@
+"""Split plans: predicted against measured end-to-end latency over a slow uplink, with a real server process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks._road_bundles import Made, load_part, package_pretrained
+from device_sdk.answer import SERVER
+from device_sdk.graph import Plan
+from device_sdk.offload.packing import Activations, pack, packet_bytes
+from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.session import AdaptiveModel
+from device_sdk.split_decision import SplitDecision, with_split
+from device_sdk.splitting import SplitCost
+from pathweave.bench import BenchOptions, BenchOutcome, Target
+from pathweave.line import Line, slow_uplink
+from pathweave.server_process import running_server
+
+TARGETS = {
+    "split_predicted_error": Target(maximum=0.15),
+    "split_worst_error": Target(maximum=0.15),
+    "split_agreement": Target(minimum=0.99),
+    "split_packet_bytes_error": Target(minimum=0, maximum=0),
+}
+UPLINK_MBPS = 3.0
+SAMPLES, QUICK_SAMPLES = 40, 8  # timed at each cut point
+COMPARED, QUICK_COMPARED = 1000, 100  # answered with and without the split
+BATCH = 50
+TIMEOUT_S = 30.0
+
+
+def run(options: BenchOptions) -> BenchOutcome:
+    """ResNet-56 at 3 Mbit/s: every fourth cut point is timed, and the best inner one."""
+    made = package_pretrained(options, "resnet56_cifar10", train=False, max_span=1)
+    with (
+        running_server(made.folder, data=options.work_folder / "server") as server,
+        AdaptiveModel.open(made.folder, state_folder=options.work_folder / "device") as model,
+    ):
+        rows, decision, best = _timed(model, server, made, options)
+        agreement = _agreement(model, server, decision, best, options)
+        bytes_error = max(abs(len(packet) - expected) for packet, expected in _packets(model, decision))
+    errors = {int(str(row["position"])): abs(float(str(row["error"]))) for row in rows}
+    figures = {
+        "split_predicted_error": errors[best.position],
+        "split_worst_error": max(errors.values()),
+        "split_agreement": agreement,
+        "split_packet_bytes_error": float(bytes_error),
+    }
+    return BenchOutcome(
+        figures, [{"what": f"split at {row['position']}", **row} for row in rows], data="test.zip#report"
+    )
+
+
+def _remote(server: str, made_name: str) -> RemoteModel:
+    return RemoteModel(server=server, model=f"{made_name}:tail", privacy="activations", timeout_s=TIMEOUT_S)
+
+
+def _timed(
+    model: AdaptiveModel, server: str, made: Made, options: BenchOptions
+) -> tuple[list[dict[str, object]], SplitDecision, SplitCost]:
+    """Predicted and measured medians at several cut points; the decision, and the best split inside the network."""
+    images = load_part(options, "report", model).images[: QUICK_SAMPLES if options.quick else SAMPLES]
+    with slow_uplink(server, mbps=UPLINK_MBPS) as (address, line):
+        decision = model.split(_remote(address, made.model.name), uplink_mbps=UPLINK_MBPS, progress=options.progress)
+        inner = [cost for cost in decision.costs if 0 < cost.position < decision.costs[-1].position]
+        best = min(inner, key=lambda cost: cost.latency_ms)
+        chosen = {cost.position: cost for cost in [*inner[::4], best, decision.costs[0]]}
+        rows = [_row(model, cost, decision, images, line) for _, cost in sorted(chosen.items())]
+    return rows, decision, best
+
+
+def _row(
+    model: AdaptiveModel, cost: SplitCost, decision: SplitDecision, images: np.ndarray, line: Line
+) -> dict[str, object]:
+    model.use(with_split(model.bundle, Plan(decision.plan.subnet), cost))
+    model(images[0])
+    before = line.uplink_bytes
+    answers = [model(image) for image in images]
+    assert all(answer.source == (SERVER,) for answer in answers), "the server did not answer everything"
+    measured = [answer.latency_ms for answer in answers]
+    median_ms = float(np.median(measured))
+    return {
+        "position": cost.position,
+        "predicted_ms": cost.latency_ms,
+        "measured_ms": median_ms,
+        "p95_ms": float(np.percentile(measured, 95)),
+        "error": cost.latency_ms / median_ms - 1,
+        "device_ms": cost.device_ms,
+        "transfer_ms": cost.transfer_ms,
+        "server_ms": cost.server_ms,
+        "predicted_bytes": cost.bytes_sent,
+        "bytes_on_the_line": (line.uplink_bytes - before) / len(images),
+    }
+
+
+def _agreement(
+    model: AdaptiveModel, server: str, decision: SplitDecision, best: SplitCost, options: BenchOptions
+) -> float:
+    """The share of samples that get the same class with the best inner split as without any."""
+    images = load_part(options, "report", model).images[: QUICK_COMPARED if options.quick else COMPARED]
+    model.split(_remote(server, model.bundle.manifest.name), uplink_mbps=UPLINK_MBPS)
+    plans = (Plan(decision.plan.subnet), with_split(model.bundle, Plan(decision.plan.subnet), best))
+    found = []
+    for plan in plans:
+        model.use(plan)
+        answers = [model(images[at : at + BATCH]) for at in range(0, len(images), BATCH)]
+        assert all(set(answer.source) == {SERVER if plan.split else "subnet"} for answer in answers)
+        found.append(np.concatenate([answer.output.argmax(axis=1) for answer in answers]))
+    return float((found[0] == found[1]).mean())
+
+
+def _packets(model: AdaptiveModel, decision: SplitDecision) -> Iterator[tuple[bytes, int]]:
+    """A packet of three samples at every cut point, and how long it should be."""
+    supernet, subnet = model.bundle.supernet, decision.plan.subnet
+    random = np.random.default_rng(0)
+    for cost in decision.costs[:-1]:
+        tail = tuple(edge for edge, block in supernet.walk(subnet) if block.start >= cost.position)
+        cut = supernet.cut_points[cost.position]
+        tensors = tuple(random.normal(size=(3, *spec.shape)).astype(np.float32) for spec in cut.tensors)
+        packet = pack(Activations(model.bundle.digest, cost.position, tail, tensors))
+        yield packet, packet_bytes(cut, tail, batch=3)

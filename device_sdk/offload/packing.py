@@ -1,0 +1,138 @@
+"""Activations on their way to a server: a versioned binary layout of quantised tensors (docs/activation_packets.md).
+
+Pure. Little-endian, no padding:
+
+    magic "PWAP" · version u8 · bits u8 · cut point u16 · sha256 of manifest.json, 32 bytes · batch u32
+    · length of the tail u16 · the tail in UTF-8: its edges with spaces between them
+    · for each tensor of the cut point: scale f32 · zero point u8 · batch × size values of one byte each
+
+A value is ``(byte − zero point) · scale``. Scale and zero point are those of the very values that travel (Auto-Split §4
+sends activations quantised; its table of ranges is replaced by measuring them).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_sdk.errors import InputError, ProtocolError, UsageError
+from device_sdk.graph import CutPoint, Edge, Supernet, TensorSpec
+from device_sdk.runtimes.port import Array
+
+MAGIC, VERSION, BITS = b"PWAP", 1, 8
+MAX_BATCH = 65_536
+
+_HEAD = struct.Struct("<4sBBH32sIH")
+_RANGE = struct.Struct("<fB")
+_LEVELS = 255
+
+
+@dataclass(frozen=True)
+class Activations:
+    """What is live at cut point ``position`` and how it goes on.
+
+    ``bundle``: sha256 of its manifest.json; ``tail``: the edges from there to the output; ``tensors``: float32
+    [batch, *shape] each.
+    """
+
+    bundle: str
+    position: int
+    tail: tuple[Edge, ...]
+    tensors: tuple[Array, ...]
+
+
+def pack(activations: Activations) -> bytes:
+    """The packet of ``activations``.
+
+    Raises:
+        InputError: a tensor is not float32, or holds NaN or infinity.
+    """
+    tail = _tail_text(activations.tail)
+    batch = len(activations.tensors[0])
+    digest = bytes.fromhex(activations.bundle)
+    parts = [_HEAD.pack(MAGIC, VERSION, BITS, activations.position, digest, batch, len(tail)), tail]
+    for tensor in activations.tensors:
+        scale, zero_point = _range_of(tensor)
+        levels = np.rint(tensor * np.float32(1 / scale)) + np.float32(zero_point)
+        parts += [_RANGE.pack(scale, zero_point), np.clip(levels, 0, _LEVELS).astype(np.uint8).tobytes()]
+    return b"".join(parts)
+
+
+def unpack(packet: bytes, *, supernet: Supernet, bundle: str) -> Activations:
+    """What ``packet`` holds, checked against the graph that it belongs to.
+
+    Raises:
+        ProtocolError: no packet, another version of the layout, cut short or too long, for another bundle, or a tail
+            that does not lead from the cut point to the output.
+    """
+    if len(packet) < _HEAD.size:
+        raise ProtocolError(f"the packet of activations ends after {len(packet)} bytes")
+    magic, version, bits, position, digest, batch, tail_bytes = _HEAD.unpack_from(packet)
+    if magic != MAGIC:
+        raise ProtocolError("this is no packet of activations")
+    if (version, bits) != (VERSION, BITS):
+        raise ProtocolError(f"the packet has layout {version} with {bits} bits; known is {VERSION} with {BITS}")
+    if digest.hex() != bundle:
+        raise ProtocolError("the activations belong to another version of the bundle")
+    if not 1 <= batch <= MAX_BATCH:
+        raise ProtocolError(f"the packet says that it holds {batch} samples")
+    tail = _read_tail(packet[_HEAD.size : _HEAD.size + tail_bytes], supernet, position)
+    cut = supernet.cut_points[position]
+    expected = packet_bytes(cut, tail, batch=batch)
+    if len(packet) != expected:
+        raise ProtocolError(
+            f"the packet has {len(packet)} bytes; {batch} samples at cut point {position} take {expected}"
+        )
+    tensors, at = [], _HEAD.size + tail_bytes
+    for spec in cut.tensors:
+        tensors.append(_read_tensor(packet, at, spec, batch))
+        at += _RANGE.size + batch * spec.size
+    return Activations(bundle, position, tail, tuple(tensors))
+
+
+def packet_bytes(cut: CutPoint, tail: Sequence[Edge], *, batch: int) -> int:
+    """How many bytes ``batch`` samples take at ``cut``: known before anything is computed."""
+    return _HEAD.size + len(_tail_text(tail)) + sum(_RANGE.size + batch * spec.size for spec in cut.tensors)
+
+
+def can_travel(cut: CutPoint) -> bool:
+    """Whether all tensors of ``cut`` can be packed: they are float32."""
+    return all(spec.dtype == "float32" for spec in cut.tensors)
+
+
+def _tail_text(tail: Sequence[Edge]) -> bytes:
+    return " ".join(map(str, tail)).encode()
+
+
+def _read_tail(text: bytes, supernet: Supernet, position: int) -> tuple[Edge, ...]:
+    try:
+        tail = tuple(Edge.parse(word) for word in text.decode("ascii").split(" "))
+        supernet.check_stretch(tail, start=position, end=supernet.output_index)
+    except (UsageError, UnicodeDecodeError) as error:
+        raise ProtocolError(f"the packet's tail does not fit the bundle: {error}") from error
+    if not can_travel(supernet.cut_points[position]):
+        raise ProtocolError(f"the tensors at cut point {position} do not travel in packets")
+    return tail
+
+
+def _range_of(tensor: Array) -> tuple[float, int]:
+    """Scale and zero point: zero is a level of its own, so that what a ReLU cut off stays exactly zero."""
+    if tensor.dtype != np.float32:
+        raise InputError(f"activations travel as float32, not {tensor.dtype}")
+    low, high = min(float(tensor.min()), 0.0), max(float(tensor.max()), 0.0)
+    if not np.isfinite(low + high):
+        raise InputError("the activations hold NaN or infinity")
+    scale = float(np.float32((high - low) / _LEVELS)) or 1.0
+    return scale, round(-low / scale)
+
+
+def _read_tensor(packet: bytes, at: int, spec: TensorSpec, batch: int) -> Array:
+    scale, zero_point = _RANGE.unpack_from(packet, at)
+    if not (np.isfinite(scale) and scale > 0):
+        raise ProtocolError(f"the packet's scale is {scale}")
+    levels = np.frombuffer(packet, np.uint8, count=batch * spec.size, offset=at + _RANGE.size)
+    values = (levels.astype(np.float32) - np.float32(zero_point)) * np.float32(scale)
+    return values.reshape(batch, *spec.shape)

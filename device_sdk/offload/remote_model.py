@@ -1,0 +1,45 @@
+"""A model at a server, and what may leave the device for it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from device_sdk.errors import UsageError
+
+Privacy = Literal["never", "activations", "inputs"]
+
+MAX_TIMEOUT_S = 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteModel:
+    """A model at a server, and what may be sent to it.
+
+    ``server``: the URL before ``/v2``. ``privacy``: with ``never`` nothing is sent at all, with ``activations`` what is
+    live in the middle of the network, with ``inputs`` the samples themselves as well. ``timeout_s``: for all samples of
+    a call together. ``max_batch``: samples per request.
+
+    Raises:
+        UsageError: a value that makes no sense.
+    """
+
+    server: str
+    model: str
+    token: str | None = field(default=None, repr=False)
+    privacy: Privacy = "never"
+    timeout_s: float = 1.0
+    max_batch: int = 64
+
+    def __post_init__(self) -> None:
+        if not self.server or not self.model:
+            raise UsageError("a remote model needs a server and the name of a model there")
+        if self.privacy not in get_args(Privacy):
+            raise UsageError(
+                f"there is no privacy setting {self.privacy!r}", hint="known: " + ", ".join(get_args(Privacy))
+            )
+        if not (math.isfinite(self.timeout_s) and 0 < self.timeout_s <= MAX_TIMEOUT_S):
+            raise UsageError(f"a time-out lies above 0 and within {MAX_TIMEOUT_S:.0f} s, not at {self.timeout_s}")
+        if self.max_batch < 1:
+            raise UsageError(f"max_batch is {self.max_batch}, a request holds at least one sample")

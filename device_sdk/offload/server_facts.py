@@ -1,0 +1,58 @@
+"""What a device asks a server about itself before it divides work with it: the server's profile, and the way there."""
+
+from __future__ import annotations
+
+import time
+from urllib.parse import quote
+
+from device_sdk.cost import Uplink
+from device_sdk.errors import ProtocolError
+from device_sdk.profiling import Profile
+from device_sdk.transports.addresses import base
+from device_sdk.transports.port import Deadlines, Transport
+from device_sdk.transports.replies import read_all, require_success
+from device_sdk.untrusted_json import decode_json
+
+_PROFILE_DEADLINES = Deadlines(idle_s=120.0, total_s=120.0)  # the first to ask has the server measure itself
+_PROFILE_MAX_BYTES = 16_000_000
+_PROBE_DEADLINES = Deadlines(idle_s=30.0, total_s=60.0)
+_SMALL, _LARGE = 1, 64_000  # bytes of a probe
+_ROUNDS = 5
+
+
+def server_profile(transport: Transport, server: str, bundle: str) -> Profile:
+    """What the blocks of ``bundle`` cost at the server.
+
+    Raises:
+        TransferError: it does not tell.
+    """
+    url = f"{base(server)}/v1/bundles/{quote(bundle, safe='')}/profile"
+    with transport.send("GET", url, deadlines=_PROFILE_DEADLINES, max_bytes=_PROFILE_MAX_BYTES) as reply:
+        require_success(reply, what="the server's profile")
+        data = read_all(reply)
+    try:
+        return decode_json(data, Profile)
+    except ValueError as error:
+        raise ProtocolError(f"the server's profile: {error}") from error
+
+
+def measure_uplink(transport: Transport, server: str) -> Uplink:
+    """Bandwidth and round trip to ``server``, from probes of two sizes: of each the quickest counts.
+
+    Raises:
+        TransferError: it does not answer.
+    """
+    url = f"{base(server)}/v1/probe"
+    _probe(transport, url, _SMALL)  # opens the connection
+    small_s = min(_probe(transport, url, _SMALL) for _ in range(_ROUNDS))
+    large_s = min(_probe(transport, url, _LARGE) for _ in range(_ROUNDS))
+    seconds = max(large_s - small_s, 1e-6)
+    return Uplink(mbps=8 * (_LARGE - _SMALL) / seconds / 1e6, round_trip_ms=small_s * 1e3)
+
+
+def _probe(transport: Transport, url: str, size: int) -> float:
+    started = time.perf_counter()
+    with transport.send("POST", url, body=bytes(size), deadlines=_PROBE_DEADLINES, max_bytes=1000) as reply:
+        require_success(reply, what="a probe")
+        read_all(reply)
+    return time.perf_counter() - started

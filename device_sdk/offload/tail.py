@@ -1,0 +1,91 @@
+"""The server runs the rest of a subnet on activations that the device sends (Auto-Split §3)."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from device_sdk.errors import UsageError
+from device_sdk.offload.circuit_breaker import CircuitBreaker
+from device_sdk.offload.client import ModelMetadata
+from device_sdk.offload.open_inference import NamedTensor
+from device_sdk.offload.packing import Activations, pack
+from device_sdk.offload.remote_calls import RemoteCalls, RemoteReply
+from device_sdk.offload.remote_client import checked_logits, default_transport, make_client
+from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.runtimes.port import Array
+from device_sdk.transports.port import Clock, Transport
+
+TAIL = ":tail"  # what follows the bundle's name in the name of the model that runs tails
+PACKET_SHAPE = (1, -1)  # one packet of any length: not a batch
+
+
+class RemoteTail:
+    """Has tails of ``bundle`` (its digest) run at a server. Never raises, never takes longer than the time-out.
+
+    Raises:
+        UsageError: nothing knows how to talk to such a server.
+    """
+
+    def __init__(
+        self,
+        model: RemoteModel,
+        *,
+        bundle: str,
+        classes: int,
+        transport: Transport | None = None,
+        breaker: CircuitBreaker | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self._model = model
+        self._bundle = bundle
+        self._classes = classes
+        self._transport = transport or default_transport(model)
+        self._client = make_client(model, self._transport, classes=classes, clock=clock)
+        self._calls = RemoteCalls(timeout_s=model.timeout_s, breaker=breaker, clock=clock)
+        self._metadata: ModelMetadata | None = None
+
+    @property
+    def model(self) -> RemoteModel:
+        """What it was made with."""
+        return self._model
+
+    def run(self, activations: Activations) -> RemoteReply:
+        """The logits [batch, classes] of the tail of ``activations``, or why there are none."""
+        if self._model.privacy == "never":
+            return RemoteReply(None, "the privacy setting is never")
+        reply = self._calls.run(lambda deadline: self._ask(activations, deadline))
+        if reply.output is None:
+            self._metadata = None
+        return reply
+
+    def close(self) -> None:
+        """Send nothing from now on. May be called twice."""
+        self._calls.close()
+        self._transport.close()
+
+    def _ask(self, activations: Activations, deadline: float) -> Array:
+        metadata = self._fitting(deadline)
+        packet = np.frombuffer(pack(activations), np.uint8)[np.newaxis]
+        response = self._client.infer(
+            [NamedTensor(metadata.inputs[0].name, packet)],
+            timeout_s=self._calls.left_s(deadline),
+            metadata=metadata,
+        )
+        samples = len(activations.tensors[0])
+        return checked_logits(response.outputs[0].data, samples=samples, classes=self._classes)
+
+    def _fitting(self, deadline: float) -> ModelMetadata:
+        """The metadata of a model that runs tails of just this bundle."""
+        known = self._metadata
+        if known is not None:
+            return known
+        metadata = self._client.metadata(self._calls.left_s(deadline))
+        if metadata.bundle != self._bundle:
+            raise UsageError("the server has another version of the bundle", hint="fetch the bundle again")
+        inputs = [(one.datatype, one.shape) for one in metadata.inputs]
+        if inputs != [("UINT8", PACKET_SHAPE)] or len(metadata.outputs) != 1:
+            raise UsageError("the server's model does not run tails", hint=f"its name ends in {TAIL}")
+        self._metadata = metadata
+        return metadata

@@ -1,0 +1,74 @@
+"""Answering one image after the other, timed and under the energy meter."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, takewhile
+from types import FrameType
+
+from device_sdk.energy import Energy, EnergyMeter
+from jetson_demo.figures import Figures
+from jetson_demo.image_folder import Frame
+from pathweave import AdaptiveModel, Answer
+
+_WARM_UP = 5  # answers that do not count
+_GROUP_MS = 250.0  # of inference under the meter before the next picture is drawn
+_GROUP_FRAMES = 16
+
+
+def run_frames(
+    model: AdaptiveModel,
+    frames: Iterator[Frame],
+    meter: EnergyMeter,
+    figures: Figures,
+    *,
+    stop: threading.Event,
+    on_group: Callable[[Frame, Answer], None],
+) -> None:
+    """Answer ``frames`` one by one at batch 1, until they end or ``stop`` is set.
+
+    In groups: 1. read and prepare some images; 2. answer them back to back, which is what counts as latency and
+    energy; 3. report the last one. So neither decoding nor drawing disturbs an answer that is timed.
+    """
+    median_ms = 0.0
+    frames = takewhile(lambda _: not stop.is_set(), frames)
+    while group := list(islice(frames, group_size(median_ms))):
+        if not figures.frames:
+            for _ in range(_WARM_UP):
+                model.infer(group[0].tensor)
+        answers, energy = _answer(model, group, meter)
+        for answer in answers:
+            figures.add_frame(answer.latency_ms, answer.source[0])
+        figures.add_energy(energy, frames=len(group))
+        median_ms = figures.recent().median_ms
+        on_group(group[-1], answers[-1])
+
+
+def _answer(model: AdaptiveModel, group: Sequence[Frame], meter: EnergyMeter) -> tuple[list[Answer], Energy]:
+    answers: list[Answer] = []
+    energy = meter.measure(lambda: answers.extend(model.infer(frame.tensor) for frame in group))
+    return answers, energy
+
+
+def group_size(median_ms: float) -> int:
+    """How many images make a group of about a quarter of a second, if an answer takes ``median_ms`` (0: unknown)."""
+    return 1 if not median_ms > 0 else max(1, min(_GROUP_FRAMES, int(_GROUP_MS / median_ms)))
+
+
+@contextlib.contextmanager
+def stop_on_interrupt() -> Iterator[threading.Event]:
+    """While open, the first Ctrl-C sets the event, so that a group ends in peace; a second one interrupts as ever."""
+    stop = threading.Event()
+
+    def request(number: int, frame: FrameType | None) -> None:
+        stop.set()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, request)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,47 @@
+"""What the blocks of a bundle cost on the server: measured when first asked for, then kept."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import msgspec
+
+from device_sdk.atomic import write_atomically
+from device_sdk.bundle import Bundle
+from device_sdk.profiling import Profile, profile
+from device_sdk.progress import SilentProgress
+from device_sdk.runtimes.port import Runtime
+from device_sdk.untrusted_json import decode_json
+
+
+class ServerProfiles:
+    """Profiles by bundle, each a file in ``folder``. May be used from several threads; one is measured at a time."""
+
+    def __init__(self, runtime: Runtime, folder: Path) -> None:
+        self._runtime = runtime
+        self._folder = folder
+        self._measuring = threading.Lock()  # two that measure would disturb each other
+
+    def of(self, bundle: Bundle) -> Profile:
+        """The profile of ``bundle`` on this machine, with this runtime.
+
+        Raises:
+            BundleError, RuntimeFailedError: a block does not load or run.
+            StorageError: it cannot be kept.
+        """
+        path = self._folder / f"{bundle.digest}.json"
+        with self._measuring:
+            known = _read(path)
+            if known is not None and known.valid_for(bundle, self._runtime):
+                return known
+            measured = profile(bundle, self._runtime, progress=SilentProgress())
+            write_atomically(path, msgspec.json.encode(measured) + b"\n")
+            return measured
+
+
+def _read(path: Path) -> Profile | None:
+    try:
+        return decode_json(path.read_bytes(), Profile)
+    except (OSError, ValueError):
+        return None
