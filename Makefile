@@ -31,7 +31,7 @@ test: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
 test-android:
-	@echo "skipped: there is no Kotlin code yet (android_demo/README.md)"
+	@android_demo/test.sh
 
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .

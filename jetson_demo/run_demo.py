@@ -31,7 +31,7 @@ from jetson_demo.terminal_view import Snapshot, energy_text, make_view
 from pathweave import AdaptiveModel, Answer, Budget, UsageError
 from pathweave.cli import main
 
-DEFAULT_BUNDLE = Path("demo/bundle")
+DEFAULT_BUNDLE = Path("demo/bundles/digits")
 DEFAULT_RATIO = 0.6
 
 
@@ -121,7 +121,9 @@ def _open(options: Options) -> tuple[AdaptiveModel, str]:
     """The model, and the execution provider that runs it."""
     bundle = options.bundle or (str(DEFAULT_BUNDLE) if DEFAULT_BUNDLE.is_dir() else None)
     if bundle is None:
-        raise UsageError("which bundle?", hint="give --bundle, or make one in demo/bundle: pathweave demo --work demo")
+        raise UsageError(
+            "which bundle?", hint="give --bundle, or make one in {DEFAULT_BUNDLE}: pathweave demo --work demo"
+        )
     available = available_providers()
 
     def open_on(provider: str) -> AdaptiveModel:

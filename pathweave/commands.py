@@ -148,22 +148,27 @@ def _print_demo(result: DemoResult) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("device", "budget", "measured", "accuracy", "early", "sent", "with server", "full model", "tried")
+    table = Table("device", "budget ms", "measured", "accuracy", "early", "sent", "with server", "full model")
     for device in result.devices:
         table.add_row(
             device.name,
-            f"{device.budget_ms:.3f} ms",
-            f"{device.measured_ms:.3f} ms",
+            f"{device.budget_ms:.3f}",
+            f"{device.measured_ms:.3f}",
             f"{device.accuracy_local:.1%}",
             f"{device.share_early:.0%}",
             f"{device.share_escalated:.0%}",
             f"{device.accuracy_with_server:.1%}",
             f"{device.full_accuracy_local:.1%}",
-            str(device.subnets_evaluated),
         )
     Console().print(table)
     for device in result.devices:  # by themselves: paths are longer than a table's column
         click.echo(f"{device.name}: {' '.join(device.subnet)}")
     click.echo(f"full model: {result.full_model_accuracy:.1%} right on all held-back samples")
     click.echo(f"the server has {result.log_lines_at_server} events of {len(result.devices)} devices")
+    split, job = result.split, result.job
+    click.echo(
+        f"split at cut point {split.position}: {split.measured_ms:.1f} ms end to end,"
+        f" {split.predicted_ms:.1f} ms predicted, {split.bytes_sent} bytes per sample"
+    )
+    click.echo(f"packaged on the server in {job.seconds:.0f} s: {job.accuracy:.1%} right")
     click.echo(f"report: {result.report} ({result.seconds:.0f} s)")

@@ -8,14 +8,25 @@ from server.authentication import ask_for_tokens
 from server.bundle_routes import bundle_routes
 from server.health import health_routes
 from server.inference.routes import inference_routes
+from server.jobs.routes import job_routes
 from server.log_routes import log_routes
 from server.page import page_routes
 from server.placement_routes import placement_routes
 from server.replies import answer_errors
 from server.services import Services, make_services
 from server.settings import Settings
+from server.split_routes import split_routes
 
-ROUTES = (bundle_routes, inference_routes, placement_routes, log_routes, page_routes, health_routes)
+ROUTES = (
+    bundle_routes,
+    inference_routes,
+    placement_routes,
+    split_routes,
+    log_routes,
+    job_routes,
+    page_routes,
+    health_routes,
+)
 
 
 def create_app(settings: Settings, *, services: Services | None = None) -> Flask:

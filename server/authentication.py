@@ -7,7 +7,8 @@ from flask import Flask, g, request
 from server.tokens import Gate
 
 # A load balancer has no token, and these tell nothing about what is served.
-_OPEN = frozenset({"health.health", "inference.live", "inference.ready"})
+_OPEN = frozenset({"health.health", "inference.live", "inference.ready", "page.script"})
+_FOR_PEOPLE = frozenset({"page.page", "page.jobs"})
 
 
 def ask_for_tokens(app: Flask, gate: Gate) -> None:
@@ -31,5 +32,6 @@ def _token() -> str | None:
         return None
     if sent.type == "bearer":
         return sent.token
-    # Browsers ask people for a name and a password: the password is the token. Only for the page that people read.
-    return sent.password if sent.type == "basic" and request.path == "/" else None
+    # Browsers ask people for a name and a password: the password is the token. Only for the page that people read:
+    # browsers send it along with whatever another site has them ask for, which may change nothing here.
+    return sent.password if sent.type == "basic" and request.endpoint in _FOR_PEOPLE else None

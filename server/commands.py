@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from server.tokens import TokenStore
 
 _folder = click.Path(file_okay=False, path_type=Path)
+_file = click.Path(dir_okay=False, path_type=Path)
 _at_least_one = click.IntRange(min=1)
 
 
@@ -29,7 +30,7 @@ _at_least_one = click.IntRange(min=1)
 @click.argument("folder", type=_folder)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
-@click.option("--data", type=_folder, help="Folder for tokens and logs [default: .pathweave-server in FOLDER].")
+@click.option("--data", type=_folder, help="Folder for tokens, logs and jobs [default: .pathweave-server in FOLDER].")
 @click.option("--token", envvar="PATHWEAVE_TOKEN", help="Ask for this token [$PATHWEAVE_TOKEN].")
 @click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine although no token is asked for.")
 @click.option("--threads", type=_at_least_one, help="Threads of one inference [default: one per core].")
@@ -37,6 +38,10 @@ _at_least_one = click.IntRange(min=1)
 @click.option("--client-share", type=_at_least_one, help="How many of them one client may have [default: all].")
 @click.option("--max-batch", type=_at_least_one, default=64, show_default=True, help="Samples that run together.")
 @click.option("--max-body-mb", type=_at_least_one, default=64, show_default=True, help="Largest request body, MiB.")
+@click.option("--jobs", type=click.IntRange(min=0), default=1, show_default=True, help="Packaging jobs at once.")
+@click.option("--job-queue", type=_at_least_one, default=16, show_default=True, help="Packaging jobs that may wait.")
+@click.option("--max-weights-mb", type=_at_least_one, default=256, show_default=True, help="Weights for a job, MiB.")
+@click.option("--key", type=_file, help="Sign what jobs make with this private key (see pathweave key new).")
 @click.option(
     "--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Time to finish requests."
 )
@@ -53,16 +58,20 @@ def serve(
     client_share: int | None,
     max_batch: int,
     max_body_mb: int,
+    jobs: int,
+    job_queue: int,
+    max_weights_mb: int,
+    key: Path | None,
     drain_s: float,
     as_json: bool,
 ) -> None:
-    """Serve the bundles in FOLDER: to devices, to clients of the Open Inference Protocol, and a page for people."""
-    for module in ("flask", "waitress"):
-        require(module, extra="server")
+    """Serve the bundles in FOLDER: to devices, to clients of the Open Inference Protocol, and a page for people.
+
+    Packages models on demand, too (POST /v1/jobs), where the extra packager is installed.
+    """
+    _require_usable(folder, key)
     from server.settings import MIB, Settings, default_data_folder
 
-    if not folder.is_dir():
-        raise UsageError(f"there is no folder {folder}", hint="name the folder that holds your bundles")
     settings = Settings(
         folder=folder,
         data_folder=data or default_data_folder(folder),
@@ -72,8 +81,23 @@ def serve(
         max_batch=max_batch,
         inference_threads=threads or os.cpu_count() or 1,
         max_body_bytes=max_body_mb * MIB,
+        jobs_at_once=jobs,
+        max_queued_jobs=job_queue,
+        max_weights_bytes=max_weights_mb * MIB,
+        signing_key=key,
     )
     _serve(settings, host=host, port=port, allow_anyone=allow_anyone, drain_s=drain_s, as_json=as_json)
+
+
+def _require_usable(folder: Path, key: Path | None) -> None:
+    for module in ("flask", "waitress"):
+        require(module, extra="server")
+    from device_sdk import signing
+
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}", hint="name the folder that holds your bundles")
+    if key is not None:
+        signing.sign(b"", private_key=key)  # a key that cannot sign is told now, not after a job
 
 
 def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drain_s: float, as_json: bool) -> None:
@@ -94,7 +118,7 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
             app,
             listener,
             threads=settings.queue_limit + SPARE_THREADS,
-            max_body_bytes=settings.max_body_bytes,
+            max_body_bytes=settings.largest_body_bytes,
             drain_s=drain_s,
         )
         url, served = url_of(listener), services.catalogue.listing().served

@@ -1,4 +1,4 @@
-"""The server's SQLite file: tokens and log lines. A connection per use, so that threads share none."""
+"""The server's SQLite file: tokens, log lines and jobs. A connection per use, so that threads share none."""
 
 from __future__ import annotations
 
@@ -32,6 +32,22 @@ CREATE TABLE IF NOT EXISTS log_lines (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS log_lines_by_device ON log_lines (device, event, time);
 CREATE INDEX IF NOT EXISTS log_lines_by_time ON log_lines (time);
+CREATE TABLE IF NOT EXISTS jobs (
+    number INTEGER PRIMARY KEY,    -- the order in which they came
+    id TEXT NOT NULL UNIQUE,
+    client TEXT NOT NULL,
+    request BLOB NOT NULL,         -- JSON, checked
+    weights_sha256 TEXT,
+    state TEXT NOT NULL,
+    version INTEGER,               -- of the bundle, from the first start on
+    worker TEXT,                   -- its process and when that began, while there is one
+    digest TEXT,                   -- of the manifest, from just before it is published on
+    error TEXT,
+    hint TEXT,
+    created TEXT NOT NULL,
+    started TEXT,
+    finished TEXT
+) STRICT;
 """
 
 

@@ -1,4 +1,4 @@
-"""What the page shows: bundles, devices and the latest events, put together from the catalogue and the log. Pure."""
+"""What the page shows: bundles, jobs, devices and the latest events, from the catalogue, the jobs and the log. Pure."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import msgspec
 
 from device_sdk.adaptation_log import Adapted, Calibrated, LogLine, Opened
 from server.catalogue import BrokenBundle, Listing
+from server.jobs.store import Job
+from server.jobs.workplace import ProgressReport
 from server.log_store import StoredLine
 
 LATEST_EVENTS = 50
 DEVICES = 200
+JOBS = 20
 _TEXT = 400  # characters; a path over hundreds of blocks is cut there
 
 
@@ -28,6 +31,19 @@ class BundleRow:
     architectures: str
     exits: str
     digest: str
+
+
+@dataclass(frozen=True)
+class JobRow:
+    """A packaging job. ``share`` of its present task that is done, in [0, 1]; None while nothing is known."""
+
+    id: str
+    bundle: str
+    model: str
+    state: str
+    created: str
+    share: str | None
+    details: str
 
 
 @dataclass(frozen=True)
@@ -85,6 +101,26 @@ def overview(listing: Listing, of_each_event: Iterable[StoredLine], latest: Iter
     devices = [_device(name, list(lines), names) for name, lines in groupby(of_each_event, lambda line: line.device)]
     devices.sort(key=lambda row: row.last_seen, reverse=True)
     return Overview(bundles, listing.broken, tuple(devices), tuple(_event(line) for line in latest))
+
+
+def job_rows(jobs: Iterable[tuple[Job, ProgressReport | None]]) -> tuple[JobRow, ...]:
+    """A row for each job, in their order; with how far it is."""
+    return tuple(
+        JobRow(
+            id=job.id,
+            bundle=job.request.name if job.version is None else f"{job.request.name} {job.version}",
+            model=job.request.model,
+            state=job.state,
+            created=_shown_time(job.created),
+            share=None if progress is None else f"{progress.share:.3f}",
+            details=_cut(job.error or ("" if progress is None else _doing(progress))),
+        )
+        for job, progress in jobs
+    )
+
+
+def _doing(progress: ProgressReport) -> str:
+    return f"{progress.task}, {progress.share:.0%}" + (f", {progress.note}" if progress.note else "")
 
 
 def _device(device: str, lines: list[StoredLine], names: Mapping[str, str]) -> DeviceRow:

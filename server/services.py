@@ -12,6 +12,8 @@ from server.catalogue import Catalogue
 from server.database import Database
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
+from server.jobs.runner import JobRunner
+from server.jobs.store import JobStore
 from server.log_store import LogStore
 from server.settings import Settings
 from server.tokens import Gate, TokenStore, utc_now
@@ -19,7 +21,7 @@ from server.tokens import Gate, TokenStore, utc_now
 
 @dataclass(frozen=True)
 class Services:
-    """Everything that a server has. ``close`` ends its inference."""
+    """Everything that a server has. ``close`` ends its inference and the workers of its jobs."""
 
     settings: Settings
     catalogue: Catalogue
@@ -27,10 +29,13 @@ class Services:
     logs: LogStore
     models: ModelCache
     queue: BatchQueue
+    jobs: JobStore
+    runner: JobRunner
 
     def close(self) -> None:
-        """End the inference workers. May be called twice."""
+        """End all workers. May be called twice."""
         self.queue.close()
+        self.runner.close()
 
 
 def make_services(
@@ -41,10 +46,11 @@ def make_services(
     Raises:
         StorageError: the data folder cannot be used.
     """
-    database = Database(settings.database)
+    database, catalogue = Database(settings.database), Catalogue(settings.folder)
+    jobs = JobStore(database, now=now)
     return Services(
         settings=settings,
-        catalogue=Catalogue(settings.folder),
+        catalogue=catalogue,
         gate=Gate(TokenStore(database, now=now), settings.token),
         logs=LogStore(database, keep_lines=settings.keep_log_lines, now=now),
         models=ModelCache(
@@ -56,4 +62,23 @@ def make_services(
             max_batch=settings.max_batch,
             workers=settings.inference_workers,
         ),
+        jobs=jobs,
+        runner=_started_runner(settings, jobs, catalogue, now),
     )
+
+
+def _started_runner(settings: Settings, jobs: JobStore, catalogue: Catalogue, now: Callable[[], datetime]) -> JobRunner:
+    runner = JobRunner(
+        jobs,
+        catalogue,
+        folder=settings.folder,
+        data_folder=settings.data_folder,
+        command=settings.package_command,
+        private_key=settings.signing_key,
+        at_once=settings.jobs_at_once,
+        keep=settings.keep_jobs,
+        now=now,
+    )
+    if settings.jobs_at_once:
+        runner.start()
+    return runner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +18,9 @@ class Settings:
 
     ``queue_limit``: infer requests that wait or run at once; ``client_share``: how many of them may be of one client;
     ``max_batch``: rows that run at once; ``max_body_bytes`` bounds a body as it comes and decompressed,
-    ``max_json_bytes`` the JSON in it (as Python objects it takes many times its size).
+    ``max_json_bytes`` the JSON in it (as Python objects it takes many times its size). ``jobs_at_once``: 0 takes none;
+    ``max_weights_bytes`` bounds what is sent along with a job; ``signing_key``: a private key for what jobs make;
+    ``package_command``: the packager, which is a program to the server.
     """
 
     folder: Path
@@ -35,15 +38,31 @@ class Settings:
     max_log_body_bytes: int = 4_000_000
     max_log_line_bytes: int = 64_000
     keep_log_lines: int = 10_000  # per device
+    jobs_at_once: int = 1
+    max_queued_jobs: int = 16
+    max_weights_bytes: int = 256 * MIB
+    keep_jobs: int = 100  # that are over
+    signing_key: Path | None = None
+    package_command: tuple[str, ...] = (sys.executable, "-m", "pathweave", "package")
 
     @property
     def database(self) -> Path:
-        """The SQLite file with tokens and log lines."""
+        """The SQLite file with tokens, log lines and jobs."""
         return database_path(self.data_folder)
+
+    @property
+    def listed_jobs(self) -> int:
+        """How many jobs there can be."""
+        return self.keep_jobs + self.max_queued_jobs + self.jobs_at_once
+
+    @property
+    def largest_body_bytes(self) -> int:
+        """The largest body that any address takes."""
+        return max(self.max_body_bytes, self.max_weights_bytes if self.jobs_at_once else 0)
 
 
 def database_path(data_folder: Path) -> Path:
-    """Where tokens and log lines lie in a data folder."""
+    """Where tokens, log lines and jobs lie in a data folder."""
     return data_folder / "server.sqlite3"
 
 

@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from device_sdk.errors import UsageError
 from device_sdk.graph import Supernet
 from device_sdk.progress import Progress, SilentProgress
 from pathweave.demo.devices import HELD_BACK, Delivery, DeviceResult, accuracy, simulate
+from pathweave.demo.extras import JobResult, SplitResult, package_on_server, split_once
 from pathweave.demo.report import render_demo
 from pathweave.server_process import log_lines_at, running_server
 
@@ -34,12 +35,15 @@ class DemoResult:
     """What the demo found.
 
     ``full_model_accuracy`` is on all held-back samples, not on one device's mix; ``log_lines_at_server``: how many
-    events of all devices the server has.
+    events of all devices the server has; ``split`` and ``job``: a plan that crossed to the server, and a bundle that
+    it packaged itself.
     """
 
     devices: tuple[DeviceResult, ...]
     full_model_accuracy: float
     log_lines_at_server: int
+    split: SplitResult
+    job: JobResult
     report: Path
     seconds: float
 
@@ -49,6 +53,8 @@ class DemoResult:
             "devices": [{field: getattr(device, field) for field in _DEVICE_FIELDS} for device in self.devices],
             "full_model_accuracy": self.full_model_accuracy,
             "log_lines_at_server": self.log_lines_at_server,
+            "split": asdict(self.split),
+            "job": asdict(self.job),
             "report": self.report,
             "seconds": self.seconds,
         }
@@ -67,7 +73,7 @@ def run_demo(
         UsageError: ``work_folder`` is not empty.
         StorageError: the work folder or the report cannot be written.
     """
-    from pathweave.demo.training import make_keys, one_thread, package_and_sign, train_full_model
+    from pathweave.demo.training import make_keys, one_thread, package_and_sign, save_weights, train_full_model
 
     progress = progress or SilentProgress()
     started = time.monotonic()
@@ -77,8 +83,10 @@ def run_demo(
         private_key, public_key = make_keys(work)
         with one_thread():
             model = train_full_model(seed=seed, progress=progress)
-            bundle = package_and_sign(model, work / "bundle", private_key=private_key, seed=seed, progress=progress)
-        with running_server(bundle, data=work / "server") as server:
+            bundle = work / "bundles" / NAME
+            package_and_sign(model, bundle, private_key=private_key, seed=seed, progress=progress)
+            weights = save_weights(model, work / "digits.safetensors")
+        with running_server(bundle.parent, data=work / "server") as server:
             delivery = Delivery(server, NAME, public_key, work / "state")
             full_accuracy, supernet = _full_model(delivery, progress)
             devices = tuple(
@@ -92,10 +100,14 @@ def run_demo(
                 for number, ratio in enumerate(BUDGET_RATIOS)
             )
             log_lines = log_lines_at(server)
+            split = split_once(delivery, progress)
+            job = package_on_server(delivery, weights, progress)
     seconds = time.monotonic() - started
-    page = render_demo(devices, supernet=supernet, full_model_accuracy=full_accuracy, seconds=seconds)
+    page = render_demo(
+        devices, supernet=supernet, full_model_accuracy=full_accuracy, split=split, job=job, seconds=seconds
+    )
     write_atomically(report_path, page.encode())
-    return DemoResult(devices, full_accuracy, log_lines, report_path, seconds)
+    return DemoResult(devices, full_accuracy, log_lines, split, job, report_path, seconds)
 
 
 @contextmanager

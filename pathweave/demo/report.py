@@ -8,6 +8,7 @@ from html import escape
 from device_sdk.graph import Supernet
 from device_sdk.paths import subnet_count
 from pathweave.demo.devices import DeviceResult
+from pathweave.demo.extras import UPLINK_MBPS, JobResult, SplitResult
 from pathweave.demo.pictures import (
     accuracy_latency_picture,
     answers_picture,
@@ -54,7 +55,13 @@ svg text.on { fill: var(--paper); paint-order: stroke; }
 
 
 def render_demo(
-    devices: Sequence[DeviceResult], *, supernet: Supernet, full_model_accuracy: float, seconds: float
+    devices: Sequence[DeviceResult],
+    *,
+    supernet: Supernet,
+    full_model_accuracy: float,
+    split: SplitResult,
+    job: JobResult,
+    seconds: float,
 ) -> str:
     """The page, as HTML that loads nothing else."""
     body = f"""<h1>One model, {len(devices)} devices</h1>
@@ -79,6 +86,10 @@ device's subnet (full colour); the hardest went to the full model at the server 
 {answers_picture(devices)}
 </section>
 <section>
+<h2>Across the network</h2>
+<p>{_across(split, job)}</p>
+</section>
+<section>
 <h2>In numbers</h2>
 {_numbers(devices)}
 <p class="soft">Latencies are medians of single samples on one thread. The whole demo took {seconds:.0f} s.</p>
@@ -97,6 +108,16 @@ def _explanation(devices: Sequence[DeviceResult], supernet: Supernet, full_model
         f" Each device below downloaded it, drew {private} samples of its own, with its own mix of classes, measured"
         " every block, searched for the most accurate subnet within its budget, set its exits, and was then judged on"
         f" {held_back} other samples of the same mix. {_cuts(devices)}"
+    )
+
+
+def _across(split: SplitResult, job: JobResult) -> str:
+    return escape(
+        f"Split at cut point {split.position}, the full model ran half on a device and half at the server: over an"
+        f" uplink of {UPLINK_MBPS:g} Mbit/s it took {split.measured_ms:.1f} ms ({split.predicted_ms:.1f} ms predicted,"
+        f" {split.on_device_ms:.1f} ms on the device alone), {split.bytes_sent:,} bytes were sent per sample, and"
+        f" {split.agreement:.0%} of the answers were those of the undivided model. The server also packaged uploaded"
+        f" weights by itself, in {job.seconds:.0f} s; a device that opened that bundle was {job.accuracy:.1%} right."
     )
 
 

@@ -66,6 +66,14 @@ def train_full_model(*, seed: int, progress: Progress) -> LoadedModel:
     return replace(model, source=f"{model.source}, trained by the demo (seed {seed})")
 
 
+def save_weights(model: LoadedModel, path: Path) -> Path:
+    """The trained weights as a safetensors file, as a developer would have them."""
+    from safetensors.torch import save
+
+    write_atomically(path, save({name: tensor.contiguous() for name, tensor in model.module.state_dict().items()}))
+    return path
+
+
 def make_keys(folder: Path) -> tuple[Path, Path]:
     """A fresh pair of files in ``folder``: (private key, public key)."""
     private_path, public_path = folder / "demo.key", folder / "demo.pub"

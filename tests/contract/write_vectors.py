@@ -1,4 +1,4 @@
-"""Writes vectors.json: golden vectors that Python and Kotlin both must reproduce (see README.md)."""
+"""Writes vectors.json and bundle/: what Python and Kotlin both must reproduce (see README.md)."""
 
 from __future__ import annotations
 
@@ -13,27 +13,43 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from manifest_cases import manifest_cases, raw_cases
+from reference_bundle import CLASSES, EXITS, ReferenceBundle, Values
 
 from device_sdk import protobuf, signing
 from device_sdk.composition import Stretch, compose
+from device_sdk.confidence import confidence
 from device_sdk.graph import Block, CutPoint, Edge, Golden, Rendition, Subnet, Supernet, TensorSpec
+from device_sdk.manifest import Manifest, encode_manifest
 from device_sdk.paths import WindowSampler, architecture_count, k_cheapest, sample_uniformly, subnet_count
+from device_sdk.preprocessing import Preprocessing, prepare
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.self_test import golden_inputs, sample_outputs
 
 SEEDS = (0, 1, 42, 1234567, 2**64 - 1)
+REFERENCE_BUNDLE = "bundle"
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))  # for these tests only
 
 
 def main(target: Path) -> None:
-    """Write all vectors to ``target``."""
+    """Write all vectors to ``target``, and the reference bundle beside it."""
+    reference = ReferenceBundle()
+    manifest = reference.write(target.with_name(REFERENCE_BUNDLE), KEY)
     vectors = {
         "random": [random_vectors(seed) for seed in SEEDS],
         "graph": graph_vectors(),
         "golden": golden_vectors(),
         "composition": composition_vectors(),
         "signature": signature_vectors(),
+        "refused_fragments": refused_fragments(),
+        "preprocessing": preprocessing_vectors(),
+        "confidence": confidence_vectors(),
+        "manifests": manifest_cases(),
+        "raw_manifests": raw_cases(),
+        "bundle": bundle_vectors(reference, manifest),
     }
     target.write_text(json.dumps(vectors, indent=1) + "\n")
 
@@ -104,6 +120,7 @@ def graph_vectors() -> dict[str, Any]:
         "subnet_count": str(subnet_count(supernet)),
         "counts_by_length": {str(n): str(subnet_count(elastic_supernet(n))) for n in (1, 2, 3, 27, 60)},
         "cheapest_weights": [total for total, _ in cheapest],
+        "cheapest": [{"weight": total, "subnet": str(one)} for total, one in k_cheapest(supernet, weight, k=12)],
         "samples": {"seed": "5", "subnets": written(sample_uniformly(supernet, count=5, random=SplitMix64(5)))},
         "window_samples": {
             "seed": "5",
@@ -139,18 +156,21 @@ def golden_vectors() -> list[dict[str, Any]]:
     ]
 
 
+def node(operator: str, inputs: list[str], output: str) -> bytes:
+    """A node as a field of a graph."""
+    body = b"".join(protobuf.text_field(1, name) for name in inputs)
+    return protobuf.bytes_field(1, body + protobuf.text_field(2, output) + protobuf.text_field(4, operator))
+
+
+def initializer(name: str, values: list[float], *, also: bytes = b"") -> bytes:
+    """A weight as a field of a graph; ``also``: further fields of it."""
+    body = protobuf.integer_field(1, len(values)) + protobuf.integer_field(2, 1)
+    body += protobuf.text_field(8, name) + protobuf.bytes_field(9, struct.pack(f"<{len(values)}f", *values))
+    return protobuf.bytes_field(5, body + also)
+
+
 def composition_vectors() -> dict[str, Any]:
-    """Two fragments, written byte by byte, and the model of both."""
-
-    def node(operator: str, inputs: list[str], output: str) -> bytes:
-        body = b"".join(protobuf.text_field(1, name) for name in inputs)
-        return protobuf.bytes_field(1, body + protobuf.text_field(2, output) + protobuf.text_field(4, operator))
-
-    def initializer(name: str, values: list[float]) -> bytes:
-        body = protobuf.integer_field(1, len(values)) + protobuf.integer_field(2, 1)
-        body += protobuf.text_field(8, name) + protobuf.bytes_field(9, struct.pack(f"<{len(values)}f", *values))
-        return protobuf.bytes_field(5, body)
-
+    """Two fragments, written byte by byte, the model of both, and that with an exit's branch at the end."""
     fragments = (
         node("Add", ["cut_0", "o0/w"], "cut_1") + initializer("o0/w", [0.5, -1.0, 2.0]),
         node("Mul", ["cut_1", "o1/w"], "o1/x")
@@ -159,6 +179,9 @@ def composition_vectors() -> dict[str, Any]:
     )
     ends = [(TensorSpec(f"cut_{index}", (3,)),) for index in (0, 2)]
     model = compose(Stretch(fragments, ends[0], ends[1], ir_version=10, opset=20))
+    branch = node("Add", ["cut_2", "x2/w"], "exit_x2") + initializer("x2/w", [1.0, 2.0, 3.0])
+    outputs = (*ends[1], TensorSpec("exit_x2", (3,)))
+    with_exit = compose(Stretch((*fragments, branch), ends[0], outputs, ir_version=10, opset=20))
     return {
         "ir_version": 10,
         "opset": 20,
@@ -168,21 +191,149 @@ def composition_vectors() -> dict[str, Any]:
         "model": model.hex(),
         "model_sha256": hashlib.sha256(model).hexdigest(),
         "answer": {"input": [1.0, 1.0, 1.0], "output": [4.5, 0.0, 0.0]},
+        "exit": {
+            "fragment": branch.hex(),
+            "output": {"name": "exit_x2", "shape": [3], "dtype": "float32"},
+            "model": with_exit.hex(),
+            "answer": [5.5, 2.0, 3.0],
+        },
     }
+
+
+def refused_fragments() -> list[dict[str, Any]]:
+    """Fragments of which no model may be made."""
+    good = node("Relu", ["cut_0"], "cut_1") + initializer("o0/w", [1.0])
+    elsewhere = protobuf.bytes_field(13, protobuf.text_field(1, "location") + protobuf.text_field(2, "weights.bin"))
+    cases = {
+        "a weight defined twice": [good, initializer("o0/w", [2.0])],
+        "a weight defined twice in one fragment": [good + initializer("o0/w", [2.0])],
+        "two nodes with one output": [good, node("Abs", ["cut_0"], "cut_1")],
+        "a weight and a node of one name": [good, initializer("cut_1", [2.0])],
+        "data in another file": [initializer("o0/w", [1.0], also=elsewhere)],
+        "data said to be elsewhere": [initializer("o0/w", [1.0], also=protobuf.integer_field(14, 1))],
+        "inputs of its own": [good + protobuf.bytes_field(11, protobuf.text_field(1, "cut_0"))],
+        "a number for a node": [good + protobuf.integer_field(1, 5)],
+        "cut short": [good[:-1]],
+        "no graph at all": [b"\xff" * 12],
+        "a group": [good + bytes([1 << 3 | 3])],
+    }
+    return [{"name": name, "fragments": [one.hex() for one in fragments]} for name, fragments in cases.items()]
 
 
 def signature_vectors() -> dict[str, Any]:
     """A manifest's bytes and their signature by a key that is for these tests only."""
-    key = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
     data = b'{"format_version": "1.0", "tolerance": 1e-05, "name": "caf\xc3\xa9"}\n'
     encoding = serialization.Encoding.PEM
-    private = key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    public = key.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
+    private = KEY.private_bytes(encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    public = KEY.public_key().public_bytes(encoding, serialization.PublicFormat.SubjectPublicKeyInfo)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "key"
         path.write_bytes(private)
         signature = signing.sign(data, private_key=path)
     return {"public_key": public.decode(), "manifest": data.hex(), "signature": signature.hex()}
+
+
+def preprocessing_vectors() -> dict[str, Any]:
+    """Pixels and what is made of them, every step rounded to float32."""
+    preprocessing = Preprocessing(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+    random = SplitMix64(9)
+    pixels = np.array([random.below(256) for _ in range(2 * 2 * 3 * 3)], dtype=np.uint8).reshape(2, 2, 3, 3)
+    prepared = prepare(pixels, preprocessing, input_shape=(3, 2, 3))
+    return {
+        "scale": preprocessing.scale,
+        "mean": preprocessing.mean,
+        "std": preprocessing.std,
+        "images": [{"height": 2, "width": 3, "channels": 3, "pixels": image.tobytes().hex()} for image in pixels],
+        "prepared": float32s(prepared.ravel().tolist()),
+    }
+
+
+def confidence_vectors() -> list[dict[str, Any]]:
+    """Logits and how sure they are, to a relative error of 1e-12: exponentials differ in their last bits."""
+    rows = ([0.0, 0.0, 0.0, 0.0], [1.0, 2.0, 3.0], [1e4, -1e4], [-1e30, -1e30], [88.5, 89.25, 87.125, 3.0], [5.0])
+    return [
+        {"logits": row, "confidence": float(confidence(np.array([row], dtype=np.float32))[0])}
+        for row in (np.float32(one).tolist() for one in rows)
+    ]
+
+
+PLANS: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = (
+    ("o0 o1 o2 o3", ()),
+    ("o0@int8 m1-3 o3", ()),
+    ("m0-2 s2 o3", ()),
+    ("o0 o1 o2 o3", (("x1-pooled", 0.6), ("x3-pooled", 0.53))),
+    ("o0@int8 o1 s2 o3", (("x1-pooled", 0.65), ("x2-flat", 0.62), ("x3-pooled", 0.47))),
+    ("m0-2 o2 o3", (("x2-flat", 0.85),)),
+    ("o0 m1-3 o3", (("x1-pooled", 0.0),)),
+    ("o0 o1 o2 o3", (("x1-pooled", 1.1), ("x2-flat", 1.1))),
+)
+PLAN_SEED, PLAN_BATCH = 77, 12
+
+
+def bundle_vectors(reference: ReferenceBundle, manifest: Manifest) -> dict[str, Any]:
+    """What is in the reference bundle and what it answers, computed without any runtime."""
+    supernet = manifest.supernet()
+
+    def macs(edge: Edge) -> float:
+        return float(supernet.block(edge.block).macs)
+
+    golden = {
+        f"{'exit' if owner in EXITS else 'block'} {Edge(owner, rendition)}": reference.golden(owner, rendition)
+        for owner, rendition in reference.fragments
+    }
+    golden["the original path"] = reference.golden_original()
+    return {
+        "folder": REFERENCE_BUNDLE,
+        "digest": hashlib.sha256(encode_manifest(manifest)).hexdigest(),
+        "architecture_count": str(architecture_count(supernet)),
+        "subnet_count": str(subnet_count(supernet)),
+        "samples": {
+            "seed": "3",
+            "subnets": [str(one) for one in sample_uniformly(supernet, count=6, random=SplitMix64(3))],
+        },
+        "cheapest_by_macs": [str(one) for _, one in k_cheapest(supernet, macs, k=6)],
+        "argmax": {name: argmax(outputs[-1]) for name, outputs in golden.items()},
+        "plans": {
+            "seed": str(PLAN_SEED),
+            "batch": PLAN_BATCH,
+            "tolerance": 1e-4,
+            "cases": [plan_case(reference, supernet, subnet, exits) for subnet, exits in PLANS],
+        },
+    }
+
+
+def argmax(output: Values) -> list[int]:
+    """The place of the highest value of each sample."""
+    return [int(one) for one in output.reshape(len(output), -1).argmax(axis=1)]
+
+
+def plan_case(
+    reference: ReferenceBundle, supernet: Supernet, subnet: str, exits: tuple[tuple[str, float], ...]
+) -> dict[str, Any]:
+    """What a plan answers, sample by sample; no confidence is so near to a threshold that rounding decides."""
+    values = reference.golden_inputs(0, seed=PLAN_SEED, batch=PLAN_BATCH)
+    answers: list[Values | None] = [None] * PLAN_BATCH
+    sources = ["subnet"] * PLAN_BATCH
+    at = {EXITS[name]: (name, threshold) for name, threshold in exits}
+    for word in subnet.split():
+        block, _, rendition = word.partition("@")
+        values = reference.run(block, rendition or "fp32", values)
+        if supernet.block(block).end in at:
+            name, threshold = at[supernet.block(block).end]
+            [logits] = reference.run(name, "fp32", values)
+            sure = confidence(logits)
+            assert np.abs(sure - threshold).min() > 1e-3, (subnet, name, sure.tolist())
+            for sample in np.flatnonzero(sure >= threshold):
+                if answers[sample] is None:
+                    answers[sample], sources[sample] = logits[sample], f"exit {name}"
+    output = np.array([own if own is not None else last for own, last in zip(answers, values[-1], strict=True)])
+    return {
+        "subnet": subnet,
+        "exits": [{"exit": name, "threshold": threshold} for name, threshold in exits],
+        "source": sources,
+        "labels": [CLASSES[index] for index in argmax(output)],
+        "output": [[round(value, 6) for value in row] for row in output.tolist()],
+    }
 
 
 if __name__ == "__main__":

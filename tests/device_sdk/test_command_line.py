@@ -10,7 +10,15 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.command_line import LineProgress, emit, json_option, only_results_on_stdout, progress, to_json
+from device_sdk.command_line import (
+    PROGRESS_FILE,
+    LineProgress,
+    emit,
+    json_option,
+    only_results_on_stdout,
+    progress,
+    to_json,
+)
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -96,6 +104,16 @@ def test_a_long_task_prints_a_line_per_interval_with_the_time_left() -> None:
 
 def test_a_task_of_unknown_size_still_tells_its_time() -> None:
     assert lines_of([31], total=0) == ["tune: 0:31 min"]
+
+
+def test_progress_goes_into_the_file_that_the_environment_names(tmp_path: Path) -> None:
+    @click.command()
+    def work() -> None:
+        with progress().task("work", 2):
+            pass
+
+    assert CliRunner().invoke(work, env={PROGRESS_FILE: str(tmp_path / "p.json")}).exit_code == 0
+    assert json.loads((tmp_path / "p.json").read_bytes())["task"] == "work"
 
 
 def test_progress_without_a_terminal_is_lines() -> None:

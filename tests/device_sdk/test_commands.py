@@ -275,3 +275,37 @@ def test_looking_at_a_bundle_that_was_never_fetched_says_so(pathweave, tmp_path)
     status, _, err = pathweave("logs", "http://127.0.0.1:1/v1/bundles/tiny", "--state", tmp_path)
     assert status == 2
     assert err[0] == "error: nothing was fetched from http://127.0.0.1:1/v1/bundles/tiny yet"
+
+
+def test_split_compares_all_cut_points(as_json, pathweave, tiny_bundle, options):
+    printed = as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", "--round-trip-ms", "5", *options)
+    assert [one["position"] for one in printed["splits"]] == [0, 1, 2, 3, 4, 5]
+    assert printed["latency_ms"] == min(one["latency_ms"] for one in printed["splits"])
+    assert printed["splits"][-1] == {
+        "position": 5,
+        "device_ms": 320.0,
+        "transfer_ms": 0.0,
+        "server_ms": 0.0,
+        "latency_ms": 320.0,
+        "bytes_sent": 0,
+    }
+    for one in printed["splits"]:
+        assert one["latency_ms"] == pytest.approx(one["device_ms"] + one["transfer_ms"] + one["server_ms"])
+    assert "this device's own" in printed["server_profile"]
+    _, out, _ = pathweave("split", tiny_bundle.folder, "--uplink-mbps", "3", *options)
+    assert "best: everything on the device, 320.000 ms" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "how fast is the uplink?"),
+        (("--uplink-mbps", "0"), "the uplink has 0 Mbit/s; it must be above zero"),
+        (("--uplink-mbps", "-3"), "the uplink has -3 Mbit/s; it must be above zero"),
+        (("--uplink-mbps", "3", "--round-trip-ms", "-1"), "the round trip takes -1 ms; it cannot be negative"),
+    ],
+)
+def test_an_uplink_of_nothing_is_one_clear_line(pathweave, tiny_bundle, options, arguments, said):
+    status, _, err = pathweave("split", tiny_bundle.folder, *arguments, *options)
+    assert status == 2
+    assert err[0] == f"error: {said}"

@@ -7,22 +7,43 @@ import json
 import struct
 import subprocess
 import sys
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from device_sdk import signing
+from device_sdk.bundle import Bundle
 from device_sdk.composition import Stretch, compose
-from device_sdk.errors import SignatureError
-from device_sdk.graph import Block, CutPoint, Golden, Rendition, Supernet, TensorSpec
+from device_sdk.confidence import confidence
+from device_sdk.errors import CompositionError, ManifestError, SignatureError, UnsupportedFormatError
+from device_sdk.execution import LoadedPlan
+from device_sdk.graph import (
+    Block,
+    CutPoint,
+    Edge,
+    ExitChoice,
+    Golden,
+    Plan,
+    Rendition,
+    Subnet,
+    Supernet,
+    TensorSpec,
+)
+from device_sdk.manifest import decode_manifest
 from device_sdk.paths import WindowSampler, architecture_count, k_cheapest, sample_uniformly, subnet_count
+from device_sdk.preprocessing import Preprocessing, prepare
 from device_sdk.random_source import SplitMix64, uniform_floats
-from device_sdk.self_test import golden_inputs, sample_outputs
+from device_sdk.self_test import golden_inputs, run_self_test, sample_outputs
 
 CONTRACT = Path(__file__).parents[1] / "contract"
 VECTORS = json.loads((CONTRACT / "vectors.json").read_text())
 GRAPH = VECTORS["graph"]
+BUNDLE = VECTORS["bundle"]
+REFERENCE = CONTRACT / BUNDLE["folder"]
+ERRORS = {"ManifestError": ManifestError, "UnsupportedFormatError": UnsupportedFormatError}
 
 
 def float32s(bits):
@@ -33,6 +54,11 @@ def test_the_vectors_are_those_that_the_script_writes(tmp_path):
     written = tmp_path / "vectors.json"
     subprocess.run([sys.executable, CONTRACT / "write_vectors.py", written], check=True, timeout=60)
     assert written.read_text() == (CONTRACT / "vectors.json").read_text(), "python tests/contract/write_vectors.py"
+    assert contents(tmp_path / "bundle") == contents(REFERENCE), "python tests/contract/write_vectors.py"
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.parametrize("stream", VECTORS["random"], ids=lambda stream: f"seed {stream['seed']}")
@@ -90,6 +116,8 @@ def test_a_seed_draws_the_same_paths_everywhere(supernet):
     assert list(map(str, drawn)) == window["subnets"]
     cheapest = k_cheapest(supernet, weight, k=len(GRAPH["cheapest_weights"]))
     assert [total for total, _ in cheapest] == GRAPH["cheapest_weights"]
+    more = k_cheapest(supernet, weight, k=len(GRAPH["cheapest"]))
+    assert [{"weight": total, "subnet": str(subnet)} for total, subnet in more] == GRAPH["cheapest"]
 
 
 def test_golden_inputs_and_samples_are_the_same_everywhere():
@@ -126,6 +154,128 @@ def test_the_composed_model_answers_as_stated(stretch, runtime):
     answer = VECTORS["composition"]["answer"]
     [output] = runtime.load(stretch).run([np.array([answer["input"]], dtype=np.float32)])
     assert output.tolist() == [answer["output"]]
+
+
+def test_an_exit_is_composed_like_a_block_and_answers_last(stretch, runtime):
+    vector = VECTORS["composition"]["exit"]
+    spec = TensorSpec(vector["output"]["name"], tuple(vector["output"]["shape"]))
+    fragments = (*stretch.fragments, bytes.fromhex(vector["fragment"]))
+    with_exit = replace(stretch, fragments=fragments, outputs=(*stretch.outputs, spec))
+    assert compose(with_exit).hex() == vector["model"]
+    answer = VECTORS["composition"]["answer"]
+    outputs = runtime.load(with_exit).run([np.array([answer["input"]], dtype=np.float32)])
+    assert [output.tolist() for output in outputs] == [[answer["output"]], [vector["answer"]]]
+
+
+@pytest.mark.parametrize("case", VECTORS["refused_fragments"], ids=lambda case: case["name"])
+def test_fragments_that_make_no_model_are_refused_everywhere(stretch, case):
+    fragments = tuple(map(bytes.fromhex, case["fragments"]))
+    with pytest.raises(CompositionError):
+        compose(replace(stretch, fragments=fragments))
+
+
+def test_pixels_are_prepared_to_the_same_bits_everywhere():
+    vector = VECTORS["preprocessing"]
+    preprocessing = Preprocessing(vector["scale"], tuple(vector["mean"]), tuple(vector["std"]))
+    images = np.stack(
+        [
+            np.frombuffer(bytes.fromhex(one["pixels"]), dtype=np.uint8).reshape(one["height"], one["width"], 3)
+            for one in vector["images"]
+        ]
+    )
+    prepared = prepare(images, preprocessing, input_shape=(3, *images.shape[1:3]))
+    assert prepared.ravel().tolist() == float32s(vector["prepared"])
+
+
+@pytest.mark.parametrize("case", VECTORS["confidence"], ids=lambda case: str(case["logits"]))
+def test_confidence_is_the_same_everywhere(case):
+    logits = np.array([case["logits"]], dtype=np.float32)
+    assert confidence(logits)[0] == pytest.approx(case["confidence"], rel=1e-12)
+
+
+@pytest.mark.parametrize("case", VECTORS["manifests"], ids=lambda case: case["name"])
+def test_the_same_manifests_are_taken_everywhere(case):
+    manifest = json.loads((REFERENCE / "manifest.json").read_bytes())
+    if case["path"]:
+        *parents, last = case["path"]
+        parent = reduce(lambda value, step: value[step], parents, manifest)
+        if "value" in case:
+            parent[last] = case["value"]
+        else:
+            del parent[last]
+    decode_or_refuse(json.dumps(manifest, ensure_ascii=False).encode(), case["outcome"])
+
+
+@pytest.mark.parametrize("case", VECTORS["raw_manifests"], ids=lambda case: case["name"])
+def test_what_is_no_manifest_is_refused_everywhere(case):
+    decode_or_refuse(bytes.fromhex(case["data"]), case["outcome"])
+
+
+def decode_or_refuse(data, outcome):
+    if outcome == "accepted":
+        decode_manifest(data)
+        return
+    with pytest.raises(ERRORS[outcome]) as caught:
+        decode_manifest(data)
+    assert type(caught.value) is ERRORS[outcome]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    key = tmp_path_factory.mktemp("key") / "key.pub"
+    key.write_text(VECTORS["signature"]["public_key"])
+    return Bundle.open(REFERENCE, trust=key)
+
+
+def test_the_reference_bundle_reproduces_what_was_computed_without_a_runtime(reference, runtime):
+    run_self_test(reference, runtime)
+    assert reference.digest == BUNDLE["digest"]
+    answers = {}
+    for edge in reference.supernet.edges:
+        block = reference.supernet.block(edge.block)
+        answers[f"block {edge}"] = golden_argmax(reference, runtime, (edge,), None, block.start)
+    for exit_ in reference.supernet.exits:
+        choice = ExitChoice(exit_.id, threshold=1.0)
+        answers[f"exit {exit_.id}"] = golden_argmax(reference, runtime, (), choice, exit_.position)
+    answers["the original path"] = golden_argmax(reference, runtime, reference.supernet.original.edges, None, 0)
+    assert answers == BUNDLE["argmax"]
+
+
+def golden_argmax(reference, runtime, edges, choice, start):
+    self_test = reference.manifest.self_test
+    inputs = golden_inputs(reference.supernet.cut_points[start], seed=self_test.seed, batch=self_test.batch)
+    output = runtime.load(reference.stretch(edges, choice)).run(inputs)[-1]
+    return output.reshape(len(output), -1).argmax(axis=1).tolist()
+
+
+def test_the_reference_bundles_graph_is_the_same_everywhere(reference):
+    supernet = reference.supernet
+
+    def macs(edge):
+        return float(supernet.block(edge.block).macs)
+
+    assert str(architecture_count(supernet)) == BUNDLE["architecture_count"]
+    assert str(subnet_count(supernet)) == BUNDLE["subnet_count"]
+    samples = BUNDLE["samples"]
+    drawn = sample_uniformly(supernet, count=len(samples["subnets"]), random=SplitMix64(int(samples["seed"])))
+    assert list(map(str, drawn)) == samples["subnets"]
+    cheapest = k_cheapest(supernet, macs, k=len(BUNDLE["cheapest_by_macs"]))
+    assert [str(subnet) for _, subnet in cheapest] == BUNDLE["cheapest_by_macs"]
+
+
+@pytest.mark.parametrize("case", BUNDLE["plans"]["cases"], ids=lambda case: f"{case['subnet']} {len(case['exits'])}")
+def test_plans_answer_the_same_everywhere(reference, runtime, case):
+    plans = BUNDLE["plans"]
+    edges = [Edge(*word.split("@")) for word in case["subnet"].split()]
+    plan = Plan(Subnet(tuple(edges)), exits=tuple(ExitChoice(one["exit"], one["threshold"]) for one in case["exits"]))
+    cut = reference.supernet.cut_points[0]
+    [inputs] = golden_inputs(cut, seed=int(plans["seed"]), batch=plans["batch"])
+    outcome = LoadedPlan(reference, runtime, plan).run(inputs)
+    names = [f"exit {one['exit']}" for one in case["exits"]] + ["subnet"]
+    assert [names[index] for index in outcome.answered_by] == case["source"]
+    np.testing.assert_allclose(outcome.output, case["output"], rtol=0, atol=plans["tolerance"])
+    classes = reference.manifest.task.class_names
+    assert [classes[index] for index in outcome.output.argmax(axis=1)] == case["labels"]
 
 
 def test_the_signature_is_of_exactly_these_bytes(tmp_path):

@@ -34,7 +34,7 @@ SLACK_S = 0.5  # for a machine that has other things to do
 
 @pytest.fixture(scope="module")
 def server(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with running_server(demo_folder / "bundle", data=tmp_path_factory.mktemp("server")) as url:
+    with running_server(demo_folder / "bundles" / "digits", data=tmp_path_factory.mktemp("server")) as url:
         yield url
 
 
@@ -53,7 +53,7 @@ def full_answers(demo_folder: Path, images: np.ndarray) -> np.ndarray:
     """What the full model answers, run here."""
     from device_sdk.samples import SampleChecker
 
-    bundle = Bundle.open(demo_folder / "bundle")
+    bundle = Bundle.open(demo_folder / "bundles" / "digits")
     tensor = SampleChecker(bundle.manifest).prepare(images)
     return OnnxRuntime(threads=1).load(bundle.stretch(bundle.supernet.original.edges)).run([tensor])[-1]
 
@@ -103,7 +103,7 @@ def test_a_bundle_that_is_not_there_says_so(server, tmp_path, name):
 
 
 def test_offline_the_last_good_bundle_opens(demo_folder, public_key, tmp_path, images, full_answers):
-    with running_server(demo_folder / "bundle", data=tmp_path / "server") as url:
+    with running_server(demo_folder / "bundles" / "digits", data=tmp_path / "server") as url:
         address = f"{url}/v1/bundles/digits"
         AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path / "state").close()
     with AdaptiveModel.open(address, trust=public_key, state_folder=tmp_path / "state") as model:
@@ -116,9 +116,9 @@ def test_offline_the_last_good_bundle_opens(demo_folder, public_key, tmp_path, i
 def test_an_older_version_is_refused_by_who_has_a_newer_one(demo_folder, tmp_path):
     """The address stays the same, the server's bundle goes back a version: the newer one stays in use."""
     bundles = tmp_path / "bundles"
-    newer = json.loads((demo_folder / "bundle" / "manifest.json").read_bytes())
+    newer = json.loads((demo_folder / "bundles" / "digits" / "manifest.json").read_bytes())
     (bundles / "digits").mkdir(parents=True)
-    (bundles / "digits" / "blobs").symlink_to(demo_folder / "bundle" / "blobs")
+    (bundles / "digits" / "blobs").symlink_to(demo_folder / "bundles" / "digits" / "blobs")
     manifest = bundles / "digits" / "manifest.json"
     manifest.write_text(json.dumps(newer | {"version": 7}))
     with running_server(bundles, data=tmp_path / "server") as url:
@@ -158,8 +158,10 @@ def test_prepared_tensors_can_be_answered_too(server, public_key, tmp_path, imag
 
 def test_nothing_is_sent_without_leave(demo_folder, public_key, tmp_path, images):
     """The server's own log of requests stays empty, metadata included."""
-    with running_server(demo_folder / "bundle", data=tmp_path / "server") as url:
-        with AdaptiveModel.open(demo_folder / "bundle", trust=public_key, state_folder=tmp_path / "state") as model:
+    with running_server(demo_folder / "bundles" / "digits", data=tmp_path / "server") as url:
+        with AdaptiveModel.open(
+            demo_folder / "bundles" / "digits", trust=public_key, state_folder=tmp_path / "state"
+        ) as model:
             hard_all(model, images)
             model.connect(settings(url, privacy="never"))
             assert set(model(images).source) == {"subnet"}
@@ -170,7 +172,7 @@ def test_every_sample_is_answered_whatever_becomes_of_the_server(
     demo_folder, public_key, tmp_path, images, full_answers
 ):
     """Killed, and back on the same port: all answers in time, all marked, none of them another sample's."""
-    process, url = _start_server(demo_folder / "bundle", tmp_path / "server", port=0)
+    process, url = _start_server(demo_folder / "bundles" / "digits", tmp_path / "server", port=0)
     with AdaptiveModel.open(f"{url}/v1/bundles/digits", trust=public_key, state_folder=tmp_path / "state") as model:
         cheapest(model)
         local = model(images).output
@@ -180,7 +182,9 @@ def test_every_sample_is_answered_whatever_becomes_of_the_server(
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert _sources(model, images, local, full_answers) == {FALLBACK}
-        process, _ = _start_server(demo_folder / "bundle", tmp_path / "server", port=int(url.rsplit(":", 1)[1]))
+        process, _ = _start_server(
+            demo_folder / "bundles" / "digits", tmp_path / "server", port=int(url.rsplit(":", 1)[1])
+        )
         try:
             deadline = time.monotonic() + 60
             while _sources(model, images[:5], local, full_answers) != {SERVER}:
@@ -256,8 +260,10 @@ def test_an_uplink_of_nothing_is_refused_before_anything_is_sent(server, public_
 
 
 def test_a_split_plan_falls_back_when_the_server_is_gone(demo_folder, public_key, tmp_path, images, full_answers):
-    process, url = _start_server(demo_folder / "bundle", tmp_path / "server", port=0)
-    with AdaptiveModel.open(demo_folder / "bundle", trust=public_key, state_folder=tmp_path / "state") as model:
+    process, url = _start_server(demo_folder / "bundles" / "digits", tmp_path / "server", port=0)
+    with AdaptiveModel.open(
+        demo_folder / "bundles" / "digits", trust=public_key, state_folder=tmp_path / "state"
+    ) as model:
         model.split(tail_of(url), uplink_mbps=3)
         model.use(Plan(model.bundle.supernet.original, split=Split(4)))
         assert set(model(images).source) == {SERVER}
@@ -273,12 +279,14 @@ def test_a_split_plan_falls_back_when_the_server_is_gone(demo_folder, public_key
 def test_a_server_with_another_version_runs_no_tail(demo_folder, public_key, tmp_path, images):
     """The device has version 1, the server was given version 2 of the same bundle meanwhile."""
     bundles = tmp_path / "bundles"
-    newer = json.loads((demo_folder / "bundle" / "manifest.json").read_bytes()) | {"version": 2}
+    newer = json.loads((demo_folder / "bundles" / "digits" / "manifest.json").read_bytes()) | {"version": 2}
     (bundles / "digits").mkdir(parents=True)
-    (bundles / "digits" / "blobs").symlink_to(demo_folder / "bundle" / "blobs")
+    (bundles / "digits" / "blobs").symlink_to(demo_folder / "bundles" / "digits" / "blobs")
     (bundles / "digits" / "manifest.json").write_text(json.dumps(newer))
     with (
-        AdaptiveModel.open(demo_folder / "bundle", trust=public_key, state_folder=tmp_path / "state") as model,
+        AdaptiveModel.open(
+            demo_folder / "bundles" / "digits", trust=public_key, state_folder=tmp_path / "state"
+        ) as model,
         running_server(bundles, data=tmp_path / "server") as url,
     ):
         with pytest.raises(ProtocolError, match="another version of the bundle"):

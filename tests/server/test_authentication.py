@@ -36,7 +36,7 @@ def test_a_closed_server_asks_for_a_token_everywhere(serve, store, tiny, address
 def test_posts_are_asked_as_well(serve, store, tiny):
     store.new("laptop", days=1)
     server = serve(tiny.folder)
-    for address in ("/v1/logs", "/v1/placements", "/v2/models/tiny/infer"):
+    for address in ("/v1/logs", "/v1/placements", "/v1/jobs", "/v2/models/tiny/infer"):
         assert server.post(address, {}).status == 401
 
 

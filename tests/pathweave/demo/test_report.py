@@ -9,6 +9,7 @@ import pytest
 
 from device_sdk.graph import Block, CutPoint, Golden, Rendition, Supernet, TensorSpec
 from pathweave.demo.devices import DeviceResult, Point
+from pathweave.demo.extras import JobResult, SplitResult
 from pathweave.demo.report import render_demo
 
 RATIOS = (1.0, 0.6, 0.35)
@@ -49,7 +50,14 @@ def device(ratio: float, *, pool: Sequence[Point] = (Point(0.2, 0.5), Point(0.9,
 
 
 def rendered(devices: Sequence[DeviceResult]) -> str:
-    return render_demo(devices, supernet=supernet(), full_model_accuracy=0.987, seconds=99.6)
+    return render_demo(
+        devices,
+        supernet=supernet(),
+        full_model_accuracy=0.987,
+        split=SplitResult(4, 10.2, 10.4, 0.5, 4321, 1.0),
+        job=JobResult("done", 1, 31.4, 0.975),
+        seconds=99.6,
+    )
 
 
 def pictures(page: str) -> list[ElementTree.Element]:
@@ -143,3 +151,10 @@ def test_the_bars_show_who_answered() -> None:
 def test_a_line_that_broke_is_told() -> None:
     assert "The line of the 60 % device broke" in rendered([device(ratio) for ratio in RATIOS])
     assert "broke" not in rendered([device(1.0)])
+
+
+def test_the_split_plan_and_the_job_are_told() -> None:
+    page = rendered([device(1.0)])
+    assert "Split at cut point 4" in page
+    assert "4,321 bytes" in page
+    assert "97.5% right" in page

@@ -1,0 +1,137 @@
+/** `AdaptiveModel`: a bundle on a device, from opening it to its answers. Mirrors device_sdk/session.py. */
+package pathweave.sdk
+
+import java.io.Closeable
+import java.io.File
+import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.runtimes.Runtime
+
+private const val NANOSECONDS_PER_MS = 1e6
+
+/**
+ * A packaged model that runs here. Make one with [AdaptiveModel.open].
+ *
+ * Calls may come from several threads; a call that has begun ends with the plan it began with.
+ */
+public class AdaptiveModel private constructor(
+    public val bundle: Bundle,
+    private val runtime: Runtime,
+    private val clock: Clock,
+) : Closeable {
+    private val samples = SampleChecker(bundle.manifest)
+
+    /** Held by what changes the plan; calls never wait for it. */
+    private val change = Any()
+
+    /** Guards [active], so that no call sees half of a switch and nothing reopens a closed model. */
+    private val exchange = Any()
+    private var active: Active? = Active(bundle, runtime, Plan(bundle.supernet.original))
+
+    /** The plan in use. */
+    public val plan: Plan get() = synchronized(exchange) { running().plan }
+
+    /** What classified images have to measure; null if the model takes no images. */
+    public val imageSize: ImageSize? = bundle.manifest.cutPoints[0].tensors[0].shape.takeIf { it.size == 3 }
+        ?.let { (_, height, width) -> ImageSize(height, width) }
+
+    /**
+     * Run [plan] from now on. The one before it goes with the last call that uses it.
+     *
+     * @throws UsageError it does not fit this bundle's graph; the plan in use stays.
+     * @throws ClosedError the model was closed.
+     */
+    public fun use(plan: Plan): Unit = synchronized(change) {
+        synchronized(exchange) { running() }
+        val new = Active(bundle, runtime, plan) // takes long: calls go on meanwhile
+        val old = synchronized(exchange) {
+            val replaced = active
+            if (replaced != null) active = new
+            replaced
+        }
+        if (old == null) {
+            new.retire()
+            running()
+        }
+        old?.retire()
+    }
+
+    /**
+     * Answer for prepared tensors: [batch, *input] or one sample [*input].
+     *
+     * @throws InputError another shape or type.
+     * @throws ClosedError the model was closed.
+     */
+    public fun infer(tensor: Tensor): Answer = answer(samples.tensor(tensor))
+
+    /**
+     * Answer for raw images of the model's size ([imageSize]; nothing is resized here).
+     *
+     * @throws InputError not what the model takes; says what was expected.
+     * @throws ClosedError the model was closed.
+     */
+    public fun classify(vararg images: Image): Answer = answer(samples.prepare(images.asList()))
+
+    private fun answer(tensor: Tensor): Answer {
+        val taken = synchronized(exchange) { running().apply { enter() } }
+        try {
+            val startedNs = clock()
+            val outcome = taken.loaded.run(tensor)
+            return Answer(
+                output = outcome.output,
+                source = outcome.answeredBy.map { by ->
+                    taken.plan.exits.getOrNull(by)?.let { "exit ${it.exit}" } ?: SUBNET
+                },
+                latencyMs = (clock() - startedNs) / NANOSECONDS_PER_MS,
+                classNames = bundle.manifest.task.classNames,
+            )
+        } finally {
+            taken.leave()
+        }
+    }
+
+    /** Free the model, once the calls in progress have ended; answering then throws. May be called twice. */
+    override fun close() {
+        synchronized(exchange) { active.also { active = null } }?.retire()
+    }
+
+    private fun running(): Active = active ?: throw ClosedError("the model was closed")
+
+    public companion object {
+        /**
+         * Open the bundle in [folder] and make it ready to answer, with the full model.
+         *
+         * With [trust], an unsigned or wrongly signed bundle is refused. Every block runs its self-test, unless
+         * [selfTested] says that this very bundle (by its digest) passed it here before; [blobs]: where the blobs lie,
+         * if not in the folder itself.
+         *
+         * @throws BundleError the bundle cannot be used (a kind of it says why).
+         * @throws RuntimeFailedError the runtime refused a block.
+         */
+        public fun open(
+            folder: File,
+            trust: TrustedKey? = null,
+            runtime: Runtime = OnnxRuntime(),
+            blobs: File = File(folder, BLOBS),
+            selfTested: (digest: String) -> Boolean = { false },
+            clock: Clock = System::nanoTime,
+        ): AdaptiveModel {
+            val bundle = Bundle.open(folder, trust, blobs)
+            if (!selfTested(bundle.digest)) runSelfTest(bundle, runtime)
+            return AdaptiveModel(bundle, runtime, clock)
+        }
+    }
+}
+
+/** A plan, the model that runs it, and how many calls are in it: the last one to leave after [retire] frees it. */
+private class Active(bundle: Bundle, runtime: Runtime, val plan: Plan) {
+    val loaded = LoadedPlan(bundle, runtime, plan)
+    private var users = 1 // the model itself is one, until it retires this; guarded by this
+
+    fun enter() = synchronized(this) { users++ }
+
+    fun leave() {
+        if (synchronized(this) { --users } == 0) loaded.close()
+    }
+
+    fun retire() = leave()
+}

@@ -1,0 +1,144 @@
+/**
+ * Reading a bundle: verified manifest, verified blobs, composed stretches.
+ *
+ * A bundle is a folder: `manifest.json`, `manifest.sig`, `blobs/<sha256>`. Nothing in it is used before it is
+ * verified: the signature over the exact bytes before they are parsed, the digest of a blob before its bytes leave
+ * this file.
+ */
+package pathweave.sdk
+
+import java.io.File
+import java.io.IOException
+import java.security.MessageDigest
+
+internal const val MANIFEST = "manifest.json"
+internal const val SIGNATURE = "manifest.sig"
+internal const val BLOBS = "blobs"
+internal const val MANIFEST_MAX_BYTES = 64_000_000L
+private const val FETCH_AGAIN = "fetch or package the bundle again"
+
+/** A verified bundle in a local folder. Make one with [Bundle.open]. */
+public class Bundle private constructor(
+    public val folder: File,
+    private val blobs: File,
+    public val manifest: Manifest,
+    /** sha256 of manifest.json: names this very bundle. */
+    public val digest: String,
+    public val signed: Boolean,
+) {
+    /** Its graph. */
+    public val supernet: Supernet = manifest.supernet()
+
+    /**
+     * The bytes of a blob, their digest verified.
+     *
+     * @throws BlobError missing, unreadable, truncated or altered.
+     */
+    public fun readBlob(name: String): ByteArray {
+        val data = try {
+            File(blobs, name).readBytes()
+        } catch (error: IOException) {
+            throw BlobError("blob ${name.take(12)}… cannot be read: ${error.message}", FETCH_AGAIN, error)
+        }
+        if (sha256(data) != name) throw BlobError("blob ${name.take(12)}… does not match its digest", FETCH_AGAIN)
+        return data
+    }
+
+    /** Reads every blob once and checks its digest ([BlobError]). */
+    public fun verify() {
+        for (name in manifest.blobs().keys) readBlob(name)
+    }
+
+    /**
+     * The blocks of [edges], which follow each other, as one model to run.
+     *
+     * With [exit], the branch at their end answers as well: its output comes after those of the cut point. Without
+     * edges it is the branch alone.
+     *
+     * @throws BlobError a blob does not verify.
+     */
+    public fun stretch(edges: List<Edge>, exit: ExitChoice? = null): Stretch {
+        val renditions = edges.map(supernet::rendition) + listOfNotNull(exit?.let(supernet::exitRendition))
+        val branch = exit?.let { supernet.exit(it.exit) }
+        val start = edges.firstOrNull()?.let { supernet.block(it.block).start } ?: branch?.position
+            ?: throw UsageError("a stretch needs a block or an exit")
+        val atEnd = edges.lastOrNull()?.let { supernet.cutPoints[supernet.block(it.block).end].tensors }.orEmpty()
+        val names = renditions.flatMap { it.shared + it.blob }.distinct()
+        return Stretch(
+            fragments = names.map(::readBlob),
+            inputs = supernet.cutPoints[start].tensors,
+            outputs = atEnd + listOfNotNull(branch?.let(supernet::exitTensor)),
+            irVersion = manifest.onnx.irVersion,
+            opset = manifest.onnx.opset,
+        )
+    }
+
+    private fun checkBlobsPresent() {
+        for ((name, size) in manifest.blobs()) {
+            val file = File(blobs, name)
+            if (!file.isFile) throw BlobError("blob ${name.take(12)}… is missing from $blobs", FETCH_AGAIN)
+            if (size != null && file.length() != size) {
+                throw BlobError("blob ${name.take(12)}… has ${file.length()} bytes instead of $size", FETCH_AGAIN)
+            }
+        }
+    }
+
+    public companion object {
+        /**
+         * Open the bundle in [folder]; with [trust], only if its owner signed it.
+         *
+         * [blobs]: where the blobs lie, if not in the folder itself.
+         *
+         * 1. read the manifest's bytes; 2. check the signature over them; 3. parse and check the schema and the graph;
+         * 4. check that every blob is there with the stated size (digests are checked whenever a blob is read).
+         *
+         * @throws BundleError one of its kinds (ManifestError, UnsupportedFormatError, SignatureError, BlobError).
+         */
+        public fun open(folder: File, trust: TrustedKey? = null, blobs: File = File(folder, BLOBS)): Bundle {
+            val data = readManifest(folder)
+            val signature = readSignature(folder)
+            if (trust != null) {
+                trust.verify(
+                    data,
+                    signature ?: throw SignatureError("$folder is not signed, but a trusted key was given"),
+                )
+            }
+            val bundle = Bundle(folder, blobs, decodeManifest(data), sha256(data), signature != null)
+            bundle.checkBlobsPresent()
+            return bundle
+        }
+    }
+}
+
+private fun readManifest(folder: File): ByteArray {
+    val file = File(folder, MANIFEST)
+    if (file.length() > MANIFEST_MAX_BYTES) throw ManifestError("$file has more than $MANIFEST_MAX_BYTES bytes")
+    try {
+        return file.readBytes()
+    } catch (error: IOException) {
+        throw BundleError(
+            "$folder is not a bundle: cannot read $MANIFEST: ${error.message}",
+            "a bundle is the folder that pathweave package wrote",
+            error,
+        )
+    }
+}
+
+private fun readSignature(folder: File): ByteArray? {
+    val file = File(folder, SIGNATURE)
+    if (!file.exists()) return null
+    if (file.length() != SIGNATURE_BYTES.toLong()) {
+        throw SignatureError("$SIGNATURE has ${file.length()} bytes instead of $SIGNATURE_BYTES")
+    }
+    try {
+        return file.readBytes()
+    } catch (error: IOException) {
+        throw SignatureError("cannot read $SIGNATURE: ${error.message}", null, error)
+    }
+}
+
+/** The sha256 of [data] in lower-case hexadecimal digits. */
+internal fun sha256(data: ByteArray): String = hex(MessageDigest.getInstance("SHA-256").digest(data))
+
+internal fun hex(digest: ByteArray): String =
+    digest.joinToString("") { (it.toInt() and 0xff).toString(16).padStart(2, '0') }

@@ -1,0 +1,132 @@
+/**
+ * Composing a runnable ONNX model of any stretch of blocks by concatenating fragments.
+ *
+ * A fragment is a serialized `GraphProto` that has only nodes and initializers. Protobuf merges repeated occurrences
+ * of a message field, so a model is: header, one `graph` field per fragment, one more with name, inputs and outputs
+ * (docs/bundle_format.md).
+ */
+package pathweave.sdk
+
+// field numbers of onnx.proto
+private const val MODEL_IR_VERSION = 1
+private const val MODEL_GRAPH = 7
+private const val MODEL_OPSET_IMPORT = 8
+private const val OPSET_VERSION = 2
+private const val GRAPH_NODE = 1
+private const val GRAPH_NAME = 2
+private const val GRAPH_INITIALIZER = 5
+private const val GRAPH_INPUT = 11
+private const val GRAPH_OUTPUT = 12
+private const val TENSOR_NAME = 8L
+private const val TENSOR_EXTERNAL_DATA = 13L
+private const val TENSOR_DATA_LOCATION = 14L
+private const val NODE_OUTPUT = 2L
+private const val VALUE_NAME = 1
+private const val VALUE_TYPE = 2
+private const val TYPE_TENSOR = 1
+private const val TENSOR_TYPE_ELEMENT = 1
+private const val TENSOR_TYPE_SHAPE = 2
+private const val SHAPE_DIMENSION = 1
+private const val DIMENSION_VALUE = 1
+private const val DIMENSION_SYMBOL = 2
+
+private const val MODEL_MAX_BYTES = 2_000_000_000L // protobuf's own limit is 2 GiB
+private const val MODEL_MAX_BYTES_AROUND = 4096 // of what is not a fragment; more only costs a copy
+
+/** Consecutive blocks that run as one model: their fragments, what goes in and what comes out. */
+public class Stretch(
+    public val fragments: List<ByteArray>,
+    public val inputs: List<TensorSpec>,
+    public val outputs: List<TensorSpec>,
+    public val irVersion: Long,
+    public val opset: Long,
+)
+
+/**
+ * The serialized ONNX model of [stretch], its batch axis symbolic.
+ *
+ * @throws CompositionError a fragment is not one, two of them define the same name, or data lies outside the file.
+ */
+public fun compose(stretch: Stretch): ByteArray {
+    refuseDuplicates(stretch.fragments)
+    val size = stretch.fragments.sumOf { it.size.toLong() }
+    if (size > MODEL_MAX_BYTES) throw CompositionError("the fragments together are larger than a model may be")
+    return ProtobufWriter(capacity = (size + MODEL_MAX_BYTES_AROUND).toInt()).apply {
+        integer(MODEL_IR_VERSION, stretch.irVersion)
+        message(MODEL_OPSET_IMPORT) { integer(OPSET_VERSION, stretch.opset) }
+        for (fragment in stretch.fragments) bytes(MODEL_GRAPH, fragment)
+        message(MODEL_GRAPH) {
+            text(GRAPH_NAME, "pathweave")
+            for (spec in stretch.inputs) message(GRAPH_INPUT) { valueInfo(spec) }
+            for (spec in stretch.outputs) message(GRAPH_OUTPUT) { valueInfo(spec) }
+        }
+    }.toByteArray()
+}
+
+/** Refuses two initializers or node outputs of one name: the runtime would only warn, and take the last. */
+private fun refuseDuplicates(fragments: List<ByteArray>) {
+    val seen = HashSet<String>()
+    for (name in fragments.flatMap(::definedNames)) {
+        if (!seen.add(name)) throw CompositionError("two fragments define '$name'")
+    }
+}
+
+/**
+ * The names that a fragment defines: its initializers and the outputs of its nodes.
+ *
+ * @throws CompositionError not a fragment, or an initializer whose data lies in another file.
+ */
+internal fun definedNames(fragment: ByteArray): List<String> {
+    val names = mutableListOf<String>()
+    try {
+        readFields(fragment) { field ->
+            val initializer = field.number == GRAPH_INITIALIZER.toLong()
+            if (field.integer != null || !(initializer || field.number == GRAPH_NODE.toLong())) {
+                throw CompositionError("a fragment holds field ${field.number}, which is not a node or an initializer")
+            }
+            if (initializer) names += initializerName(fragment, field) else names += nodeOutputs(fragment, field)
+        }
+    } catch (error: ProtobufError) {
+        throw CompositionError("a fragment is not a serialized graph: ${error.message}", error)
+    }
+    return names
+}
+
+private fun initializerName(data: ByteArray, tensor: ProtobufField): String {
+    var name = ""
+    readFields(data, tensor.start, tensor.end) { field ->
+        if (field.number == TENSOR_NAME && field.integer == null) {
+            name = textOf(data, field)
+        } else if (field.number == TENSOR_EXTERNAL_DATA || field.number == TENSOR_DATA_LOCATION && isSet(field)) {
+            throw CompositionError("a fragment keeps data outside the bundle, which is not allowed")
+        }
+    }
+    return name
+}
+
+private fun isSet(field: ProtobufField): Boolean = field.integer?.let { it != 0L } ?: (field.size > 0)
+
+private fun nodeOutputs(data: ByteArray, node: ProtobufField): List<String> {
+    val names = mutableListOf<String>()
+    readFields(data, node.start, node.end) { field ->
+        if (field.number == NODE_OUTPUT && field.integer == null && field.size > 0) names += textOf(data, field)
+    }
+    return names
+}
+
+/** Latin-1 keeps every byte apart, whatever the bytes are: two names are equal only if their bytes are. */
+private fun textOf(data: ByteArray, field: ProtobufField): String =
+    String(data, field.start, field.size, Charsets.ISO_8859_1)
+
+private fun ProtobufWriter.valueInfo(spec: TensorSpec) {
+    text(VALUE_NAME, spec.name)
+    message(VALUE_TYPE) {
+        message(TYPE_TENSOR) {
+            integer(TENSOR_TYPE_ELEMENT, spec.dtype.onnx)
+            message(TENSOR_TYPE_SHAPE) {
+                message(SHAPE_DIMENSION) { text(DIMENSION_SYMBOL, "batch") }
+                for (extent in spec.shape) message(SHAPE_DIMENSION) { integer(DIMENSION_VALUE, extent.toLong()) }
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+/**
+ * The one cost model: what a path costs, and what a device can afford.
+ *
+ * Latency is additive over edges and then calibrated on whole subnets, since a composed graph saves what separate
+ * blocks pay. Memory is what all blocks of the path keep resident plus the largest working set of one of them.
+ */
+package pathweave.sdk
+
+/** Bytes. */
+public const val MB: Int = 1_000_000
+
+/** What one block in one rendition costs by itself, measured on this device at batch 1. */
+public data class EdgeCost(
+    val latencyMs: Double,
+    val p95LatencyMs: Double,
+    val residentBytes: Long,
+    val workingBytes: Long,
+)
+
+/** What a plan costs per sample. */
+public data class Cost(val latencyMs: Double, val peakBytes: Long)
+
+/**
+ * What a plan may cost. At least one limit is set.
+ *
+ * @throws BudgetError nothing is limited, or a limit is zero, negative or not a number.
+ */
+public data class Budget(val latencyMs: Double? = null, val memoryMb: Double? = null) {
+    init {
+        if (latencyMs == null && memoryMb == null) {
+            throw BudgetError("the budget limits nothing", hint = "set latencyMs, memoryMb or both")
+        }
+        for ((name, limit) in listOf("latencyMs" to latencyMs, "memoryMb" to memoryMb)) {
+            if (limit != null && !(limit > 0)) throw BudgetError("the budget's $name is $limit; it must be above zero")
+        }
+    }
+
+    /** Whether [cost] stays within every limit. */
+    public fun fits(cost: Cost): Boolean =
+        (latencyMs == null || cost.latencyMs <= latencyMs) && (memoryMb == null || cost.peakBytes <= memoryMb * MB)
+}
+
+/**
+ * Predicts the cost of any subnet from the costs of its edges.
+ *
+ * `latencyMs(subnet) = offsetMs + scale · Σ edge latency`; scale and offset are fitted on whole subnets.
+ * [exitCosts] are by exit and rendition.
+ */
+public class CostModel(
+    public val edgeCosts: Map<Edge, EdgeCost>,
+    public val scale: Double = 1.0,
+    public val offsetMs: Double = 0.0,
+    public val exitCosts: Map<Pair<String, String>, EdgeCost> = emptyMap(),
+) {
+    /** Predicted median latency at batch 1. */
+    public fun latencyMs(subnet: Subnet): Double = offsetMs + subnet.edges.sumOf(::edgeLatencyMs)
+
+    /** The share of one edge in a composed subnet. */
+    public fun edgeLatencyMs(edge: Edge): Double = scale * edgeCosts.getValue(edge).latencyMs
+
+    /** What trying an exit costs a sample: its branch, in a segment of its own. */
+    public fun exitLatencyMs(choice: ExitChoice): Double =
+        exitCosts.getValue(choice.exit to choice.rendition).latencyMs
+
+    /** Predicted peak memory beyond the bare runtime. */
+    public fun peakBytes(subnet: Subnet): Long {
+        val costs = subnet.edges.map(edgeCosts::getValue)
+        return costs.sumOf { it.residentBytes } + costs.maxOf { it.workingBytes }
+    }
+
+    /** Predicted cost of a subnet that answers every sample by itself. */
+    public fun cost(subnet: Subnet): Cost = Cost(latencyMs(subnet), peakBytes(subnet))
+}

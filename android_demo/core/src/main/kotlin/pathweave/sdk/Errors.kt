@@ -1,0 +1,96 @@
+/**
+ * Every error that the SDK raises on purpose; the same tree and names as device_sdk/errors.py, as far as it is needed
+ * here.
+ *
+ * ```
+ * PathweaveError
+ * ├── UsageError                 the caller asked for something that makes no sense
+ * ├── BundleError                a bundle cannot be used
+ * │   ├── ManifestError          manifest.json is missing, unreadable or breaks the schema
+ * │   ├── UnsupportedFormatError written by a newer Pathweave
+ * │   ├── SignatureError         unsigned, or not signed by the trusted key
+ * │   ├── BlobError              a blob is missing, truncated or altered
+ * │   ├── CompositionError       fragments that do not make one model
+ * │   ├── SelfTestError          a block does not reproduce its golden outputs here
+ * │   └── RollbackError          older than the bundle that this device already had
+ * ├── RuntimeFailedError         the inference runtime refused a model or a run
+ * ├── InputError                 a sample has the wrong shape, type or values
+ * ├── BudgetError                a budget that is not a budget (zero, negative, empty)
+ * ├── ClosedError                the model was closed
+ * ├── TransferError              something could not be fetched from a server
+ * │   ├── DeadlineError          the server was too slow
+ * │   └── RefusedError           the server answered with an error; has its status
+ * └── StorageError               a file could not be written
+ * ```
+ *
+ * The message says what happened in one line; [PathweaveError.hint] says what to do about it.
+ */
+package pathweave.sdk
+
+/** Base of all errors raised on purpose. [hint] is one line of advice for a person, apart from the message. */
+public sealed class PathweaveError(
+    message: String,
+    public val hint: String? = null,
+    cause: Throwable? = null,
+) : Exception(message, cause)
+
+/** The caller asked for something that makes no sense. */
+public class UsageError(message: String, hint: String? = null) : PathweaveError(message, hint)
+
+/** A bundle cannot be used. */
+public open class BundleError internal constructor(
+    message: String,
+    hint: String? = null,
+    cause: Throwable? = null,
+) : PathweaveError(message, hint, cause)
+
+/** manifest.json is missing, unreadable or breaks the schema. */
+public class ManifestError(message: String, cause: Throwable? = null) : BundleError(message, null, cause)
+
+/** The bundle's format version is unknown to this version of Pathweave. */
+public class UnsupportedFormatError(message: String, hint: String? = null) : BundleError(message, hint)
+
+/** The bundle is unsigned, or not signed by the trusted key. */
+public class SignatureError(message: String, hint: String? = null, cause: Throwable? = null) :
+    BundleError(message, hint, cause)
+
+/** A blob is missing, truncated or altered. */
+public class BlobError(message: String, hint: String? = null, cause: Throwable? = null) :
+    BundleError(message, hint, cause)
+
+/** Fragments that do not make one model. */
+public class CompositionError(message: String, cause: Throwable? = null) : BundleError(message, null, cause)
+
+/** A block does not reproduce its golden outputs on this machine. */
+public class SelfTestError(message: String, hint: String? = null) : BundleError(message, hint)
+
+/** The bundle is older than the one that this device already had. */
+public class RollbackError(message: String, hint: String? = null) : BundleError(message, hint)
+
+/** The inference runtime refused a model or a run. */
+public class RuntimeFailedError(message: String, cause: Throwable? = null) : PathweaveError(message, null, cause)
+
+/** A sample has the wrong shape, type or values. */
+public class InputError(message: String, hint: String? = null) : PathweaveError(message, hint)
+
+/** A budget that is not a budget: zero, negative, or nothing limited. */
+public class BudgetError(message: String, hint: String? = null) : PathweaveError(message, hint)
+
+/** The model was closed. */
+public class ClosedError(message: String) : PathweaveError(message)
+
+/** Something could not be fetched from a server: no connection, or one that was cut. */
+public open class TransferError internal constructor(
+    message: String,
+    hint: String? = null,
+    cause: Throwable? = null,
+) : PathweaveError(message, hint, cause)
+
+/** The server was too slow. */
+public class DeadlineError(message: String, cause: Throwable? = null) : TransferError(message, null, cause)
+
+/** The server answered with an error; [status] is its HTTP status. */
+public class RefusedError(message: String, public val status: Int, hint: String? = null) : TransferError(message, hint)
+
+/** A file could not be written: the disk is full or the folder is read-only. */
+public class StorageError(message: String, cause: Throwable? = null) : PathweaveError(message, null, cause)

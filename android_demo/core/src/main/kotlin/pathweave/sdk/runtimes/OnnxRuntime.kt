@@ -1,0 +1,114 @@
+/** ONNX Runtime behind the runtime port. The JVM's jar and Android's archive have the same package. */
+package pathweave.sdk.runtimes
+
+import ai.onnxruntime.OnnxJavaType
+import ai.onnxruntime.OnnxTensor
+import ai.onnxruntime.OrtEnvironment
+import ai.onnxruntime.OrtException
+import ai.onnxruntime.OrtLoggingLevel
+import ai.onnxruntime.OrtSession
+import java.util.concurrent.locks.ReentrantReadWriteLock
+import kotlin.concurrent.read
+import kotlin.concurrent.write
+import pathweave.sdk.DType
+import pathweave.sdk.RuntimeFailedError
+import pathweave.sdk.Stretch
+import pathweave.sdk.Tensor
+import pathweave.sdk.compose
+import pathweave.sdk.rewind
+
+/** Runs composed ONNX models on the CPU with a fixed number of [threads]. */
+public class OnnxRuntime(private val threads: Int = 1) : Runtime {
+    private val environment = OrtEnvironment.getEnvironment(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR)
+
+    override val identity: String get() = "onnxruntime-${environment.version}-CPUExecutionProvider-${threads}t"
+
+    override fun load(stretch: Stretch): LoadedStretch {
+        val model = compose(stretch)
+        val session = orFailed("refused the model") {
+            OrtSession.SessionOptions().use { options ->
+                options.setIntraOpNumThreads(threads)
+                options.setInterOpNumThreads(1)
+                options.setSessionLogLevel(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR)
+                options.addConfigEntry("session.intra_op.allow_spinning", if (threads == 1) "0" else "1")
+                environment.createSession(model, options)
+            }
+        }
+        return OnnxSession(environment, session, stretch.inputs.map { it.name }, stretch.outputs.map { it.name })
+    }
+}
+
+/** One session. ONNX Runtime does not bear a session that is closed twice, or under a run: [access] sees to both. */
+private class OnnxSession(
+    private val environment: OrtEnvironment,
+    session: OrtSession,
+    private val inputs: List<String>,
+    private val outputs: List<String>,
+) : LoadedStretch {
+    private val access = ReentrantReadWriteLock()
+    private var session: OrtSession? = session // guarded by access
+
+    override fun run(inputs: List<Tensor>): List<Tensor> = access.read {
+        val open = session ?: throw RuntimeFailedError("the session was closed")
+        if (inputs.size != this.inputs.size) {
+            throw RuntimeFailedError("the model takes ${this.inputs.size} tensors, got ${inputs.size}")
+        }
+        orFailed("failed") { run(open, inputs) }
+    }
+
+    private fun run(session: OrtSession, inputs: List<Tensor>): List<Tensor> {
+        val given = LinkedHashMap<String, OnnxTensor>()
+        try {
+            for ((name, tensor) in this.inputs.zip(inputs)) given[name] = toOnnx(tensor)
+            return session.run(given, outputs.toSet()).use { result ->
+                outputs.map { fromOnnx(result[it].get() as OnnxTensor) }
+            }
+        } finally {
+            given.values.forEach(OnnxTensor::close)
+        }
+    }
+
+    private fun toOnnx(tensor: Tensor): OnnxTensor {
+        val shape = LongArray(tensor.shape.size) { tensor.shape[it].toLong() }
+        return OnnxTensor.createTensor(environment, tensor.view(), shape, ELEMENT_TYPES.getValue(tensor.dtype))
+    }
+
+    private fun fromOnnx(tensor: OnnxTensor): Tensor {
+        val dtype = ELEMENT_TYPES.entries.find { it.value == tensor.info.type }?.key
+            ?: throw RuntimeFailedError("ONNX Runtime answered with a tensor of type ${tensor.info.type}")
+        val copy = tensor.byteBuffer // on the heap, from where the next segment could not take it
+        val elements = Tensor.allocate(copy.remaining()).put(copy).also(::rewind)
+        return Tensor(dtype, tensor.info.shape.map { it.toInt() }, elements)
+    }
+
+    override fun close(): Unit = access.write {
+        session?.let { open -> orFailed("failed to close") { open.close() } }
+        session = null
+    }
+}
+
+private val ELEMENT_TYPES = mapOf(
+    DType.FLOAT32 to OnnxJavaType.FLOAT,
+    DType.FLOAT16 to OnnxJavaType.FLOAT16,
+    DType.INT64 to OnnxJavaType.INT64,
+    DType.INT32 to OnnxJavaType.INT32,
+    DType.INT8 to OnnxJavaType.INT8,
+    DType.UINT8 to OnnxJavaType.UINT8,
+    DType.BOOL to OnnxJavaType.BOOL,
+)
+
+/** Turns what the binding throws into ours; besides its own exception it throws two unchecked ones. */
+private inline fun <T> orFailed(what: String, work: () -> T): T = try {
+    work()
+} catch (error: OrtException) {
+    throw failure(what, error)
+} catch (error: IllegalArgumentException) {
+    throw failure(what, error)
+} catch (error: IllegalStateException) {
+    throw failure(what, error)
+}
+
+private fun failure(what: String, error: Exception): RuntimeFailedError {
+    val reason = error.message?.lineSequence()?.first() ?: error.javaClass.simpleName
+    return RuntimeFailedError("ONNX Runtime $what: ${reason.take(300)}", error)
+}

@@ -1,0 +1,161 @@
+package pathweave.sdk
+
+import java.util.concurrent.Callable
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.Executors
+import java.util.concurrent.TimeUnit
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.Timeout
+import pathweave.sdk.runtimes.LoadedStretch
+import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.runtimes.Runtime
+
+@Timeout(60)
+class AdaptiveModelTest {
+    private val plans = Contract.vectors["bundle"]["plans"]
+    private val cases = plans["cases"].items
+    private val atInput = Contract.reference().supernet.cutPoints[0]
+    private val input = goldenInputs(atInput, plans["seed"].seed, plans["batch"].int)[0]
+
+    private fun open(runtime: Runtime = OnnxRuntime()) =
+        AdaptiveModel.open(Contract.referenceFolder, Contract.key, runtime, selfTested = { true })
+
+    @Test
+    fun `it opens with the full model and answers`() {
+        AdaptiveModel.open(Contract.referenceFolder, Contract.key).use { model ->
+            assertEquals(model.bundle.supernet.original, model.plan.subnet)
+            val answer = model.infer(input)
+            assertEquals(cases[0]["labels"].texts, answer.labels)
+            assertEquals(List(input.batch) { "subnet" }, answer.source)
+            assertEquals(confidence(answer.output).toList(), answer.confidence)
+        }
+    }
+
+    @Test
+    fun `the source says which exit answered, the clock how long it took`() {
+        val ticks = generateSequence(0L) { it + 2_500_000 }.iterator()
+        val model = AdaptiveModel.open(
+            Contract.referenceFolder,
+            selfTested = { true },
+            clock = ticks::next,
+        )
+        model.use {
+            model.use(planOf(cases[4]))
+            val answer = model.infer(input)
+            assertEquals(cases[4]["source"].texts, answer.source)
+            assertEquals(2.5, answer.latencyMs)
+        }
+    }
+
+    @Test
+    fun `images are prepared and classified`() {
+        open().use { model ->
+            val size = model.imageSize!!
+            assertEquals(ImageSize(2, 2), size)
+            val images = List(3) { number -> Image(ByteArray(12) { (it * 7 + number * 31).toByte() }, size, 3) }
+            val prepared = prepare(images, model.bundle.manifest.preprocessing, listOf(3, 2, 2))
+            assertEquals(model.infer(prepared).labels, model.classify(*images.toTypedArray()).labels)
+            assertRefused<InputError> { model.classify(Image(ByteArray(27), ImageSize(3, 3), 3)) }
+            assertRefused<InputError> { model.classify() }
+        }
+    }
+
+    @Test
+    fun `one sample needs no batch axis, another shape or type is refused`() {
+        open().use { model ->
+            val one = Tensor.of(FloatArray(12), listOf(3, 2, 2))
+            assertEquals(1, model.infer(one).labels.size)
+            assertRefused<InputError> { model.infer(Tensor.of(FloatArray(12), listOf(2, 2, 3))) }
+            assertRefused<InputError> { model.infer(Tensor.of(FloatArray(12), listOf(12))) }
+            assertRefused<InputError> { model.infer(Tensor.converted(DType.INT8, listOf(1, 3, 2, 2), FloatArray(12))) }
+        }
+    }
+
+    @Test
+    fun `a plan that does not fit leaves the one in use`() {
+        open().use { model ->
+            val before = model.plan
+            assertRefused<UsageError> { model.use(Plan(subnetOf("o0 o1"))) }
+            assertEquals(before, model.plan)
+            assertEquals(cases[0]["labels"].texts, model.infer(input).labels)
+        }
+    }
+
+    @Test
+    fun `closed twice it answers no more`() {
+        val model = open()
+        model.close()
+        model.close()
+        assertRefused<ClosedError> { model.infer(input) }
+        assertRefused<ClosedError> { model.use(planOf(cases[0])) }
+        assertRefused<ClosedError> { model.plan }
+    }
+
+    @Test
+    fun `calls from several threads end with the plan they began with`() {
+        val threads = Executors.newFixedThreadPool(4)
+        val possible = cases.map { it["source"].texts to it["labels"].texts }
+        open().use { model ->
+            val running = List(4) {
+                threads.submit(
+                    Callable {
+                        repeat(150) {
+                            val answer = model.infer(input)
+                            val given = answer.source to answer.labels
+                            assertTrue(given in possible, "an answer of no plan: $given")
+                        }
+                    },
+                )
+            }
+            for (round in 0 until 40) model.use(planOf(cases[round % cases.size]))
+            running.forEach { it.get() }
+        }
+        threads.shutdown()
+    }
+
+    @Test
+    fun `a call in progress outlives its plan and its model`() {
+        val runtime = HoldingRuntime()
+        val model = open(runtime)
+        val threads = Executors.newSingleThreadExecutor()
+        val call = threads.submit(Callable { model.infer(input).labels })
+        assertTrue(runtime.entered.await(10, TimeUnit.SECONDS))
+        model.use(planOf(cases[1]))
+        model.close()
+        assertEquals(1, runtime.closed, "only the plan that nobody is in is freed")
+        runtime.goOn.countDown()
+        assertEquals(cases[0]["labels"].texts, call.get(10, TimeUnit.SECONDS))
+        assertEquals(2, runtime.closed)
+        threads.shutdown()
+    }
+
+    /** ONNX Runtime whose runs wait until they may go on. */
+    private class HoldingRuntime : Runtime {
+        private val runtime = OnnxRuntime()
+        val entered = CountDownLatch(1)
+        val goOn = CountDownLatch(1)
+
+        @Volatile
+        var closed = 0
+
+        override val identity get() = runtime.identity
+
+        override fun load(stretch: Stretch): LoadedStretch {
+            val loaded = runtime.load(stretch)
+            return object : LoadedStretch {
+                override fun run(inputs: List<Tensor>): List<Tensor> {
+                    entered.countDown()
+                    goOn.await(10, TimeUnit.SECONDS)
+                    return loaded.run(inputs)
+                }
+
+                override fun close() {
+                    loaded.close()
+                    closed++
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+package pathweave.sdk
+
+import java.io.File
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Test
+
+/** Maven builds here, Gradle in Android Studio: both have to mean the same. */
+class BuildFilesTest {
+    private val demo = File(Contract.repository, "android_demo")
+
+    @Test
+    fun `Maven and Gradle use the same versions`() {
+        val gradle = found(Regex("^(\\w+) = \"([\\w.-]+)\"", RegexOption.MULTILINE), "gradle/libs.versions.toml")
+        val maven = found(Regex("<([\\w.]+)>([\\w.-]+)</"), "pom.xml")
+        val shared = mapOf(
+            "kotlin" to "kotlin.version",
+            "serialization" to "serialization.version",
+            "onnxruntime" to "onnxruntime.version",
+            "bouncycastle" to "bouncycastle.version",
+            "junit" to "junit.version",
+            "jvmTarget" to "jvm.target",
+        )
+        assertEquals(shared.keys, gradle.keys - setOf("agp", "minSdk", "compileSdk"))
+        for ((alias, property) in shared) assertEquals(gradle.getValue(alias), maven.getValue(property), alias)
+    }
+
+    @Test
+    fun `the app is compiled against the oldest Android that it says it runs on`() {
+        val minSdk = found(Regex("(minSdk) = \"(\\d+)\""), "gradle/libs.versions.toml")["minSdk"]
+        val maven = found(Regex("<([\\w.]+)>([\\w.-]+)</"), "pom.xml")
+        assertEquals("android-api-level-$minSdk", maven["android.signature"])
+        val release = maven.getValue("android.signature.version").substringBefore("_")
+        assertEquals(release, maven.getValue("android.platform.version").substringBefore("_"))
+    }
+
+    @Test
+    fun `the resources that the check compiles with are those of the app`() {
+        val real = found(Regex("<string name=\"(\\w+)\">([^<]*)<"), "app/src/main/res/values/strings.xml").keys
+        val byHand = found(Regex("const val (\\w+) = (\\d+)"), "app_check/src/main/kotlin/pathweave/demo/R.kt").keys
+        assertEquals(real, byHand)
+    }
+
+    private fun found(pattern: Regex, path: String): Map<String, String> =
+        pattern.findAll(File(demo, path).readText()).associate { it.groupValues[1] to it.groupValues[2] }
+}

@@ -1,0 +1,57 @@
+"""The data that jobs may name. Where it lies is the server's business: a request never holds a path."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from device_sdk.manifest import IDENTIFIER
+from server.errors import ConfigurationError
+
+BUILT_IN = ("digits#train", "digits#search", "digits#calibration", "digits#report")
+_DIGITS = "digits"
+
+
+def data_references(path: Path) -> dict[str, str]:
+    """References by name: those built in, and those in the TOML file ``path`` if there is one.
+
+    ``NAME = "/folder/of/images"``, ``"/images.zip#search"`` or ``"digits#train"``; a relative path counts from the
+    folder of the file.
+
+    Raises:
+        ConfigurationError: the file cannot be read, or says something else.
+    """
+    return {name: name for name in BUILT_IN} | _read(path)
+
+
+def _read(path: Path) -> dict[str, str]:
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise ConfigurationError(f"the server's {path.name} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the server's {path.name} is not TOML: {error}") from error
+    return {name: _reference(name, value, path) for name, value in entries.items()}
+
+
+def _reference(name: str, value: object, path: Path) -> str:
+    if not IDENTIFIER.fullmatch(name) or not isinstance(value, str) or not value.partition("#")[0]:
+        raise ConfigurationError(
+            f"{name[:80]} in the server's {path.name} is wrong", hint='write NAME = "/path/to/images#part"'
+        )
+    location, separator, part = value.partition("#")
+    if location == _DIGITS:
+        return value
+    return f"{path.parent.absolute() / location}{separator}{part}"
+
+
+def locations(references: Mapping[str, str]) -> dict[str, str]:
+    """Name by path, for messages that should not tell where data lies."""
+    return {
+        reference.partition("#")[0]: name
+        for name, reference in references.items()
+        if reference.partition("#")[0] != _DIGITS
+    }

@@ -1,0 +1,63 @@
+"""Taking a job in: whether this server can do it at all, and whether it is one."""
+
+from __future__ import annotations
+
+import importlib.util
+import secrets
+
+from flask import Request
+
+from device_sdk.atomic import storage_errors
+from device_sdk.bundle import MANIFEST
+from server.errors import ConflictError, NotInstalledError
+from server.jobs.job_request import check_request
+from server.jobs.runner import JobRunner
+from server.jobs.store import Job, JobStore
+from server.jobs.upload import read_job
+from server.settings import Settings
+
+_PACKAGERS_MODULES = ("torch", "onnx", "onnxscript", "safetensors")
+
+
+def take_job(request: Request, *, client: str, settings: Settings, store: JobStore, runner: JobRunner) -> Job:
+    """Queue the job that a request asks for.
+
+    Raises:
+        RequestError: this server cannot do it now or ever, or it is no job.
+        StorageError: it cannot be stored.
+    """
+    _require_able(settings, store, runner)
+    workplace = runner.workplace(secrets.token_hex(8))
+    try:
+        with storage_errors(workplace.folder):
+            workplace.folder.mkdir()
+        asked, weights = read_job(request, workplace, max_weights_bytes=settings.max_weights_bytes)
+        check_request(asked, known_data=runner.references())
+        queued = settings.max_queued_jobs
+        job = store.add(workplace.folder.name, asked, client=client, weights_sha256=weights, max_queued=queued)
+    except BaseException:
+        workplace.remove()
+        raise
+    runner.wake()
+    return job
+
+
+def _require_able(settings: Settings, store: JobStore, runner: JobRunner) -> None:
+    """What can be told before the body is looked at."""
+    if not settings.jobs_at_once:
+        raise ConflictError("this server takes no jobs", hint="it was started with --jobs 0")
+    if not all(map(_is_installed, _PACKAGERS_MODULES)):
+        raise NotInstalledError("the packager is not installed on the server", hint="pip install 'pathweave[packager]'")
+    if (settings.folder / MANIFEST).exists():
+        raise ConflictError(
+            "this server serves one bundle: another has no place there", hint="serve the folder around it"
+        )
+    runner.require_ours()
+    store.require_place(settings.max_queued_jobs)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False

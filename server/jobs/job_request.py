@@ -1,0 +1,94 @@
+"""What a packaging job is asked to do, checked. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from typing import Annotated
+
+import msgspec
+
+from device_sdk.manifest import IDENTIFIER
+from device_sdk.untrusted_json import decode_json
+from server.errors import MalformedError, UnprocessableError
+
+MAX_BYTES = 65_536
+_MAX_FIELDS = 64
+
+SCHEMES = ("zoo", "torchvision", "timm")
+# Without / and another colon: timm would take hf-hub:… and local-dir:… for places to load from.
+_MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+Field = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,63}\Z")]
+Scalar = (
+    bool
+    | Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)]
+    | float
+    | Annotated[str, msgspec.Meta(pattern=r"^[ -~]*\Z", max_length=200)]
+)
+
+
+class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A packaging job as a client asks for it.
+
+    ``data``, ``validation``: names of data that the server knows. ``recipe``: fields of the packager's recipe, plain
+    values only; whether they make sense is for the packager to say.
+    """
+
+    name: str
+    model: str
+    data: str
+    validation: str
+    recipe: dict[Field, Scalar] = msgspec.field(default_factory=dict)
+
+
+def read_request(data: bytes) -> JobRequest:
+    """The request in a JSON body (MalformedError if it is none)."""
+    try:
+        return decode_json(data, JobRequest)
+    except ValueError as error:
+        raise MalformedError(f"the job is wrong: {error}") from error
+
+
+def check_request(request: JobRequest, *, known_data: Collection[str]) -> None:
+    """Accept only what names things that the server has and runs nothing that came with the request.
+
+    Raises:
+        UnprocessableError: a name that cannot be a bundle's, a model of another kind, unknown data, too many fields.
+    """
+    if not IDENTIFIER.fullmatch(request.name):
+        raise UnprocessableError(
+            f"{request.name[:80]!r} cannot be the name of a bundle",
+            hint="up to 128 letters, digits, _ . and -, a letter or digit first",
+        )
+    _check_model(request.model)
+    for reference in (request.data, request.validation):
+        if reference not in known_data:
+            raise UnprocessableError(
+                f"the server has no data {reference[:80]!r}", hint="it has " + ", ".join(sorted(known_data))
+            )
+    if len(request.recipe) > _MAX_FIELDS:
+        raise UnprocessableError(f"the recipe has more than {_MAX_FIELDS} fields")
+
+
+def recipe_toml(recipe: Mapping[str, bool | int | float | str]) -> str:
+    """The recipe as the TOML file that the packager reads."""
+    return "".join(f"{field} = {_toml(value)}\n" for field, value in recipe.items())
+
+
+def _check_model(model: str) -> None:
+    scheme, _, name = model.partition(":")
+    if scheme not in SCHEMES:
+        raise UnprocessableError(
+            f"{model[:80]!r} is no model that the server packages: no code and no file is taken from a request",
+            hint="write zoo:NAME, torchvision:NAME or timm:NAME, and send weights along",
+        )
+    if not _MODEL_NAME.fullmatch(name):
+        raise UnprocessableError(f"{name[:80]!r} cannot be the name of a {scheme} model")
+
+
+def _toml(value: bool | int | float | str) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return json.dumps(value) if isinstance(value, str) else repr(value)

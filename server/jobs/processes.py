@@ -1,0 +1,80 @@
+"""Processes that may outlive a killed server: told apart from others with their number, and ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+_PROC = Path("/proc")
+_WAIT_S = 10.0
+_POLL_S = 0.02
+_PS_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True)
+class WorkerMark:
+    """A process that leads its group: its number, and when it began, so that a later one with the number is another."""
+
+    pid: int
+    began: str
+
+    def __str__(self) -> str:
+        return f"{self.pid} {self.began}"
+
+    @classmethod
+    def parse(cls, text: str) -> WorkerMark:
+        """The mark whose ``str`` is ``text``."""
+        pid, _, began = text.partition(" ")
+        return cls(int(pid), began)
+
+
+def mark_of(pid: int) -> WorkerMark | None:
+    """The mark of a process; None if there is none, or only its remains."""
+    began = _began_in_proc(pid) if (_PROC / "self" / "stat").exists() else _began_by_ps(pid)
+    return None if began is None else WorkerMark(pid, began)
+
+
+def end_group(pid: int) -> None:
+    """Kill a process that leads its group, and all that it started. The packager goes on after that wherever it was."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # it has ended; macOS says the latter of what is not reaped yet
+        return
+
+
+def end_orphan(worker: WorkerMark, *, wait_s: float = _WAIT_S) -> bool:
+    """End a worker of an earlier server if it is still there; False if it would not end within ``wait_s`` seconds."""
+    deadline = time.monotonic() + wait_s
+    while mark_of(worker.pid) == worker:
+        if time.monotonic() > deadline:
+            return False
+        end_group(worker.pid)
+        time.sleep(_POLL_S)
+    return True
+
+
+def _began_in_proc(pid: int) -> str | None:
+    """Linux: boot and clock ticks since then."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+        boot = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
+    except OSError:
+        return None
+    # The second field is the program's name in parentheses, which may hold anything: what follows the last of them.
+    fields = text.rpartition(")")[2].split()
+    state, ticks = fields[0], fields[19]
+    return None if state in "ZX" else f"{boot}/{ticks}"
+
+
+def _began_by_ps(pid: int) -> str | None:
+    """Elsewhere: the day and second."""
+    asked = ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)]
+    try:
+        told = subprocess.run(asked, capture_output=True, text=True, timeout=_PS_TIMEOUT_S).stdout.split()
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return None if not told or told[0].startswith("Z") else " ".join(told[1:])

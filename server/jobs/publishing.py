@@ -1,0 +1,87 @@
+"""From a job's finished bundle to a bundle that is served."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from device_sdk import signing
+from device_sdk.atomic import storage_errors, write_atomically
+from device_sdk.bundle import MANIFEST, SIGNATURE, Bundle
+from server.catalogue import Catalogue
+from server.errors import PublishError
+
+_TRIES = 1000  # folders that are called like a version and hold something else
+
+
+def next_version(name: str, *, catalogue: Catalogue, folder: Path, promised: Iterable[int]) -> int:
+    """One more than the highest version of ``name`` that is served or ``promised``; more, where its folder is taken."""
+    served = [one.version for one in catalogue.listing().bundles.get(name, ())]
+    first = 1 + max((*served, *promised), default=0)
+    candidates = range(first, first + _TRIES)
+    return next((one for one in candidates if not place_of(name, one, folder=folder).exists()), first)
+
+
+def place_of(name: str, version: int, *, folder: Path) -> Path:
+    """Where a bundle is published."""
+    return folder / f"{name}-{version}"
+
+
+def seal(out: Path, *, name: str, version: int, private_key: Path | None) -> str:
+    """Verify the bundle in ``out`` and sign it if there is a key; returns the digest of its manifest.
+
+    Raises:
+        PublishError: it is another bundle than was ordered.
+        BundleError: it is damaged. SignatureError: the key cannot be used. StorageError: the disk is full.
+    """
+    bundle = Bundle.open(out)
+    bundle.verify()
+    manifest = bundle.manifest
+    if (manifest.name, manifest.version) != (name, version):
+        raise PublishError(f"the worker made {manifest.name} {manifest.version} instead of {name} {version}")
+    if private_key is not None:
+        write_atomically(out / SIGNATURE, signing.sign((out / MANIFEST).read_bytes(), private_key=private_key))
+    return bundle.digest
+
+
+def publish(out: Path, *, name: str, version: int, folder: Path, catalogue: Catalogue) -> None:
+    """Move the bundle in ``out`` into the served folder, in one step for all who look.
+
+    Raises:
+        PublishError: this version was published meanwhile by someone else.
+        StorageError: it could not be moved.
+    """
+    target = place_of(name, version, folder=folder)
+    served = [one.version for one in catalogue.listing().bundles.get(name, ())]
+    if version in served or target.exists():
+        raise PublishError(
+            f"version {version} of {name} appeared in the served folder meanwhile", hint="send the job again"
+        )
+    with storage_errors(target):
+        try:
+            os.rename(out, target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            _copy(out, target)
+
+
+def is_published(name: str, version: int, digest: str, *, catalogue: Catalogue) -> bool:
+    """Whether exactly this bundle is served."""
+    return any(
+        (one.version, one.bundle.digest) == (version, digest) for one in catalogue.listing().bundles.get(name, ())
+    )
+
+
+def _copy(out: Path, target: Path) -> None:
+    """Across file systems: a hidden copy first, so that nobody sees half of it."""
+    hidden = target.with_name(f".{target.name}.publishing")
+    shutil.rmtree(hidden, ignore_errors=True)
+    try:
+        shutil.copytree(out, hidden)
+        os.rename(hidden, target)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)

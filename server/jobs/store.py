@@ -1,0 +1,172 @@
+"""The jobs in the database, and how their state changes: queued → running → done or failed; cancelled before that."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from device_sdk.untrusted_json import decode_json
+from server.database import Database
+from server.errors import NotFoundError, QueueFullError
+from server.jobs.job_request import JobRequest
+from server.tokens import utc_now
+
+
+class State(StrEnum):
+    """What has become of a job."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing will change any more."""
+        return self not in (State.QUEUED, State.RUNNING)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as the database has it. Times are ISO 8601 in UTC; ``worker`` is a ``processes.WorkerMark`` as text.
+
+    ``version`` of the bundle: known from the first start on. ``digest``: of the manifest, from just before it is
+    published.
+    """
+
+    id: str
+    client: str
+    request: JobRequest
+    weights_sha256: str | None
+    state: State
+    version: int | None
+    worker: str | None
+    digest: str | None
+    error: str | None
+    hint: str | None
+    created: str
+    started: str | None
+    finished: str | None
+
+
+_COLUMNS = (
+    "id, client, request, weights_sha256, state, version, worker, digest, error, hint, created, started, finished"
+)
+_UNFINISHED = "state IN ('queued', 'running')"
+
+
+class JobStore:
+    """The jobs of one database. May be used from several threads at once.
+
+    Raises:
+        StorageError: whatever it does, if the database cannot be read or written.
+    """
+
+    def __init__(self, database: Database, *, now: Callable[[], datetime] = utc_now) -> None:
+        self._database = database
+        self._now = now
+
+    def add(self, job_id: str, request: JobRequest, *, client: str, weights_sha256: str | None, max_queued: int) -> Job:
+        """Queue a job (QueueFullError if ``max_queued`` wait already)."""
+        row = (job_id, client, msgspec.json.encode(request), weights_sha256, State.QUEUED, self._time())
+        with self._database.writing() as connection:
+            self._require_place(connection, max_queued)
+            columns = "id, client, request, weights_sha256, state, created"
+            connection.execute(f"INSERT INTO jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?)", row)
+        return self.find(job_id)
+
+    def require_place(self, max_queued: int) -> None:
+        """Raise QueueFullError if ``max_queued`` jobs wait already."""
+        with self._database.reading() as connection:
+            self._require_place(connection, max_queued)
+
+    def find(self, job_id: str) -> Job:
+        """The job of this id (NotFoundError if there is none)."""
+        found = self._select("WHERE id = ?", job_id)
+        if not found:
+            raise NotFoundError("there is no such job", hint="GET /v1/jobs lists them")
+        return found[0]
+
+    def latest(self, count: int) -> list[Job]:
+        """The newest jobs first."""
+        return self._select("ORDER BY number DESC LIMIT ?", count)
+
+    def in_state(self, state: State) -> list[Job]:
+        """The jobs in ``state``, the oldest first."""
+        return self._select("WHERE state = ? ORDER BY number", state)
+
+    def unfinished_versions(self, name: str) -> list[int]:
+        """The versions that jobs of this name are going to have."""
+        jobs = self._select(f"WHERE {_UNFINISHED} AND version IS NOT NULL")
+        return [job.version for job in jobs if job.request.name == name and job.version is not None]
+
+    def start(self, job_id: str, *, version: int) -> bool:
+        """Queued becomes running; False if it is not queued."""
+        change = "state = 'running', version = ?, started = coalesce(started, ?)"
+        return self._change(job_id, "queued", change, version, self._time())
+
+    def note_worker(self, job_id: str, worker: str) -> bool:
+        """Remember the process that works on a running job."""
+        return self._change(job_id, "running", "worker = ?", worker)
+
+    def note_digest(self, job_id: str, digest: str) -> bool:
+        """Remember what is about to be published; False if the job is not running any more."""
+        return self._change(job_id, "running", "digest = ?", digest)
+
+    def queue_again(self, job_id: str) -> bool:
+        """Running becomes queued: its worker is no more. It keeps its version, which its work is for."""
+        return self._change(job_id, "running", "state = 'queued', worker = NULL, digest = NULL")
+
+    def finish(self, job_id: str, error: str | None = None, hint: str | None = None) -> bool:
+        """Running becomes done, or failed with an error; False if it is not running."""
+        state = State.DONE if error is None else State.FAILED
+        change = "state = ?, error = ?, hint = ?, worker = NULL, finished = ?"
+        return self._change(job_id, "running", change, state, error, hint, self._time())
+
+    def cancel(self, job_id: str) -> bool:
+        """Queued or running becomes cancelled; False if it is neither."""
+        change = "state = 'cancelled', worker = NULL, finished = ?"
+        return any(self._change(job_id, state, change, self._time()) for state in ("queued", "running"))
+
+    def forget_old(self, keep: int) -> list[str]:
+        """Delete all finished jobs but the ``keep`` newest; returns their ids."""
+        query = f"SELECT id FROM jobs WHERE NOT ({_UNFINISHED}) ORDER BY number DESC LIMIT -1 OFFSET ?"
+        with self._database.writing() as connection:
+            ids = [row[0] for row in connection.execute(query, (keep,)).fetchall()]
+            connection.executemany("DELETE FROM jobs WHERE id = ?", [(job_id,) for job_id in ids])
+        return ids
+
+    def ids(self) -> set[str]:
+        """The ids of all jobs."""
+        with self._database.reading() as connection:
+            return {row[0] for row in connection.execute("SELECT id FROM jobs").fetchall()}
+
+    def _require_place(self, connection: sqlite3.Connection, max_queued: int) -> None:
+        [queued] = connection.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()
+        if queued >= max_queued:
+            raise QueueFullError(f"{queued} jobs are waiting already", hint="come again when one of them has begun")
+
+    def _change(self, job_id: str, before: str, change: str, *values: object) -> bool:
+        # Compare and set: of two that want to end a job, one wins.
+        with self._database.writing() as connection:
+            statement = f"UPDATE jobs SET {change} WHERE id = ? AND state = ?"
+            return bool(connection.execute(statement, (*values, job_id, before)).rowcount)
+
+    def _select(self, condition: str, *values: object) -> list[Job]:
+        with self._database.reading() as connection:
+            rows = connection.execute(f"SELECT {_COLUMNS} FROM jobs {condition}", values).fetchall()
+        return [_job(*row) for row in rows]
+
+    def _time(self) -> str:
+        return self._now().isoformat(timespec="milliseconds")
+
+
+def _job(job_id: str, client: str, request: bytes, weights_sha256: str | None, state: str, *rest: Any) -> Job:
+    return Job(job_id, client, decode_json(request, JobRequest), weights_sha256, State(state), *rest)

@@ -1,0 +1,85 @@
+"""Reading a job from a request: JSON, or a form of JSON and weights that go straight to the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+from typing import IO, Any
+
+from flask import Request
+from werkzeug.datastructures import MultiDict
+from werkzeug.formparser import FormDataParser
+
+from device_sdk.atomic import storage_errors
+from server.errors import EncodingError, MalformedError, TooLargeError
+from server.jobs.job_request import MAX_BYTES, JobRequest, read_request
+from server.jobs.safetensors_header import check_safetensors
+from server.jobs.workplace import Workplace
+from server.request_body import read_body
+
+_FORM = "multipart/form-data"
+_JOB, _WEIGHTS = "job", "weights"
+_MAX_PARTS = 4
+_FORM_BYTES = 4 * MAX_BYTES  # beside the weights, and at once in memory: the parser reads in pieces of MAX_BYTES
+
+
+def read_job(request: Request, workplace: Workplace, *, max_weights_bytes: int) -> tuple[JobRequest, str | None]:
+    """The job and the sha256 of its weights, which then lie in ``workplace``; None without any.
+
+    Raises:
+        RequestError: not a job, too large, or weights that are no whole safetensors file.
+        StorageError: the weights could not be stored.
+    """
+    if request.mimetype != _FORM:
+        return read_request(read_body(request, max_bytes=MAX_BYTES)), None
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise EncodingError("a form is taken only as it is", hint="send it without Content-Encoding")
+    request.max_content_length = max_weights_bytes + _FORM_BYTES  # Flask answers 413 to more
+    with storage_errors(workplace.folder), contextlib.ExitStack() as opened:
+        form, files = _parse(request, workplace.folder, opened)
+        job = read_request(_job_text(form, files))
+        if _WEIGHTS not in files:
+            return job, None
+        uploaded = Path(files[_WEIGHTS].stream.name)
+    with storage_errors(workplace.weights):
+        if uploaded.stat().st_size > max_weights_bytes:
+            raise TooLargeError(f"the weights have more than {max_weights_bytes} bytes")
+        check_safetensors(uploaded)
+        os.replace(uploaded, workplace.weights)
+        with workplace.weights.open("rb") as file:
+            return job, hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _parse(
+    request: Request, folder: Path, opened: contextlib.ExitStack
+) -> tuple[MultiDict[str, str], MultiDict[str, Any]]:
+    """The parts of the form: those without a file name as text, the others in files in ``folder``."""
+
+    def new_file(*_: object, **__: object) -> IO[bytes]:
+        return opened.enter_context((folder / f"part-{len(os.listdir(folder))}").open("w+b"))
+
+    parser = FormDataParser(new_file, max_form_memory_size=_FORM_BYTES, max_form_parts=_MAX_PARTS, silent=False)
+    try:
+        _, form, files = parser.parse(request.stream, _FORM, request.content_length, request.mimetype_params)
+    except ValueError as error:
+        raise MalformedError(f"the body is not a form: {error}") from error
+    names = [name for part in (form, files) for name, _ in part.items(multi=True)]
+    if not set(names) <= {_JOB, _WEIGHTS} or len(set(names)) != len(names) or _WEIGHTS in form:
+        raise MalformedError("the form is wrong", hint="a part job with JSON and a part weights with a file, once each")
+    return form, files
+
+
+def _job_text(form: MultiDict[str, str], files: MultiDict[str, Any]) -> bytes:
+    if _JOB in form:
+        data = form[_JOB].encode()
+    elif _JOB in files:
+        file = files[_JOB].stream  # curl -F job=@job.json sends it like a file
+        file.seek(0)
+        data = bytes(file.read(MAX_BYTES + 1))
+    else:
+        raise MalformedError("the form has no part job")
+    if len(data) > MAX_BYTES:
+        raise TooLargeError(f"the job has more than {MAX_BYTES} bytes")
+    return data

@@ -1,0 +1,115 @@
+"""The worker of a job: the packager's own command as a process, and what is told from its end.
+
+The server never imports the packager: the command line is all that it knows of it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from device_sdk.command_line import PROGRESS_FILE
+from device_sdk.untrusted_json import decode_json
+from server.jobs import launch
+from server.jobs.store import Job
+from server.jobs.workplace import Workplace
+
+_SECRETS = ("PATHWEAVE_TOKEN",)
+_MAX_RESULT_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a job failed, in one line, and what to do about it."""
+
+    error: str
+    hint: str | None = None
+
+    def without_paths(self, names: Mapping[str, str]) -> Failure:
+        """The same with ``names`` for the paths of this machine, which are nobody's business."""
+        return Failure(without_paths(self.error, names), self.hint and without_paths(self.hint, names))
+
+
+def without_paths(text: str, names: Mapping[str, str]) -> str:
+    """``text`` with names for paths, the longest paths first."""
+    for path in sorted(names, key=len, reverse=True):
+        text = text.replace(path, names[path])
+    return text
+
+
+def arguments_of(job: Job, workplace: Workplace, *, training: str, validation: str) -> list[str]:
+    """The arguments of ``pathweave package`` for a job. ``training``, ``validation``: where its data lies."""
+    arguments = ["--model", job.request.model, "--data", training, "--val", validation]
+    arguments += ["--out", str(workplace.out), "--name", job.request.name, "--version", str(job.version)]
+    arguments += ["--recipe", str(workplace.recipe), "--json"]
+    if job.weights_sha256 is not None:
+        arguments += ["--weights", str(workplace.weights)]
+    return arguments
+
+
+def start_worker(command: Sequence[str], workplace: Workplace) -> subprocess.Popen[bytes]:
+    """Start ``command`` in a session of its own; what it prints goes to the log, its result to a file.
+
+    It finds the packager as this process found the server: same directory and, but for the secrets, same environment.
+
+    Raises:
+        OSError: the files cannot be made, or there is no such program.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    environment[PROGRESS_FILE] = str(workplace.progress)
+    workplace.progress.unlink(missing_ok=True)
+    launcher = [sys.executable, "-I", str(Path(launch.__file__)), str(os.getpid())]
+    with workplace.log.open("ab") as log, workplace.result.open("wb") as result:
+        return subprocess.Popen(
+            [*launcher, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=result,
+            stderr=log,
+            env=environment,
+            start_new_session=True,
+        )
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str
+    hint: str | None = None
+
+
+class _Result(msgspec.Struct, frozen=True):
+    error: _Error | None = None
+
+
+def failure_of(status: int, workplace: Workplace) -> Failure | None:
+    """Why a worker that ended with ``status`` failed; None if it did not."""
+    told = _told(workplace)
+    if told is not None and told.error is not None:
+        return Failure(told.error.message, told.error.hint)
+    if status == 0:
+        return None
+    if status < 0:
+        reason = f"the worker was ended by {_signal_name(-status)}"
+        return Failure(reason, "perhaps memory ran out; its log may say more")
+    return Failure(f"the worker ended with status {status}", "its log says why")
+
+
+def _told(workplace: Workplace) -> _Result | None:
+    try:
+        with workplace.result.open("rb") as file:
+            lines = file.read(_MAX_RESULT_BYTES).splitlines()
+        return decode_json(lines[-1], _Result) if lines else None
+    except (OSError, ValueError):
+        return None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

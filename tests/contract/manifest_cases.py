@@ -1,0 +1,158 @@
+"""Manifests that every implementation must take, and such that it must refuse with the stated error.
+
+A case is one change of a good manifest: ``path`` leads to where ``value`` is put, or to what goes if there is none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+ACCEPTED, MANIFEST_ERROR, UNSUPPORTED = "accepted", "ManifestError", "UnsupportedFormatError"
+DIGEST = "0123456789abcdef" * 4
+REQUIRED = (
+    ("format_version",),
+    ("name",),
+    ("version",),
+    ("task",),
+    ("preprocessing",),
+    ("cut_points",),
+    ("blocks",),
+    ("onnx",),
+    ("self_test",),
+    ("metrics",),
+    ("provenance",),
+    ("task", "class_names"),
+    ("preprocessing", "std"),
+    ("cut_points", 1, "tensors"),
+    ("cut_points", 0, "tensors", 0, "shape"),
+    ("blocks", 3, "id"),
+    ("blocks", 3, "kind"),
+    ("blocks", 0, "macs"),
+    ("blocks", 0, "renditions", 0, "golden"),
+    ("blocks", 0, "renditions", 0, "golden", "tolerance"),
+    ("exits", 0, "branch"),
+    ("onnx", "opset"),
+    ("self_test", "original"),
+    ("metrics", "samples"),
+    ("provenance", "licence"),
+)
+OPTIONAL = (
+    ("notes",),
+    ("public_names",),
+    ("exits",),
+    ("cut_points", 0, "mandatory"),
+    ("cut_points", 1, "tensors", 0, "dtype"),
+    ("blocks", 0, "distillation_error"),
+    ("exits", 0, "accuracy"),
+)
+UNKNOWN = (
+    (("later",), {"x": [1, {"y": None}]}),
+    (("blocks", 0, "later"), None),
+    (("blocks", 0, "renditions", 0, "golden", "later"), 1e300),
+    (("task", "later"), "more"),
+)
+WRONG = (
+    (("version",), "1"),
+    (("version",), 1.5),
+    (("version",), True),
+    (("name",), None),
+    (("name",), 7),
+    (("blocks",), {}),
+    (("blocks", 0, "kind"), "grown"),
+    (("blocks", 0, "macs"), "100"),
+    (("task", "kind"), "telepathy"),
+    (("task", "output"), "feelings"),
+    (("cut_points", 0, "tensors", 0, "shape"), ["batch", 3]),
+    (("cut_points", 0, "tensors", 0, "shape"), [3, 0, 3]),
+    (("cut_points", 0, "tensors", 0, "shape"), [3, -1, 3]),
+    (("cut_points", 0, "tensors", 0, "low"), "-2"),
+    (("cut_points", 1, "tensors", 0, "dtype"), "float8"),
+    (("cut_points", 2, "mandatory"), 1),
+    (("onnx", "opset"), -1),
+    (("onnx", "ir_version"), 0),
+    (("self_test", "batch"), 0),
+    (("self_test", "batch"), 1025),
+    (("self_test", "seed"), 1.0),
+    (("preprocessing", "std"), [0.0, 1.0, 1.0]),
+    (("preprocessing", "mean"), [0.0]),
+    (("preprocessing", "resize"), [0, 32]),
+    (("preprocessing", "resize"), [32, 32, 3]),
+    (("provenance", "tools"), {"python": 3.11}),
+    (("notes",), "one"),
+    # a graph that is none
+    (("cut_points", 1, "index"), 2),
+    (("cut_points", 0, "tensors"), []),
+    (("cut_points", 2, "mandatory"), True),  # m1-3 jumps over it
+    (("blocks", 0, "id"), "o1"),
+    (("blocks", 1, "end"), 4),
+    (("blocks", 1, "start"), -1),
+    (("blocks", 4, "kind"), "original"),
+    (("blocks", 0, "renditions"), []),
+    (("blocks", 0, "renditions", 1, "name"), "fp32"),
+    (("exits", 0, "position"), 0),
+    (("exits", 0, "position"), 4),
+    (("exits", 0, "id"), "x2-flat"),
+    (("task", "class_names"), ["blue", "green"]),
+)
+BLOB_NAMES = (
+    "",
+    "../" + DIGEST[3:],
+    "/etc/passwd",
+    DIGEST.upper(),
+    DIGEST[:63],
+    DIGEST + "0",
+    DIGEST + "\n",
+    "g" * 64,
+    "٣" * 64,
+)
+NAMES = ("", ".", "../x", "a/b", "a\\b", "a b", "a\n", "ä", "-x", "a\0", "x" * 129)
+VERSIONS = ("2.0", "2", "0.9", "11.0", "", "one", "１.0")
+RAW = {
+    "nothing": b"",
+    "null": b"null",
+    "an array": b"[]",
+    "a version that is a number": b'{"format_version": 1.0}',
+    "not UTF-8": b'{"format_version": "\xff"}',
+    "a byte order mark": b'\xef\xbb\xbf{"format_version": "1.0"}',
+    "cut short": b'{"format_version": "1.0", "name": "x',
+    "something behind": b'{"format_version": "1.0"} {}',
+    "a trailing comma": b'{"format_version": "1.0",}',
+    "a comment": b'{"format_version": "1.0" /* */}',
+    "a word": b'{"format_version": "1.0", "later": word}',
+    "not a number": b'{"format_version": "1.0", "later": NaN}',
+    "a leading zero": b'{"format_version": "1.0", "later": 01}',
+    "a line break in a string": b'{"format_version": "1.0\n"}',
+    "infinity": b'{"format_version": "1.0", "version": 1e999}',
+}
+
+
+def manifest_cases() -> list[dict[str, Any]]:
+    """All cases that change the reference bundle's manifest."""
+    cases = [_case("as it is", (), ACCEPTED)]
+    cases += [_case(f"without {_text(path)}", path, MANIFEST_ERROR) for path in REQUIRED]
+    cases += [_case(f"without the optional {_text(path)}", path, ACCEPTED) for path in OPTIONAL]
+    cases += [_case(f"unknown {_text(path)}", path, ACCEPTED, value=value) for path, value in UNKNOWN]
+    cases += [_case(f"{_text(path)} = {value}", path, MANIFEST_ERROR, value=value) for path, value in WRONG]
+    for name in BLOB_NAMES:
+        cases.append(_case(f"blob {name!a}", ("blocks", 1, "renditions", 0, "blob"), MANIFEST_ERROR, value=name))
+        cases.append(_case(f"shared {name!a}", ("blocks", 1, "renditions", 0, "shared"), MANIFEST_ERROR, value=[name]))
+    for name in NAMES:
+        cases.append(_case(f"name {name!a}", ("name",), MANIFEST_ERROR, value=name))
+        cases.append(_case(f"block {name!a}", ("blocks", 6, "id"), MANIFEST_ERROR, value=name))
+        cases.append(_case(f"exit {name!a}", ("exits", 1, "id"), MANIFEST_ERROR, value=name))
+    cases += [_case(f"version {one!a}", ("format_version",), UNSUPPORTED, value=one) for one in VERSIONS]
+    cases.append(_case("a newer minor version", ("format_version",), ACCEPTED, value="1.7"))
+    return cases
+
+
+def raw_cases() -> list[dict[str, str]]:
+    """Bytes that are no manifest at all."""
+    return [{"name": name, "data": data.hex(), "outcome": MANIFEST_ERROR} for name, data in RAW.items()]
+
+
+def _case(name: str, path: tuple[str | int, ...], outcome: str, **change: Any) -> dict[str, Any]:
+    return {"name": name, "path": list(path), **change, "outcome": outcome}
+
+
+def _text(path: tuple[str | int, ...]) -> str:
+    return ".".join(map(str, path))

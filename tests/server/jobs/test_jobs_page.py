@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from server.page import _SCRIPT
+
+SCRIPT = "/page/script.js"
+
+
+@pytest.fixture
+def add(packaging_server, job_request, eventually):
+    """Asks for a job and waits until it is in a state."""
+
+    def ask(does, state, **changes):
+        address = packaging_server.post("/v1/jobs", job_request(does, **changes)).headers["location"]
+        eventually(lambda: packaging_server.ask(address).json()["state"] == state)
+        return address
+
+    return ask
+
+
+def page(server, path="/", **headers):
+    reply = server.ask(path, headers=headers)
+    assert reply.status == 200
+    return reply.body.decode()
+
+
+def rows(html):
+    """The cells of each job by its state."""
+    found = re.findall(r'<tr data-job="\w+" data-state="(\w+)">(.*?)</tr>', html, flags=re.DOTALL)
+    return {
+        state: [re.sub(r"<.*?>", "", cell).strip() for cell in re.findall(r"<td.*?</td>", row, re.DOTALL)]
+        for state, row in found
+    }
+
+
+def test_without_jobs_it_says_how_to_ask_for_one(packaging_server):
+    assert "POST /v1/jobs" in page(packaging_server)
+
+
+def test_each_job_with_its_state_and_progress(packaging_server, add, eventually):
+    add("makes", "done")
+    add("crashes", "failed")
+    add("waits", "running")
+    eventually(lambda: "tune, 25%, loss 0.5" in page(packaging_server))
+    shown = rows(page(packaging_server))
+    assert shown["done"][:2] == ["digits 1", "zoo:makes"]
+    assert shown["failed"][3:] == ["failed", "the worker ended with status 3"]
+    assert shown["running"][0] == "digits 2"
+    assert shown["running"][3:] == ["running", "tune, 25%, loss 0.5"]
+    assert '<progress max="1" value="0.250">' in page(packaging_server)
+
+
+def test_what_the_script_asks_for_is_the_same_part(packaging_server, add):
+    add("makes", "done")
+    whole, part = page(packaging_server), page(packaging_server, "/page/jobs")
+    assert part.strip() in whole
+    assert '<div id="jobs">' in whole
+
+
+def test_an_error_is_text_and_never_markup(packaging_server, job_request, add):
+    add("crashes", "failed")
+    with packaging_server.services.jobs._database.writing() as connection:
+        connection.execute("UPDATE jobs SET error = '<script>alert(1)</script>'")
+    shown = page(packaging_server)
+    assert "<script>alert" not in shown
+    assert "&lt;script&gt;alert(1)" in shown
+
+
+def test_only_the_pages_own_script_may_run(packaging_server):
+    reply = packaging_server.ask("/")
+    policy = reply.headers["content-security-policy"]
+    assert "script-src 'self'" in policy
+    assert "unsafe" not in policy
+    assert re.findall(r"<script.*?</script>", reply.body.decode()) == [f'<script src="{SCRIPT}" defer></script>']
+    script = packaging_server.ask(SCRIPT)
+    assert script.headers["content-type"].startswith("text/javascript")
+    assert script.headers["x-content-type-options"] == "nosniff"
+    assert not re.search(r"innerHTML|eval|https?://", script.body.decode())
+
+
+def test_the_script_needs_what_the_page_has(packaging_server):
+    shown = page(packaging_server)
+    for name in re.findall(r'getElementById\("(\w+)"\)', _SCRIPT):
+        assert f'id="{name}"' in shown
+    for path in re.findall(r'fetch\("(.*?)"', _SCRIPT):
+        assert packaging_server.ask(path).status == 200
+
+
+def test_the_script_is_javascript(tmp_path):
+    if shutil.which("node") is None:
+        pytest.skip("needs node")
+    (tmp_path / "page.js").write_text(_SCRIPT)
+    done = subprocess.run(["node", "--check", tmp_path / "page.js"], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 0, done.stderr
+
+
+def test_behind_a_token_a_browser_sees_page_script_and_jobs(serve, bundles):
+    server = serve(bundles, token="secret")
+    basic = {"Authorization": "Basic " + base64.b64encode(b"me:secret").decode()}
+    assert server.ask("/").status == 401
+    for path in ("/", "/page/jobs", SCRIPT):
+        assert server.ask(path, headers=basic).status == 200
+    assert server.ask("/page/jobs").status == 401
+    assert server.ask("/v1/jobs", headers=basic).status == 401

@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from device_sdk import signing
+from device_sdk.bundle import Bundle
+from device_sdk.errors import BlobError, SignatureError, StorageError
+from server.catalogue import Catalogue
+from server.errors import PublishError
+from server.jobs.publishing import is_published, next_version, place_of, publish, seal
+
+
+@pytest.fixture
+def made(tiny, tmp_path):
+    return tiny.copy_to(tmp_path / "out", name="digits", version=2)
+
+
+@pytest.fixture
+def catalogue(bundles):
+    return Catalogue(bundles)
+
+
+@pytest.fixture
+def publish_made(made, bundles, catalogue):
+    return lambda version=2: publish(made, name="digits", version=version, folder=bundles, catalogue=catalogue)
+
+
+def test_the_first_version_is_one(bundles, catalogue):
+    assert next_version("digits", catalogue=catalogue, folder=bundles, promised=[]) == 1
+
+
+def test_the_next_version_is_above_all_that_are_served_or_promised(tiny, bundles, catalogue):
+    tiny.copy_to(bundles / "old", name="digits", version=3)
+    tiny.copy_to(bundles / "other", name="other", version=9)
+    assert next_version("digits", catalogue=catalogue, folder=bundles, promised=[]) == 4
+    assert next_version("digits", catalogue=catalogue, folder=bundles, promised=[6, 2]) == 7
+
+
+def test_a_version_whose_folder_holds_something_else_is_passed_over(bundles, catalogue):
+    (bundles / "digits-1").mkdir()
+    (bundles / "digits-2").write_text("")
+    assert next_version("digits", catalogue=catalogue, folder=bundles, promised=[]) == 3
+
+
+def test_sealing_signs_with_the_key_of_the_server(tiny, made):
+    (made / "manifest.sig").unlink()
+    digest = seal(made, name="digits", version=2, private_key=tiny.private_key)
+    signing.verify(
+        (made / "manifest.json").read_bytes(), (made / "manifest.sig").read_bytes(), public_key=tiny.public_key
+    )
+    assert Bundle.open(made, trust=tiny.public_key).digest == digest
+
+
+def test_sealing_without_a_key_leaves_it_unsigned(made):
+    (made / "manifest.sig").unlink()
+    seal(made, name="digits", version=2, private_key=None)
+    assert not (made / "manifest.sig").exists()
+
+
+def test_sealing_refuses_what_was_not_ordered_or_is_damaged(made, tmp_path):
+    with pytest.raises(PublishError, match="digits 2 instead of digits 1"):
+        seal(made, name="digits", version=1, private_key=None)
+    with pytest.raises(SignatureError):
+        seal(made, name="digits", version=2, private_key=tmp_path / "no.key")
+    blob = next((made / "blobs").iterdir())
+    blob.write_bytes(blob.read_bytes()[:-1])
+    with pytest.raises(BlobError):
+        seal(made, name="digits", version=2, private_key=None)
+
+
+def test_publishing_moves_it_to_where_it_is_served(made, bundles, catalogue, publish_made):
+    digest = Bundle.open(made).digest
+    publish_made()
+    assert not made.exists()
+    assert catalogue.find("digits").bundle.blobs == bundles / "digits-2" / "blobs"
+    assert is_published("digits", 2, digest, catalogue=catalogue)
+    assert not is_published("digits", 2, "0" * 64, catalogue=catalogue)
+    assert not is_published("other", 2, digest, catalogue=catalogue)
+
+
+def test_a_version_that_was_taken_meanwhile_is_not_replaced(tiny, made, bundles, catalogue, publish_made):
+    tiny.copy_to(bundles / "mine", name="digits", version=2)
+    with pytest.raises(PublishError, match="version 2 of digits appeared"):
+        publish_made()
+    shutil.rmtree(bundles / "mine")
+    (bundles / "digits-2").mkdir()
+    with pytest.raises(PublishError):
+        publish_made()
+    assert made.exists()
+
+
+def test_a_folder_that_is_gone_is_a_storage_error(made, bundles, publish_made):
+    bundles.rmdir()
+    with pytest.raises(StorageError):
+        publish_made()
+
+
+def test_across_file_systems_it_is_copied_and_nothing_is_left_over(tiny, tmp_path, bundles, catalogue):
+    elsewhere = Path("/dev/shm")
+    if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
+        pytest.skip("needs a second file system at /dev/shm")
+    out = elsewhere / f"pathweave-test-{tmp_path.name}" / "out"
+    out.parent.mkdir()
+    try:
+        tiny.copy_to(out, name="digits", version=2)
+        publish(out, name="digits", version=2, folder=bundles, catalogue=catalogue)
+    finally:
+        shutil.rmtree(out.parent)
+    assert [path.name for path in bundles.iterdir()] == ["digits-2"]
+    Bundle.open(place_of("digits", 2, folder=bundles)).verify()

@@ -1,0 +1,360 @@
+"""Jobs from the queue to their end, with real processes: the packager is a fake, its workers are not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import msgspec
+import pytest
+
+from device_sdk.bundle import Bundle
+from server.catalogue import Catalogue
+from server.database import Database
+from server.errors import ConflictError
+from server.jobs.job_request import JobRequest
+from server.jobs.processes import mark_of
+from server.jobs.runner import JobRunner
+from server.jobs.store import JobStore, State
+
+
+@pytest.fixture
+def data(tmp_path):
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def store(data, clock):
+    return JobStore(Database(data / "x.sqlite3"), now=clock)
+
+
+@pytest.fixture
+def runners():
+    """All that were made; they are closed when the test ends."""
+    made = []
+    yield made
+    for runner in made:
+        runner.close()
+
+
+@pytest.fixture
+def make_runner(store, bundles, data, fake_packager, clock, runners):
+    def make(**changes):
+        options = {
+            "folder": bundles,
+            "data_folder": data,
+            "command": fake_packager,
+            "private_key": None,
+            "at_once": 1,
+            "keep": 100,
+            "now": clock,
+        }
+        runners.append(JobRunner(store, Catalogue(bundles), **{**options, **changes}))
+        runners[-1].start()
+        return runners[-1]
+
+    return make
+
+
+@pytest.fixture
+def add(store, data, job_request, runners):
+    numbers = iter(range(100))
+
+    def put(does="makes", *, weights=None, **changes):
+        request = msgspec.convert(job_request(does, **changes), JobRequest)
+        job_id = f"{next(numbers):016x}"
+        (data / "jobs" / job_id).mkdir(parents=True)
+        store.add(job_id, request, client="me", weights_sha256=weights, max_queued=100)
+        for runner in runners:
+            runner.wake()
+        return job_id
+
+    return put
+
+
+@pytest.fixture
+def over(store, eventually):
+    """Waits until a job is over and returns it."""
+
+    def wait(job_id):
+        eventually(lambda: store.find(job_id).state.over)
+        return store.find(job_id)
+
+    return wait
+
+
+@pytest.fixture
+def at_work(store, data, eventually):
+    """Waits until a job's worker is in the middle of it; returns its process number."""
+
+    def wait(job_id):
+        state = data / "jobs" / job_id / "out.work" / "state.pt"
+        return int(eventually(lambda: state.exists() and state.read_text()))
+
+    return wait
+
+
+def test_a_job_ends_as_a_bundle_that_is_served(make_runner, add, over, bundles, data):
+    runner = make_runner()
+    job = over(add())
+    assert (job.state, job.version, job.error) == (State.DONE, 1, None)
+    published = Bundle.open(bundles / "digits-1")
+    published.verify()
+    assert published.digest == job.digest
+    assert [path.name for path in (data / "jobs" / job.id).iterdir()] == ["log"]
+    log = runner.workplace(job.id).read_log(max_bytes=1000)
+    assert log.startswith("[2026-05-01T12:00:00+00:00] version 1 starts\n")
+    assert "asked for zoo:makes with ['steps', '=', '5']" in log
+
+
+def test_the_next_job_of_a_name_makes_the_next_version(make_runner, add, over):
+    make_runner()
+    assert [over(add()).version for _ in range(3)] == [1, 2, 3]
+
+
+def test_bundles_are_signed_with_the_key(make_runner, add, over, bundles, tiny):
+    make_runner(private_key=tiny.private_key)
+    assert over(add()).state is State.DONE
+    Bundle.open(bundles / "digits-1", trust=tiny.public_key)
+
+
+@pytest.mark.parametrize(
+    ("does", "error", "hint"),
+    [
+        ("fails", "digits#train is wrong", "see out"),
+        ("crashes", "the worker ended with status 3", "its log says why"),
+        ("dies", "the worker was ended by SIGKILL", "perhaps memory ran out; its log may say more"),
+        ("makes_nothing", "there is no bundle in out: no manifest.json", None),
+        ("makes_another", "the worker made other 1 instead of digits 1", None),
+    ],
+)
+def test_a_job_that_fails_says_why_in_one_line(make_runner, add, over, data, bundles, does, error, hint):
+    make_runner()
+    job = over(add(does))
+    assert (job.state, job.error, job.hint) == (State.FAILED, error, hint)
+    assert [path.name for path in (data / "jobs" / job.id).iterdir()] == ["log"]
+    assert not any(bundles.iterdir())
+
+
+def test_the_paths_of_the_machine_are_nobodys_business(make_runner, add, over, data, tmp_path):
+    data.mkdir(exist_ok=True)
+    (data / "data.toml").write_text(f'mine = "{tmp_path}/images.zip#search"\n')
+    make_runner()
+    assert over(add("fails", data="mine")).error == "mine#search is wrong"
+    assert over(add("fails", weights="ab")).error == "weights.safetensors is wrong"
+
+
+def test_the_worker_does_not_learn_the_token(make_runner, add, over, monkeypatch):
+    monkeypatch.setenv("PATHWEAVE_TOKEN", "secret")
+    make_runner()
+    assert over(add("tells_secrets")).error == "token None"
+
+
+def test_a_program_that_is_not_there(make_runner, add, over, tmp_path):
+    make_runner(command=(str(tmp_path / "none"),))
+    job = over(add())
+    assert (job.state, job.error) == (State.FAILED, "the worker ended with status 1")
+
+
+def test_data_that_the_operator_took_away(make_runner, add, over):
+    make_runner()
+    job = over(add(data="gone"))
+    assert job.state is State.FAILED
+    assert "has no data 'gone' any more" in job.error
+
+
+def test_data_that_the_operator_broke_fails_the_job_and_not_the_server(make_runner, add, over, data):
+    data.mkdir(exist_ok=True)
+    (data / "data.toml").write_text("mine =")
+    make_runner()
+    assert "data.toml is not TOML" in over(add()).error
+    (data / "data.toml").unlink()
+    assert over(add()).state is State.DONE
+
+
+def test_jobs_wait_for_their_turn(make_runner, add, over, store, at_work, let_go):
+    make_runner()
+    first, second = add("waits"), add("waits")
+    at_work(first)
+    assert store.find(second).state is State.QUEUED
+    let_go()
+    assert [over(first).version, over(second).version] == [1, 2]
+
+
+def test_several_at_once_promise_different_versions(make_runner, add, over, store, at_work, let_go):
+    make_runner(at_once=2)
+    jobs = [add("waits") for _ in range(3)]
+    for job in jobs[:2]:
+        at_work(job)
+    assert store.find(jobs[2]).state is State.QUEUED
+    let_go()
+    assert sorted(over(job).version for job in jobs) == [1, 2, 3]
+
+
+def test_a_version_that_appears_meanwhile_fails_the_job(make_runner, add, over, at_work, let_go, tiny, bundles):
+    make_runner()
+    job = add("waits")
+    at_work(job)
+    tiny.copy_to(bundles / "mine", name="digits", version=1)
+    let_go()
+    assert over(job).error == "version 1 of digits appeared in the served folder meanwhile"
+
+
+def test_progress_is_read_while_it_works(make_runner, add, at_work):
+    runner, job = make_runner(), add("waits")
+    at_work(job)
+    report = runner.workplace(job).read_progress()
+    assert (report.task, report.share, report.note, report.elapsed_s) == ("tune", 0.25, "loss 0.5", 1.5)
+
+
+# Cancelling
+
+
+def test_cancelling_ends_the_worker_and_removes_its_work(make_runner, add, over, at_work, data, bundles):
+    runner, job = make_runner(), add("waits")
+    pid = at_work(job)
+    assert runner.cancel(job).state is State.CANCELLED
+    assert mark_of(pid) is None
+    assert not (data / "jobs" / job).exists()
+    assert not any(bundles.iterdir())
+    assert over(add()).state is State.DONE  # the place is free
+
+
+def test_cancelling_a_job_that_waits_and_twice(make_runner, add, at_work):
+    runner, first, second = make_runner(), add("waits"), add("waits")
+    at_work(first)
+    for _ in range(2):
+        assert runner.cancel(second).state is State.CANCELLED
+
+
+def test_cancelling_what_is_over_changes_nothing(make_runner, add, over, bundles):
+    runner = make_runner()
+    done, failed = over(add()), over(add("crashes"))
+    assert runner.cancel(done.id) == done
+    assert runner.cancel(failed.id) == failed
+    assert (bundles / "digits-1").exists()
+
+
+# Servers that end and begin
+
+
+def test_a_server_that_ends_ends_its_workers_and_the_next_one_goes_on(make_runner, add, over, store, at_work, let_go):
+    first, job = make_runner(), add("waits")
+    pid = at_work(job)
+    first.close()
+    assert mark_of(pid) is None
+    assert store.find(job).state is State.RUNNING
+    let_go()
+    second = make_runner()
+    assert (over(job).state, over(job).version) == (State.DONE, 1)
+    assert "version 1 goes on" in second.workplace(job).read_log(max_bytes=1000)
+
+
+def test_a_worker_that_outlived_its_server_is_ended_before_its_job_goes_on(make_runner, add, over, store, let_go):
+    job = add()
+    store.start(job, version=4)
+    orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    store.note_worker(job, str(mark_of(orphan.pid)))
+    make_runner()
+    assert orphan.wait(20) == -9
+    assert (over(job).state, over(job).version) == (State.DONE, 4)
+
+
+def test_cancelling_a_job_whose_worker_is_of_an_earlier_server(make_runner, add, store, eventually):
+    orphan = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    runner, job = make_runner(), add("waits")
+    eventually(lambda: store.find(job).state is State.RUNNING)
+    runner.close()
+    store.note_worker(job, str(mark_of(orphan.pid)))
+    make_runner().cancel(job)
+    assert orphan.wait(20) == -9
+    assert store.find(job).state is State.CANCELLED
+
+
+def test_a_process_that_has_only_the_number_of_a_worker_is_left_alone(make_runner, add, over, store):
+    job = add()
+    store.start(job, version=1)
+    other = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        store.note_worker(job, f"{other.pid} an-earlier-boot/17")
+        make_runner()
+        assert over(job).state is State.DONE
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_server_killed_between_publishing_and_saying_so(make_runner, add, over, store, bundles, tiny):
+    job = add("crashes")  # would fail if it were started again
+    store.start(job, version=1)
+    store.note_digest(job, Bundle.open(tiny.copy_to(bundles / "digits-1", name="digits", version=1)).digest)
+    make_runner()
+    assert over(job).state is State.DONE
+
+
+def test_a_server_killed_just_before_publishing(make_runner, add, over, store, bundles):
+    job = add()
+    store.start(job, version=1)
+    store.note_digest(job, "0" * 64)
+    make_runner()
+    assert over(job).state is State.DONE
+    assert over(job).digest == Bundle.open(bundles / "digits-1").digest
+
+
+def test_folders_of_requests_that_were_cut_short_are_removed(make_runner, add, store, data):
+    kept = add("waits")
+    (data / "jobs" / "half").mkdir()
+    (data / "jobs" / "half" / "part-0").write_text("x")
+    make_runner()
+    assert {path.name for path in (data / "jobs").iterdir() if path.is_dir()} == {kept}
+
+
+def test_of_two_servers_with_one_data_folder_one_runs_the_jobs(
+    make_runner, add, over, store, at_work, eventually, let_go
+):
+    first = make_runner()
+    second = make_runner()
+    job = add("waits")
+    pid = at_work(job)
+    assert mark_of(pid) is not None
+    first.require_ours()
+    with pytest.raises(ConflictError, match="another server"):
+        second.require_ours()
+    with pytest.raises(ConflictError):
+        second.cancel(job)
+    assert store.find(job).state is State.RUNNING
+    let_go()
+    assert over(job).version == 1
+    first.close()
+    eventually(lambda: not raises(second.require_ours))  # it takes over
+    assert over(add()).version == 2
+
+
+def raises(function):
+    try:
+        function()
+    except ConflictError:
+        return True
+    return False
+
+
+# Room
+
+
+def test_old_jobs_are_forgotten_with_their_folders(make_runner, add, over, store, data, eventually):
+    make_runner(keep=2)
+    jobs = [over(add("crashes")).id for _ in range(4)]
+    eventually(lambda: store.ids() == set(jobs[2:]))
+    eventually(lambda: {path.name for path in (data / "jobs").iterdir() if path.is_dir()} == set(jobs[2:]))
+
+
+def test_a_folder_that_cannot_be_written_fails_the_job(make_runner, add, over, data):
+    runner = make_runner()
+    runner.close()
+    job = add()
+    (data / "jobs" / job).rmdir()
+    (data / "jobs" / job).write_text("no folder")
+    make_runner()
+    assert over(job).state is State.FAILED
+    assert over(job).error.startswith("the worker could not be started: ")

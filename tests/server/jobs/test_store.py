@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from server.database import Database
+from server.errors import NotFoundError, QueueFullError
+from server.jobs.job_request import JobRequest
+from server.jobs.store import JobStore, State
+
+
+def request(name="a"):
+    return JobRequest(name=name, model="zoo:x", data="d", validation="v", recipe={"steps": 1, "flip": False})
+
+
+@pytest.fixture
+def store(tmp_path, clock):
+    return JobStore(Database(tmp_path / "x.sqlite3"), now=clock)
+
+
+def add(store, job_id, name="a", max_queued=10):
+    return store.add(job_id, request(name), client="me", weights_sha256=None, max_queued=max_queued)
+
+
+def test_a_job_is_kept_as_it_was_asked_for(store, tmp_path):
+    added = store.add("1", request(), client="me", weights_sha256="ab", max_queued=10)
+    assert JobStore(Database(tmp_path / "x.sqlite3")).find("1") == added
+    assert (added.state, added.request, added.client, added.weights_sha256) == (State.QUEUED, request(), "me", "ab")
+    assert added.created == "2026-05-01T12:00:00.000+00:00"
+    assert (added.version, added.worker, added.error, added.started, added.finished) == (None,) * 5
+
+
+def test_a_job_that_is_done(store, clock):
+    add(store, "1")
+    clock.forward(seconds=1)
+    assert store.start("1", version=3)
+    assert store.note_worker("1", "17 boot/5")
+    assert store.note_digest("1", "ff")
+    clock.forward(seconds=1)
+    assert store.finish("1")
+    job = store.find("1")
+    assert (job.state, job.version, job.digest, job.worker, job.error) == (State.DONE, 3, "ff", None, None)
+    assert [time[17:19] for time in (job.created, job.started, job.finished)] == ["00", "01", "02"]
+
+
+def test_a_job_that_failed_says_why(store):
+    add(store, "1")
+    store.start("1", version=1)
+    assert store.finish("1", "no data", "bring some")
+    job = store.find("1")
+    assert (job.state, job.error, job.hint) == (State.FAILED, "no data", "bring some")
+
+
+def test_a_job_that_goes_on_with_the_next_server_keeps_its_version_and_when_it_began(store, clock):
+    add(store, "1")
+    store.start("1", version=2)
+    began = store.find("1").started
+    assert store.queue_again("1")
+    clock.forward(hours=1)
+    assert store.start("1", version=2)
+    assert (store.find("1").version, store.find("1").started) == (2, began)
+
+
+def test_only_what_may_follow_follows(store):
+    add(store, "1")
+    assert not store.finish("1")
+    assert not store.note_digest("1", "ff")
+    assert store.cancel("1")
+    assert not store.cancel("1")
+    assert not store.start("1", version=1)
+    assert not store.queue_again("1")
+    assert store.find("1").state is State.CANCELLED
+    assert not store.cancel("unknown")
+
+
+def test_of_those_who_end_a_job_one_wins(store):
+    add(store, "1")
+    store.start("1", version=1)
+    won, threads = [], []
+    for end in (store.cancel, store.finish) * 4:
+        threads.append(threading.Thread(target=lambda end=end: won.append(end("1"))))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    assert won.count(True) == 1
+
+
+def test_only_so_many_wait(store):
+    add(store, "1", max_queued=2)
+    add(store, "2", max_queued=2)
+    with pytest.raises(QueueFullError) as caught:
+        add(store, "3", max_queued=2)
+    assert (caught.value.status, caught.value.retry_after_s) == (503, 60)
+    with pytest.raises(QueueFullError):
+        store.require_place(2)
+    store.start("1", version=1)  # what runs does not wait
+    store.require_place(2)
+    add(store, "3", max_queued=2)
+
+
+def test_jobs_are_listed_from_either_end(store):
+    for job_id in "123":
+        add(store, job_id)
+    assert [job.id for job in store.latest(2)] == ["3", "2"]
+    assert [job.id for job in store.in_state(State.QUEUED)] == ["1", "2", "3"]
+    assert store.ids() == {"1", "2", "3"}
+
+
+def test_versions_that_unfinished_jobs_will_have(store):
+    for job_id, name in (("1", "a"), ("2", "a"), ("3", "b"), ("4", "a")):
+        add(store, job_id, name)
+    store.start("1", version=1)
+    store.start("2", version=2)
+    store.start("3", version=7)
+    store.cancel("1")
+    assert store.unfinished_versions("a") == [2]
+
+
+def test_the_oldest_of_those_that_are_over_are_forgotten(store):
+    for job_id in "1234":
+        add(store, job_id)
+    for job_id in "134":
+        store.cancel(job_id)
+    assert sorted(store.forget_old(1)) == ["1", "3"]
+    assert store.ids() == {"2", "4"}
+
+
+def test_an_unknown_job_is_not_found(store):
+    with pytest.raises(NotFoundError):
+        store.find("../x")
