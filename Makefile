@@ -17,8 +17,8 @@ INSTALLED := $(VENV)/.installed
 .PHONY: help demo test test-android lint format bench
 
 help:
-	@echo "make demo          package a small network and adapt it to three simulated devices (about 3 minutes)"
-	@echo "make test          the quick tests; PYTEST_ARGS passes through"
+	@echo "make demo          package a small network, serve it, adapt it to three simulated devices (about 3 minutes)"
+	@echo "make test          the quick tests, Kotlin's too where a JDK and Maven are; PYTEST_ARGS: only these of pytest's"
 	@echo "make test-android  the Kotlin tests"
 	@echo "make lint          ruff, mypy, import arrows"
 	@echo "make format        let ruff format and fix"
@@ -28,6 +28,9 @@ demo: $(INSTALLED)
 	$(VENV)/bin/pathweave demo
 
 test: $(INSTALLED)
+ifeq ($(PYTEST_ARGS),)
+	@android_demo/test.sh
+endif
 	$(VENV)/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
 test-android:

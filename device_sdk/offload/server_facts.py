@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from statistics import median
 from urllib.parse import quote
 
 from device_sdk.cost import Uplink
@@ -16,8 +17,8 @@ from device_sdk.untrusted_json import decode_json
 _PROFILE_DEADLINES = Deadlines(idle_s=120.0, total_s=120.0)  # the first to ask has the server measure itself
 _PROFILE_MAX_BYTES = 16_000_000
 _PROBE_DEADLINES = Deadlines(idle_s=30.0, total_s=60.0)
-_SMALL, _LARGE = 1, 64_000  # bytes of a probe
-_ROUNDS = 5
+_SMALL, _LARGE = 1, 32_000  # bytes of a probe
+_ROUNDS = 9
 
 
 def server_profile(transport: Transport, server: str, bundle: str) -> Profile:
@@ -37,15 +38,15 @@ def server_profile(transport: Transport, server: str, bundle: str) -> Profile:
 
 
 def measure_uplink(transport: Transport, server: str) -> Uplink:
-    """Bandwidth and round trip to ``server``, from probes of two sizes: of each the quickest counts.
+    """Bandwidth and round trip to ``server``, from probes of two sizes: of each the median counts.
 
     Raises:
         TransferError: it does not answer.
     """
     url = f"{base(server)}/v1/probe"
     _probe(transport, url, _SMALL)  # opens the connection
-    small_s = min(_probe(transport, url, _SMALL) for _ in range(_ROUNDS))
-    large_s = min(_probe(transport, url, _LARGE) for _ in range(_ROUNDS))
+    small_s = median(_probe(transport, url, _SMALL) for _ in range(_ROUNDS))
+    large_s = median(_probe(transport, url, _LARGE) for _ in range(_ROUNDS))
     seconds = max(large_s - small_s, 1e-6)
     return Uplink(mbps=8 * (_LARGE - _SMALL) / seconds / 1e6, round_trip_ms=small_s * 1e3)
 

@@ -33,8 +33,8 @@ def demo(demo_folder: Path) -> Demo:
     return Demo(result, (demo_folder.parent / result["report"]).read_text())
 
 
-def test_it_takes_at_most_three_minutes(demo: Demo) -> None:
-    assert demo.result["seconds"] <= 180
+def test_it_takes_at_most_four_minutes(demo: Demo) -> None:
+    assert demo.result["seconds"] <= 240
 
 
 def test_three_devices_stay_within_their_budgets(demo: Demo) -> None:
@@ -64,10 +64,41 @@ def test_the_hurried_devices_still_know_most_digits(demo: Demo) -> None:
     assert all(device["accuracy_local"] >= 0.85 for device in demo.devices)
 
 
+def test_the_server_answers_hard_samples_and_does_no_harm(demo: Demo) -> None:
+    for device in demo.devices:
+        assert 0 <= device["share_escalated"] <= 0.3  # a tenth was asked for, on other samples
+        assert 0 <= device["share_early"] <= 1
+        assert device["accuracy_with_server"] >= device["accuracy_local"] - 0.03
+    assert any(device["share_escalated"] > 0 for device in demo.devices)
+
+
+def test_the_download_that_was_cut_went_on(demo: Demo) -> None:
+    assert [device["resumed"] > 0 for device in demo.devices] == [False, True, False]
+
+
+def test_the_server_has_the_logs_of_all_devices(demo: Demo) -> None:
+    # delivered, opened, profiled, adapted, calibrated; and escalating where a sample was hard
+    assert 5 * len(demo.devices) <= demo.result["log_lines_at_server"] <= 8 * len(demo.devices)
+
+
+def test_a_plan_crosses_to_the_server_and_answers_alike(demo: Demo) -> None:
+    split = demo.result["split"]
+    assert 0 < split["position"] < 12
+    assert split["bytes_sent"] > 0
+    assert split["agreement"] >= 0.95
+    assert split["measured_ms"] > split["bytes_sent"] * 8 / 3e3  # the uplink carries 3 Mbit/s
+
+
+def test_the_server_packages_uploaded_weights(demo: Demo) -> None:
+    job = demo.result["job"]
+    assert (job["state"], job["version"]) == ("done", 1)
+    assert job["accuracy"] == pytest.approx(demo.result["full_model_accuracy"], abs=1e-6)
+
+
 def test_the_report_is_well_formed_and_shows_every_device(demo: Demo) -> None:
     HTMLParser().feed(demo.report)
     pictures = ["<svg" + rest.split("</svg>")[0] + "</svg>" for rest in demo.report.split("<svg")[1:]]
-    assert len(pictures) == 2 + len(demo.devices)
+    assert len(pictures) == 3 + len(demo.devices)
     for picture in pictures:
         ElementTree.fromstring(picture)
     for device in demo.devices:

@@ -1,0 +1,97 @@
+"""The Kotlin core and the Python SDK make the same of one bundle: answers, counts, samples."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from device_sdk.bundle import Bundle
+from device_sdk.composition import Stretch
+from device_sdk.graph import CutPoint, ExitChoice
+from device_sdk.paths import architecture_count, k_cheapest, sample_uniformly, subnet_count
+from device_sdk.random_source import SplitMix64
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.self_test import golden_inputs
+
+ANDROID = Path(__file__).parents[2] / "android_demo"
+SEED, COUNT = 2**64 - 1, 20
+
+
+@pytest.fixture(scope="module")
+def classpath() -> str:
+    """The compiled core and what it needs."""
+    missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+    if missing:
+        if os.environ.get("PATHWEAVE_REQUIRE_JVM") == "1":
+            pytest.fail(f"CI needs {', '.join(missing)}")
+        pytest.skip(f"needs a JDK and Maven; there is no {', '.join(missing)}")
+    subprocess.run(["mvn", "-q", "-B", "-f", str(ANDROID), "process-classes"], check=True, timeout=280)
+    target = ANDROID / "core" / "target"
+    return f"{target / 'classes'}{os.pathsep}{(target / 'classpath.txt').read_text().strip()}"
+
+
+@pytest.fixture(scope="module")
+def kotlin(classpath: str, demo_folder: Path) -> dict[str, Any]:
+    bundle = demo_folder / "bundles" / "digits"
+    options = ["--trust", str(demo_folder / "demo.pub"), "--seed", str(SEED), "--count", str(COUNT)]
+    command = ["java", "-cp", classpath, "pathweave.sdk.CliKt", str(bundle), *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def bundle(demo_folder: Path) -> Bundle:
+    return Bundle.open(demo_folder / "bundles" / "digits")
+
+
+def test_all_golden_inputs_get_the_same_classes(kotlin: dict[str, Any], bundle: Bundle) -> None:
+    runtime, supernet = OnnxRuntime(threads=1), bundle.supernet
+
+    def argmax(stretch: Stretch, start: CutPoint) -> list[int]:
+        tested = bundle.manifest.self_test
+        output = runtime.load(stretch).run(golden_inputs(start, seed=tested.seed, batch=tested.batch))[-1]
+        return output.reshape(len(output), -1).argmax(axis=1).tolist()
+
+    cuts = supernet.cut_points
+    expected = {
+        f"block {edge}": argmax(bundle.stretch((edge,)), cuts[supernet.block(edge.block).start])
+        for edge in supernet.edges
+    }
+    expected |= {
+        f"exit {one.id}": argmax(bundle.stretch((), ExitChoice(one.id, 1.0)), cuts[one.position])
+        for one in supernet.exits
+    }
+    expected["the original path"] = argmax(bundle.stretch(supernet.original.edges), cuts[0])
+    assert kotlin["self_test_passed"] is True
+    assert kotlin["argmax"] == expected
+
+
+def test_counts_samples_and_cheapest_subnets_are_the_same(kotlin: dict[str, Any], bundle: Bundle) -> None:
+    supernet = bundle.supernet
+    assert kotlin["architecture_count"] == str(architecture_count(supernet))
+    assert kotlin["subnet_count"] == str(subnet_count(supernet))
+    sampled = sample_uniformly(supernet, count=COUNT, random=SplitMix64(SEED))
+    assert kotlin["samples"] == [str(subnet) for subnet in sampled]
+    cheapest = k_cheapest(supernet, lambda edge: float(supernet.block(edge.block).macs), k=COUNT)
+    assert kotlin["cheapest_by_macs"] == [str(subnet) for _, subnet in cheapest]
+
+
+def test_a_bundle_that_another_key_signed_is_refused_in_kotlin_too(
+    classpath: str, demo_folder: Path, tmp_path: Path
+) -> None:
+    from device_sdk.signing import new_key_pair
+
+    stranger = tmp_path / "stranger.pub"
+    stranger.write_bytes(new_key_pair()[1])
+    bundle = demo_folder / "bundles" / "digits"
+    command = ["java", "-cp", classpath, "pathweave.sdk.CliKt", str(bundle), "--trust", str(stranger)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "signature" in done.stderr
