@@ -11,8 +11,8 @@ MINUTES = 6.0  # of training, all of it for exits: there are no merged blocks
 
 
 def run(options: BenchOptions) -> BenchOutcome:
-    """Package with exits alone; calibrate on test.zip#calibration, judge on #report."""
+    """Package with exits alone; calibrate on test.zip#calibration and #search, judge on #report."""
     made = package_pretrained(options, "resnet56_cifar10", train=True, max_span=1, minutes=MINUTES)
     part = exit_early(made, options)
-    data = "cifar10/test.zip#report; exits trained on train.zip, calibrated on test.zip#calibration"
+    data = "cifar10/test.zip#report; exits trained on train.zip, calibrated on test.zip#calibration, #search"
     return BenchOutcome({**part.figures, "package_minutes": made.minutes}, part.rows, data=data)

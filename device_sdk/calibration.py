@@ -32,7 +32,7 @@ _MEASURED_SAMPLES = 200
 class CalibrationSettings:
     """How to calibrate.
 
-    ``accuracy_drop``: exits may lower the accuracy on the calibration samples by so much, a share;
+    ``accuracy_drop``: exits may lower the accuracy by so much, a share; with few samples to tell it by, by less;
     ``exit_memory_mb``: memory for exits, None for no limit; ``escalated_share``: of all samples, to be sent to the
     server.
 
@@ -40,7 +40,7 @@ class CalibrationSettings:
         UsageError: a share that is none, or memory below zero.
     """
 
-    accuracy_drop: float = 0.0025
+    accuracy_drop: float = 0.005
     exit_memory_mb: float | None = None
     escalated_share: float = 0.0
     use_exits: bool = True

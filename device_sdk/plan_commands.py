@@ -166,7 +166,7 @@ def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
 @click.option(
     "--accuracy-drop",
     type=click.FloatRange(0, 1),
-    default=0.0025,
+    default=0.005,
     show_default=True,
     help="How much accuracy early answers may cost, as a share.",
 )

@@ -15,6 +15,7 @@ from device_sdk.graph import ExitChoice
 ALL = math.nextafter(1.0, 2.0)  # no confidence reaches it
 _TRIED = 24  # thresholds per exit
 _ROUNDS = 20  # of improving thresholds one by one
+_CAUTION = 3.0  # standard errors; with 500 samples hardly one may be lost
 
 Confidences = npt.NDArray[np.float64]
 Rights = npt.NDArray[np.bool_]
@@ -37,20 +38,22 @@ class ExitSamples:
 def choose_exits(
     exits: Sequence[ExitSamples], *, right_at_end: Rights, full_ms: float, accuracy_drop: float
 ) -> list[ExitChoice]:
-    """The exits and thresholds with the least mean latency whose accuracy is at most ``accuracy_drop`` below the end's.
+    """The exits and thresholds with the least mean latency whose accuracy is hardly ``accuracy_drop`` below the end's.
+
+    What counts is the drop that is seen and ``_CAUTION`` times its standard error (paired: samples that only one of the
+    two gets right): many thresholds are tried on few samples, and those that look best are partly lucky.
 
     ``exits`` follow each other. Starts from the best common threshold, then improves one exit's threshold at a time;
     an exit that does not pay is left out.
     """
     if not exits:
         return []
-    # nextafter: the floor itself counts as kept, whatever the rounding
-    floor = math.nextafter(float(right_at_end.mean()) - accuracy_drop, -math.inf)
     grids = [_grid(exit_.confidence) for exit_ in exits]
 
     def judged(thresholds: Sequence[float]) -> tuple[float, Sequence[float]]:
-        mean_ms, accuracy = _simulate(exits, thresholds, right_at_end=right_at_end, full_ms=full_ms)
-        return (mean_ms if accuracy >= floor else math.inf), thresholds
+        mean_ms, lost, won = _simulate(exits, thresholds, right_at_end=right_at_end, full_ms=full_ms)
+        drop = (lost - won + _CAUTION * math.sqrt(lost + won)) / len(right_at_end)
+        return (mean_ms if drop <= accuracy_drop else math.inf), thresholds
 
     common = sorted({value for grid in grids for value in grid})
     best_ms, best = min((judged([value] * len(exits)) for value in common), key=lambda found: found[0])
@@ -69,26 +72,27 @@ def choose_exits(
 
 def _grid(values: Confidences) -> list[float]:
     """Thresholds to try: evenly spaced quantiles from the least confidence on, and one that no sample reaches."""
-    return [*np.unique(np.quantile(values, np.linspace(0, 0.98, _TRIED))).tolist(), ALL]
+    return [*np.unique(np.quantile(values, np.linspace(0, 0.99, _TRIED))).tolist(), ALL]
 
 
 def _simulate(
     exits: Sequence[ExitSamples], thresholds: Sequence[float], *, right_at_end: Rights, full_ms: float
-) -> tuple[float, float]:
-    """Mean latency and accuracy if every exit answered from its threshold on."""
+) -> tuple[float, int, int]:
+    """If all exits answered from their thresholds on: mean latency, samples that only the end, only exits get right."""
     rest = np.ones(len(right_at_end), dtype=bool)
-    latency_ms = tried_ms = right = 0.0
+    right = right_at_end.copy()
+    latency_ms = tried_ms = 0.0
     for exit_, threshold in zip(exits, thresholds, strict=True):
         if threshold >= ALL:
             continue
         tried_ms += exit_.branch_ms
         answered = rest & (exit_.confidence >= threshold)
         latency_ms += np.count_nonzero(answered) * (exit_.reach_ms + tried_ms)
-        right += np.count_nonzero(answered & exit_.right)
+        right[answered] = exit_.right[answered]
         rest &= ~answered
     latency_ms += np.count_nonzero(rest) * (full_ms + tried_ms)
-    right += np.count_nonzero(rest & right_at_end)
-    return latency_ms / len(rest), right / len(rest)
+    lost, won = np.count_nonzero(right_at_end & ~right), np.count_nonzero(right & ~right_at_end)
+    return latency_ms / len(rest), lost, won
 
 
 def hard_threshold(confidence_at_end: Confidences, *, share: float, samples: int) -> float:

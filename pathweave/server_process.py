@@ -26,7 +26,8 @@ def running_server(bundles: Path, *, data: Path) -> Iterator[str]:
     Raises:
         TransferError: it did not start; says what it said.
     """
-    options = ["--data", str(data), "--port", "0", "--json"]
+    # one thread: more of them wait actively, on the cores that the devices here need too
+    options = ["--data", str(data), "--port", "0", "--threads", "1", "--json"]
     command = [sys.executable, "-m", "pathweave", "serve", str(bundles), *options]
     data.mkdir(parents=True, exist_ok=True)
     log = data / "server.log"

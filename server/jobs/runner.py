@@ -218,8 +218,8 @@ class JobRunner:
             version = job.version or self._next_version(job)
             if not self._store.start(job.id, version=version):
                 return  # cancelled meanwhile
-            work.job = self._store.find(job.id)
             self._work[job.id] = work
+            work.job = self._store.find(job.id)
             work.process = self._start(work.job)
             mark = mark_of(work.process.pid)
             if mark is not None:

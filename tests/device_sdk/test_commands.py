@@ -210,7 +210,7 @@ def test_calibrate_sets_exits_and_run_tells_who_answered(as_json, pathweave, tin
     calibrated = as_json("calibrate", tiny_bundle.folder, "--data", pictures, "--escalated-share", "0.2", *options)
     assert calibrated["exits"]
     assert calibrated["share_early"] > 0.5
-    assert calibrated["accuracy"] >= calibrated["accuracy_without_exits"] - 0.0025
+    assert calibrated["accuracy"] >= calibrated["accuracy_without_exits"] - 0.005
     assert calibrated["mean_ms"] < calibrated["without_exits_ms"]
 
     ran = as_json("run", tiny_bundle.folder, "--data", pictures, *options)

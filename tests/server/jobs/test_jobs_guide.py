@@ -42,3 +42,9 @@ def test_its_limits_are_the_servers(tmp_path, row, value):
 def test_the_largest_weights(tmp_path):
     largest = Settings(tmp_path, tmp_path).max_weights_bytes // MIB
     assert f"| weights sent with a job (`--max-weights-mb`) | {largest} MiB |" in GUIDE
+
+
+def test_bodies_with_weights_are_let_in_where_jobs_are_taken(tmp_path):
+    limits = {"max_body_bytes": 10, "max_weights_bytes": 20}
+    assert Settings(tmp_path, tmp_path, **limits).largest_body_bytes == 20
+    assert Settings(tmp_path, tmp_path, jobs_at_once=0, **limits).largest_body_bytes == 10

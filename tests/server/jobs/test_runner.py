@@ -124,7 +124,11 @@ def test_bundles_are_signed_with_the_key(make_runner, add, over, bundles, tiny):
         ("fails", "digits#train is wrong", "see out"),
         ("crashes", "the worker ended with status 3", "its log says why"),
         ("dies", "the worker was ended by SIGKILL", "perhaps memory ran out; its log may say more"),
-        ("makes_nothing", "there is no bundle in out: no manifest.json", None),
+        (
+            "makes_nothing",
+            "out is not a bundle: cannot read manifest.json: No such file or directory",
+            "a bundle is the folder that pathweave package wrote",
+        ),
         ("makes_another", "the worker made other 1 instead of digits 1", None),
     ],
 )
