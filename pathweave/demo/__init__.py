@@ -24,7 +24,7 @@ BUDGET_RATIOS = (1.0, 0.6, 0.35)  # of the full model's latency
 CUT_DEVICE = 1  # whose line breaks while it downloads
 NAME = "digits"  # of the bundle
 _DEVICE_FIELDS = (  # in the summary
-    *("budget_ratio", "budget_ms", "subnet", "predicted_ms", "measured_ms"),
+    *("budget_ratio", "budget_ms", "subnet", "predicted_ms", "measured_ms", "full_ms", "measured_ratio"),
     *("accuracy_local", "full_accuracy_local", "subnets_evaluated"),
     *("accuracy_with_server", "share_early", "share_escalated", "exits", "resumed"),
 )

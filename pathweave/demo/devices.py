@@ -70,7 +70,8 @@ class Point:
 class DeviceResult:
     """What became of one device.
 
-    Latencies are medians at batch 1; ``full_ms`` is the full model's on this device. Accuracies are shares of right
+    Latencies are medians at batch 1; ``full_ms`` is the full model's on this device when it was profiled,
+    ``measured_ratio`` relates ``measured_ms`` to the full model's at that moment. Accuracies are shares of right
     answers on ``held_back_samples``: of the subnet alone, of the full model, and of the device together with the
     server, where ``share_early`` of the samples took an exit and ``share_escalated`` were answered by the server.
     ``class_mix`` counts the device's private samples by class; ``resumed``: how often its download went on after a
@@ -83,6 +84,7 @@ class DeviceResult:
     subnet: tuple[str, ...]
     predicted_ms: float
     measured_ms: float
+    measured_ratio: float
     accuracy_local: float
     full_accuracy_local: float
     accuracy_with_server: float
@@ -132,6 +134,7 @@ def simulate(ratio: float, *, delivery: Delivery, cut: bool, seed: int, progress
             subnet=adaptation.subnet.block_ids,
             predicted_ms=adaptation.predicted_ms,
             measured_ms=adaptation.measured_ms,
+            measured_ratio=adaptation.measured_ratio,
             accuracy_local=accuracy_local,
             full_accuracy_local=full_accuracy,
             accuracy_with_server=served.accuracy,
