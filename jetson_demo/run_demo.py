@@ -121,9 +121,7 @@ def _open(options: Options) -> tuple[AdaptiveModel, str]:
     """The model, and the execution provider that runs it."""
     bundle = options.bundle or (str(DEFAULT_BUNDLE) if DEFAULT_BUNDLE.is_dir() else None)
     if bundle is None:
-        raise UsageError(
-            "which bundle?", hint="give --bundle, or make one in {DEFAULT_BUNDLE}: pathweave demo --work demo"
-        )
+        raise UsageError("which bundle?", hint=f"give --bundle, or make {DEFAULT_BUNDLE}: pathweave demo --work demo")
     available = available_providers()
 
     def open_on(provider: str) -> AdaptiveModel:

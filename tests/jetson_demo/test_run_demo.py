@@ -139,8 +139,8 @@ def _all_of(terminal: int) -> str:
 
 
 def test_the_bundle_of_the_demo_is_taken_where_none_is_named(start, tiny, photos, state, tmp_path):
-    (tmp_path / "demo").mkdir()
-    (tmp_path / "demo" / "bundle").symlink_to(tiny.folder)
+    (tmp_path / "demo" / "bundles").mkdir(parents=True)
+    (tmp_path / "demo" / "bundles" / "digits").symlink_to(tiny.folder)
     given = ["--source", f"folder:{photos}", "--state", str(state), "--latency-ms", "500", "--max-frames", "2"]
     printed, _ = finished(start([*given, "--trust", str(tiny.public_key)], folder=tmp_path))
     assert "2 images answered" in printed
