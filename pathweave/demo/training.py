@@ -25,7 +25,7 @@ BATCH = 64
 HIGHEST_RATE = 2e-3
 CROP = 0.125  # shifts by one pixel
 MAX_SPAN = 5  # with shorter spans hardly any subnet runs in a third of the time
-PACKAGING_STEPS = 700
+PACKAGING_STEPS = 450
 
 
 @contextmanager
