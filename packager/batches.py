@@ -1,4 +1,8 @@
-"""Training batches: prepared, augmented, and a pure function of seed and step, so that a resumed run sees the same."""
+"""Training batches: prepared, augmented, and a pure function of seed and step, so that a resumed run sees the same.
+
+With ``variants`` there are only so many augmented editions of the data set, each cut into the same batches whenever it
+comes round again: what was computed for a batch once (a teacher's answers) can be kept and found by its ``key``.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,7 @@ class BatchSource:
         seed: int,
         flip: bool = False,
         crop: float = 0.0,
+        variants: int = 0,
     ) -> None:
         # [count, channels, height, width] uint8
         self._images = torch.from_numpy(np.ascontiguousarray(dataset.images.transpose(0, 3, 1, 2)))
@@ -30,21 +35,45 @@ class BatchSource:
         self._seed = seed
         self._flip = flip
         self._shift = round(crop * min(self._images.shape[2:]))
-        self._epoch = -1
-        self._order = torch.empty(0, dtype=torch.long)
+        self._variants = variants
+        self._epoch = self._edition = -1
+        self._order = torch.empty(0, dtype=torch.long)  # of the samples in an edition
+        self._turn = torch.empty(0, dtype=torch.long)  # of the edition's batches in an epoch
 
     def __len__(self) -> int:
         return len(self._labels)
 
-    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The batch of ``step``: prepared images [batch, channels, height, width] float32, labels [batch]."""
-        per_epoch = len(self._labels) // self._batch
-        epoch, position = divmod(step, per_epoch)
+    @property
+    def batches_per_epoch(self) -> int:
+        """Whole batches that the data set has."""
+        return len(self._labels) // self._batch
+
+    def key(self, step: int) -> tuple[int, int]:
+        """Edition of the data set and number of the batch in it: steps of one key see the same batch.
+
+        Without ``variants`` every epoch is an edition of its own.
+        """
+        epoch, position = divmod(step, self.batches_per_epoch)
+        if not self._variants:
+            return epoch, position
         if epoch != self._epoch:
-            self._order = torch.randperm(len(self._labels), generator=_generator(self._seed, 1, epoch))
+            self._turn = torch.randperm(self.batches_per_epoch, generator=_generator(self._seed, 3, epoch))
             self._epoch = epoch
-        chosen = self._order[position * self._batch : (position + 1) * self._batch]
-        return self._augment(self._images[chosen], _generator(self._seed, 2, step)), self._labels[chosen]
+        return epoch % self._variants, int(self._turn[position])
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The batch of ``step``: prepared images [batch, channels, height, width] float32, labels [batch].
+
+        The images' memory has the channels last: convolutions are half as fast again that way.
+        """
+        edition, number = self.key(step)
+        if edition != self._edition:
+            self._order = torch.randperm(len(self._labels), generator=_generator(self._seed, 1, edition))
+            self._edition = edition
+        chosen = self._order[number * self._batch : (number + 1) * self._batch]
+        generator = _generator(self._seed, 2, edition * self.batches_per_epoch + number)
+        images = self._augment(self._images[chosen], generator)
+        return images.contiguous(memory_format=torch.channels_last), self._labels[chosen]
 
     def plain(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """``count`` samples from ``start`` on, in stored order and not augmented."""

@@ -27,7 +27,10 @@ class MacsRanges:
         def ratio(edge: Edge) -> float:
             return macs[edge.block] / whole
 
-        lowest = k_cheapest(supernet, ratio, k=1)[0][0]
+        lowest, self.cheapest = k_cheapest(supernet, ratio, k=1)[0]
+        self._steps = [
+            ((edge,), self._original.edges[block.start : block.end]) for edge, block in supernet.walk(self.cheapest)
+        ]
         step = (1.0 - lowest) / MACS_RANGES
         bounds = [lowest + step * k for k in range(MACS_RANGES)] + [1.0]
         self._samplers: list[tuple[float, float, WindowSampler]] = []
@@ -45,6 +48,22 @@ class MacsRanges:
                 if subnet != self._original:
                     return subnet
         raise TrainingError("no path with an added block is cheaper than the original path")
+
+    def between(self, seed: int) -> Subnet:
+        """The cheapest path with some of its added blocks given back to the originals: a function of ``seed``.
+
+        At least one added block stays; every number of them is equally likely.
+        """
+        random = SplitMix64(seed)
+        left = sum(added != original for added, original in self._steps)
+        kept = 1 + random.below(left)
+        edges: list[Edge] = []
+        for added, original in self._steps:
+            keep = added != original and random.below(left) < kept
+            edges += added if keep else original
+            kept -= keep
+            left -= added != original
+        return Subnet(tuple(edges))
 
     def samples(self, count: int, *, seed: int) -> Iterator[tuple[float, float, list[Subnet]]]:
         """Up to ``count`` different paths of each range: (lowest ratio, highest ratio, paths)."""

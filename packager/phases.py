@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from device_sdk.graph import Subnet
 from packager.batches import BatchSource
 from packager.expansion import Expansion, TrainableBlock
 from packager.macs_ranges import MacsRanges
@@ -22,6 +23,7 @@ DISTIL, TUNE, EXITS = "distil", "tune", "exits"
 _PHASE_BATCHES = 1_000_000_000  # batches of phase k are counted from k times this
 _EXIT_UPDATES = 4  # features cost far more than the exits that learn from them: one batch of them, several updates
 _SAMPLES_PER_UPDATE = 16  # or more
+_TEACHER_BYTES = 256_000_000  # of answers that are kept
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Losses:
         self._source = source
         self._recipe = recipe
         self._ranges = MacsRanges(expansion) if expansion.added else None
+        self._teachers: dict[tuple[int, int], torch.Tensor] = {}
         self._exit_batch = _ExitBatch(-1, {}, torch.empty(0), torch.empty(0))
         self.exit_updates = max(1, min(_EXIT_UPDATES, min(recipe.batch, len(source)) // _SAMPLES_PER_UPDATE))
 
@@ -97,12 +100,29 @@ class Losses:
 
     def tune(self, step: int) -> torch.Tensor:
         """A sampled path learns from the labels and from the full model's logits at a temperature."""
-        assert self._ranges is not None
         images, labels = self._source.batch(_PHASE_BATCHES + step)
-        with torch.no_grad():
-            teacher = self._expansion.traced.features(images)[-1].float()
-        logits = self._expansion.run(self._ranges.sample(self._recipe.seed + step), images).float()
+        teacher = self._teacher(_PHASE_BATCHES + step, images)
+        logits = self._expansion.run(self._path(step), images).float()
         return self._answer_loss(logits, labels, teacher)
+
+    def _path(self, step: int) -> Subnet:
+        """The path that a tuning step trains."""
+        assert self._ranges is not None
+        seed = self._recipe.seed + step
+        if self._recipe.sampling == "uniform" or step % 4 == 3:
+            return self._ranges.sample(seed)
+        return self._ranges.between(seed) if step % 4 == 1 else self._ranges.cheapest
+
+    def _teacher(self, step: int, images: torch.Tensor) -> torch.Tensor:
+        """The full model's logits [batch, classes] for the batch of ``step``, kept for when it comes round again."""
+        key = self._source.key(step)
+        if (known := self._teachers.get(key)) is not None:
+            return known
+        with torch.no_grad():
+            logits = self._expansion.traced.features(images)[-1].float()
+        if self._recipe.variants and (len(self._teachers) + 1) * logits.nbytes <= _TEACHER_BYTES:
+            self._teachers[key] = logits
+        return logits
 
     def exits(self, update: int) -> torch.Tensor:
         """Every exit learns like a path, from features that get no gradient; several updates share a batch of them."""
@@ -123,7 +143,6 @@ class Losses:
         An exit has to answer behind an adapted subnet too.
         """
         images, labels = self._source.batch(2 * _PHASE_BATCHES + step)
-        images = images.contiguous(memory_format=torch.channels_last)  # half as fast again without gradients
         with torch.no_grad():
             features = dict(enumerate(self._expansion.traced.features(images)))
             teacher = features[len(features) - 1].float()

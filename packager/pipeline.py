@@ -225,6 +225,7 @@ def _batches(job: Job) -> BatchSource:
         seed=recipe.seed,
         flip=recipe.flip,
         crop=recipe.crop,
+        variants=recipe.variants,
     )
 
 

@@ -22,6 +22,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     and what remains tunes. Where there are no merged blocks the exits get all of it, and the other way round.
     ``precision``: ``auto`` trains in bfloat16 where the processor has matrix units for it, else in float32; weights and
     optimizer stay in float32.
+    ``sampling``: the path that a tuning step trains: from a range of MACs drawn at random (``uniform``), or every other
+    time the cheapest of all, and in between in turns one that lies between it and the original and a uniform one
+    (``sandwich``).
+    ``variants``: so many augmented editions of the training data come round and round, and the teacher answers each
+    only once; 0 for a new one in every epoch.
     ``crop``: random shifts up to this share of the image's side.
     """
 
@@ -38,6 +43,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exit_rate: float = 5e-2
     temperature: float = 4.0
     label_weight: float = 0.1
+    sampling: Literal["uniform", "sandwich"] = "uniform"
+    variants: int = 8
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     flip: bool = True
     crop: float = 0.125
@@ -52,7 +59,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in self.choices().items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"the recipe's {name} is not a finite number")
-        for name in ("steps", "budget_minutes", "gamma", "exit_positions", "crop", "checkpoint_seconds"):
+        for name in ("steps", "budget_minutes", "gamma", "exit_positions", "variants", "crop", "checkpoint_seconds"):
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"the recipe's {name} is negative")
         for name in ("max_span", "batch"):

@@ -38,6 +38,7 @@ class Trainer:
         checkpoints: Checkpoints,
         progress: Progress,
     ) -> None:
+        self._expansion = expansion
         self._recipe = recipe
         self._checkpoints = checkpoints
         self._progress = progress
@@ -57,6 +58,7 @@ class Trainer:
         """
         if not self._phases:
             return
+        self._lay_out(torch.channels_last)
         names = [*(phase.name for phase in self._phases), _DONE]
         saved = self._checkpoints.state or {"phase": names[0]}
         self._restore(saved)
@@ -65,6 +67,13 @@ class Trainer:
             saved = {"phase": following}
             self._save(following)
         self._set_training(())
+        self._lay_out(torch.contiguous_format)
+
+    def _lay_out(self, memory_format: torch.memory_format) -> None:
+        """How the weights of convolutions lie in memory: like the batches while they are trained."""
+        modules = [block.module for block in self._expansion.blocks]
+        for module in [*modules, *(exit_.module for exit_ in self._expansion.exits)]:
+            module.to(memory_format=memory_format)
 
     def _run(self, phase: Phase, saved: dict[str, Any]) -> None:
         optimizer = phase.optimizer()

@@ -106,3 +106,22 @@ def test_a_batch_is_never_larger_than_the_data(make_source):
     source = make_source(batch=10_000)
     for step in range(3):
         assert len(source.batch(step)[1]) == len(source) == SIZE
+
+
+def test_variants_come_round_in_the_same_batches_in_another_order(make_source):
+    source = make_source(batch=62, variants=2, flip=True, crop=0.25)  # 6 batches in each edition
+    seen = {}
+    turns = []
+    for step in range(36):
+        key, images = source.key(step), source.batch(step)[0]
+        assert torch.equal(seen.setdefault(key, images), images)
+        turns.append(key)
+    assert {edition for edition, _ in turns} == {0, 1}
+    assert all(sorted(turns[at : at + 6]) == [(at // 6 % 2, number) for number in range(6)] for at in range(0, 36, 6))
+    assert turns[:6] != turns[12:18]
+    assert not torch.equal(seen[0, 0], seen[1, 0])
+
+
+def test_without_variants_no_batch_comes_twice(make_source):
+    source = make_source(batch=62)
+    assert len({source.key(step) for step in range(60)}) == 60

@@ -37,6 +37,21 @@ def test_ranges_cover_all_costs_up_to_the_original_path(zoo_traced):
         assert all(low - 1e-6 <= ratio <= high + 1e-6 for ratio in ratios)
 
 
+def test_paths_between_the_cheapest_and_the_original_mix_their_blocks(zoo_traced):
+    ranges = MacsRanges(expand(zoo_traced("resnet20_cifar10"), max_span=3))
+    supernet = expand(zoo_traced("resnet20_cifar10"), max_span=3).supernet()
+    allowed = {*ranges.cheapest.edges, *supernet.original.edges}
+    added = set(ranges.cheapest.edges) - set(supernet.original.edges)
+    drawn = [ranges.between(seed) for seed in range(60)]
+    kept = set()
+    for subnet in drawn:
+        supernet.check(subnet)
+        assert set(subnet.edges) <= allowed
+        kept.add(len(added & set(subnet.edges)))
+    assert kept == set(range(1, len(added) + 1))
+    assert drawn == [ranges.between(seed) for seed in range(60)]
+
+
 def test_where_nothing_is_cheaper_sampling_ends(tiny_traced):
     with pytest.raises(TrainingError, match="no path with an added block"):
         MacsRanges(expand(tiny_traced, max_span=1)).sample(0)

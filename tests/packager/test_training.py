@@ -122,6 +122,24 @@ def test_tuning_brings_subnets_nearer_to_the_full_model(tiny_expansion, train, h
     assert disagreement() < 0.7 * before
 
 
+def test_sandwich_sampling_trains_the_cheapest_path_every_other_step(tiny_expansion, make_source):
+    ranges = MacsRanges(tiny_expansion)
+    losses = Losses(tiny_expansion, make_source(), Recipe(steps=8, sampling="sandwich"))
+    trained = []
+    for step in range(8):
+        for block in tiny_expansion.added:
+            block.module.zero_grad(set_to_none=True)
+        losses.tune(step).backward()
+        trained.append({b.id for b in tiny_expansion.added if any(p.grad is not None for p in b.module.parameters())})
+    cheapest = {edge.block for edge in ranges.cheapest.edges} & {block.id for block in tiny_expansion.added}
+    assert all(trained[step] == cheapest for step in (0, 2, 4, 6))
+    assert all(trained[step] <= cheapest for step in (1, 5))
+    assert [trained[step] for step in (3, 7)] == [
+        {edge.block for edge in ranges.sample(step).edges} & {block.id for block in tiny_expansion.added}
+        for step in (3, 7)
+    ]
+
+
 def test_exits_come_to_answer_like_the_full_model(tiny_traced, train, held_back):
     expansion = attach_exits(expand(tiny_traced, max_span=1), count=3)
 
