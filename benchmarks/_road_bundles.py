@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from device_sdk.answer import Answer
-from device_sdk.datasets import ImageDataset, load_dataset
-from device_sdk.session import AdaptiveModel
+from device_sdk.data.datasets import ImageDataset, load_dataset
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.answer import Answer
 from packager.jobs import make_job
 from packager.model_loader import LoadedModel
 from packager.pipeline import package

@@ -8,11 +8,11 @@ from collections import Counter
 import numpy as np
 
 from benchmarks._road_bundles import Made, Part, answers, load_part
-from device_sdk.answer import FALLBACK, SERVER
-from device_sdk.calibration import CalibrationSettings
-from device_sdk.datasets import ImageDataset
+from device_sdk.data.datasets import ImageDataset
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.session import AdaptiveModel
+from device_sdk.policies.calibration import CalibrationSettings
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.answer import FALLBACK, SERVER
 from pathweave.bench import BenchOptions, Target
 from pathweave.server_process import running_server
 

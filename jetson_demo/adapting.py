@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.adaptation import Adaptation
-from device_sdk.calibration import Calibration
-from device_sdk.datasets import load_dataset, split
+from device_sdk.data.datasets import load_dataset, split
+from device_sdk.policies.adaptation import Adaptation
+from device_sdk.policies.calibration import Calibration
 from device_sdk.progress import Progress
 from jetson_demo.image_folder import ImageReader, Note, spread
 from pathweave import AdaptiveModel, Budget

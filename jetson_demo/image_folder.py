@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.image_sources import SUFFIXES, read_image
-from device_sdk.preprocessing import resize_image
+from device_sdk.data.image_sources import SUFFIXES, read_image
+from device_sdk.data.preprocessing import resize_image
 from pathweave import AdaptiveModel, DataError, InputError
 
 NAMED_FILES = 20

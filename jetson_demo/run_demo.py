@@ -17,8 +17,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works wi
 
 import click
 
-from device_sdk.command_line import emit, json_option, log_to_stderr, progress
-from device_sdk.command_options import existing, token_option
+from device_sdk.commands.command_line import emit, json_option, log_to_stderr, progress
+from device_sdk.commands.command_options import existing, token_option
 from device_sdk.energy import EnergyMeter, find_meter
 from jetson_demo.adapting import Fitted, fit, labelled_samples, unlabelled_samples
 from jetson_demo.events import RunEvents

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from device_sdk.datasets import ImageDataset
-from device_sdk.preprocessing import Preprocessing
+from device_sdk.data.datasets import ImageDataset
+from device_sdk.data.preprocessing import Preprocessing
 
 
 class BatchSource:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from device_sdk.command_line import emit, json_option, progress
+from device_sdk.commands.command_line import emit, json_option, progress
 from device_sdk.errors import StorageError, UsageError
 from device_sdk.extras import require
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from device_sdk.bundle import Bundle
+    from device_sdk.bundles.bundle import Bundle
     from device_sdk.graph import Block, Exit
     from packager.pipeline import Packaged
 
@@ -56,6 +56,7 @@ def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
 @click.option("--seed", type=int, help="Seed of everything that is random.")
 @click.option("--key", "private_key", type=_existing_file, help="Sign with this private key (see pathweave key new).")
 @click.option("--restart", is_flag=True, help="Forget unfinished work and replace the bundle.")
+@click.option("--save-branches", type=click.Path(path_type=Path), help="Also write the trained weights (.safetensors).")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for training [default: torch's own choice].")
 @json_option
 def package(
@@ -70,6 +71,7 @@ def package(
     recipe_path: Path | None,
     private_key: Path | None,
     restart: bool,
+    save_branches: Path | None,
     threads: int | None,
     as_json: bool,
     **overrides: Any,
@@ -83,7 +85,7 @@ def package(
         require(module, extra="packager")
     import torch
 
-    from device_sdk.bundle import SIGNATURE
+    from device_sdk.bundles.bundle import SIGNATURE
     from packager.jobs import make_job
     from packager.pipeline import package as run
 
@@ -104,7 +106,7 @@ def package(
         overrides=overrides,
         progress=shown,
     )
-    packaged = run(job, out, private_key=private_key, restart=restart, progress=shown)
+    packaged = run(job, out, private_key=private_key, restart=restart, save_branches=save_branches, progress=shown)
     signed = (packaged.folder / SIGNATURE).exists()
     summary = {"bundle": str(out), "signed": signed, "fresh": packaged.fresh}
     summary |= {"minutes": round(packaged.seconds / 60, 2), **_described(packaged)}
@@ -183,7 +185,7 @@ def _percent(accuracy: float | None) -> str:
 @json_option
 def inspect(bundle: Path, trust: Path | None, brief: bool, as_json: bool) -> None:
     """Show what is in a bundle, after verifying every byte of it."""
-    from device_sdk.bundle import Bundle
+    from device_sdk.bundles.bundle import Bundle
 
     opened = Bundle.open(bundle, trust=trust)
     opened.verify()
@@ -291,7 +293,7 @@ def key() -> None:
 def new_key(name: Path, as_json: bool) -> None:
     """Make an Ed25519 pair: NAME.key (keep it secret) and NAME.pub (give it to devices)."""
     from device_sdk.atomic import write_atomically
-    from device_sdk.signing import new_key_pair
+    from device_sdk.bundles.signing import new_key_pair
 
     private_path, public_path = name.with_name(f"{name.name}.key"), name.with_name(f"{name.name}.pub")
     for path in (private_path, public_path):

@@ -15,7 +15,7 @@ import onnx
 import torch
 from torch import nn
 
-from device_sdk.composition import Stretch
+from device_sdk.bundles.composition import Stretch
 from device_sdk.graph import TensorSpec
 from packager.errors import TraceError
 from packager.expansion import Expansion, TrainableExit

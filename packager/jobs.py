@@ -11,11 +11,12 @@ from typing import Any
 
 import msgspec
 
-from device_sdk.datasets import ImageDataset, load_dataset
+from device_sdk.bundles.manifest import IDENTIFIER
+from device_sdk.data.datasets import ImageDataset, load_dataset
+from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import UsageError
-from device_sdk.manifest import IDENTIFIER
-from device_sdk.preprocessing import Preprocessing
 from device_sdk.progress import Progress
+from packager.branch_weights import read_branches
 from packager.model_loader import load_model
 from packager.pipeline import Job
 from packager.recipe import load_recipe
@@ -47,6 +48,9 @@ def make_job(
             hint="up to 128 letters, digits, _ . and -, a letter or digit first",
         )
     recipe = load_recipe(recipe_path, **(overrides or {}))
+    branches = None
+    if recipe.branch_weights is not None:
+        branches = read_branches((recipe_path.parent if recipe_path else Path()) / recipe.branch_weights)
     model = load_model(specification, weights=weights, input_shape=input_shape)
     size = (model.input_shape[1], model.input_shape[2])
     model = replace(model, preprocessing=_resizing(model.preprocessing, size))
@@ -64,6 +68,7 @@ def make_job(
         name=name or _name_after(model.name),
         version=version,
         weights_sha256=hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
+        branch_weights=branches,
     )
 
 

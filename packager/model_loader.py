@@ -15,9 +15,9 @@ from types import ModuleType
 import torch
 from torch import nn
 
+from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
-from device_sdk.preprocessing import Preprocessing
 from packager.errors import ModelLoadError
 from packager.weights import load_weights
 from packager.zoo import ZOO

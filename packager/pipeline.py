@@ -20,16 +20,18 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from device_sdk import __version__, signing
+from device_sdk import __version__
 from device_sdk.atomic import write_atomically
-from device_sdk.bundle import MANIFEST, SIGNATURE, Bundle
-from device_sdk.datasets import ImageDataset
+from device_sdk.bundles import signing
+from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
+from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
+from device_sdk.data.datasets import ImageDataset
+from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import DataError, PathweaveError, UsageError
 from device_sdk.graph import Golden, Rendition
-from device_sdk.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
-from device_sdk.preprocessing import prepare
 from device_sdk.progress import Progress, SilentProgress
 from packager.batches import BatchSource
+from packager.branch_weights import BranchWeights, load_branches, write_branches
 from packager.bundle_writer import BundleWriter
 from packager.checkpoints import Checkpoints, encode_description, require_same_run
 from packager.errors import PackagingError, ResumeError
@@ -64,6 +66,7 @@ class Job:
     name: str
     version: int = 1
     weights_sha256: str | None = None
+    branch_weights: BranchWeights | None = None
 
     def description(self) -> dict[str, Any]:
         """Everything that the bundle depends on: two jobs with equal descriptions make the same bundle."""
@@ -76,6 +79,7 @@ class Job:
             "training data": _digest(self.training),
             "validation data": _digest(self.validation),
             "recipe": self.recipe.choices(),
+            "branch weights": _tensors_digest(self.branch_weights or {}),
             "pathweave": __version__,
         }
 
@@ -96,9 +100,10 @@ def package(
     *,
     private_key: Path | None = None,
     restart: bool = False,
+    save_branches: Path | None = None,
     progress: Progress | None = None,
 ) -> Packaged:
-    """Turn a job into a bundle in the folder ``out``.
+    """Turn a job into a bundle in the folder ``out``; ``save_branches``: a file for the weights of what was added.
 
     A run that is killed at any point goes on from its last saved state when it is called again with the same job; its
     work lies in ``<out>.work``. With ``recipe.steps`` the bundle depends on nothing but the job.
@@ -127,10 +132,15 @@ def package(
         _require_logits(traced.tensors[-1].shape, job.training.class_names)
         expansion = expand(traced, max_span=job.recipe.max_span)
         expansion = attach_exits(expansion, count=job.recipe.exit_positions)
+        if job.branch_weights is not None:
+            load_branches(expansion, job.branch_weights)
     checkpoints.begin()
     trainer = Trainer(expansion, _batches(job), job.recipe, checkpoints, progress)
     trainer.train()
-    expansion = without_untrained_exits(expansion, steps=trainer.steps_done[EXITS])
+    if save_branches is not None:
+        write_branches(expansion, save_branches)
+    if job.branch_weights is None:
+        expansion = without_untrained_exits(expansion, steps=trainer.steps_done[EXITS])
     with _step(progress, "export"):
         exported = export_blocks(expansion)
     with _step(progress, "verify"):
@@ -203,8 +213,12 @@ def _step(progress: Progress, name: str) -> Iterator[None]:
 def _module_digest(module: nn.Module) -> str:
     """Layers and weights, so that a model that changes under its name is another one."""
     layers = [(name, type(layer).__qualname__) for name, layer in module.named_modules()]
-    digest = hashlib.sha256(repr(layers).encode())
-    for name, tensor in module.state_dict().items():
+    return hashlib.sha256(f"{layers}{_tensors_digest(module.state_dict())}".encode()).hexdigest()
+
+
+def _tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in tensors.items():
         digest.update(name.encode() + tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 

@@ -27,6 +27,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     (``sandwich``).
     ``variants``: so many augmented editions of the training data come round and round, and the teacher answers each
     only once; 0 for a new one in every epoch.
+    ``branch_weights``: a safetensors file beside the recipe from which the added blocks and exits start (``package
+    --save-branches`` writes one).
     ``crop``: random shifts up to this share of the image's side.
     """
 
@@ -49,6 +51,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     flip: bool = True
     crop: float = 0.125
     seed: int = 0
+    branch_weights: str | None = None
     checkpoint_seconds: float = 30.0
 
     def __post_init__(self) -> None:

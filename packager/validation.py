@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.bundles.manifest import LatencyRangeAccuracy
 from device_sdk.cost import CostModel, EdgeCost
 from device_sdk.graph import Edge
-from device_sdk.manifest import LatencyRangeAccuracy
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.search.evaluation import PrefixTreeEvaluator
 from packager.export import ExportedBlocks

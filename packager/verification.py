@@ -9,11 +9,11 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
+from device_sdk.execution.self_test import golden_inputs, sample_outputs
 from device_sdk.graph import CutPoint, Golden
 from device_sdk.paths import sample_uniformly
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.self_test import golden_inputs, sample_outputs
 from packager.errors import VerificationError
 from packager.export import ExportedBlocks
 

@@ -12,9 +12,6 @@ from typing import TYPE_CHECKING
 from device_sdk import __version__
 
 if TYPE_CHECKING:
-    from device_sdk.adaptation import AdaptationSettings
-    from device_sdk.answer import Answer
-    from device_sdk.calibration import CalibrationSettings
     from device_sdk.cost import Budget
     from device_sdk.errors import (
         BlobError,
@@ -42,7 +39,10 @@ if TYPE_CHECKING:
     )
     from device_sdk.graph import Plan, Subnet, Supernet
     from device_sdk.offload.remote_model import RemoteModel
-    from device_sdk.session import AdaptiveModel
+    from device_sdk.policies.adaptation import AdaptationSettings
+    from device_sdk.policies.calibration import CalibrationSettings
+    from device_sdk.session.adaptive_model import AdaptiveModel
+    from device_sdk.session.answer import Answer
 
 __all__ = [
     "AdaptationSettings",
@@ -80,11 +80,11 @@ __all__ = [
 ]
 
 _HOME = {
-    "AdaptationSettings": "device_sdk.adaptation",
-    "AdaptiveModel": "device_sdk.session",
-    "Answer": "device_sdk.answer",
+    "AdaptationSettings": "device_sdk.policies.adaptation",
+    "AdaptiveModel": "device_sdk.session.adaptive_model",
+    "Answer": "device_sdk.session.answer",
     "Budget": "device_sdk.cost",
-    "CalibrationSettings": "device_sdk.calibration",
+    "CalibrationSettings": "device_sdk.policies.calibration",
     "RemoteModel": "device_sdk.offload.remote_model",
     "Plan": "device_sdk.graph",
     "Subnet": "device_sdk.graph",

@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 
 import click
 
-from device_sdk.command_line import log_to_stderr, only_results_on_stdout
+from device_sdk.commands.command_line import log_to_stderr, only_results_on_stdout
 from device_sdk.errors import MissingExtraError, PathweaveError, UsageError
 from pathweave import __version__
 
@@ -30,13 +30,13 @@ COMMANDS = {
     "key": "packager.commands:key",
     "serve": "server.commands:serve",
     "token": "server.commands:token",
-    "profile": "device_sdk.plan_commands:profile",
-    "adapt": "device_sdk.plan_commands:adapt",
-    "calibrate": "device_sdk.plan_commands:calibrate",
-    "place": "device_sdk.plan_commands:place",
-    "split": "device_sdk.split_command:split",
-    "run": "device_sdk.commands:run",
-    "logs": "device_sdk.commands:logs",
+    "profile": "device_sdk.commands.plan_commands:profile",
+    "adapt": "device_sdk.commands.plan_commands:adapt",
+    "calibrate": "device_sdk.commands.plan_commands:calibrate",
+    "place": "device_sdk.commands.plan_commands:place",
+    "split": "device_sdk.commands.split_command:split",
+    "run": "device_sdk.commands.run_and_logs:run",
+    "logs": "device_sdk.commands.run_and_logs:logs",
     "bench": "pathweave.commands:bench",
     "demo": "pathweave.commands:demo",
 }

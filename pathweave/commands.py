@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from device_sdk.command_line import emit, json_option, progress
+from device_sdk.commands.command_line import emit, json_option, progress
 from device_sdk.extras import require
 from pathweave import bench as runner
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from flask import Blueprint, Response, jsonify, send_file
 
-from device_sdk.bundle import BLOBS, MANIFEST, SIGNATURE
+from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
 from server.catalogue import Catalogue, ServedBundle
 from server.errors import NotFoundError
 from server.services import Services

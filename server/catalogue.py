@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_sdk.bundle import BLOBS, MANIFEST, SIGNATURE, Bundle
+from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE, Bundle
 from device_sdk.errors import BundleError, ManifestError
 from device_sdk.paths import architecture_count
 from server.errors import NotFoundError

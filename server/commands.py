@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from device_sdk.command_line import emit, json_option
+from device_sdk.commands.command_line import emit, json_option
 from device_sdk.errors import UsageError
 from device_sdk.extras import require
 
@@ -92,7 +92,7 @@ def serve(
 def _require_usable(folder: Path, key: Path | None) -> None:
     for module in ("flask", "waitress"):
         require(module, extra="server")
-    from device_sdk import signing
+    from device_sdk.bundles import signing
 
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", hint="name the folder that holds your bundles")

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from device_sdk.adaptation_log import SCHEMA_VERSION, LogLine
+from device_sdk.logs.adaptation_log import SCHEMA_VERSION, LogLine
 from device_sdk.untrusted_json import decode_json
 from server.errors import MalformedError, UnprocessableError
 

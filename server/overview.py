@@ -8,7 +8,7 @@ from itertools import groupby
 
 import msgspec
 
-from device_sdk.adaptation_log import Adapted, Calibrated, LogLine, Opened
+from device_sdk.logs.adaptation_log import Adapted, Calibrated, LogLine, Opened
 from server.catalogue import BrokenBundle, Listing
 from server.jobs.store import Job
 from server.jobs.workplace import ProgressReport

@@ -8,7 +8,7 @@ import msgspec
 
 from device_sdk.errors import UsageError
 from device_sdk.graph import Supernet
-from device_sdk.placement import ExitCandidate, candidates_by_macs, place
+from device_sdk.policies.placement import ExitCandidate, candidates_by_macs, place
 from server.errors import MalformedError, UnprocessableError
 
 _Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from device_sdk.bundle import MANIFEST
+from device_sdk.bundles.bundle import MANIFEST
 
 MIB = 2**20  # bytes
 

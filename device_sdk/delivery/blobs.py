@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
-from device_sdk.bundle import BLOBS
+from device_sdk.bundles.bundle import BLOBS
 from device_sdk.delivery.blob_writer import BlobWriter
 from device_sdk.delivery.ranges import next_step, request_headers, strong_etag
 from device_sdk.delivery.schedule import Schedule, passing

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from device_sdk import signing
-from device_sdk.bundle import MANIFEST, MANIFEST_MAX_BYTES, SIGNATURE
+from device_sdk.bundles import signing
+from device_sdk.bundles.bundle import MANIFEST, MANIFEST_MAX_BYTES, SIGNATURE
+from device_sdk.bundles.manifest import Manifest, decode_manifest
 from device_sdk.delivery.blobs import BlobFetcher, Tally
 from device_sdk.delivery.schedule import Schedule
 from device_sdk.delivery.store import BundleStore, StoredBundle
 from device_sdk.errors import PathweaveError, RefusedError, RollbackError, SignatureError, TransferError, UsageError
-from device_sdk.manifest import Manifest, decode_manifest
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.transports.addresses import base
 from device_sdk.transports.port import Clock, Deadlines, Transport

@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.preprocessing import Preprocessing, resize_image, unprepare
 from device_sdk.errors import InputError, UsageError
 from device_sdk.offload.client import ModelMetadata, TensorMetadata, sides_fit
 from device_sdk.offload.open_inference import NamedTensor
-from device_sdk.preprocessing import Preprocessing, resize_image, unprepare
 from device_sdk.runtimes.port import Array
 
 MAX_SENT_SIDE = 1024  # pixels; what a server may make a device resize its images to

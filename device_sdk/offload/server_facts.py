@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from device_sdk.cost import Uplink
 from device_sdk.errors import ProtocolError
-from device_sdk.profiling import Profile
+from device_sdk.profiling.profile import Profile
 from device_sdk.transports.addresses import base
 from device_sdk.transports.port import Deadlines, Transport
 from device_sdk.transports.replies import read_all, require_success

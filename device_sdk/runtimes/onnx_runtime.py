@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from device_sdk.composition import Stretch, compose
+from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.runtimes.port import Array
 

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy.typing as npt
 
-from device_sdk.composition import Stretch
+from device_sdk.bundles.composition import Stretch
 
 Array = npt.NDArray[Any]
 

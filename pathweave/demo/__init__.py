@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from device_sdk.atomic import storage_errors, write_atomically
-from device_sdk.datasets import load_dataset
+from device_sdk.data.datasets import load_dataset
 from device_sdk.errors import UsageError
 from device_sdk.graph import Supernet
 from device_sdk.progress import Progress, SilentProgress

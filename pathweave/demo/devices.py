@@ -10,22 +10,22 @@ from pathlib import Path
 
 import numpy as np
 
-from device_sdk.adaptation import Adaptation, AdaptationSettings
-from device_sdk.adaptation_log import Delivered, read_log
-from device_sdk.answer import SERVER
-from device_sdk.bundle import Bundle
-from device_sdk.calibration import Calibration, CalibrationSettings
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import Budget
-from device_sdk.datasets import ImageDataset, dirichlet_shift, draw_like, load_dataset
+from device_sdk.data.datasets import ImageDataset, dirichlet_shift, draw_like, load_dataset
 from device_sdk.delivery.log_upload import upload_log
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.graph import Subnet
+from device_sdk.logs.adaptation_log import Delivered, read_log
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.profiling import Profile
+from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
+from device_sdk.policies.calibration import Calibration, CalibrationSettings
+from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes import make_runtime
 from device_sdk.search import PrefixTreeEvaluator
-from device_sdk.session import AdaptiveModel
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.answer import SERVER
 from device_sdk.transports import make_transport
 from pathweave.line import cut_once
 

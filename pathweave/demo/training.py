@@ -11,9 +11,9 @@ import torch
 from torch.nn import functional
 
 from device_sdk.atomic import write_atomically
-from device_sdk.datasets import ImageDataset, load_dataset
+from device_sdk.bundles.signing import new_key_pair
+from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.progress import Progress
-from device_sdk.signing import new_key_pair
 from packager.batches import BatchSource
 from packager.model_loader import LoadedModel, load_model
 from packager.pipeline import Job, package

@@ -6,7 +6,7 @@ import threading
 from collections import OrderedDict
 from concurrent.futures import Future
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.graph import Edge
 from device_sdk.runtimes.port import LoadedStretch, Runtime
 

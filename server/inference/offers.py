@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from device_sdk import preprocessing
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.data import preprocessing
 from device_sdk.errors import InputError
 from device_sdk.graph import Edge, TensorSpec
 from device_sdk.offload.client import sides_fit

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 
 from device_sdk.atomic import write_atomically
-from device_sdk.bundle import Bundle
-from device_sdk.profiling import Profile, profile
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.profiling.profile import Profile, profile
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes.port import Runtime
 from device_sdk.untrusted_json import decode_json

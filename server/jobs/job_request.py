@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from device_sdk.manifest import IDENTIFIER
+from device_sdk.bundles.manifest import IDENTIFIER
 from device_sdk.untrusted_json import decode_json
 from server.errors import MalformedError, UnprocessableError
 

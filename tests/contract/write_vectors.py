@@ -19,15 +19,15 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from manifest_cases import manifest_cases, raw_cases
 from reference_bundle import CLASSES, EXITS, ReferenceBundle, Values
 
-from device_sdk import protobuf, signing
-from device_sdk.composition import Stretch, compose
-from device_sdk.confidence import confidence
+from device_sdk.bundles import protobuf, signing
+from device_sdk.bundles.composition import Stretch, compose
+from device_sdk.bundles.manifest import Manifest, encode_manifest
+from device_sdk.data.preprocessing import Preprocessing, prepare
+from device_sdk.execution.confidence import confidence
+from device_sdk.execution.self_test import golden_inputs, sample_outputs
 from device_sdk.graph import Block, CutPoint, Edge, Golden, Rendition, Subnet, Supernet, TensorSpec
-from device_sdk.manifest import Manifest, encode_manifest
 from device_sdk.paths import WindowSampler, architecture_count, k_cheapest, sample_uniformly, subnet_count
-from device_sdk.preprocessing import Preprocessing, prepare
 from device_sdk.random_source import SplitMix64, uniform_floats
-from device_sdk.self_test import golden_inputs, sample_outputs
 
 SEEDS = (0, 1, 42, 1234567, 2**64 - 1)
 REFERENCE_BUNDLE = "bundle"

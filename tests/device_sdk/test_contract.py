@@ -14,12 +14,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk import signing
-from device_sdk.bundle import Bundle
-from device_sdk.composition import Stretch, compose
-from device_sdk.confidence import confidence
+from device_sdk.bundles import signing
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.composition import Stretch, compose
+from device_sdk.bundles.manifest import decode_manifest
+from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import CompositionError, ManifestError, SignatureError, UnsupportedFormatError
-from device_sdk.execution import LoadedPlan
+from device_sdk.execution.confidence import confidence
+from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.self_test import golden_inputs, run_self_test, sample_outputs
 from device_sdk.graph import (
     Block,
     CutPoint,
@@ -32,11 +35,8 @@ from device_sdk.graph import (
     Supernet,
     TensorSpec,
 )
-from device_sdk.manifest import decode_manifest
 from device_sdk.paths import WindowSampler, architecture_count, k_cheapest, sample_uniformly, subnet_count
-from device_sdk.preprocessing import Preprocessing, prepare
 from device_sdk.random_source import SplitMix64, uniform_floats
-from device_sdk.self_test import golden_inputs, run_self_test, sample_outputs
 
 CONTRACT = Path(__file__).parents[1] / "contract"
 VECTORS = json.loads((CONTRACT / "vectors.json").read_text())

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from device_sdk.command_line import LineProgress
+from device_sdk.commands.command_line import LineProgress
 from device_sdk.progress import FileProgress, Progress, SilentProgress, TerminalProgress
 
 ADAPTERS: list[Callable[[Path], Progress]] = [

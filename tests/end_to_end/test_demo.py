@@ -11,9 +11,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.signing import new_key_pair
 from device_sdk.errors import SignatureError
-from device_sdk.signing import new_key_pair
 from pathweave.demo import BUDGET_RATIOS
 
 

@@ -14,17 +14,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from device_sdk.adaptation_log import Delivered, Escalating, Splitting, read_log
-from device_sdk.answer import FALLBACK, SERVER
-from device_sdk.bundle import Bundle
-from device_sdk.calibration import CalibrationSettings
-from device_sdk.datasets import load_dataset
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.signing import new_key_pair
+from device_sdk.data.datasets import load_dataset
 from device_sdk.errors import ProtocolError, RefusedError, SignatureError, UsageError
 from device_sdk.graph import Plan, Split
+from device_sdk.logs.adaptation_log import Delivered, Escalating, Splitting, read_log
 from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.session import AdaptiveModel
-from device_sdk.signing import new_key_pair
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.answer import FALLBACK, SERVER
 from pathweave.server_process import running_server
 
 ROOT = Path(__file__).parents[2]
@@ -51,7 +51,7 @@ def images() -> np.ndarray:
 @pytest.fixture(scope="module")
 def full_answers(demo_folder: Path, images: np.ndarray) -> np.ndarray:
     """What the full model answers, run here."""
-    from device_sdk.samples import SampleChecker
+    from device_sdk.session.samples import SampleChecker
 
     bundle = Bundle.open(demo_folder / "bundles" / "digits")
     tensor = SampleChecker(bundle.manifest).prepare(images)

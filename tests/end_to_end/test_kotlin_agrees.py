@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from device_sdk.bundle import Bundle
-from device_sdk.composition import Stretch
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.composition import Stretch
+from device_sdk.execution.self_test import golden_inputs
 from device_sdk.graph import CutPoint, ExitChoice
 from device_sdk.paths import architecture_count, k_cheapest, sample_uniformly, subnet_count
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.self_test import golden_inputs
 
 ANDROID = Path(__file__).parents[2] / "android_demo"
 SEED, COUNT = 2**64 - 1, 20
@@ -86,7 +86,7 @@ def test_counts_samples_and_cheapest_subnets_are_the_same(kotlin: dict[str, Any]
 def test_a_bundle_that_another_key_signed_is_refused_in_kotlin_too(
     classpath: str, demo_folder: Path, tmp_path: Path
 ) -> None:
-    from device_sdk.signing import new_key_pair
+    from device_sdk.bundles.signing import new_key_pair
 
     stranger = tmp_path / "stranger.pub"
     stranger.write_bytes(new_key_pair()[1])

@@ -16,7 +16,7 @@ from types import ModuleType
 import pytest
 from PIL import Image
 
-from device_sdk import signing
+from device_sdk.bundles import signing
 from pathweave import AdaptiveModel
 
 ROOT = Path(__file__).parents[2]

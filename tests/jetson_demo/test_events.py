@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from device_sdk.adaptation_log import AdaptationLog, Calibrated, Delivered, Infeasible, Opened, Profiled
+from device_sdk.logs.adaptation_log import AdaptationLog, Calibrated, Delivered, Infeasible, Opened, Profiled
 from jetson_demo.events import RunEvents, describe
 
 OPENED = Opened(subnet="o0", restored=False)

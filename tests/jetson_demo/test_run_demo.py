@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.adaptation_log import read_log
 from device_sdk.energy import find_meter
+from device_sdk.logs.adaptation_log import read_log
 from jetson_demo.run_demo import run_demo
 from pathweave.cli import main
 

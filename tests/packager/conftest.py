@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import torch
 
-from device_sdk.datasets import ImageDataset, load_dataset
-from device_sdk.preprocessing import Preprocessing
+from device_sdk.data.datasets import ImageDataset, load_dataset
+from device_sdk.data.preprocessing import Preprocessing
 from packager.batches import BatchSource
 from packager.exits import attach_exits
 from packager.expansion import Expansion, expand
@@ -106,7 +106,7 @@ ROOT = Path(__file__).parents[2]
 
 _USER_MODULE = '''
 from torch import Tensor, nn
-from device_sdk.preprocessing import Preprocessing
+from device_sdk.data.preprocessing import Preprocessing
 from packager.zoo.resnet import SmallResNet
 
 def small():

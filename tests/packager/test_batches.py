@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from device_sdk.preprocessing import prepare
+from device_sdk.data.preprocessing import prepare
 from packager.batches import BatchSource
 
 SIZE = 372  # of digits#search

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
+from device_sdk.bundles.signing import new_key_pair
+from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import SignatureError, StorageError
 from device_sdk.graph import Block, CutPoint, Golden, Rendition, TensorSpec
-from device_sdk.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
-from device_sdk.preprocessing import Preprocessing
-from device_sdk.signing import new_key_pair
 from packager.bundle_writer import BundleWriter
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from safetensors.torch import save_file
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
 from packager.model_loader import load_model
 
 DIGITS = ("--data", "digits#train", "--val", "digits#search")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from device_sdk.composition import compose
+from device_sdk.bundles.composition import compose
 from device_sdk.errors import CompositionError
 from device_sdk.runtimes import OnnxRuntime
 from packager.expansion import Expansion, expand

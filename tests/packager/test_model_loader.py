@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import UsageError
-from device_sdk.preprocessing import Preprocessing
 from packager.errors import ModelLoadError, WeightsError
 from packager.model_loader import LoadedModel, load_model
 
@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 USER_MODULE = """
 from torch import nn
-from device_sdk.preprocessing import Preprocessing
+from device_sdk.data.preprocessing import Preprocessing
 
 def build():
     layers = nn.Conv2d(2, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 5)

@@ -8,8 +8,8 @@ import onnx
 import pytest
 import torch
 
+from device_sdk.execution.self_test import golden_inputs, matches
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.self_test import golden_inputs, matches
 from packager.errors import VerificationError
 from packager.export import ExportedBlocks
 from packager.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from device_sdk.datasets import load_dataset
-from device_sdk.preprocessing import prepare
+from device_sdk.data.datasets import load_dataset
+from device_sdk.data.preprocessing import prepare
 from packager.model_loader import load_model
 from packager.zoo import ZOO
 from packager.zoo.resnet import BasicBlock

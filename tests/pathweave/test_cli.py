@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
-from device_sdk.command_line import emit, json_option
+from device_sdk.commands.command_line import emit, json_option
 from device_sdk.errors import MissingExtraError, PathweaveError, StorageError, UsageError
 from pathweave import __version__
 from pathweave.cli import COMMANDS, as_missing_extra, cli, main

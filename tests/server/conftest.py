@@ -23,10 +23,10 @@ import pytest
 pytest.importorskip("flask", reason="needs the extra: pip install 'pathweave[server]'")
 pytest.importorskip("waitress", reason="needs the extra: pip install 'pathweave[server]'")
 
-from device_sdk import signing
-from device_sdk.adaptation_log import SCHEMA_VERSION
-from device_sdk.bundle import Bundle
-from device_sdk.composition import Stretch
+from device_sdk.bundles import signing
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.composition import Stretch
+from device_sdk.logs.adaptation_log import SCHEMA_VERSION
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from server.app import create_app

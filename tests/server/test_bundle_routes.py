@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
 
 
 @pytest.fixture(scope="session")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.placement import candidates_by_macs, place
+from device_sdk.policies.placement import candidates_by_macs, place
 from server.errors import MalformedError, UnprocessableError
 from server.placements import MeasuredExit, PlacementRequest, decide
 

@@ -6,7 +6,7 @@ import pytest
 from device_sdk.graph import Edge
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, decode_response, encode_request
 from device_sdk.offload.packing import Activations, pack
-from device_sdk.profiling import Profile
+from device_sdk.profiling.profile import Profile
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.untrusted_json import decode_json
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.delivery.download import Delivered, fetch_bundle
 from device_sdk.delivery.store import BundleStore
 from device_sdk.transports import make_transport

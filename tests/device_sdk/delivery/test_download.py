@@ -12,7 +12,7 @@ import shutil
 
 import pytest
 
-from device_sdk import signing
+from device_sdk.bundles import signing
 from device_sdk.errors import (
     BlobError,
     ManifestError,

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.delivery.download import fetch_bundle
 
 ROOT = Path(__file__).parents[3]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.delivery.store import BundleStore
 from device_sdk.errors import BundleError, UsageError
 

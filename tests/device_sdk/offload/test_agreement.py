@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from device_sdk.data.preprocessing import Preprocessing, prepare, resize_image
 from device_sdk.errors import InputError, UsageError
 from device_sdk.offload.agreement import agree, fill
 from device_sdk.offload.client import ModelMetadata, TensorMetadata
-from device_sdk.preprocessing import Preprocessing, prepare, resize_image
 
 CLASSES = ("a", "b")
 LOGITS = TensorMetadata("y", "FP32", (-1, 2))

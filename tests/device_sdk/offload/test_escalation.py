@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import TransferError, UsageError
 from device_sdk.offload.circuit_breaker import CircuitBreaker
 from device_sdk.offload.escalation import Escalator
 from device_sdk.offload.remote_calls import MAX_UNDER_WAY, RemoteReply
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.preprocessing import Preprocessing, prepare
 
 CLASSES = ("red", "green", "blue")
 PREPROCESSING = Preprocessing(scale=1 / 255, mean=(0.5, 0.4, 0.3), std=(0.2, 0.25, 0.3))

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from device_sdk.composition import Stretch
+from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import CompositionError, RuntimeFailedError
 from device_sdk.graph import TensorSpec
 from device_sdk.runtimes import RUNTIMES, make_runtime

@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from device_sdk.composition import compose
+from device_sdk.bundles.composition import compose
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 

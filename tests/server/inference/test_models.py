@@ -7,7 +7,7 @@ import weakref
 import numpy as np
 import pytest
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BlobError, RuntimeFailedError
 from device_sdk.runtimes import OnnxRuntime
 from server.inference.models import ModelCache

@@ -4,12 +4,12 @@ import msgspec
 import numpy as np
 import pytest
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import InputError, ProtocolError
 from device_sdk.graph import Edge
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, RequestedOutput
 from device_sdk.offload.packing import Activations, pack
-from device_sdk.preprocessing import prepare
 from server.inference.offers import offers
 
 

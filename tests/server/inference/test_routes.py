@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from device_sdk.data.preprocessing import prepare
 from device_sdk.offload.open_inference import (
     HEADER_LENGTH,
     InferRequest,
@@ -19,7 +20,6 @@ from device_sdk.offload.open_inference import (
     decode_response,
     encode_request,
 )
-from device_sdk.preprocessing import prepare
 from device_sdk.runtimes import OnnxRuntime
 
 INFER = "/v2/models/tiny/infer"

@@ -9,7 +9,7 @@ tritonhttp = pytest.importorskip("tritonclient.http", reason="needs the extra: p
 
 from tritonclient.utils import InferenceServerException  # noqa: E402
 
-from device_sdk.preprocessing import prepare  # noqa: E402
+from device_sdk.data.preprocessing import prepare  # noqa: E402
 from device_sdk.runtimes import OnnxRuntime  # noqa: E402
 
 COMPRESSION = pytest.mark.parametrize("algorithm", [None, "gzip", "deflate"])

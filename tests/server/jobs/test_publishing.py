@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from device_sdk import signing
-from device_sdk.bundle import Bundle
+from device_sdk.bundles import signing
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BlobError, SignatureError, StorageError
 from server.catalogue import Catalogue
 from server.errors import PublishError

@@ -8,7 +8,7 @@ import sys
 import msgspec
 import pytest
 
-from device_sdk.bundle import Bundle
+from device_sdk.bundles.bundle import Bundle
 from server.catalogue import Catalogue
 from server.database import Database
 from server.errors import ConflictError

@@ -20,7 +20,7 @@ pytest.importorskip("safetensors", reason="needs the extra: pip install 'pathwea
 import torch
 from safetensors.torch import save_file
 
-from device_sdk.session import AdaptiveModel
+from device_sdk.session.adaptive_model import AdaptiveModel
 from server.jobs.processes import mark_of
 
 ROOT = Path(__file__).parents[3]

@@ -109,7 +109,7 @@ class ClassifyViewModel(private val bundles: BundleShelf) : Closeable {
 /**
  * The full model, with the first exit at each cut point if [useExits].
  *
- * Their threshold is a guess; a calibrated one takes labelled data (device_sdk/calibration.py).
+ * Their threshold is a guess; a calibrated one takes labelled data (device_sdk/policies/calibration.py).
  */
 private fun plan(supernet: Supernet, useExits: Boolean): Plan {
     val exits = if (useExits) supernet.exitsAlong(supernet.original).distinctBy { it.position } else emptyList()

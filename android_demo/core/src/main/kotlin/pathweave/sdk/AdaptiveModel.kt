@@ -1,4 +1,4 @@
-/** `AdaptiveModel`: a bundle on a device, from opening it to its answers. Mirrors device_sdk/session.py. */
+/** `AdaptiveModel`: a bundle on a device, from opening it to its answers. Mirrors device_sdk/session/adaptive_model.py. */
 package pathweave.sdk
 
 import java.io.Closeable

@@ -1,0 +1,1 @@
+"""Bundles: their format, verified reading, and composing runnable models from their fragments."""

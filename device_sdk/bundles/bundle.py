@@ -1,0 +1,152 @@
+"""Reading a bundle: verified manifest, verified blobs, composed stretches.
+
+A bundle is a folder: ``manifest.json``, ``manifest.sig``, ``blobs/<sha256>``. Nothing in it is used before it is
+verified: the signature over the exact bytes before they are parsed, the digest of a blob before its bytes leave this
+module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from device_sdk.bundles import signing
+from device_sdk.bundles.composition import Stretch
+from device_sdk.bundles.manifest import Manifest, decode_manifest
+from device_sdk.errors import BlobError, BundleError, ManifestError, SignatureError
+from device_sdk.graph import Edge, ExitChoice, Supernet, TensorSpec
+
+MANIFEST, SIGNATURE, BLOBS = "manifest.json", "manifest.sig", "blobs"
+MANIFEST_MAX_BYTES = 64_000_000
+
+
+class Bundle:
+    """A verified bundle in a local folder. Make one with ``Bundle.open``."""
+
+    def __init__(self, folder: Path, blobs: Path, manifest: Manifest, digest: str, *, signed: bool) -> None:
+        self.folder = folder
+        self.blobs = blobs
+        self.manifest = manifest
+        self.digest = digest  # sha256 of manifest.json: names this very bundle
+        self.signed = signed
+        self.supernet: Supernet = manifest.supernet()
+
+    @classmethod
+    def open(cls, folder: Path | str, *, trust: Path | str | None = None, blobs: Path | None = None) -> Bundle:
+        """Open the bundle in ``folder``; with ``trust``, a public key, only if its owner signed it.
+
+        ``blobs``: where the blobs lie, if not in the folder itself: a store shares them between bundles.
+
+        1. read the manifest's bytes; 2. check the signature over them; 3. parse and check the schema and the graph;
+        4. check that every blob is there with the stated size (digests are checked whenever a blob is read).
+
+        Raises:
+            BundleError: one of its kinds (ManifestError, UnsupportedFormatError, SignatureError, BlobError).
+        """
+        folder = Path(folder)
+        data = _read_manifest(folder)
+        signature = _read_signature(folder)
+        if trust is not None:
+            if signature is None:
+                raise SignatureError(f"{folder} is not signed, but a trusted key was given")
+            signing.verify(data, signature, public_key=Path(trust))
+        digest = hashlib.sha256(data).hexdigest()
+        bundle = cls(folder, blobs or folder / BLOBS, decode_manifest(data), digest, signed=signature is not None)
+        bundle._check_blobs_present()
+        return bundle
+
+    def read_blob(self, name: str) -> bytes:
+        """The bytes of a blob, their digest verified.
+
+        Raises:
+            BlobError: missing, unreadable, truncated or altered.
+        """
+        try:
+            data = (self.blobs / name).read_bytes()
+        except OSError as error:
+            raise BlobError(f"blob {name[:12]}… cannot be read: {error.strerror}", hint=_FETCH_AGAIN) from error
+        if hashlib.sha256(data).hexdigest() != name:
+            raise BlobError(f"blob {name[:12]}… does not match its digest", hint=_FETCH_AGAIN)
+        return data
+
+    def blob_sizes(self) -> dict[str, int]:
+        """Bytes of each blob."""
+        return {name: (self.blobs / name).stat().st_size for name in self.manifest.blobs()}
+
+    @property
+    def manifest_bytes(self) -> int:
+        """Bytes of manifest.json."""
+        return (self.folder / MANIFEST).stat().st_size
+
+    def verify(self) -> None:
+        """Read every blob once and check its digest (BlobError)."""
+        for name in self.manifest.blobs():
+            self.read_blob(name)
+
+    def stretch(self, edges: Sequence[Edge], exit_: ExitChoice | None = None) -> Stretch:
+        """The blocks of ``edges``, which follow each other, as one model to run.
+
+        With ``exit_``, the branch at their end answers as well: its output comes after those of the cut point. Without
+        edges it is the branch alone.
+
+        Raises:
+            BlobError: a blob does not verify.
+        """
+        supernet = self.supernet
+        renditions = [supernet.rendition(edge) for edge in edges]
+        outputs: tuple[TensorSpec, ...] = ()
+        if edges:
+            start, end = supernet.block(edges[0].block).start, supernet.block(edges[-1].block).end
+            outputs = supernet.cut_points[end].tensors
+        if exit_ is not None:
+            branch = supernet.exit(exit_.exit)
+            renditions.append(supernet.exit_rendition(exit_))
+            outputs += (supernet.exit_tensor(branch),)
+            if not edges:
+                start = branch.position
+        blobs = dict.fromkeys(name for rendition in renditions for name in (*rendition.shared, rendition.blob))
+        return Stretch(
+            fragments=tuple(self.read_blob(name) for name in blobs),
+            inputs=supernet.cut_points[start].tensors,
+            outputs=outputs,
+            ir_version=self.manifest.onnx.ir_version,
+            opset=self.manifest.onnx.opset,
+        )
+
+    def _check_blobs_present(self) -> None:
+        for name, size in self.manifest.blobs().items():
+            try:
+                actual = (self.blobs / name).stat().st_size
+            except OSError as error:
+                raise BlobError(f"blob {name[:12]}… is missing from {self.blobs}", hint=_FETCH_AGAIN) from error
+            if size is not None and actual != size:
+                raise BlobError(f"blob {name[:12]}… has {actual} bytes instead of {size}", hint=_FETCH_AGAIN)
+
+
+_FETCH_AGAIN = "fetch or package the bundle again"
+
+
+def _read_manifest(folder: Path) -> bytes:
+    path = folder / MANIFEST
+    try:
+        if path.stat().st_size > MANIFEST_MAX_BYTES:
+            raise ManifestError(f"{path} has more than {MANIFEST_MAX_BYTES} bytes")
+        return path.read_bytes()
+    except OSError as error:
+        raise BundleError(
+            f"{folder} is not a bundle: cannot read {MANIFEST}: {error.strerror}",
+            hint="a bundle is the folder that pathweave package wrote",
+        ) from error
+
+
+def _read_signature(folder: Path) -> bytes | None:
+    try:
+        data = (folder / SIGNATURE).read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SignatureError(f"cannot read {SIGNATURE}: {error.strerror}") from error
+    if len(data) != signing.SIGNATURE_BYTES:
+        raise SignatureError(f"{SIGNATURE} has {len(data)} bytes instead of {signing.SIGNATURE_BYTES}")
+    return data

@@ -1,0 +1,114 @@
+"""Composing a runnable ONNX model of any stretch of blocks by concatenating fragments.
+
+A fragment is a serialized ``GraphProto`` that has only nodes and initializers. Protobuf merges repeated occurrences
+of a message field, so a model is: header, one ``graph`` field per fragment, one more with name, inputs and outputs
+(docs/bundle_format.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from device_sdk.bundles import protobuf
+from device_sdk.errors import CompositionError
+from device_sdk.graph import TensorSpec
+
+# field numbers of onnx.proto
+_MODEL_IR_VERSION, _MODEL_GRAPH, _MODEL_OPSET_IMPORT = 1, 7, 8
+_OPSET_VERSION = 2
+_GRAPH_NODE, _GRAPH_NAME, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 2, 5, 11, 12
+_TENSOR_NAME, _TENSOR_EXTERNAL_DATA, _TENSOR_DATA_LOCATION = 8, 13, 14
+_NODE_OUTPUT = 2
+_VALUE_NAME, _VALUE_TYPE = 1, 2
+_TYPE_TENSOR, _TENSOR_TYPE_ELEMENT, _TENSOR_TYPE_SHAPE = 1, 1, 2
+_SHAPE_DIMENSION, _DIMENSION_VALUE, _DIMENSION_SYMBOL = 1, 1, 2
+_ELEMENT_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10}
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """Consecutive blocks that run as one model: their fragments, what goes in and what comes out."""
+
+    fragments: tuple[bytes, ...]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    ir_version: int
+    opset: int
+
+
+def compose(stretch: Stretch) -> bytes:
+    """The serialized ONNX model of ``stretch``, its batch axis symbolic.
+
+    Raises:
+        CompositionError: a fragment is not one, two of them define the same name, or data lies outside the file.
+    """
+    refuse_duplicates(stretch.fragments)
+    opset = protobuf.integer_field(_OPSET_VERSION, stretch.opset)
+    parts = [
+        protobuf.integer_field(_MODEL_IR_VERSION, stretch.ir_version),
+        protobuf.bytes_field(_MODEL_OPSET_IMPORT, opset),
+    ]
+    parts += [protobuf.bytes_field(_MODEL_GRAPH, fragment) for fragment in stretch.fragments]
+    boundary = protobuf.text_field(_GRAPH_NAME, "pathweave")
+    boundary += b"".join(protobuf.bytes_field(_GRAPH_INPUT, _value_info(spec)) for spec in stretch.inputs)
+    boundary += b"".join(protobuf.bytes_field(_GRAPH_OUTPUT, _value_info(spec)) for spec in stretch.outputs)
+    parts.append(protobuf.bytes_field(_MODEL_GRAPH, boundary))
+    return b"".join(parts)
+
+
+def refuse_duplicates(fragments: Sequence[bytes]) -> None:
+    """Raise CompositionError when two initializers or two node outputs share a name (the runtime would only warn)."""
+    seen: set[bytes] = set()
+    for fragment in fragments:
+        for name in defined_names(fragment):
+            if name in seen:
+                raise CompositionError(f"two fragments define {name.decode(errors='replace')!r}")
+            seen.add(name)
+
+
+def defined_names(fragment: bytes) -> list[bytes]:
+    """The names that a fragment defines: its initializers and the outputs of its nodes.
+
+    Raises:
+        CompositionError: not a fragment, or an initializer whose data lies in another file.
+    """
+    names: list[bytes] = []
+    try:
+        for number, value in protobuf.read_fields(memoryview(fragment)):
+            if number not in (_GRAPH_NODE, _GRAPH_INITIALIZER) or isinstance(value, int):
+                raise CompositionError(f"a fragment holds field {number}, which is not a node or an initializer")
+            names += _initializer_name(value) if number == _GRAPH_INITIALIZER else _node_outputs(value)
+    except ValueError as error:
+        raise CompositionError(f"a fragment is not a serialized graph: {error}") from error
+    return names
+
+
+def _initializer_name(tensor: memoryview) -> list[bytes]:
+    name = b""
+    for number, value in protobuf.read_fields(tensor):
+        if number == _TENSOR_NAME and not isinstance(value, int):
+            name = bytes(value)
+        elif number == _TENSOR_EXTERNAL_DATA or (number == _TENSOR_DATA_LOCATION and value):
+            raise CompositionError("a fragment keeps data outside the bundle, which is not allowed")
+    return [name]
+
+
+def _node_outputs(node: memoryview) -> list[bytes]:
+    return [
+        bytes(value)
+        for number, value in protobuf.read_fields(node)
+        if number == _NODE_OUTPUT and not isinstance(value, int) and len(value)
+    ]
+
+
+def _value_info(spec: TensorSpec) -> bytes:
+    batch = protobuf.bytes_field(_SHAPE_DIMENSION, protobuf.text_field(_DIMENSION_SYMBOL, "batch"))
+    shape = batch + b"".join(
+        protobuf.bytes_field(_SHAPE_DIMENSION, protobuf.integer_field(_DIMENSION_VALUE, extent))
+        for extent in spec.shape
+    )
+    tensor = protobuf.integer_field(_TENSOR_TYPE_ELEMENT, _ELEMENT_TYPES[spec.dtype])
+    tensor += protobuf.bytes_field(_TENSOR_TYPE_SHAPE, shape)
+    kind = protobuf.bytes_field(_TYPE_TENSOR, tensor)
+    return protobuf.text_field(_VALUE_NAME, spec.name) + protobuf.bytes_field(_VALUE_TYPE, kind)

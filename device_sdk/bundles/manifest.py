@@ -1,0 +1,174 @@
+"""manifest.json: its types, and reading it from untrusted bytes.
+
+The schema in docs/bundle_format.md is generated from these types. Unknown fields are ignored, missing ones refused.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+
+from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.errors import ManifestError, UnsupportedFormatError
+from device_sdk.graph import Block, CutPoint, Exit, Golden, Supernet
+from device_sdk.untrusted_json import decode_json
+
+FORMAT_VERSION = "1.0"
+
+_BLOB_NAME = re.compile(r"[0-9a-f]{64}")
+IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles, blocks and exits
+
+
+class Task(msgspec.Struct, frozen=True):
+    """What the model does and what its output means: ``logits`` [batch, len(class_names)]."""
+
+    kind: Literal["classification"]
+    class_names: tuple[str, ...]
+    output: Literal["logits"] = "logits"
+
+
+class Onnx(msgspec.Struct, frozen=True):
+    """What all ONNX fragments of the bundle share."""
+
+    ir_version: Annotated[int, msgspec.Meta(ge=1)]
+    opset: Annotated[int, msgspec.Meta(ge=1)]
+
+
+class SelfTest(msgspec.Struct, frozen=True):
+    """How golden inputs are made, and what the original path answers to the one of cut point 0."""
+
+    seed: int
+    batch: Annotated[int, msgspec.Meta(ge=1, le=1024)]
+    original: Golden
+
+
+class PublicNames(msgspec.Struct, frozen=True):
+    """What callers call the tensors of the first and of the last cut point."""
+
+    inputs: tuple[str, ...] = ("input",)
+    outputs: tuple[str, ...] = ("logits",)
+
+
+class LatencyRangeAccuracy(msgspec.Struct, frozen=True):
+    """Mean accuracy of sampled subnets whose MACs lie in a range, relative to the original path (AdaptiveNet §4.2)."""
+
+    macs_ratio_low: float
+    macs_ratio_high: float
+    accuracy: float
+    subnets: int
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """The packager's own validation, on the part named in ``data``."""
+
+    data: str
+    samples: int
+    original_accuracy: float
+    range_accuracy: tuple[LatencyRangeAccuracy, ...]
+    max_abs_diff: float
+    distil_steps: int
+    tune_steps: int
+    exit_steps: int = 0
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """Where the weights come from and what made the bundle."""
+
+    model: str
+    source: str
+    licence: str | None
+    weights_sha256: str | None
+    training_data: str
+    recipe: dict[str, str | int | float | bool | None]
+    tools: dict[str, str]
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """Everything that a device needs to know about a bundle but the blobs themselves."""
+
+    format_version: str
+    name: str
+    version: int
+    task: Task
+    preprocessing: Preprocessing
+    cut_points: tuple[CutPoint, ...]
+    blocks: tuple[Block, ...]
+    onnx: Onnx
+    self_test: SelfTest
+    metrics: Metrics
+    provenance: Provenance
+    exits: tuple[Exit, ...] = ()
+    public_names: PublicNames = PublicNames()
+    notes: tuple[str, ...] = ()
+
+    def supernet(self) -> Supernet:
+        """The graph of this bundle."""
+        return Supernet(self.cut_points, self.blocks, self.exits)
+
+    def blobs(self) -> dict[str, int | None]:
+        """Every blob that the manifest names, with its size where it is stated."""
+        sizes: dict[str, int | None] = {}
+        renditions = [r for block in self.blocks for r in block.renditions]
+        renditions += [r for exit_ in self.exits for r in exit_.renditions]
+        for rendition in renditions:
+            sizes.update(dict.fromkeys(rendition.shared))
+            sizes[rendition.blob] = rendition.size_bytes
+        return sizes
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """The bytes that are stored and signed."""
+    return msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n"
+
+
+def decode_manifest(data: bytes) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        UnsupportedFormatError: written in a format whose major version this SDK does not know.
+        ManifestError: not JSON, a field missing or of the wrong type, a graph that is none, a name with a path trick,
+            another number of outputs than of classes.
+    """
+    _check_format_version(data)
+    try:
+        manifest = decode_json(data, Manifest)
+    except ValueError as error:
+        raise ManifestError(f"manifest.json breaks the schema: {error}") from error
+    _check_names(manifest)
+    _check_output(manifest)
+    return manifest
+
+
+class _Head(msgspec.Struct):
+    format_version: str
+
+
+def _check_format_version(data: bytes) -> None:
+    try:
+        version = decode_json(data, _Head).format_version
+    except ValueError as error:
+        raise ManifestError(f"manifest.json is not a manifest: {error}") from error
+    if version.split(".")[0] != FORMAT_VERSION.split(".")[0]:
+        raise UnsupportedFormatError(
+            f"the bundle has format version {version}; this SDK reads {FORMAT_VERSION.split('.')[0]}.x",
+            hint="update Pathweave on the device or package the model again",
+        )
+
+
+def _check_names(manifest: Manifest) -> None:
+    for blob in manifest.blobs():
+        if not _BLOB_NAME.fullmatch(blob):
+            raise ManifestError(f"blob name {blob[:80]!r} is not 64 hexadecimal digits")
+    owned = [block.id for block in manifest.blocks] + [exit_.id for exit_ in manifest.exits]
+    for name in (manifest.name, *owned):
+        if not IDENTIFIER.fullmatch(name):
+            raise ManifestError(f"name {name[:80]!r} has characters that names must not have")
+
+
+def _check_output(manifest: Manifest) -> None:
+    outputs = manifest.supernet().cut_points[-1].tensors[-1].shape
+    classes = len(manifest.task.class_names)
+    if outputs != (classes,):
+        raise ManifestError(f"the model answers {list(outputs)} values for {classes} classes")

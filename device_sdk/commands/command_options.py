@@ -1,0 +1,60 @@
+"""What the device's commands have in common: how they name a bundle and its data, and open them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import click
+
+from device_sdk.commands.command_line import json_option, progress
+
+if TYPE_CHECKING:
+    from device_sdk.data.datasets import ImageDataset
+    from device_sdk.session.adaptive_model import AdaptiveModel
+
+Command = TypeVar("Command", bound=Callable[..., object])
+
+existing = click.Path(path_type=Path)
+token_option = click.option("--token", envvar="PATHWEAVE_TOKEN", help="What the server asks for [$PATHWEAVE_TOKEN].")
+
+
+def location_options(command: Command) -> Command:
+    """The bundle, who must have signed it, and where this device keeps what it knows of it."""
+    decorators = (
+        click.argument("bundle"),
+        click.option("--trust", type=existing, help="Public key that must have signed the bundle."),
+        click.option("--state", type=existing, help="Folder for fetched bundles, profiles, the plan and the log."),
+        json_option,
+    )
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def bundle_options(command: Command) -> Command:
+    """The same, and how the bundle is fetched and runs."""
+    threads = click.option(
+        "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Inference threads."
+    )
+    return location_options(token_option(threads(command)))
+
+
+def open_model(
+    bundle: str, *, trust: Path | None, token: str | None, threads: int, state: Path | None, as_json: bool
+) -> AdaptiveModel:
+    """The bundle in a folder or at a URL, ready to answer."""
+    from device_sdk.session.adaptive_model import AdaptiveModel
+
+    shown = progress(as_json)
+    return AdaptiveModel.open(bundle, trust=trust, token=token, threads=threads, state_folder=state, progress=shown)
+
+
+def load_data(model: AdaptiveModel, reference: str, *, limit: int | None, as_json: bool) -> ImageDataset:
+    """Labelled images, resized and labelled as the model takes them."""
+    from device_sdk.data.datasets import load_dataset
+
+    manifest = model.bundle.manifest
+    dataset = load_dataset(reference, progress=progress(as_json), limit=limit, resize=manifest.preprocessing.resize)
+    return dataset.relabelled(manifest.task.class_names)

@@ -1,0 +1,274 @@
+"""Finding the plan: ``pathweave profile``, ``adapt``, ``calibrate`` and ``place``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from device_sdk.commands.command_line import emit, progress
+from device_sdk.commands.command_options import bundle_options, load_data, location_options, open_model
+from device_sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    from device_sdk.policies.adaptation import Adaptation
+    from device_sdk.policies.calibration import Calibration
+    from device_sdk.policies.placement import Placement
+    from device_sdk.profiling.profile import Profile
+
+
+@click.command()
+@bundle_options
+@click.option("--again", is_flag=True, help="Measure even if this device was profiled before.")
+def profile(
+    bundle: str, trust: Path | None, token: str | None, threads: int, state: Path | None, again: bool, as_json: bool
+) -> None:
+    """Measure what every block costs on this device."""
+    with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
+        measured = model.profile(again=again, progress=progress(as_json))
+    summary = _profile_summary(measured)
+    emit(summary, as_json=as_json, text=lambda: _print_profile(measured))
+
+
+def _profile_summary(measured: Profile) -> dict[str, Any]:
+    return {
+        "device": measured.device,
+        "runtime": measured.runtime,
+        "original_ms": measured.original_ms,
+        "scale": measured.scale,
+        "offset_ms": measured.offset_ms,
+        "blocks": {
+            str(one.edge): {
+                "latency_ms": one.cost.latency_ms,
+                "p95_latency_ms": one.cost.p95_latency_ms,
+                "peak_bytes": one.cost.resident_bytes + one.cost.working_bytes,
+            }
+            for one in measured.edges
+        },
+        "exits": {
+            one.exit: {"latency_ms": one.cost.latency_ms, "memory_bytes": one.cost.resident_bytes}
+            for one in measured.exits
+        },
+        "subnets": [
+            {"subnet": str(one.subnet), "predicted_ms": predicted, "measured_ms": one.measured_ms}
+            for one in measured.fitted
+            for predicted in [measured.cost_model().latency_ms(one.subnet)]
+        ],
+    }
+
+
+def _print_profile(measured: Profile) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("block", "median ms", "p95 ms", "peak kB")
+    for one in measured.edges:
+        peak = one.cost.resident_bytes + one.cost.working_bytes
+        cells = (f"{one.cost.latency_ms:.4f}", f"{one.cost.p95_latency_ms:.4f}", f"{peak / 1e3:.0f}")
+        table.add_row(str(one.edge), *cells)
+    Console().print(table)
+    click.echo(f"full model: {measured.original_ms:.3f} ms on {measured.device}")
+
+
+@click.command()
+@bundle_options
+@click.option(
+    "--data", required=True, help="Private images: FOLDER or FILE.zip with a folder per class, perhaps #part."
+)
+@click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
+@click.option("--latency-ratio", type=float, help="Latency budget as a share of the full model's.")
+@click.option("--latency-ms", type=float, help="Latency budget in milliseconds (median, batch 1).")
+@click.option("--memory-mb", type=float, help="Memory budget in megabytes.")
+@click.option("--unlabelled", is_flag=True, help="Do not use the labels: the full model's answers stand in.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
+@click.option("--time-limit", "time_limit_s", type=float, help="Seconds after which the best so far is taken.")
+def adapt(
+    bundle: str,
+    trust: Path | None,
+    token: str | None,
+    threads: int,
+    state: Path | None,
+    data: str,
+    limit: int | None,
+    latency_ratio: float | None,
+    latency_ms: float | None,
+    memory_mb: float | None,
+    unlabelled: bool,
+    seed: int,
+    time_limit_s: float | None,
+    as_json: bool,
+) -> None:
+    """Find the best subnet for this device and this data within a budget, and use it from now on."""
+    from device_sdk.cost import Budget
+    from device_sdk.policies.adaptation import AdaptationSettings
+
+    if latency_ratio is not None and latency_ms is not None:
+        raise UsageError("give --latency-ratio or --latency-ms, not both")
+    with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
+        dataset = load_data(model, data, limit=limit, as_json=as_json)
+        full_ms = model.profile(progress=progress(as_json)).original_ms
+        if latency_ratio is not None:
+            latency_ms = latency_ratio * full_ms
+        adaptation = model.adapt(
+            dataset.images,
+            None if unlabelled else dataset.labels,
+            Budget(latency_ms=latency_ms, memory_mb=memory_mb),
+            settings=AdaptationSettings(seed=seed, time_limit_s=time_limit_s),
+            progress=progress(as_json),
+        )
+    summary = _adaptation_summary(adaptation, full_ms)
+    emit(summary, as_json=as_json, text=lambda: _print_adaptation(adaptation, summary))
+
+
+def _adaptation_summary(adaptation: Adaptation, full_ms: float) -> dict[str, Any]:
+    return {
+        "subnet": list(map(str, adaptation.subnet.edges)),
+        "budget_ms": adaptation.budget.latency_ms,
+        "budget_memory_mb": adaptation.budget.memory_mb,
+        "predicted_ms": adaptation.predicted_ms,
+        "measured_ms": adaptation.measured_ms,
+        "full_measured_ms": adaptation.full_measured_ms,
+        "predicted_ratio": adaptation.predicted_ms / full_ms,
+        "measured_ratio": adaptation.measured_ratio,
+        "predicted_peak_bytes": adaptation.predicted_peak_bytes,
+        "accuracy_search": adaptation.accuracy_search,
+        "accuracy_holdout": adaptation.accuracy_holdout,
+        "full_accuracy_holdout": adaptation.full_accuracy_holdout,
+        "search_samples": adaptation.search_samples,
+        "holdout_samples": adaptation.holdout_samples,
+        "subnets_evaluated": adaptation.subnets_evaluated,
+        "seconds": adaptation.seconds,
+        "stopped": adaptation.stopped,
+    }
+
+
+def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
+    click.echo(f"subnet: {adaptation.subnet}")
+    click.echo(
+        f"latency: {adaptation.measured_ms:.3f} ms measured, {adaptation.predicted_ms:.3f} ms predicted"
+        f" ({adaptation.measured_ratio:.0%} of the full model's {adaptation.full_measured_ms:.3f} ms)"
+    )
+    if adaptation.accuracy_holdout is not None and adaptation.full_accuracy_holdout is not None:
+        click.echo(
+            f"accuracy on {adaptation.holdout_samples} samples that the search did not see:"
+            f" {adaptation.accuracy_holdout:.1%} (full model {adaptation.full_accuracy_holdout:.1%})"
+        )
+    click.echo(f"{adaptation.subnets_evaluated} subnets evaluated in {adaptation.seconds:.1f} s ({adaptation.stopped})")
+
+
+@click.command()
+@bundle_options
+@click.option("--data", required=True, help="Images that the search did not see: FOLDER or FILE.zip, perhaps #part.")
+@click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
+@click.option("--unlabelled", is_flag=True, help="Do not use the labels: the subnet's own answers stand in.")
+@click.option("--no-exits", is_flag=True, help="Every sample runs to the end of the subnet.")
+@click.option(
+    "--accuracy-drop",
+    type=click.FloatRange(0, 1),
+    default=0.005,
+    show_default=True,
+    help="How much accuracy early answers may cost, as a share.",
+)
+@click.option("--exit-memory-mb", type=click.FloatRange(min=0), help="Memory for exits in megabytes.")
+@click.option(
+    "--escalated-share",
+    type=click.FloatRange(0, 1),
+    default=0.0,
+    show_default=True,
+    help="Share of the samples that a server shall answer.",
+)
+def calibrate(
+    bundle: str,
+    trust: Path | None,
+    token: str | None,
+    threads: int,
+    state: Path | None,
+    data: str,
+    limit: int | None,
+    unlabelled: bool,
+    no_exits: bool,
+    accuracy_drop: float,
+    exit_memory_mb: float | None,
+    escalated_share: float,
+    as_json: bool,
+) -> None:
+    """Set when the plan in use answers early, and which samples are hard enough for a server."""
+    from device_sdk.policies.calibration import CalibrationSettings
+
+    settings = CalibrationSettings(
+        accuracy_drop=accuracy_drop,
+        exit_memory_mb=exit_memory_mb,
+        escalated_share=escalated_share,
+        use_exits=not no_exits,
+    )
+    with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
+        dataset = load_data(model, data, limit=limit, as_json=as_json)
+        labels = None if unlabelled else dataset.labels
+        found = model.calibrate(dataset.images, labels, settings=settings, progress=progress(as_json))
+    emit(_calibration_summary(found), as_json=as_json, text=lambda: _print_calibration(found))
+
+
+def _calibration_summary(found: Calibration) -> dict[str, Any]:
+    escalation = found.plan.escalation
+    return {
+        "subnet": list(map(str, found.plan.subnet.edges)),
+        "exits": {choice.exit: choice.threshold for choice in found.plan.exits},
+        "escalation_threshold": escalation.threshold if escalation else None,
+        "samples": found.samples,
+        "accuracy": found.accuracy,
+        "accuracy_without_exits": found.accuracy_without_exits,
+        "share_early": found.share_early,
+        "share_escalated": found.share_escalated,
+        "mean_ms": found.mean_ms,
+        "without_exits_ms": found.without_exits_ms,
+    }
+
+
+def _print_calibration(found: Calibration) -> None:
+    click.echo(f"subnet: {found.plan.subnet}")
+    for choice in found.plan.exits:
+        click.echo(f"exit {choice.exit} answers from a confidence of {choice.threshold:.3f} on")
+    if found.mean_ms is not None and found.without_exits_ms is not None:
+        click.echo(
+            f"{found.share_early:.0%} of {found.samples} samples leave early: {found.mean_ms:.3f} ms on average"
+            f" instead of {found.without_exits_ms:.3f} ms, {found.accuracy:.1%} right"
+            f" instead of {found.accuracy_without_exits:.1%}"
+        )
+    else:
+        click.echo(f"no exit is worth it here: {found.accuracy:.1%} of {found.samples} samples right")
+    if found.plan.escalation is not None:
+        threshold = found.plan.escalation.threshold
+        click.echo(f"hard below a confidence of {threshold:.3f}: {found.share_escalated:.1%} of the samples")
+
+
+@click.command()
+@location_options
+@click.option("--memory-kb", type=click.FloatRange(min=0), help="Memory for exits in kilobytes [default: no limit].")
+def place(bundle: str, trust: Path | None, state: Path | None, memory_kb: float | None, as_json: bool) -> None:
+    """Show which exits are worth their memory, as the server would choose for a device that it knows nothing of."""
+    from device_sdk.policies.placement import candidates_by_macs
+    from device_sdk.policies.placement import place as decide
+    from device_sdk.session.device_state import default_state_folder
+    from device_sdk.session.opening import bundle_at
+
+    supernet = bundle_at(bundle, trust=trust, state_folder=state or default_state_folder()).supernet
+    candidates, full_macs = candidates_by_macs(supernet)
+    limit = None if memory_kb is None else int(memory_kb * 1000)
+    placement = decide(candidates, full_time=full_macs, memory_bytes=limit)
+    summary = {
+        "exits": list(placement.exits),
+        "expectation": placement.expectation,
+        "memory_bytes": placement.memory_bytes,
+        "basis": "macs",
+    }
+    emit(summary, as_json=as_json, text=_placement_text(placement))
+
+
+def _placement_text(placement: Placement) -> str:
+    if not placement.exits:
+        return "no exit fits"
+    return (
+        f"{' '.join(placement.exits)}: {placement.memory_bytes / 1000:.1f} kB,"
+        f" {placement.expectation:.1%} right on average if stopped at any time"
+    )

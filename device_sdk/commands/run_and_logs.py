@@ -1,0 +1,141 @@
+"""Using the plan: ``pathweave run`` and ``logs``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from device_sdk.commands.command_line import emit, progress
+from device_sdk.commands.command_options import bundle_options, load_data, location_options, open_model, token_option
+from device_sdk.errors import UsageError
+from device_sdk.session.answer import SUBNET
+
+if TYPE_CHECKING:
+    from device_sdk.data.datasets import ImageDataset
+    from device_sdk.offload.remote_model import Privacy
+    from device_sdk.session.adaptive_model import AdaptiveModel
+
+
+@click.command()
+@bundle_options
+@click.argument("images", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--data", help="Labelled images instead: FOLDER or FILE.zip with a folder per class, perhaps #part.")
+@click.option("--limit", type=click.IntRange(min=1), help="Use at most this many images of --data.")
+@click.option("--server", help="URL of a server that answers hard samples (see pathweave calibrate).")
+@click.option("--server-model", help="Its model [default: this bundle's, from images].")
+@click.option(
+    "--privacy",
+    type=click.Choice(["never", "inputs"]),
+    default="never",
+    show_default=True,
+    help="What may leave this device: nothing, or the hard samples.",
+)
+@click.option("--timeout-s", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
+def run(
+    bundle: str,
+    trust: Path | None,
+    token: str | None,
+    threads: int,
+    state: Path | None,
+    images: tuple[Path, ...],
+    data: str | None,
+    limit: int | None,
+    server: str | None,
+    server_model: str | None,
+    privacy: Privacy,
+    timeout_s: float,
+    as_json: bool,
+) -> None:
+    """Classify IMAGES, or measure the accuracy on --data, with the plan in use."""
+    from device_sdk.offload.remote_model import RemoteModel
+
+    if bool(images) == (data is not None):
+        raise UsageError("give image files or --data, one of them")
+    if server is not None and privacy == "never":
+        raise UsageError("a server can only answer what it is sent", hint="allow it with --privacy inputs")
+    with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
+        if server is not None:
+            name = server_model or f"{model.bundle.manifest.name}:images"
+            model.connect(RemoteModel(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s))
+        if data is None:
+            answers = [_classify(model, path) for path in images]
+            text = "\n".join(f"{a['image']}: {a['label']} ({a['confidence']:.1%})" for a in answers)
+            emit({"plan": str(model.plan.subnet), "answers": answers}, as_json=as_json, text=text)
+            return
+        dataset = load_data(model, data, limit=limit, as_json=as_json)
+        result = {"plan": str(model.plan.subnet), **_evaluate(model, dataset, as_json=as_json)}
+    emit(result, as_json=as_json, text=lambda: _print_evaluation(result))
+
+
+def _classify(model: AdaptiveModel, path: Path) -> dict[str, Any]:
+    from device_sdk.data.image_sources import read_image
+
+    answer = model(read_image(path, channels=model.bundle.manifest.preprocessing.channels))
+    return {
+        "image": str(path),
+        "label": answer.labels[0],
+        "confidence": float(answer.confidence[0]),
+        "source": answer.source[0],
+        "latency_ms": answer.latency_ms,
+    }
+
+
+def _evaluate(model: AdaptiveModel, dataset: ImageDataset, *, as_json: bool, batch: int = 64) -> dict[str, Any]:
+    right = 0
+    sources: Counter[str] = Counter()
+    with progress(as_json).task("run", len(dataset)) as task:
+        for at in range(0, len(dataset), batch):
+            answer = model(dataset.images[at : at + batch])
+            right += int((answer.output.argmax(axis=1) == dataset.labels[at : at + batch]).sum())
+            sources.update(answer.source)
+            task.advance(len(answer.output))
+    return {"samples": len(dataset), "accuracy": right / len(dataset), "sources": dict(sources.most_common())}
+
+
+def _print_evaluation(result: dict[str, Any]) -> None:
+    click.echo(f"{result['accuracy']:.2%} of {result['samples']} right with {result['plan']}")
+    if set(result["sources"]) != {SUBNET}:
+        shares = (f"{source} {count / result['samples']:.1%}" for source, count in result["sources"].items())
+        click.echo("answered by " + ", ".join(shares))
+
+
+@click.command()
+@location_options
+@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="How many events to show.")
+@click.option(
+    "--upload", metavar="URL", help="Send the whole log to this server instead; what it has is not stored twice."
+)
+@token_option
+def logs(
+    bundle: str, trust: Path | None, state: Path | None, last: int, upload: str | None, token: str | None, as_json: bool
+) -> None:
+    """Show what was decided about the plan on this device, or send it to a server."""
+    import msgspec
+
+    from device_sdk.logs.adaptation_log import read_log
+    from device_sdk.session.device_state import default_state_folder, device_id, log_path
+    from device_sdk.session.opening import bundle_at
+
+    folder = state or default_state_folder()
+    path = log_path(folder, bundle_at(bundle, trust=trust, state_folder=folder))
+    if upload is not None:
+        from device_sdk.delivery.log_upload import upload_log
+        from device_sdk.transports import make_transport
+
+        with contextlib.closing(make_transport(upload, token=token)) as transport:
+            sent = upload_log(path, upload, transport, device=device_id(folder), progress=progress(as_json))
+        summary = {"accepted": sent.accepted, "duplicates": sent.duplicates}
+        emit(summary, as_json=as_json, text=f"{sent.accepted} new events, {sent.duplicates} were there already")
+        return
+    lines = list(read_log(path))[-last:]
+    text = "\n".join(f"{line.time}  {_one_line(msgspec.to_builtins(line.event))}" for line in lines)
+    emit({"log": str(path), "events": msgspec.to_builtins(lines)}, as_json=as_json, text=text)
+
+
+def _one_line(event: dict[str, Any]) -> str:
+    shown = (f"{key}={value:.4g}" if isinstance(value, float) else f"{key}={value}" for key, value in event.items())
+    return "  ".join(shown)

@@ -1,0 +1,309 @@
+"""Labelled image sets for the device and the packager: loaded by reference, in parts, split and shifted.
+
+A reference may end in ``#part``. Parts are decided by the hash of "class/name.png", so that an image belongs
+to the same part wherever and in whatever company it lies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.data.image_sources import PARTS, Pixels, Source, open_source
+from device_sdk.data.preprocessing import resize_image
+from device_sdk.errors import DataError, UsageError
+from device_sdk.progress import Progress, SilentProgress
+from device_sdk.random_source import SplitMix64
+
+_REPORT_EVERY = 200  # images
+
+
+@dataclass(frozen=True, eq=False)
+class ImageDataset:
+    """Images of one size with their labels.
+
+    ``images`` uint8 [count, height, width, channels]; ``labels`` int64 [count] are positions in
+    ``class_names``; ``names`` are "class/name.png".
+    """
+
+    images: Pixels
+    labels: npt.NDArray[np.int64]
+    class_names: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, positions: Sequence[int] | npt.NDArray[np.int64]) -> ImageDataset:
+        """The images at ``positions``, in that order."""
+        chosen = np.asarray(positions, dtype=np.int64)
+        names = tuple(self.names[position] for position in chosen)
+        return ImageDataset(self.images[chosen], self.labels[chosen], self.class_names, names)
+
+    def relabelled(self, class_names: Sequence[str]) -> ImageDataset:
+        """The same images with labels that are positions in ``class_names``, such as those of a model.
+
+        Raises:
+            DataError: a class of this set is not among them.
+        """
+        unknown = [name for name in self.class_names if name not in class_names]
+        if unknown:
+            raise DataError(
+                f"the data has classes that the model does not know: {', '.join(unknown[:3])}",
+                hint=f"name the folders like the model's classes: {', '.join(class_names[:10])}",
+            )
+        positions = np.array([list(class_names).index(name) for name in self.class_names], dtype=np.int64)
+        return ImageDataset(self.images, positions[self.labels], tuple(class_names), self.names)
+
+
+def load_dataset(
+    reference: str,
+    *,
+    progress: Progress = SilentProgress(),  # noqa: B008  # stateless
+    limit: int | None = None,
+    resize: tuple[int, int] | None = None,
+) -> ImageDataset:
+    """Load ``FOLDER``, ``FILE.zip`` (one folder per class inside) or ``digits``, perhaps with ``#part``.
+
+    Parts of folders and zips: ``search``, ``calibration`` and ``report`` are the images whose
+    ``sha256("class/name.png") % 10`` is 0, 1 and 2–9. ``digits`` (1,797 grey images, 8×8, values 0–16, named
+    "3/0013.png" by their position in scikit-learn's set) has no training file of its own, so its parts are
+    four: ``search`` 0–1, ``calibration`` 2, ``report`` 3–4, ``train`` 5–9. A folder so named is ``./digits``.
+
+    ``limit`` keeps at most that many images, those with the smallest hashes: a fixed sample of all classes.
+    ``resize`` (height, width) brings images of other sizes to one. All become RGB if any is; where all are
+    grey, they stay [height, width, 1].
+
+    Raises:
+        DataError: nothing there, not a zip, no images, only one class, an unknown or empty part, an image
+            that is corrupt, too large or of another size than the first; names the file.
+        MissingExtraError: ``digits`` without scikit-learn.
+        UsageError: ``limit`` or a side of ``resize`` is not above zero.
+    """
+    if limit is not None and limit <= 0:
+        raise UsageError(f"the limit of images is {limit}; it must be above zero")
+    if resize is not None and min(resize) <= 0:
+        raise UsageError(f"the size to resize to is {resize[0]}×{resize[1]}; both must be above zero")
+    location, part = _split_reference(reference)
+    with open_source(location) as source:
+        class_names = _class_names(source)
+        names = _choose(source, part=part, limit=limit)
+        images = _read_all(source, names, resize=resize, progress=progress)
+    labels = np.array([class_names.index(_class_of(name)) for name in names], dtype=np.int64)
+    return ImageDataset(images, labels, class_names, names)
+
+
+def split(dataset: ImageDataset, *, holdout_share: float, seed: int) -> tuple[ImageDataset, ImageDataset]:
+    """Split into what is kept and what is held out (see ``split_positions``)."""
+    kept, held = split_positions(dataset.labels, holdout_share=holdout_share, seed=seed)
+    return dataset.take(kept), dataset.take(held)
+
+
+def split_positions(
+    labels: npt.NDArray[np.int64], *, holdout_share: float, seed: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Positions in ``labels`` [count] to keep and to hold out, ``holdout_share`` of every class held out (rounded).
+
+    A class of two samples or more is on both sides. The order stays.
+
+    Raises:
+        UsageError: the share does not lie between 0 and 1.
+    """
+    if not 0 < holdout_share < 1:
+        raise UsageError(f"the held-out share is {holdout_share:g}; it must lie between 0 and 1")
+    random = SplitMix64(seed)
+    held = np.zeros(len(labels), dtype=bool)
+    for label in np.unique(labels):
+        positions = np.flatnonzero(labels == label).tolist()
+        wanted = round(holdout_share * len(positions))
+        if len(positions) > 1:
+            wanted = min(max(wanted, 1), len(positions) - 1)
+        held[random.shuffled(positions)[:wanted]] = True
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def dirichlet_shift(dataset: ImageDataset, *, alpha: float, count: int, seed: int) -> ImageDataset:
+    """Draw ``count`` images without replacement, their class mix from a symmetric Dirichlet distribution.
+
+    A small ``alpha`` gives few classes, a large one all alike. Where a class has too few images, the others
+    take the rest in proportion. The order is random. For two disjoint samples of one mix draw both at once
+    and ``split`` them.
+
+    Source: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019, §3.
+
+    Raises:
+        UsageError: ``alpha`` or ``count`` is not above zero.
+        DataError: the set holds fewer images than ``count``.
+    """
+    if not alpha > 0:
+        raise UsageError(f"alpha is {alpha:g}; it must be above zero")
+    _check_count(count, available=len(dataset))
+    random = SplitMix64(seed)
+    positions = _positions_by_class(dataset)
+    mix = np.random.default_rng(random.next()).dirichlet(np.full(len(positions), alpha))
+    counts = _allocate(mix, available=[len(of_class) for of_class in positions], count=count)
+    return _draw(dataset, counts, random=random)
+
+
+def draw_like(dataset: ImageDataset, *, like: ImageDataset, count: int, seed: int) -> ImageDataset:
+    """Draw ``count`` images with the class mix of ``like``, none of which is in ``like`` (told by name).
+
+    ``dataset`` is the set from which ``like`` was drawn, or another part with the same classes.
+
+    Raises:
+        UsageError: ``count`` is not above zero, or the two sets have different classes.
+        DataError: a class has too few images left to keep the mix; names it.
+    """
+    if dataset.class_names != like.class_names:
+        raise UsageError("the two sets have different classes")
+    used = set(like.names)
+    rest = dataset.take([position for position, name in enumerate(dataset.names) if name not in used])
+    _check_count(count, available=len(rest))
+    mix = np.bincount(like.labels, minlength=len(like.class_names)) / len(like)
+    counts = _allocate(mix, available=[count] * len(mix), count=count)
+    for name, of_class, wanted in zip(rest.class_names, _positions_by_class(rest), counts, strict=True):
+        if wanted > len(of_class):
+            raise DataError(
+                f"the class mix needs {wanted} images of {name}, but only {len(of_class)} are left",
+                hint="ask for fewer, or draw both samples at once and split them",
+            )
+    return _draw(rest, counts, random=SplitMix64(seed))
+
+
+def part_of(name: str, parts: tuple[str, ...] = PARTS) -> str:
+    """The part to which the image "class/name.png" belongs."""
+    return parts[int(_hash(name), 16) % 10]
+
+
+# Drawing
+
+
+def _check_count(count: int, *, available: int) -> None:
+    if count <= 0:
+        raise UsageError(f"the number of images to draw is {count}; it must be above zero")
+    if count > available:
+        raise DataError(
+            f"{count} images are wanted, but only {available} are there",
+            hint="ask for fewer or bring more data",
+        )
+
+
+def _draw(dataset: ImageDataset, counts: Sequence[int], *, random: SplitMix64) -> ImageDataset:
+    """``counts[label]`` images of each class, in random order."""
+    drawn: list[int] = []
+    for of_class, wanted in zip(_positions_by_class(dataset), counts, strict=True):
+        drawn += random.shuffled(of_class)[:wanted]
+    return dataset.take(random.shuffled(drawn))
+
+
+def _allocate(mix: npt.NDArray[np.float64], *, available: Sequence[int], count: int) -> list[int]:
+    """Whole numbers that sum to ``count``, in proportion to ``mix`` as far as ``available`` allows.
+
+    Source: the method of Webster and Sainte-Laguë; exact wherever ``count * mix`` is whole and available.
+    """
+    counts = [0] * len(available)
+    for _ in range(count):
+        open_classes = [index for index, limit in enumerate(available) if counts[index] < limit]
+        best = max(open_classes, key=lambda index: (mix[index] / (counts[index] + 0.5), -counts[index]))
+        counts[best] += 1
+    return counts
+
+
+def _positions_by_class(dataset: ImageDataset) -> list[list[int]]:
+    return [np.flatnonzero(dataset.labels == label).tolist() for label in range(len(dataset.class_names))]
+
+
+# Choosing
+
+
+def _split_reference(reference: str) -> tuple[str, str | None]:
+    if "#" not in reference or os.path.exists(reference):
+        return reference, None
+    location, _, part = reference.rpartition("#")
+    return location, part
+
+
+def _choose(source: Source, *, part: str | None, limit: int | None) -> tuple[str, ...]:
+    """Names of the images that are asked for, sorted."""
+    names = list(source.names)
+    if part is not None:
+        known = tuple(dict.fromkeys(source.parts))
+        if part not in known:
+            raise DataError(f"{source.location} has no part {part!r}", hint=f"the parts are {', '.join(known)}")
+        names = [name for name in names if part_of(name, source.parts) == part]
+        if not names:
+            raise DataError(f"the part {part!r} of {source.location} holds no image", hint="more images fill all parts")
+    return tuple(sorted(sorted(names, key=_hash)[:limit]))
+
+
+def _class_names(source: Source) -> tuple[str, ...]:
+    if not source.names:
+        raise DataError(
+            f"{source.location} holds no images in class folders",
+            hint="put the images of each class into a folder named after it",
+        )
+    class_names = tuple(sorted({_class_of(name) for name in source.names}))
+    if len(class_names) == 1:
+        raise DataError(
+            f"{source.location} holds only one class, {class_names[0]}",
+            hint="a classifier needs two classes or more, one folder each",
+        )
+    return class_names
+
+
+def _class_of(name: str) -> str:
+    return name.split("/", 1)[0]
+
+
+def _hash(name: str) -> str:
+    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+# Reading
+
+
+def _read_all(source: Source, names: Sequence[str], *, resize: tuple[int, int] | None, progress: Progress) -> Pixels:
+    """Uint8 [count, height, width, channels]."""
+    images: Pixels | None = None
+    with progress.task(f"reading {source.location}", total=len(names)) as task:
+        for position, name in enumerate(names):
+            image = source.read(name)
+            if resize is not None:
+                image = resize_image(image, resize)
+            if images is None:
+                images = _allocate_images(len(names), image.shape, location=source.location)
+            elif image.shape[:2] != images.shape[1:3]:
+                raise _sizes_differ(source, names[0], images.shape[1:3], name, image.shape[:2])
+            elif image.shape[2] > images.shape[3]:
+                images = np.repeat(images, image.shape[2], axis=3)
+            images[position] = image  # grey spreads over RGB
+            if (position + 1) % _REPORT_EVERY == 0:
+                task.advance(_REPORT_EVERY)
+        task.advance(len(names) % _REPORT_EVERY)
+    assert images is not None  # _choose never returns an empty list
+    return images
+
+
+def _allocate_images(count: int, shape: tuple[int, ...], *, location: str) -> Pixels:
+    try:
+        return np.empty((count, *shape), dtype=np.uint8)
+    except MemoryError as error:
+        raise DataError(
+            f"{count} images of {shape[0]}×{shape[1]} pixels from {location} do not fit into memory",
+            hint="resize them or limit their number",
+        ) from error
+
+
+def _sizes_differ(
+    source: Source, first: str, first_size: tuple[int, ...], second: str, second_size: tuple[int, ...]
+) -> DataError:
+    return DataError(
+        f"{source.location}: images differ in size (height × width):"
+        f" {first} is {first_size[0]}×{first_size[1]}, {second} is {second_size[0]}×{second_size[1]}",
+        hint="let them be resized to one size",
+    )

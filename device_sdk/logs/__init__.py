@@ -1,0 +1,1 @@
+"""The adaptation log: its lines, and how events become lines."""

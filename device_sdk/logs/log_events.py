@@ -1,0 +1,97 @@
+"""From what was decided to what the adaptation log says of it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from device_sdk.cost import Budget
+from device_sdk.delivery.download import Delivered as Delivery
+from device_sdk.errors import InfeasibleBudgetError
+from device_sdk.logs.adaptation_log import Adapted, Calibrated, Delivered, Infeasible, Profiled, SplitChosen
+from device_sdk.policies.adaptation import Adaptation
+from device_sdk.policies.calibration import Calibration
+from device_sdk.policies.split_decision import SplitDecision
+from device_sdk.profiling.profile import Profile
+
+
+def delivered(delivery: Delivery) -> Delivered:
+    """A bundle came from a server."""
+    return Delivered(
+        how=delivery.source,
+        version=delivery.version,
+        blobs_fetched=delivery.blobs_fetched,
+        bytes_fetched=delivery.bytes_fetched,
+        resumed=delivery.resumed,
+        failure=delivery.failure,
+    )
+
+
+def profiled(profile: Profile) -> Profiled:
+    """All blocks were measured."""
+    predict = profile.cost_model().latency_ms
+    errors = [abs(predict(one.subnet) / one.measured_ms - 1) for one in profile.fitted]
+    return Profiled(
+        original_ms=profile.original_ms,
+        scale=profile.scale,
+        offset_ms=profile.offset_ms,
+        median_error=float(np.median(errors)),
+    )
+
+
+def adapted(adaptation: Adaptation) -> Adapted:
+    """A search ended and its subnet is in use."""
+    return Adapted(
+        budget_latency_ms=adaptation.budget.latency_ms,
+        budget_memory_mb=adaptation.budget.memory_mb,
+        subnet=str(adaptation.subnet),
+        predicted_ms=adaptation.predicted_ms,
+        measured_ms=adaptation.measured_ms,
+        predicted_peak_bytes=adaptation.predicted_peak_bytes,
+        accuracy_search=adaptation.accuracy_search,
+        accuracy_holdout=adaptation.accuracy_holdout,
+        samples=adaptation.search_samples,
+        subnets_evaluated=adaptation.subnets_evaluated,
+        seconds=adaptation.seconds,
+        stopped=adaptation.stopped,
+    )
+
+
+def infeasible(budget: Budget, error: InfeasibleBudgetError) -> Infeasible:
+    """No subnet fits the budget."""
+    return Infeasible(
+        budget_latency_ms=budget.latency_ms,
+        budget_memory_mb=budget.memory_mb,
+        nearest=" ".join(error.nearest),
+        nearest_latency_ms=error.nearest_latency_ms,
+    )
+
+
+def calibrated(calibration: Calibration) -> Calibrated:
+    """Exits and the threshold of hard samples were set."""
+    plan = calibration.plan
+    return Calibrated(
+        subnet=str(plan.subnet),
+        exits=tuple(choice.exit for choice in plan.exits),
+        thresholds=tuple(choice.threshold for choice in plan.exits),
+        escalation_threshold=plan.escalation.threshold if plan.escalation else None,
+        samples=calibration.samples,
+        accuracy=calibration.accuracy,
+        accuracy_without_exits=calibration.accuracy_without_exits,
+        share_early=calibration.share_early,
+        share_escalated=calibration.share_escalated,
+        mean_ms=calibration.mean_ms,
+        without_exits_ms=calibration.without_exits_ms,
+    )
+
+
+def split_chosen(decision: SplitDecision) -> SplitChosen:
+    """It was decided where the subnet crosses to the server."""
+    split = decision.plan.split
+    return SplitChosen(
+        subnet=str(decision.plan.subnet),
+        position=split.position if split is not None else None,
+        uplink_mbps=decision.uplink.mbps,
+        predicted_ms=decision.best.latency_ms,
+        on_device_ms=decision.on_device.latency_ms,
+        bytes_sent=decision.best.bytes_sent,
+    )

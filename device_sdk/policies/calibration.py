@@ -1,0 +1,246 @@
+"""Calibrating a plan: which exits answer early and when, and which samples count as hard.
+
+This module measures; ``placement`` and ``thresholds`` decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.composition import Stretch
+from device_sdk.cost import MB, CostModel
+from device_sdk.errors import InputError, UsageError
+from device_sdk.execution.confidence import confidence
+from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.graph import Escalation, Exit, ExitChoice, Plan, Subnet
+from device_sdk.policies.placement import ExitCandidate, place
+from device_sdk.policies.thresholds import ALL, ExitSamples, Rights, choose_exits, hard_threshold
+from device_sdk.profiling.plan_latency import mean_latencies_ms
+from device_sdk.profiling.profile import Profile
+from device_sdk.progress import Progress
+from device_sdk.runtimes.port import Array, Runtime
+
+_MEASURED_SAMPLES = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationSettings:
+    """How to calibrate.
+
+    ``accuracy_drop``: exits may lower the accuracy by so much, a share; with few samples to tell it by, by less;
+    ``exit_memory_mb``: memory for exits, None for no limit; ``escalated_share``: of all samples, to be sent to the
+    server.
+
+    Raises:
+        UsageError: a share that is none, or memory below zero.
+    """
+
+    accuracy_drop: float = 0.005
+    exit_memory_mb: float | None = None
+    escalated_share: float = 0.0
+    use_exits: bool = True
+    batch: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("accuracy_drop", "escalated_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise UsageError(f"{name} is {getattr(self, name):g}; it must lie between 0 and 1")
+        if self.exit_memory_mb is not None and not self.exit_memory_mb >= 0:
+            raise UsageError(f"exit_memory_mb is {self.exit_memory_mb:g}; it cannot be negative")
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was calibrated, on ``samples`` calibration samples.
+
+    ``mean_ms`` is the mean latency at batch 1 with the chosen exits, ``without_exits_ms`` without any, measured in
+    turns on the same samples; both None where no exit was worth it. ``accuracy`` is that on the device, before any
+    escalation; ``share_early`` of the samples take an exit, ``share_escalated`` lie below the threshold.
+    """
+
+    plan: Plan
+    samples: int
+    accuracy: float
+    accuracy_without_exits: float
+    share_early: float
+    share_escalated: float
+    mean_ms: float | None
+    without_exits_ms: float | None
+
+
+def calibrate(
+    bundle: Bundle,
+    runtime: Runtime,
+    profile: Profile,
+    subnet: Subnet,
+    inputs: Array,
+    labels: npt.NDArray[np.int64] | None,
+    *,
+    settings: CalibrationSettings,
+    progress: Progress,
+) -> Calibration:
+    """Find exits, their thresholds and the threshold of hard samples for ``subnet``.
+
+    ``inputs`` [count, *input] were neither trained nor searched on; without ``labels`` [count] the subnet's own answers
+    stand in.
+
+    1. answer all samples at every exit and at the end; 2. keep the exits that fit the memory; 3. choose thresholds;
+    4. confirm by measuring that exits save time, else drop them; 5. set the threshold of hard samples among those that
+    reach the end.
+
+    Raises:
+        InputError: there are no inputs, or labels and inputs do not match.
+    """
+    if not len(inputs):
+        raise InputError("there are no samples to calibrate on")
+    if labels is not None and labels.shape != (len(inputs),):
+        raise InputError(f"there are {len(inputs)} samples and labels of shape {labels.shape}")
+    costs = profile.cost_model()
+    with progress.task("calibrate", 1) as task:
+        seen = _answer_everywhere(bundle, runtime, subnet, inputs, labels, settings)
+        kept = _placed(seen, costs, settings)
+        choices = choose_exits(
+            [seen.at_exit(number, costs) for number in kept],
+            right_at_end=seen.right(-1),
+            full_ms=costs.latency_ms(subnet),
+            accuracy_drop=settings.accuracy_drop,
+        )
+        plan = Plan(subnet, exits=tuple(choices))
+        mean_ms, without_ms = _measure(bundle, runtime, plan, inputs) if choices else (None, None)
+        if mean_ms is not None and without_ms is not None and mean_ms >= without_ms:
+            plan, mean_ms, without_ms = Plan(subnet), None, None
+        task.advance()
+    return _judged(seen, plan, settings, mean_ms=mean_ms, without_ms=without_ms)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What the exits along a subnet and its end answer to the calibration samples.
+
+    ``logits``: of each exit, then of the end, [count, classes]; ``edges``: how many of the subnet's an exit needs.
+    """
+
+    subnet: Subnet
+    exits: tuple[Exit, ...]
+    edges: tuple[int, ...]
+    logits: tuple[Array, ...]
+    labels: npt.NDArray[np.int64]
+
+    def right(self, number: int) -> Rights:
+        return np.asarray(self.logits[number].argmax(axis=1) == self.labels)
+
+    def at_exit(self, number: int, costs: CostModel) -> ExitSamples:
+        choice = _choice(self.exits[number])
+        return ExitSamples(
+            choice=choice,
+            confidence=confidence(self.logits[number]),
+            right=self.right(number),
+            reach_ms=costs.latency_along_ms(self.subnet.edges[: self.edges[number]]),
+            branch_ms=costs.exit_latency_ms(choice),
+        )
+
+
+def _choice(exit_: Exit) -> ExitChoice:
+    return ExitChoice(exit_.id, threshold=ALL, rendition=exit_.renditions[0].name)
+
+
+def _answer_everywhere(
+    bundle: Bundle,
+    runtime: Runtime,
+    subnet: Subnet,
+    inputs: Array,
+    labels: npt.NDArray[np.int64] | None,
+    settings: CalibrationSettings,
+) -> _Seen:
+    """Run the subnet once over all samples, and every branch on the features that pass its cut point."""
+    exits = bundle.supernet.exits_along(subnet) if settings.use_exits else ()
+    logits: list[Array] = []
+    needed: list[int] = []
+    features, done = _batches([inputs], settings.batch), 0
+    ends = [block.end for _, block in bundle.supernet.walk(subnet)]
+    for exit_ in exits:
+        until = ends.index(exit_.position) + 1
+        if until > done:
+            features = _run(runtime, bundle.stretch(subnet.edges[done:until]), features)
+            done = until
+        answers = _run(runtime, bundle.stretch((), _choice(exit_)), features)
+        logits.append(np.concatenate([batch[-1] for batch in answers]))
+        needed.append(until)
+    features = _run(runtime, bundle.stretch(subnet.edges[done:]), features)
+    logits.append(np.concatenate([batch[-1] for batch in features]))
+    stand_in = logits[-1].argmax(axis=1) if labels is None else labels
+    return _Seen(subnet, tuple(exits), tuple(needed), tuple(logits), stand_in)
+
+
+def _batches(tensors: Sequence[Array], size: int) -> list[list[Array]]:
+    return [[tensor[at : at + size] for tensor in tensors] for at in range(0, len(tensors[0]), size)]
+
+
+def _run(runtime: Runtime, stretch: Stretch, batches: Sequence[list[Array]]) -> list[list[Array]]:
+    loaded = runtime.load(stretch)
+    try:
+        return [loaded.run(batch) for batch in batches]
+    finally:
+        loaded.close()
+
+
+def _placed(seen: _Seen, costs: CostModel, settings: CalibrationSettings) -> list[int]:
+    """Which exits are kept in memory, by their number: accuracies and times are this device's own."""
+    full_ms = costs.latency_ms(seen.subnet)
+    candidates = []
+    for number, exit_ in enumerate(seen.exits):
+        found = seen.at_exit(number, costs)
+        time_ms, size = found.reach_ms + found.branch_ms, costs.exit_bytes(found.choice)
+        candidates.append(ExitCandidate(exit_.id, exit_.position, float(found.right.mean()), time_ms, size))
+    limit = None if settings.exit_memory_mb is None else int(settings.exit_memory_mb * MB)
+    kept = place(candidates, full_time=full_ms, memory_bytes=limit).exits
+    return [number for number, exit_ in enumerate(seen.exits) if exit_.id in kept]
+
+
+def _measure(bundle: Bundle, runtime: Runtime, plan: Plan, inputs: Array) -> list[float]:
+    """Mean latency at batch 1 with the plan's exits and without, sample by sample in turns."""
+    with_exits, without = LoadedPlan(bundle, runtime, plan), LoadedPlan(bundle, runtime, Plan(plan.subnet))
+    try:
+        return mean_latencies_ms([with_exits, without], inputs[:_MEASURED_SAMPLES])
+    finally:
+        with_exits.close()
+        without.close()
+
+
+def _judged(
+    seen: _Seen,
+    plan: Plan,
+    settings: CalibrationSettings,
+    *,
+    mean_ms: float | None,
+    without_ms: float | None,
+) -> Calibration:
+    """The finished plan, and what it does to the calibration samples."""
+    count = len(seen.labels)
+    right, rest = seen.right(-1).copy(), np.ones(count, dtype=bool)
+    numbers = {exit_.id: number for number, exit_ in enumerate(seen.exits)}
+    for choice in plan.exits:
+        number = numbers[choice.exit]
+        answered = rest & (confidence(seen.logits[number]) >= choice.threshold)
+        right[answered] = seen.right(number)[answered]
+        rest &= ~answered
+    at_end = confidence(seen.logits[-1])[rest]
+    threshold = hard_threshold(at_end, share=settings.escalated_share, samples=count)
+    if settings.escalated_share > 0:
+        plan = msgspec.structs.replace(plan, escalation=Escalation(threshold))
+    return Calibration(
+        plan=plan,
+        samples=count,
+        accuracy=float(right.mean()),
+        accuracy_without_exits=float(seen.right(-1).mean()),
+        share_early=1 - float(rest.mean()),
+        share_escalated=float(np.count_nonzero(at_end < threshold)) / count,
+        mean_ms=mean_ms,
+        without_exits_ms=without_ms,
+    )

@@ -1,0 +1,1 @@
+"""Measuring what blocks and subnets cost on this device."""

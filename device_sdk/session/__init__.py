@@ -1,0 +1,1 @@
+"""The session: opening a bundle, running a plan, answering, and what a device remembers."""

@@ -1,0 +1,39 @@
+"""What a model answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.execution.confidence import confidence
+from device_sdk.runtimes.port import Array
+
+SUBNET, SERVER, FALLBACK = "subnet", "server", "fallback"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a batch (a single image is a batch of one).
+
+    ``output``: logits [batch, classes]; ``source``: who answered each sample: ``exit <id>``, ``subnet``, ``server``, or
+    ``fallback``, the subnet in place of a server that should have answered and did not; ``latency_ms``: of the whole
+    call.
+    """
+
+    output: Array
+    source: tuple[str, ...]
+    latency_ms: float
+    class_names: tuple[str, ...]
+
+    @cached_property
+    def confidence(self) -> npt.NDArray[np.float64]:
+        """The highest softmax probability of each sample, [batch]."""
+        return confidence(self.output)
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The name of the most probable class of each sample."""
+        return tuple(self.class_names[index] for index in self.output.argmax(axis=1))

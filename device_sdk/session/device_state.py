@@ -1,0 +1,108 @@
+"""What a device remembers of a bundle between runs: that it passed the self-test, its profiles, the plan in use."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from device_sdk.atomic import write_atomically
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.manifest import IDENTIFIER
+from device_sdk.graph import Plan
+from device_sdk.profiling.memory import device_identity
+from device_sdk.profiling.profile import Profile
+from device_sdk.runtimes.port import Runtime
+from device_sdk.untrusted_json import decode_json
+
+Stored = TypeVar("Stored")
+
+
+def default_state_folder() -> Path:
+    """``$PATHWEAVE_STATE``, else ``pathweave`` in the user's folder for state (XDG base directories)."""
+    own = os.environ.get("PATHWEAVE_STATE")
+    if own:
+        return Path(own)
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "pathweave"
+
+
+def bundle_folder(state_folder: Path, bundle: Bundle) -> Path:
+    """Where everything about one bundle lies."""
+    return state_folder / f"{bundle.manifest.name}-{bundle.digest[:16]}"
+
+
+def log_path(state_folder: Path, bundle: Bundle) -> Path:
+    """Where the adaptation events of a bundle go, whatever it runs on."""
+    return bundle_folder(state_folder, bundle) / "adaptation.jsonl"
+
+
+def device_id(state_folder: Path) -> str:
+    """A random name, made once per state folder: tells devices apart and says nothing about them.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    path = state_folder / "device"
+    for _ in range(2):
+        with contextlib.suppress(OSError):
+            known = path.read_text(encoding="utf-8").strip()
+            if IDENTIFIER.fullmatch(known):
+                return known
+        write_atomically(path, f"{secrets.token_hex(8)}\n".encode())
+    return path.read_text(encoding="utf-8").strip()
+
+
+class DeviceState:
+    """One folder per bundle, named by its digest; each thing in it is one atomic file.
+
+    What cannot be read counts as not there: everything here can be measured or found again.
+    """
+
+    def __init__(self, folder: Path, bundle: Bundle, runtime: Runtime) -> None:
+        self.folder = bundle_folder(folder, bundle)
+        self._bundle = bundle
+        self._runtime = runtime
+        key = f"{device_identity()}|{runtime.identity}"
+        self._key = hashlib.sha256(key.encode()).hexdigest()[:16]
+
+    def self_test_passed(self) -> bool:
+        """Whether the bundle passed its self-test with this runtime on this device."""
+        return self._path("self-test").exists()
+
+    def remember_self_test(self) -> None:
+        """The bundle passed its self-test."""
+        write_atomically(self._path("self-test"), b"{}\n")
+
+    def load_profile(self) -> Profile | None:
+        """The profile for this bundle, device and runtime, if there is one."""
+        profile = self._load("profile", Profile)
+        return profile if profile is not None and profile.valid_for(self._bundle, self._runtime) else None
+
+    def save_profile(self, profile: Profile) -> None:
+        """Keep a profile."""
+        self._save("profile", profile)
+
+    def load_plan(self) -> Plan | None:
+        """The plan that the last adaptation chose, if there is one."""
+        return self._load("plan", Plan)
+
+    def save_plan(self, plan: Plan) -> None:
+        """Keep the plan in use."""
+        self._save("plan", plan)
+
+    def _path(self, what: str) -> Path:
+        return self.folder / f"{what}-{self._key}.json"
+
+    def _save(self, what: str, value: object) -> None:
+        write_atomically(self._path(what), msgspec.json.encode(value) + b"\n")
+
+    def _load(self, what: str, kind: type[Stored]) -> Stored | None:
+        try:
+            return decode_json(self._path(what).read_bytes(), kind)
+        except (OSError, ValueError):
+            return None

@@ -1,0 +1,67 @@
+"""What callers hand in, checked against what a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.bundles.manifest import Manifest
+from device_sdk.data.preprocessing import prepare
+from device_sdk.errors import InputError
+from device_sdk.runtimes.port import Array
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+
+class SampleChecker:
+    """Turns raw images into what the model of ``manifest`` takes, and refuses everything else (InputError)."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._preprocessing = manifest.preprocessing
+        self._input = manifest.cut_points[0].tensors[0]
+        self._classes = len(manifest.task.class_names)
+
+    def prepare(self, images: npt.NDArray[np.uint8] | Image.Image) -> npt.NDArray[np.float32]:
+        """Raw images [h, w], [h, w, channels] or [batch, h, w, channels] as [batch, *input] float32."""
+        shape = self._input.shape
+        if len(shape) != 3:
+            raise InputError(f"the model takes tensors [batch, {_joined(shape)}], not images", hint="use model.infer")
+        return prepare(images, self._preprocessing, input_shape=(shape[0], shape[1], shape[2]))
+
+    def prepare_all(self, samples: Any) -> npt.NDArray[np.float32]:
+        """A batch of raw images, or a sequence of images of any sizes, as [count, *input]."""
+        if isinstance(samples, np.ndarray):
+            return self.prepare(samples)
+        if not len(samples):
+            raise InputError("there are no samples")
+        return np.concatenate([self.prepare(sample) for sample in samples])
+
+    def labels(self, labels: Any) -> npt.NDArray[np.int64]:
+        """Class indices as int64 [count]."""
+        array = np.asarray(labels)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise InputError(f"labels must be class indices [count], got {array.dtype} {array.shape}")
+        if len(array) and not (array.min() >= 0 and array.max() < self._classes):
+            raise InputError(f"labels must lie between 0 and {self._classes - 1}")
+        return array.astype(np.int64)
+
+    def tensor(self, tensor: Any) -> Array:
+        """A prepared tensor [batch, *input], or one sample [*input] as a batch of one."""
+        spec = self._input
+        if not isinstance(tensor, np.ndarray):
+            raise InputError(f"expected a numpy array, got {type(tensor).__name__}")
+        if tensor.shape == spec.shape:
+            tensor = tensor[np.newaxis]
+        if tensor.shape[1:] != spec.shape or len(tensor) == 0:
+            raise InputError(f"expected a tensor of shape [batch, {_joined(spec.shape)}], got {list(tensor.shape)}")
+        if tensor.dtype != spec.dtype:
+            raise InputError(f"expected {spec.dtype}, got {tensor.dtype}", hint="raw images go to model(x)")
+        return tensor
+
+
+def _joined(shape: Sequence[int]) -> str:
+    return ", ".join(map(str, shape))

@@ -1,0 +1,311 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from device_sdk.policies.adaptation import EQUAL_LATENCY
+from pathweave.cli import main
+
+
+@pytest.fixture(scope="module")
+def pictures(tiny_bundle, tmp_path_factory):
+    """The images of the tiny bundle as PNG files, a folder per class."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for number, (image, label) in enumerate(zip(tiny_bundle.images, tiny_bundle.labels, strict=True)):
+        place = folder / ("blue", "green", "red")[label]
+        place.mkdir(exist_ok=True)
+        Image.fromarray(image).save(place / f"{number:03d}.png")
+    return folder
+
+
+@pytest.fixture
+def pathweave(capsys):
+    """Runs a command line; gives its exit status, standard output and lines on standard error."""
+
+    def run(*arguments):
+        status = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err.splitlines()
+
+    return run
+
+
+@pytest.fixture
+def as_json(pathweave):
+    """Runs a command line that succeeds with --json; gives the one object that it prints."""
+
+    def run(*arguments):
+        status, out, err = pathweave(*arguments, "--json")
+        assert status == 0, err
+        assert out.count("\n") == 1
+        return json.loads(out)
+
+    return run
+
+
+@pytest.fixture
+def options(slow_state):
+    """The state of a device with the slow profile, as options."""
+    return "--state", slow_state
+
+
+def test_profile_prints_every_block_and_the_fitted_subnets(as_json, tiny_bundle, bundle, tmp_path):
+    printed = as_json("profile", tiny_bundle.folder, "--state", tmp_path)
+    assert set(printed["blocks"]) == {str(edge) for edge in bundle.supernet.edges}
+    assert {"latency_ms", "p95_latency_ms", "peak_bytes"} == set(printed["blocks"]["o1@int8"])
+    assert printed["original_ms"] == printed["subnets"][0]["measured_ms"] > 0
+    assert as_json("profile", tiny_bundle.folder, "--state", tmp_path) == printed
+    assert as_json("profile", tiny_bundle.folder, "--state", tmp_path, "--again") != printed
+
+
+def test_profile_shows_a_person_a_table(pathweave, tiny_bundle, options):
+    status, out, _ = pathweave("profile", tiny_bundle.folder, *options)
+    assert status == 0
+    assert "m1-4" in out
+    assert "full model: 320.000 ms" in out
+
+
+def test_adapt_chooses_within_a_latency_ratio_and_run_uses_it_from_then_on(as_json, tiny_bundle, pictures, options):
+    adapted = as_json("adapt", tiny_bundle.folder, "--data", pictures, "--latency-ratio", "0.5", *options)
+    assert adapted["subnet"] == ["o0", "o1", "m2-4", "o4"]
+    assert adapted["budget_ms"] == 160.0
+    assert adapted["predicted_ms"] == 150.0
+    assert adapted["predicted_ratio"] == 150 / 320
+    assert adapted["measured_ms"] > 0
+    assert (adapted["search_samples"], adapted["holdout_samples"]) == (42, 18)
+    assert adapted["full_accuracy_holdout"] == 1.0
+    assert adapted["subnets_evaluated"] >= 3
+
+    ran = as_json("run", tiny_bundle.folder, "--data", pictures, *options)
+    assert ran["plan"] == "o0 o1 m2-4 o4"
+    assert ran["samples"] == 60
+    share = adapted["search_samples"] * adapted["accuracy_search"] + 18 * adapted["accuracy_holdout"]
+    assert ran["accuracy"] == pytest.approx(share / 60)
+
+
+def test_adapt_takes_milliseconds_memory_unlabelled_data_and_fewer_images(as_json, tiny_bundle, pictures, options):
+    adapted = as_json(
+        "adapt", tiny_bundle.folder, "--data", pictures, "--latency-ms", "300", "--memory-mb", "8.5", "--unlabelled",
+        "--limit", "20", "--seed", "3", *options,
+    )  # fmt: skip
+    assert (adapted["budget_ms"], adapted["budget_memory_mb"]) == (300.0, 8.5)
+    assert adapted["predicted_peak_bytes"] <= 8_500_000
+    assert adapted["search_samples"] + adapted["holdout_samples"] == 20
+
+
+def test_adapt_on_this_very_machine_stays_within_the_budget(as_json, tiny_bundle, pictures, tmp_path):
+    adapted = as_json("adapt", tiny_bundle.folder, "--data", pictures, "--latency-ratio", "0.8", "--state", tmp_path)
+    assert adapted["measured_ms"] <= adapted["budget_ms"] * EQUAL_LATENCY
+    assert adapted["measured_ratio"] == adapted["measured_ms"] / adapted["full_measured_ms"]
+
+
+def test_adapt_tells_a_person_in_lines(pathweave, tiny_bundle, pictures, options):
+    status, out, _ = pathweave("adapt", tiny_bundle.folder, "--data", pictures, "--memory-mb", "4.5", *options)
+    assert status == 0
+    assert out.splitlines()[0] == "subnet: o0 m1-4 o4"
+    assert "18 samples that the search did not see" in out
+
+
+def test_run_classifies_files(as_json, pathweave, tiny_bundle, pictures, options):
+    files = [sorted((pictures / name).iterdir())[0] for name in ("red", "blue")]
+    printed = as_json("run", tiny_bundle.folder, *files, *options)
+    assert [answer["label"] for answer in printed["answers"]] == ["red", "blue"]
+    assert [answer["image"] for answer in printed["answers"]] == list(map(str, files))
+    assert all(0 < answer["confidence"] <= 1 and answer["source"] == "subnet" for answer in printed["answers"])
+    _, out, _ = pathweave("run", tiny_bundle.folder, *files, *options)
+    assert out.splitlines()[0].startswith(f"{files[0]}: red (")
+
+
+def test_logs_show_the_last_events_in_order(as_json, pathweave, tiny_bundle, pictures, options):
+    as_json("adapt", tiny_bundle.folder, "--data", pictures, "--memory-mb", "4.5", *options)
+    as_json("run", tiny_bundle.folder, "--data", pictures, *options)
+    events = as_json("logs", tiny_bundle.folder, *options)["events"]
+    assert [line["event"]["event"] for line in events] == ["opened", "adapted", "opened"]  # looking opens nothing
+    assert events[-1]["event"]["restored"] is True
+    assert len(as_json("logs", tiny_bundle.folder, "--last", "2", *options)["events"]) == 2
+    _, out, _ = pathweave("logs", tiny_bundle.folder, "--last", "1", *options)
+    assert "event=opened" in out
+
+
+def test_a_latency_budget_below_the_cheapest_subnet_names_the_nearest(pathweave, tiny_bundle, pictures, options):
+    status, out, err = pathweave(
+        "adapt", tiny_bundle.folder, "--data", pictures, "--latency-ms", "10", *options, "--json"
+    )
+    assert status == 1
+    assert json.loads(out)["error"]["type"] == "InfeasibleBudgetError"
+    assert err == [
+        "error: no subnet runs in 10 ms; the fastest is predicted at 50 ms (o0 m1-4 o4)",
+        "hint: set latency_ms to 50 or more",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("budget", "status", "message"),
+    [
+        (("--latency-ratio", "0"), 1, "the budget's latency_ms is 0; it must be above zero"),
+        (("--latency-ratio", "-0.5"), 1, "the budget's latency_ms is -160; it must be above zero"),
+        (("--latency-ratio", "nan"), 1, "the budget's latency_ms is nan; it must be above zero"),
+        (("--memory-mb", "-1"), 1, "the budget's memory_mb is -1; it must be above zero"),
+        ((), 1, "the budget limits nothing"),
+        (("--latency-ratio", "0.5", "--latency-ms", "3"), 2, "give --latency-ratio or --latency-ms, not both"),
+        (("--latency-ratio", "half"), 2, "'half' is not a valid float"),
+    ],
+)
+def test_a_budget_that_is_none_is_one_clear_line(pathweave, tiny_bundle, pictures, options, budget, status, message):
+    found, out, err = pathweave("adapt", tiny_bundle.folder, "--data", pictures, *budget, *options)
+    assert (found, out) == (status, "")
+    assert err[0].startswith("error: ")
+    assert message in err[0]
+    assert len(err) <= 2
+
+
+@pytest.mark.parametrize(
+    "command", [("profile",), ("adapt", "--data", "x", "--latency-ms", "1"), ("run", "x.png"), ("logs",)]
+)
+def test_a_bundle_that_is_not_there_is_one_clear_line(pathweave, tmp_path, command):
+    name, *rest = command
+    status, _, err = pathweave(name, tmp_path / "nowhere", *rest, "--state", tmp_path)
+    assert status == 1
+    assert err[0] == f"error: {tmp_path}/nowhere is not a bundle: cannot read manifest.json: No such file or directory"
+    assert err[1].startswith("hint: ")
+
+
+def test_an_untrusted_bundle_is_refused_by_every_command(pathweave, own_bundle, tmp_path):
+    own_bundle.edit(lambda manifest: manifest.update(version=2))
+    status, _, err = pathweave("profile", own_bundle.folder, "--trust", own_bundle.public_key, "--state", tmp_path)
+    assert status == 1
+    assert "is not signed" in err[0]
+
+
+@pytest.mark.parametrize("arguments", [(), ("a.png", "--data", "b")])
+def test_run_wants_files_or_data(pathweave, tiny_bundle, options, arguments):
+    status, _, err = pathweave("run", tiny_bundle.folder, *arguments, *options)
+    assert (status, err) == (2, ["error: give image files or --data, one of them"])
+
+
+def test_data_with_classes_that_the_model_does_not_know_is_refused(pathweave, tiny_bundle, tmp_path, options):
+    for name in ("red", "mauve"):
+        (tmp_path / "data" / name).mkdir(parents=True)
+        Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save(tmp_path / "data" / name / "0.png")
+    status, _, err = pathweave("run", tiny_bundle.folder, "--data", tmp_path / "data", *options)
+    assert status == 1
+    assert "classes that the model does not know: mauve" in err[0]
+
+
+def test_an_image_that_is_none_or_of_another_size_is_named(pathweave, tiny_bundle, tmp_path, options):
+    (tmp_path / "text.png").write_text("no picture")
+    status, _, err = pathweave("run", tiny_bundle.folder, tmp_path / "text.png", *options)
+    assert status == 1
+    assert "text.png" in err[0]
+    Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "small.png")
+    status, _, err = pathweave("run", tiny_bundle.folder, tmp_path / "small.png", *options)
+    assert status == 1
+    assert "expected images of height, width, channels (20, 20, 3)" in err[0]
+
+
+def test_calibrate_sets_exits_and_run_tells_who_answered(as_json, pathweave, tiny_bundle, pictures, options):
+    calibrated = as_json("calibrate", tiny_bundle.folder, "--data", pictures, "--escalated-share", "0.2", *options)
+    assert calibrated["exits"]
+    assert calibrated["share_early"] > 0.5
+    assert calibrated["accuracy"] >= calibrated["accuracy_without_exits"] - 0.005
+    assert calibrated["mean_ms"] < calibrated["without_exits_ms"]
+
+    ran = as_json("run", tiny_bundle.folder, "--data", pictures, *options)
+    early = sum(count for source, count in ran["sources"].items() if source.startswith("exit "))
+    assert early / 60 == pytest.approx(calibrated["share_early"])
+    _, out, _ = pathweave("run", tiny_bundle.folder, "--data", pictures, *options)
+    assert "answered by exit x" in out
+    events = as_json("logs", tiny_bundle.folder, *options)["events"]
+    assert [line["event"]["event"] for line in events][:2] == ["opened", "calibrated"]
+
+
+def test_calibrate_tells_a_person_in_lines(pathweave, tiny_bundle, pictures, options):
+    arguments = ("--no-exits", "--escalated-share", "0.2", *options)
+    status, out, _ = pathweave("calibrate", tiny_bundle.folder, "--data", pictures, *arguments)
+    assert status == 0
+    assert "no exit is worth it here: 100.0% of 60 samples right" in out
+    assert "20.0% of the samples" in out
+
+
+@pytest.mark.parametrize(
+    "option", [("--escalated-share", "1.1"), ("--accuracy-drop", "-1"), ("--exit-memory-mb", "-2")]
+)
+def test_a_share_that_is_none_is_wrong_usage(pathweave, tiny_bundle, pictures, options, option):
+    status, _, err = pathweave("calibrate", tiny_bundle.folder, "--data", pictures, *option, *options)
+    assert status == 2
+    assert "not in the range" in err[0]
+
+
+def test_place_names_the_exits_that_are_worth_their_memory(as_json, pathweave, tiny_bundle, options):
+    assert as_json("place", tiny_bundle.folder, *options)["exits"] == ["x1-pooled", "x2-pooled", "x3-pooled"]
+    small = as_json("place", tiny_bundle.folder, "--memory-kb", "0.3", *options)
+    assert (len(small["exits"]), small["memory_bytes"], small["basis"]) == (1, 204, "macs")
+    _, out, _ = pathweave("place", tiny_bundle.folder, "--memory-kb", "0", *options)
+    assert out == "no exit fits\n"
+
+
+def test_a_server_is_only_asked_with_leave(pathweave, tiny_bundle, pictures, options):
+    arguments = ("--data", pictures, "--server", "http://127.0.0.1:1", *options)
+    status, _, err = pathweave("run", tiny_bundle.folder, *arguments)
+    assert status == 2
+    assert err == [
+        "error: a server can only answer what it is sent",
+        "hint: allow it with --privacy inputs",
+    ]
+    status, out, _ = pathweave("run", tiny_bundle.folder, *arguments, "--privacy", "inputs")
+    assert (status, out.splitlines()[1:]) == (0, [])  # nothing is hard before calibration
+
+
+def test_hard_samples_of_an_unreachable_server_are_answered_here(as_json, tiny_bundle, pictures, options):
+    as_json("calibrate", tiny_bundle.folder, "--data", pictures, "--escalated-share", "0.2", "--no-exits", *options)
+    ran = as_json(
+        "run", tiny_bundle.folder, "--data", pictures, "--server", "http://127.0.0.1:1", "--privacy", "inputs", *options
+    )
+    assert ran["sources"] == {"subnet": 48, "fallback": 12}
+    assert ran["accuracy"] == 1.0
+    events = as_json("logs", tiny_bundle.folder, *options)["events"]
+    assert events[-1]["event"]["answering"] is False
+    assert "refused" in events[-1]["event"]["failure"]
+
+
+def test_looking_at_a_bundle_that_was_never_fetched_says_so(pathweave, tmp_path):
+    status, _, err = pathweave("logs", "http://127.0.0.1:1/v1/bundles/tiny", "--state", tmp_path)
+    assert status == 2
+    assert err[0] == "error: nothing was fetched from http://127.0.0.1:1/v1/bundles/tiny yet"
+
+
+def test_split_compares_all_cut_points(as_json, pathweave, tiny_bundle, options):
+    printed = as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", "--round-trip-ms", "5", *options)
+    assert [one["position"] for one in printed["splits"]] == [0, 1, 2, 3, 4, 5]
+    assert printed["latency_ms"] == min(one["latency_ms"] for one in printed["splits"])
+    assert printed["splits"][-1] == {
+        "position": 5,
+        "device_ms": 320.0,
+        "transfer_ms": 0.0,
+        "server_ms": 0.0,
+        "latency_ms": 320.0,
+        "bytes_sent": 0,
+    }
+    for one in printed["splits"]:
+        assert one["latency_ms"] == pytest.approx(one["device_ms"] + one["transfer_ms"] + one["server_ms"])
+    assert "this device's own" in printed["server_profile"]
+    _, out, _ = pathweave("split", tiny_bundle.folder, "--uplink-mbps", "3", *options)
+    assert "best: everything on the device, 320.000 ms" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "how fast is the uplink?"),
+        (("--uplink-mbps", "0"), "the uplink has 0 Mbit/s; it must be above zero"),
+        (("--uplink-mbps", "-3"), "the uplink has -3 Mbit/s; it must be above zero"),
+        (("--uplink-mbps", "3", "--round-trip-ms", "-1"), "the round trip takes -1 ms; it cannot be negative"),
+    ],
+)
+def test_an_uplink_of_nothing_is_one_clear_line(pathweave, tiny_bundle, options, arguments, said):
+    status, _, err = pathweave("split", tiny_bundle.folder, *arguments, *options)
+    assert status == 2
+    assert err[0] == f"error: {said}"

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.composition import Stretch
+from device_sdk.errors import UsageError
+from device_sdk.execution.confidence import confidence
+from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan, segments
+from device_sdk.graph import Edge, ExitChoice, Plan, Split, Subnet
+from device_sdk.policies.thresholds import ALL
+from device_sdk.profiling.plan_latency import mean_latencies_ms
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.runtimes.port import Array, LoadedStretch
+
+
+class CountingRuntime(OnnxRuntime):
+    """ONNX Runtime that notes how many samples each segment was run on."""
+
+    def __init__(self) -> None:
+        super().__init__(threads=1)
+        self.samples: list[list[int]] = []
+
+    def load(self, stretch: Stretch) -> LoadedStretch:
+        loaded, seen = super().load(stretch), []
+        self.samples.append(seen)
+
+        class Counting:
+            def run(self, inputs: list[Array]) -> list[Array]:
+                seen.append(len(inputs[0]))
+                return loaded.run(inputs)
+
+            def close(self) -> None:
+                loaded.close()
+
+        return Counting()
+
+
+@pytest.fixture
+def tensor(bundle, tiny_bundle):
+    from device_sdk.session.samples import SampleChecker
+
+    return SampleChecker(bundle.manifest).prepare(tiny_bundle.images)
+
+
+@pytest.fixture
+def original(bundle):
+    return bundle.supernet.original
+
+
+def plan_with(subnet: Subnet, *exits: tuple[str, float]) -> Plan:
+    return Plan(subnet, exits=tuple(ExitChoice(name, threshold) for name, threshold in exits))
+
+
+def whole(bundle: Bundle, runtime: OnnxRuntime, edges: tuple[Edge, ...], exit_: str | None, tensor: Array) -> Array:
+    """The answer of an exit, or of the end, run as one model from the input on."""
+    choice = ExitChoice(exit_, ALL) if exit_ else None
+    return runtime.load(bundle.stretch(edges, choice)).run([tensor])[-1]
+
+
+def test_without_exits_a_plan_is_its_subnet(bundle, runtime, original, tensor):
+    outcome = LoadedPlan(bundle, runtime, Plan(original)).run(tensor)
+    assert np.array_equal(outcome.output, whole(bundle, runtime, original.edges, None, tensor))
+    assert not outcome.answered_by.any()
+
+
+def test_sure_samples_leave_and_the_others_go_on(bundle, runtime, original, tensor):
+    at_exit = whole(bundle, runtime, original.edges[:2], "x2-pooled", tensor)
+    at_end = whole(bundle, runtime, original.edges, None, tensor)
+    threshold = float(np.median(confidence(at_exit)))
+    outcome = LoadedPlan(bundle, runtime, plan_with(original, ("x2-pooled", threshold))).run(tensor)
+    early = confidence(at_exit) >= threshold
+    assert 0 < early.sum() < len(early)
+    assert np.array_equal(outcome.answered_by == 0, early)
+    np.testing.assert_allclose(outcome.output[early], at_exit[early], atol=1e-5)
+    np.testing.assert_allclose(outcome.output[~early], at_end[~early], atol=1e-5)
+
+
+def test_what_follows_a_taken_exit_is_never_computed(bundle, original, tensor):
+    runtime = CountingRuntime()
+    at_exit = whole(bundle, OnnxRuntime(threads=1), original.edges[:2], "x2-pooled", tensor)
+    threshold = float(np.median(confidence(at_exit)))
+    loaded = LoadedPlan(bundle, runtime, plan_with(original, ("x2-pooled", threshold)))
+    loaded.run(tensor)
+    staying = int(np.count_nonzero(confidence(at_exit) < threshold))
+    assert runtime.samples == [[len(tensor)], [staying]]
+
+
+def test_a_batch_that_leaves_as_a_whole_ends_there(bundle, original, tensor):
+    runtime = CountingRuntime()
+    loaded = LoadedPlan(bundle, runtime, plan_with(original, ("x1-pooled", 0.0), ("x3-pooled", 0.5)))
+    outcome = loaded.run(tensor)
+    assert runtime.samples == [[len(tensor)], [], []]
+    assert not outcome.answered_by.any()
+
+
+def test_an_exit_that_is_never_sure_enough_changes_nothing(bundle, runtime, original, tensor):
+    outcome = LoadedPlan(bundle, runtime, plan_with(original, ("x2-pooled", ALL))).run(tensor)
+    assert np.all(outcome.answered_by == 1)
+    np.testing.assert_allclose(outcome.output, whole(bundle, runtime, original.edges, None, tensor), atol=1e-5)
+
+
+def test_answers_do_not_depend_on_the_batch(bundle, runtime, original, tensor):
+    at_exit = whole(bundle, runtime, original.edges[:1], "x1-pooled", tensor)
+    threshold = float(np.median(confidence(at_exit)))
+    loaded = LoadedPlan(bundle, runtime, plan_with(original, ("x1-pooled", threshold), ("x3-pooled", 0.9)))
+    together = loaded.run(tensor)
+    for at in range(0, len(tensor), 7):
+        alone = loaded.run(tensor[at : at + 1])
+        assert alone.answered_by[0] == together.answered_by[at]
+        np.testing.assert_allclose(alone.output[0], together.output[at], atol=1e-5)
+
+
+def test_exits_lie_behind_merged_blocks_too(bundle, runtime, tensor):
+    subnet = Subnet((Edge("o0"), Edge("m1-3"), Edge("o3"), Edge("o4")))
+    loaded = LoadedPlan(bundle, runtime, plan_with(subnet, ("x3-pooled", 0.0)))
+    expected = whole(bundle, runtime, subnet.edges[:2], "x3-pooled", tensor)
+    np.testing.assert_allclose(loaded.run(tensor).output, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("subnet", "exits", "said"),
+    [
+        (("o0", "m1-3", "o3", "o4"), ["x2-pooled"], "does not pass cut point 2"),
+        (("o0", "o1", "o2", "o3", "o4"), ["x2-pooled", "x2-untrained"], "one at a cut point"),
+        (("o0", "o1", "o2", "o3", "o4"), ["x3-pooled", "x1-pooled"], "follow each other"),
+        (("o0", "o1", "o2", "o3", "o4"), ["x9"], "there is no exit x9"),
+        (("o0", "o1", "o2"), [], "ends at cut point 3"),
+    ],
+)
+def test_a_plan_that_does_not_fit_the_graph_is_refused(bundle, runtime, subnet, exits, said):
+    plan = plan_with(Subnet(tuple(Edge(block) for block in subnet)), *((name, 0.5) for name in exits))
+    with pytest.raises(UsageError, match=said):
+        LoadedPlan(bundle, runtime, plan)
+
+
+def test_segments_end_at_exits(bundle, original):
+    found = segments(bundle.supernet, plan_with(original, ("x1-pooled", 0.5), ("x3-pooled", 0.5)))
+    assert [(" ".join(map(str, one.edges)), one.exit and one.exit.exit, one.split) for one in found] == [
+        ("o0", "x1-pooled", False),
+        ("o1 o2", "x3-pooled", False),
+        ("o3 o4", None, False),
+    ]
+
+
+def test_segments_end_at_the_split(bundle, original):
+    plan = plan_with(original, ("x1-pooled", 0.5))
+
+    def shown(position):
+        found = segments(bundle.supernet, msgspec.structs.replace(plan, split=Split(position)))
+        return [(" ".join(map(str, one.edges)), one.exit is not None, one.split) for one in found]
+
+    assert shown(3) == [("o0", True, False), ("o1 o2", False, True), ("o3 o4", False, False)]
+    assert shown(1) == [("o0", True, True), ("o1 o2 o3 o4", False, False)]
+
+
+@pytest.mark.parametrize("position", [0, 2, 4])
+def test_a_tail_goes_on_elsewhere(bundle, runtime, original, tensor, position):
+    seen = []
+
+    def remote(features):
+        seen.append(features[0])
+        edges = [edge for edge, block in bundle.supernet.walk(original) if block.start >= position]
+        return runtime.load(bundle.stretch(edges)).run(features)[-1]
+
+    outcome = LoadedPlan(bundle, runtime, Plan(original, split=Split(position))).run(tensor, remote)
+    assert np.all(outcome.answered_by == AT_SERVER)
+    np.testing.assert_allclose(outcome.output, whole(bundle, runtime, original.edges, None, tensor), atol=1e-5)
+    assert seen[0].shape[1:] == bundle.supernet.cut_points[position].tensors[0].shape
+
+
+@pytest.mark.parametrize("position", [0, 2])
+def test_a_tail_that_fails_goes_on_here(bundle, runtime, original, tensor, position):
+    outcome = LoadedPlan(bundle, runtime, Plan(original, split=Split(position))).run(tensor, lambda _: None)
+    assert np.all(outcome.answered_by == AFTER_FAILURE)
+    np.testing.assert_allclose(outcome.output, whole(bundle, runtime, original.edges, None, tensor), atol=1e-5)
+
+
+def test_without_a_server_a_split_plan_runs_here(bundle, runtime, original, tensor):
+    outcome = LoadedPlan(bundle, runtime, Plan(original, split=Split(2))).run(tensor)
+    assert np.all(outcome.answered_by == AT_END)
+
+
+def test_only_samples_that_no_exit_answered_travel(bundle, runtime, original, tensor):
+    at_exit = whole(bundle, runtime, original.edges[:1], "x1-pooled", tensor)
+    threshold = float(np.median(confidence(at_exit)))
+    plan = msgspec.structs.replace(plan_with(original, ("x1-pooled", threshold)), split=Split(3))
+    sent = []
+
+    def remote(features):
+        sent.append(len(features[0]))
+        return np.zeros((len(features[0]), 3), np.float32)
+
+    outcome = LoadedPlan(bundle, runtime, plan).run(tensor, remote)
+    early = confidence(at_exit) >= threshold
+    assert sent == [np.count_nonzero(~early)]
+    assert np.array_equal(outcome.answered_by, np.where(early, 0, 1 + AT_SERVER))
+    assert not outcome.output[~early].any()
+
+
+def test_mean_latency_falls_when_samples_leave_early(bundle, runtime, original, tensor):
+    leaving = LoadedPlan(bundle, runtime, plan_with(original, ("x1-pooled", 0.0)))
+    staying = LoadedPlan(bundle, runtime, Plan(original))
+    early_ms, whole_ms = mean_latencies_ms([leaving, staying], tensor[:20], rounds=5)
+    assert 0 < early_ms < whole_ms
+
+
+@pytest.mark.parametrize(
+    ("split", "said"),
+    [
+        (Split(5), "cannot be split at cut point 5"),
+        (Split(2), "cannot be split at cut point 2"),
+        (Split(-1), "cannot be split"),
+        (Split(1, bits=4), "not in 4"),
+        (Split(1), "lies behind the split"),
+    ],
+)
+def test_a_split_that_does_not_fit_is_refused(bundle, runtime, split, said):
+    subnet = Subnet((Edge("o0"), Edge("m1-3"), Edge("o3"), Edge("o4")))
+    plan = msgspec.structs.replace(plan_with(subnet, ("x3-pooled", 0.5)), split=split)
+    with pytest.raises(UsageError, match=said):
+        LoadedPlan(bundle, runtime, plan)

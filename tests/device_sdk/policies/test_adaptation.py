@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from device_sdk.cost import Budget
+from device_sdk.data.datasets import split_positions
+from device_sdk.data.preprocessing import prepare
+from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
+from device_sdk.graph import Edge, Subnet
+from device_sdk.policies.adaptation import EQUAL_LATENCY, AdaptationSettings, adapt
+from device_sdk.profiling.profile import profile
+from device_sdk.progress import SilentProgress
+
+ORIGINAL_MS = 320.0  # of the slow profile
+
+
+def path(*blocks: str) -> Subnet:
+    return Subnet(tuple(Edge(*block.split("@")) for block in blocks))
+
+
+CHEAPEST = path("o0", "m1-4", "o4")  # 50 ms, 4 MB
+BEST_SHORT = path("o0", "o1", "m2-4", "o4")  # 150 ms, 8 MB: the best below 200 ms
+
+
+@pytest.fixture
+def run(bundle, runtime, slow_profile, tiny_bundle):
+    """Adapts the tiny bundle on its own samples."""
+    inputs = prepare(tiny_bundle.images, bundle.manifest.preprocessing, input_shape=(3, 20, 20))
+
+    def run(budget, *, inputs=inputs, labels=tiny_bundle.labels, own_profile=slow_profile, **settings):
+        return adapt(
+            bundle,
+            runtime,
+            own_profile,
+            inputs,
+            labels,
+            budget,
+            settings=AdaptationSettings(**settings),
+            progress=SilentProgress(),
+        )
+
+    run.inputs, run.labels = inputs, tiny_bundle.labels
+    return run
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "subnet"),
+    [
+        (50.0, CHEAPEST),
+        (270.0, path("o0", "o1@int8", "o2", "o3", "o4")),
+        (ORIGINAL_MS, path("o0", "o1", "o2", "o3", "o4")),
+        (1e9, path("o0", "o1", "o2", "o3", "o4")),
+        (math.inf, path("o0", "o1", "o2", "o3", "o4")),
+    ],
+)
+def test_the_most_accurate_subnet_within_the_budget_is_chosen(run, bundle, latency_ms, subnet):
+    found = run(Budget(latency_ms=latency_ms))
+    assert found.subnet == subnet
+    assert found.predicted_ms <= latency_ms
+    assert found.measured_ms <= latency_ms
+    assert found.plan.exits == ()
+
+
+def test_nothing_in_the_pool_that_fits_is_better(run):
+    found = run(Budget(latency_ms=200.0))
+    fitting = [one for one in found.pool if one.cost.latency_ms <= 200.0]
+    assert found.subnet == BEST_SHORT
+    assert found.accuracy_search == max(one.accuracy for one in fitting)
+    assert found.subnets_evaluated == len(found.pool) >= len(fitting) >= 3
+
+
+def test_a_memory_limit_alone_is_a_budget(run):
+    found = run(Budget(memory_mb=4.5))
+    assert found.subnet == CHEAPEST
+    assert found.predicted_peak_bytes == 4_000_000
+    assert found.measured_ms > 0
+
+
+def test_both_limits_hold(run):
+    found = run(Budget(latency_ms=ORIGINAL_MS, memory_mb=8.0))
+    assert found.subnet == BEST_SHORT
+    assert found.predicted_peak_bytes <= 8_000_000
+
+
+def test_accuracies_are_those_of_disjoint_samples(run):
+    kept, held = split_positions(run.labels, holdout_share=0.3, seed=0)
+    found = run(Budget(latency_ms=ORIGINAL_MS))
+    assert (found.search_samples, found.holdout_samples) == (len(kept), len(held)) == (42, 18)
+    assert (found.accuracy_search, found.accuracy_holdout, found.full_accuracy_holdout) == (1.0, 1.0, 1.0)
+
+    spoiled = run.inputs.copy()
+    spoiled[held] = np.roll(spoiled[held], 1, axis=1)  # every colour becomes the next one
+    found = run(Budget(latency_ms=ORIGINAL_MS), inputs=spoiled)
+    assert (found.accuracy_search, found.accuracy_holdout, found.full_accuracy_holdout) == (1.0, 0.0, 0.0)
+
+
+def test_without_labels_the_full_model_stands_in(run):
+    found = run(Budget(latency_ms=ORIGINAL_MS), labels=None)
+    assert found.subnet == path("o0", "o1", "o2", "o3", "o4")
+    assert found.accuracy_search == found.full_accuracy_holdout == 1.0
+    labelled = run(Budget(latency_ms=200.0), labels=(run.labels + 1) % 3)
+    assert run(Budget(latency_ms=200.0), labels=None).accuracy_search != labelled.accuracy_search
+
+
+def test_one_sample_is_searched_on_and_nothing_is_held_back(run):
+    found = run(Budget(latency_ms=200.0), inputs=run.inputs[:1], labels=run.labels[:1])
+    assert (found.search_samples, found.holdout_samples) == (1, 0)
+    assert found.accuracy_holdout is None
+    assert found.full_accuracy_holdout is None
+
+
+def test_samples_of_one_class_will_do(run):
+    only = run.labels == 1
+    found = run(Budget(latency_ms=200.0), inputs=run.inputs[only], labels=run.labels[only])
+    assert found.search_samples + found.holdout_samples == only.sum()
+    assert found.predicted_ms <= 200.0
+
+
+def test_a_budget_below_the_cheapest_subnet_names_the_nearest(run):
+    with pytest.raises(InfeasibleBudgetError, match="no subnet runs in 49 ms") as caught:
+        run(Budget(latency_ms=49.0))
+    assert caught.value.nearest == CHEAPEST.block_ids
+    assert caught.value.nearest_latency_ms == 50.0
+    assert "50" in caught.value.hint
+
+
+def test_a_memory_budget_below_the_smallest_subnet_names_the_nearest(run):
+    with pytest.raises(InfeasibleBudgetError, match=r"no subnet runs in 3\.9 MB") as caught:
+        run(Budget(memory_mb=3.9))
+    assert caught.value.nearest_peak_bytes == 4_000_000
+
+
+@pytest.mark.parametrize("limit", [0, -1.0, math.nan])
+def test_a_budget_that_is_none_never_gets_here(run, limit):
+    with pytest.raises(BudgetError, match="above zero"):
+        run(Budget(latency_ms=limit))
+
+
+def test_equal_seeds_find_equal_subnets_in_equal_order(run):
+    first, second = (run(Budget(latency_ms=250.0), seed=5) for _ in range(2))
+    assert first.pool == second.pool
+    assert first.plan == second.plan
+
+
+def test_labels_that_do_not_match_are_refused(run):
+    with pytest.raises(InputError, match=r"60 samples and labels of shape \(59,\)"):
+        run(Budget(latency_ms=200.0), labels=run.labels[:-1])
+
+
+@pytest.mark.parametrize("labels", [None, np.zeros(0, dtype=np.int64)])
+def test_no_samples_are_refused(run, labels):
+    with pytest.raises(InputError, match="no samples"):
+        run(Budget(latency_ms=200.0), inputs=run.inputs[:0], labels=labels)
+
+
+def test_settings_that_make_no_sense_are_refused(run):
+    with pytest.raises(UsageError, match="no search strategy"):
+        run(Budget(latency_ms=200.0), strategy="oracle")
+    with pytest.raises(UsageError, match="held-out share"):
+        run(Budget(latency_ms=200.0), holdout_share=1.0)
+    with pytest.raises(UsageError, match="batch is 0"):
+        run(Budget(latency_ms=200.0), batch=0)
+
+
+def test_a_search_that_is_cancelled_at_once_has_nothing_to_offer(run):
+    with pytest.raises(BudgetError, match="the search was stopped before"):
+        run(Budget(latency_ms=200.0), cancelled=lambda: True)
+
+
+def test_a_search_without_time_still_offers_the_cheapest(run):
+    found = run(Budget(latency_ms=200.0), time_limit_s=0.0)
+    assert found.subnet == CHEAPEST
+    assert found.stopped == "time limit"
+
+
+def test_a_subnet_that_measures_above_the_budget_is_never_chosen(run, slow_profile):
+    """A profile that promises a thousandth of what blocks really take."""
+    hopeful = msgspec.structs.replace(slow_profile, scale=1e-9, original_ms=ORIGINAL_MS * 1e-9)
+    with pytest.raises(InfeasibleBudgetError, match="the fastest candidate took") as caught:
+        run(Budget(latency_ms=ORIGINAL_MS * 1e-9), own_profile=hopeful)
+    assert caught.value.nearest_latency_ms > ORIGINAL_MS * 1e-9
+    assert caught.value.hint
+
+
+def test_a_real_profile_leads_to_a_subnet_that_measures_within_the_budget(run, bundle, runtime):
+    measured = profile(bundle, runtime, progress=SilentProgress())
+    budget_ms = 0.7 * measured.original_ms
+    found = run(Budget(latency_ms=budget_ms), own_profile=measured)
+    assert found.measured_ms <= budget_ms * EQUAL_LATENCY
+    assert found.subnet != bundle.supernet.original
+    assert found.measured_ratio == found.measured_ms / found.full_measured_ms < 1

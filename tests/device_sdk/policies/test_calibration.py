@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from device_sdk.errors import InputError, UsageError
+from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.graph import Edge, Plan, Subnet
+from device_sdk.policies.calibration import CalibrationSettings, calibrate
+from device_sdk.progress import SilentProgress
+from device_sdk.session.samples import SampleChecker
+
+CHEAPEST = Subnet((Edge("o0"), Edge("m1-4"), Edge("o4")))  # passes no exit
+
+
+@pytest.fixture
+def tensor(bundle, tiny_bundle):
+    return SampleChecker(bundle.manifest).prepare(tiny_bundle.images)
+
+
+@pytest.fixture
+def calibrated(bundle, runtime, slow_profile, tensor, tiny_bundle):
+    def run(subnet=None, labels=tiny_bundle.labels, inputs=tensor, **settings):
+        return calibrate(
+            bundle,
+            runtime,
+            slow_profile,
+            subnet or bundle.supernet.original,
+            inputs,
+            labels,
+            settings=CalibrationSettings(**settings),
+            progress=SilentProgress(),
+        )
+
+    return run
+
+
+def test_exits_that_are_as_good_as_the_end_are_used(calibrated, bundle, runtime, tensor, tiny_bundle):
+    found = calibrated(accuracy_drop=0.0)
+    assert found.plan.exits
+    assert found.share_early > 0.5
+    assert found.accuracy >= found.accuracy_without_exits
+    assert found.mean_ms < found.without_exits_ms
+    outcome = LoadedPlan(bundle, runtime, found.plan).run(tensor)
+    assert np.mean(outcome.answered_by < len(found.plan.exits)) == pytest.approx(found.share_early)
+    assert np.mean(outcome.output.argmax(axis=1) == tiny_bundle.labels) == pytest.approx(found.accuracy)
+
+
+def test_without_exits_nobody_leaves_early(calibrated):
+    found = calibrated(use_exits=False)
+    assert (found.plan.exits, found.share_early, found.mean_ms) == ((), 0.0, None)
+
+
+def test_exits_that_do_not_fit_the_memory_are_not_used(calibrated):
+    assert calibrated(exit_memory_mb=0.005).plan.exits == ()  # each takes 0.01 MB in the slow profile
+    assert len(calibrated(exit_memory_mb=0.01).plan.exits) == 1
+
+
+def test_a_subnet_that_passes_no_exit_gets_none(calibrated):
+    assert calibrated(subnet=CHEAPEST).plan == Plan(CHEAPEST)
+
+
+def test_labels_may_be_missing(calibrated):
+    found = calibrated(labels=None, accuracy_drop=0.0)
+    assert found.accuracy_without_exits == 1.0  # the subnet agrees with itself
+    assert found.accuracy == 1.0
+
+
+@pytest.mark.parametrize("share", [0.1, 0.35])
+def test_the_wished_share_counts_as_hard(calibrated, share, bundle, runtime, tensor):
+    from device_sdk.execution.confidence import confidence
+
+    found = calibrated(use_exits=False, escalated_share=share)
+    assert found.share_escalated == pytest.approx(share, abs=1 / found.samples)
+    output = LoadedPlan(bundle, runtime, found.plan).run(tensor).output
+    assert np.mean(confidence(output) < found.plan.escalation.threshold) == pytest.approx(found.share_escalated)
+
+
+def test_share_zero_escalates_nothing_and_share_one_everything_that_reaches_the_end(calibrated):
+    assert calibrated(escalated_share=0.0).plan.escalation is None
+    everything = calibrated(escalated_share=1.0)
+    assert everything.share_escalated + everything.share_early == pytest.approx(1.0)
+    assert everything.plan.escalation.threshold > 1
+
+
+@pytest.mark.parametrize(
+    "settings", [{"escalated_share": 1.5}, {"escalated_share": -0.1}, {"accuracy_drop": 2}, {"exit_memory_mb": -1.0}]
+)
+def test_shares_that_are_none_are_refused(settings):
+    with pytest.raises(UsageError, match="it "):
+        CalibrationSettings(**settings)
+
+
+def test_no_samples_and_labels_that_do_not_match_are_refused(calibrated, tensor):
+    with pytest.raises(InputError, match="no samples"):
+        calibrated(inputs=tensor[:0], labels=None)
+    with pytest.raises(InputError, match="60 samples and labels"):
+        calibrated(labels=np.zeros(3, np.int64))

@@ -1,0 +1,74 @@
+from __future__ import annotations
+
+import pytest
+
+from device_sdk.cost import Uplink
+from device_sdk.errors import UsageError
+from device_sdk.graph import Edge, Subnet
+from device_sdk.offload.packing import packet_bytes
+from device_sdk.policies.splitting import best_split, split_costs
+
+
+def costs(supernet, uniform_costs, *, mbps, server_scale=1.0, subnet=None, **changes):
+    return split_costs(
+        supernet,
+        subnet or supernet.original,
+        device=uniform_costs(supernet),
+        server=uniform_costs(supernet, scale=server_scale),
+        uplink=Uplink(mbps, **changes),
+    )
+
+
+def test_every_cut_point_of_the_path_is_a_way_to_split(elastic_supernet, uniform_costs):
+    supernet = elastic_supernet(5)
+    assert [cost.position for cost in costs(supernet, uniform_costs, mbps=3)] == [0, 1, 2, 3, 4, 5]
+    merged = Subnet((Edge("o0"), Edge("m1_4"), Edge("o4")))
+    found = costs(supernet, uniform_costs, mbps=3, subnet=merged)
+    assert [cost.position for cost in found] == [0, 1, 4, 5]
+
+
+def test_the_parts_add_up(elastic_supernet, uniform_costs):
+    supernet = elastic_supernet(4)
+    cost = costs(supernet, uniform_costs, mbps=8, server_scale=0.1, round_trip_ms=2.0)[1]
+    assert cost.device_ms == pytest.approx(1.0)
+    assert cost.server_ms == pytest.approx(0.3)
+    assert cost.bytes_sent == packet_bytes(supernet.cut_points[1], supernet.original.edges[1:], batch=1)
+    assert cost.transfer_ms == pytest.approx(2.0 + cost.bytes_sent / 1000)  # 8 Mbit/s are 1000 bytes per millisecond
+    assert cost.latency_ms == pytest.approx(1.3 + cost.transfer_ms)
+
+
+def test_on_the_device_nothing_is_sent(elastic_supernet, uniform_costs):
+    last = costs(elastic_supernet(3), uniform_costs, mbps=1)[-1]
+    assert (last.bytes_sent, last.transfer_ms, last.server_ms) == (0, 0.0, 0.0)
+    assert last.device_ms == pytest.approx(3.0)
+
+
+def test_a_slow_line_keeps_everything_here_and_a_quick_one_to_a_quick_server_nothing(elastic_supernet, uniform_costs):
+    supernet = elastic_supernet(4)
+    assert best_split(costs(supernet, uniform_costs, mbps=0.01)).position == 4
+    assert best_split(costs(supernet, uniform_costs, mbps=1000, server_scale=0.01)).position == 0
+
+
+def test_of_equals_the_one_that_sends_least_is_taken(elastic_supernet, uniform_costs):
+    supernet = elastic_supernet(2)
+    found = costs(supernet, uniform_costs, mbps=1e12)
+    assert best_split(found).position == 2
+
+
+def test_what_cannot_travel_is_not_cut(build_supernet, uniform_costs):
+    import msgspec
+
+    from device_sdk.graph import Supernet
+
+    plain = build_supernet(3)
+    cuts = list(plain.cut_points)
+    integers = tuple(msgspec.structs.replace(spec, dtype="int64") for spec in cuts[1].tensors)
+    cuts[1] = msgspec.structs.replace(cuts[1], tensors=integers)
+    supernet = Supernet(cuts, plain.blocks)
+    assert [cost.position for cost in costs(supernet, uniform_costs, mbps=3)] == [0, 2, 3]
+
+
+@pytest.mark.parametrize(("mbps", "round_trip_ms"), [(0, 0), (-1, 0), (float("nan"), 0), (3, -1)])
+def test_an_uplink_of_nothing_is_refused(mbps, round_trip_ms):
+    with pytest.raises(UsageError):
+        Uplink(mbps, round_trip_ms)

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.profiling.timing import Latency, measure, measure_interleaved
+
+
+class Workbench:
+    """A clock that only moves while one of its calls is working."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.calls: list[str] = []
+
+    def clock(self) -> int:
+        return self.now_ns
+
+    def work(self, name: str, *durations_ms: float) -> None:
+        index = self.calls.count(name)
+        self.calls.append(name)
+        self.now_ns += round(durations_ms[index % len(durations_ms)] * 1e6)
+
+
+def test_latency_is_a_median_with_its_spread() -> None:
+    bench = Workbench()
+    latency = measure(lambda: bench.work("a", 5, 1, 2, 3, 4), runs=5, warmup=0, clock=bench.clock)
+    assert latency == Latency(median_ms=3, p95_ms=pytest.approx(4.8), p25_ms=2, p75_ms=4, runs=5)
+
+
+def test_warmup_runs_but_does_not_count() -> None:
+    bench = Workbench()
+    latency = measure(lambda: bench.work("a", 100, 100, 1, 1), runs=2, warmup=2, clock=bench.clock)
+    assert bench.calls == ["a"] * 4
+    assert latency.p95_ms == pytest.approx(1)
+
+
+@given(st.integers(1, 5), st.integers(1, 12), st.integers(0, 3))
+def test_everyone_is_called_once_per_round_and_starts_equally_often(count: int, rounds: int, warmup: int) -> None:
+    bench = Workbench()
+    names = "abcde"[:count]
+    calls = {name: (lambda name=name: bench.work(name, 1)) for name in names}
+    latencies = measure_interleaved(calls, rounds=rounds, warmup=warmup, clock=bench.clock)
+
+    assert {latency.runs for latency in latencies.values()} == {rounds}
+    turns = [bench.calls[start : start + count] for start in range(0, len(bench.calls), count)]
+    assert len(turns) == rounds + warmup
+    assert all(sorted(turn) == list(names) for turn in turns)
+    starts = Counter(turn[0] for turn in turns[warmup:])
+    if rounds % count == 0:
+        assert set(starts.values()) == {rounds // count}
+
+
+def test_nobody_always_follows_the_same_neighbour() -> None:
+    bench = Workbench()
+    calls = {name: (lambda name=name: bench.work(name, 1)) for name in "abc"}
+    measure_interleaved(calls, rounds=6, warmup=0, clock=bench.clock)
+    turns = [bench.calls[start : start + 3] for start in range(0, 18, 3)]
+    before_b = {turn[turn.index("b") - 1] for turn in turns if turn[0] != "b"}
+    assert before_b == {"a", "c"}
+
+
+def test_drift_hits_all_competitors_alike() -> None:
+    bench = Workbench()
+    slowing = [1 + step / 100 for step in range(100)]
+    calls = {
+        "one": lambda: bench.work("one", *slowing),
+        "two": lambda: bench.work("two", *(2 * ms for ms in slowing)),
+    }
+    latencies = measure_interleaved(calls, rounds=100, warmup=0, clock=bench.clock)
+    assert latencies["two"].median_ms / latencies["one"].median_ms == pytest.approx(2)
+
+
+@pytest.mark.parametrize(("runs", "warmup"), [(0, 0), (1, -1)])
+def test_nothing_to_measure_is_refused(runs: int, warmup: int) -> None:
+    with pytest.raises(ValueError, match="at least 1 round"):
+        measure(lambda: None, runs=runs, warmup=warmup)
+
+
+def test_no_competitors_give_no_latencies() -> None:
+    assert measure_interleaved({}, rounds=3, warmup=1) == {}

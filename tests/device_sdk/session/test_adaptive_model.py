@@ -1,0 +1,364 @@
+from __future__ import annotations
+
+import json
+import threading
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from device_sdk.cost import Budget
+from device_sdk.errors import (
+    BlobError,
+    BudgetError,
+    ClosedError,
+    InfeasibleBudgetError,
+    InputError,
+    SelfTestError,
+    SignatureError,
+    UsageError,
+)
+from device_sdk.graph import Edge, Plan, Subnet
+from device_sdk.logs.adaptation_log import Adapted, Infeasible, Opened, read_log
+from device_sdk.policies.adaptation import AdaptationSettings
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.device_state import DeviceState
+
+SMALL, LARGE = Budget(memory_mb=4.5), Budget(memory_mb=100)  # with the slow profile: the cheapest, and all
+
+
+@pytest.fixture
+def model(tiny_bundle, slow_state):
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as opened:
+        yield opened
+
+
+@pytest.fixture
+def raw_logits(bundle, tiny_bundle, model):
+    """What a bare ONNX Runtime answers for a subnet: no session of ours in between."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    from device_sdk.bundles.composition import compose
+
+    def answer(subnet, tensor):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        session = onnxruntime.InferenceSession(compose(bundle.stretch(subnet.edges)), options)
+        return session.run(None, {"cut_0": tensor})[0]
+
+    return answer
+
+
+def test_a_new_model_is_the_full_one(model, bundle):
+    assert model.plan == Plan(bundle.supernet.original)
+    assert [line.event for line in read_log(model.log_path)] == [
+        Opened(subnet=str(bundle.supernet.original), restored=False)
+    ]
+
+
+def test_answers_are_those_of_onnx_runtime(model, tiny_bundle, raw_logits):
+    tensor = model.prepare(tiny_bundle.images)
+    answer = model.infer(tensor)
+    assert np.array_equal(answer.output, raw_logits(model.plan.subnet, tensor))
+    assert answer.source == ("subnet",) * 60
+    assert answer.latency_ms > 0
+    names = model.bundle.manifest.task.class_names
+    assert answer.labels == tuple(names[label] for label in tiny_bundle.labels)
+
+
+def test_confidence_is_the_highest_softmax_probability(model, tiny_bundle):
+    answer = model(tiny_bundle.images[:4])
+    powers = np.exp(answer.output.astype(np.float64))
+    np.testing.assert_allclose(answer.confidence, (powers / powers.sum(axis=1, keepdims=True)).max(axis=1))
+
+
+def test_one_sample_needs_no_batch_axis(model, tiny_bundle):
+    batch = model(tiny_bundle.images[:2])
+    single = model(tiny_bundle.images[1])
+    assert single.output.shape == (1, 3)
+    np.testing.assert_allclose(single.output[0], batch.output[1], atol=1e-5)
+    prepared = model.prepare(tiny_bundle.images[1])
+    assert np.array_equal(model.infer(prepared[0]).output, single.output)
+    assert np.array_equal(model(Image.fromarray(tiny_bundle.images[1])).output, single.output)
+
+
+def test_a_tensor_need_not_be_contiguous(model, tiny_bundle):
+    tensor = model.prepare(tiny_bundle.images[:6])
+    turned = np.asfortranarray(tensor)
+    assert np.array_equal(model.infer(turned[::2]).output, model.infer(tensor[::2].copy()).output)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (
+            np.zeros((1, 3, 20, 21), np.float32),
+            r"expected a tensor of shape \[batch, 3, 20, 20\], got \[1, 3, 20, 21\]",
+        ),
+        (np.zeros((20, 20, 3), np.float32), r"\[batch, 3, 20, 20\], got \[20, 20, 3\]"),
+        (np.zeros((1, 1, 3, 20, 20), np.float32), r"\[batch, 3, 20, 20\]"),
+        (np.zeros((0, 3, 20, 20), np.float32), r"got \[0, 3, 20, 20\]"),
+        (np.float32(1), "expected a numpy array"),
+        (np.zeros((), np.float32), r"got \[\]"),
+        (np.zeros((1, 3, 20, 20)), "expected float32, got float64"),
+        (np.zeros((1, 3, 20, 20), np.uint8), "expected float32, got uint8"),
+        (np.zeros((1, 3, 20, 20), ">f4"), "expected float32, got >f4"),
+        ([[1.0, 2.0]], "expected a numpy array, got list"),
+        (None, "expected a numpy array, got NoneType"),
+    ],
+)
+def test_a_tensor_that_does_not_fit_is_refused_with_what_was_expected(model, tensor, message):
+    with pytest.raises(InputError, match=message):
+        model.infer(tensor)
+
+
+@pytest.mark.parametrize(
+    "images", [np.zeros((20, 20, 3), np.float32), np.zeros((20, 21, 3), np.uint8), np.zeros((20, 20), np.uint8)]
+)
+def test_images_that_do_not_fit_are_refused(model, images):
+    with pytest.raises(InputError, match="expected"):
+        model(images)
+
+
+def test_a_model_that_takes_no_images_says_so(own_bundle, runtime, tmp_path):
+    def flatten(manifest):
+        manifest["cut_points"][0]["tensors"][0]["shape"] = [3, 400]
+
+    own_bundle.edit(flatten)
+    from device_sdk.bundles.bundle import Bundle
+
+    model = AdaptiveModel(Bundle.open(own_bundle.folder), runtime=runtime, state_folder=tmp_path)
+    with pytest.raises(InputError, match=r"takes tensors \[batch, 3, 400\], not images"):
+        model.prepare(np.zeros((20, 20, 3), np.uint8))
+
+
+def test_a_closed_model_answers_nothing_more(tiny_bundle, slow_state):
+    model = AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state)
+    model.close()
+    model.close()
+    for use in (
+        lambda: model(tiny_bundle.images[0]),
+        lambda: model.plan,
+        lambda: model.profile(),
+        lambda: model.adapt(tiny_bundle.images, tiny_bundle.labels, LARGE),
+    ):
+        with pytest.raises(ClosedError, match="was closed"):
+            use()
+
+
+def test_leaving_the_context_closes_the_model(tiny_bundle, slow_state):
+    with pytest.raises(ZeroDivisionError), AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as model:
+        1 / 0  # noqa: B018
+    with pytest.raises(ClosedError):
+        model(tiny_bundle.images[0])
+
+
+def test_adapting_switches_to_the_subnet_found(model, tiny_bundle, raw_logits):
+    found = model.adapt(tiny_bundle.images, tiny_bundle.labels, SMALL)
+    assert model.plan == found.plan == Plan(Subnet((Edge("o0"), Edge("m1-4"), Edge("o4"))))
+    tensor = model.prepare(tiny_bundle.images[:5])
+    assert np.array_equal(model.infer(tensor).output, raw_logits(found.subnet, tensor))
+    last = list(read_log(model.log_path))[-1].event
+    assert isinstance(last, Adapted)
+    assert (last.subnet, last.budget_memory_mb, last.samples) == (str(found.subnet), 4.5, found.search_samples)
+
+
+def test_pillow_images_and_lists_of_labels_will_do(model, tiny_bundle):
+    images = [Image.fromarray(image) for image in tiny_bundle.images[:9]]
+    found = model.adapt(images, tiny_bundle.labels[:9].tolist(), SMALL)
+    assert found.search_samples + found.holdout_samples == 9
+
+
+def test_the_plan_is_restored_when_the_bundle_is_opened_again(model, tiny_bundle, slow_state):
+    found = model.adapt(tiny_bundle.images, tiny_bundle.labels, SMALL)
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as again:
+        assert again.plan == found.plan
+        assert list(read_log(again.log_path))[-1].event == Opened(subnet=str(found.subnet), restored=True)
+
+
+@pytest.mark.parametrize(
+    "subnet", [Subnet((Edge("o0"), Edge("gone"), Edge("o4"))), Subnet((Edge("o0", "int4"),)), Subnet(())]
+)
+def test_a_remembered_plan_that_the_bundle_does_not_have_is_ignored(tiny_bundle, bundle, runtime, slow_state, subnet):
+    DeviceState(slow_state, bundle, runtime).save_plan(Plan(subnet))
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as model:
+        assert model.plan == Plan(bundle.supernet.original)
+
+
+def test_an_infeasible_budget_leaves_the_plan_and_is_logged(model, tiny_bundle):
+    before = model.adapt(tiny_bundle.images, tiny_bundle.labels, SMALL).plan
+    with pytest.raises(InfeasibleBudgetError):
+        model.adapt(tiny_bundle.images, tiny_bundle.labels, Budget(latency_ms=1.0))
+    assert model.plan == before
+    last = list(read_log(model.log_path))[-1].event
+    assert last == Infeasible(1.0, None, "o0 m1-4 o4", 50.0)
+
+
+def test_a_search_that_is_cancelled_leaves_the_plan_and_a_readable_log(model, tiny_bundle, bundle):
+    with pytest.raises(BudgetError):
+        model.adapt(tiny_bundle.images, tiny_bundle.labels, LARGE, settings=AdaptationSettings(cancelled=lambda: True))
+    assert model.plan == Plan(bundle.supernet.original)
+    list(read_log(model.log_path))
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1], "10 samples and labels of shape"),
+        (["red"] * 10, "must be class indices"),
+        (np.zeros(10), "must be class indices"),
+        ([[0]] * 10, "must be class indices"),
+        ([3] * 10, "between 0 and 2"),
+        ([-1] * 10, "between 0 and 2"),
+    ],
+)
+def test_labels_that_make_no_sense_are_refused(model, tiny_bundle, labels, message):
+    with pytest.raises(InputError, match=message):
+        model.adapt(tiny_bundle.images[:10], labels, LARGE)
+
+
+@pytest.mark.parametrize("samples", [[], np.zeros((0, 20, 20, 3), np.uint8)])
+def test_no_samples_are_refused(model, samples):
+    with pytest.raises(InputError):
+        model.adapt(samples, None, LARGE)
+
+
+def test_the_self_test_runs_when_the_bundle_is_first_opened_and_not_again(own_bundle, tmp_path):
+    state = tmp_path / "state"
+    AdaptiveModel.open(own_bundle.folder, state_folder=state).close()
+    unused = own_bundle.blob("m1-4")  # neither original nor in the plan: only the self-test reads it
+    data = bytearray(unused.read_bytes())
+    data[len(data) // 2] ^= 1
+    unused.write_bytes(data)
+    AdaptiveModel.open(own_bundle.folder, state_folder=state).close()
+    with pytest.raises(BlobError, match="does not match its digest"):
+        AdaptiveModel.open(own_bundle.folder, state_folder=tmp_path / "another state")
+
+
+def test_a_bundle_that_fails_its_self_test_is_tested_again_next_time(own_bundle, tmp_path):
+    def change(manifest):
+        manifest["self_test"]["original"]["samples"][0][0] += 1.0
+
+    own_bundle.edit(change)
+    for _ in range(2):
+        with pytest.raises(SelfTestError):
+            AdaptiveModel.open(own_bundle.folder, state_folder=tmp_path)
+
+
+def test_trust_is_checked_when_a_model_is_opened(own_bundle, tmp_path):
+    AdaptiveModel.open(own_bundle.folder, trust=own_bundle.public_key, state_folder=tmp_path).close()
+    own_bundle.edit(lambda manifest: manifest.update(version=2))
+    with pytest.raises(SignatureError):
+        AdaptiveModel.open(own_bundle.folder, trust=own_bundle.public_key, state_folder=tmp_path)
+
+
+def test_a_runtime_that_nobody_knows_is_refused(tiny_bundle, tmp_path):
+    with pytest.raises(UsageError, match="no runtime abacus") as caught:
+        AdaptiveModel.open(tiny_bundle.folder, runtime="abacus", state_folder=tmp_path)
+    assert "onnxruntime" in caught.value.hint
+
+
+def test_a_profile_is_measured_once_and_again_on_demand(tiny_bundle, tmp_path):
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=tmp_path) as model:
+        first = model.profile()
+        assert model.profile() == first
+        again = model.profile(again=True)
+        assert again != first
+        assert model.profile() == again
+        events = [json.loads(line)["event"]["event"] for line in model.log_path.read_text().splitlines()]
+    assert events == ["opened", "profiled", "profiled"]
+
+
+def answers_while(model, tensor, change, *, threads=4):
+    """All answers that ``threads`` callers get while ``change`` runs, and the errors they met."""
+    ended = threading.Event()
+    answers, errors = [], []
+
+    def call():
+        try:
+            while not ended.is_set():
+                answers.append(model.infer(tensor).output)
+        except Exception as error:
+            errors.append(error)
+
+    callers = [threading.Thread(target=call) for _ in range(threads)]
+    for caller in callers:
+        caller.start()
+    try:
+        change()
+    finally:
+        ended.set()
+        for caller in callers:
+            caller.join(timeout=30)
+    return answers, errors
+
+
+def test_no_answer_is_lost_or_mixed_while_another_thread_adapts(model, tiny_bundle):
+    tensor = model.prepare(tiny_bundle.images[:2])
+    expected = {}
+    for budget in (SMALL, LARGE):
+        model.adapt(tiny_bundle.images[:9], tiny_bundle.labels[:9], budget)
+        expected[str(model.plan.subnet)] = model.infer(tensor).output.tobytes()
+    assert len(set(expected.values())) == 2
+
+    def adapt_to_and_fro():
+        for budget in (SMALL, LARGE) * 4:
+            model.adapt(tiny_bundle.images[:9], tiny_bundle.labels[:9], budget)
+
+    answers, errors = answers_while(model, tensor, adapt_to_and_fro)
+    assert errors == []
+    assert {answer.tobytes() for answer in answers} == set(expected.values())
+
+
+class Meddler(np.ndarray):
+    """A tensor that does something when it is looked at: just after a call has taken the plan, before it runs it."""
+
+    meddle = staticmethod(lambda: None)
+
+    @property
+    def shape(self):
+        self.meddle()
+        return super().shape
+
+
+@pytest.mark.parametrize("change", ["adapt", "close"])
+def test_a_call_ends_with_the_plan_with_which_it_began(model, tiny_bundle, change):
+    tensor = model.prepare(tiny_bundle.images[:2])
+    expected = model.infer(tensor).output
+    meddler = tensor.view(Meddler)
+
+    def meddle():
+        meddler.meddle = lambda: None
+        if change == "adapt":
+            model.adapt(tiny_bundle.images, tiny_bundle.labels, SMALL)
+        else:
+            model.close()
+
+    meddler.meddle = meddle
+    assert np.array_equal(model.infer(meddler).output, expected)
+    if change == "adapt":
+        assert not np.array_equal(model.infer(tensor).output, expected)
+    else:
+        with pytest.raises(ClosedError):
+            model.infer(tensor)
+
+
+def test_closing_while_others_call_gives_them_their_answer_or_says_closed(tiny_bundle, slow_state):
+    model = AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state)
+    _, errors = answers_while(model, model.prepare(tiny_bundle.images[:8]), lambda: (time.sleep(0.2), model.close()))
+    assert all(isinstance(error, ClosedError) for error in errors)
+
+
+def test_an_adaptation_does_not_reopen_a_model_that_was_closed_meanwhile(tiny_bundle, slow_state):
+    model = AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state)
+
+    def close_meanwhile() -> bool:
+        model.close()
+        return False
+
+    with pytest.raises(ClosedError):
+        model.adapt(
+            tiny_bundle.images, tiny_bundle.labels, LARGE, settings=AdaptationSettings(cancelled=close_meanwhile)
+        )
+    with pytest.raises(ClosedError):
+        model(tiny_bundle.images[0])

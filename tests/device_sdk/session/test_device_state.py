@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.errors import StorageError
+from device_sdk.graph import Edge, Escalation, ExitChoice, Plan, Split, Subnet
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.session.device_state import DeviceState, default_state_folder
+
+ROOT = Path(__file__).parents[2]
+
+PLAN = Plan(
+    Subnet((Edge("o0"), Edge("m1-4", "int8"))),
+    exits=(ExitChoice("e1", 0.5),),
+    split=Split(2, bits=4),
+    escalation=Escalation(0.25),
+)
+
+
+@pytest.fixture
+def state(tmp_path, bundle, runtime):
+    return DeviceState(tmp_path, bundle, runtime)
+
+
+def files(state):
+    return sorted(path.name for path in state.folder.iterdir())
+
+
+def test_a_new_state_remembers_nothing(state):
+    assert not state.self_test_passed()
+    assert state.load_profile() is None
+    assert state.load_plan() is None
+    assert not state.folder.exists()
+
+
+def test_what_is_kept_is_found_again(state, slow_profile, tmp_path, bundle, runtime):
+    state.remember_self_test()
+    state.save_profile(slow_profile)
+    state.save_plan(PLAN)
+    again = DeviceState(tmp_path, bundle, runtime)
+    assert again.self_test_passed()
+    assert again.load_profile() == slow_profile
+    assert again.load_plan() == PLAN
+    assert len(files(state)) == 3
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"null",
+        b'{"subnet": 3}',
+        b"\xff\xfe",
+        b"[" * 100_000,
+        b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    ],
+)
+def test_what_cannot_be_read_counts_as_absent(state, slow_profile, content):
+    state.save_profile(slow_profile)
+    state.save_plan(PLAN)
+    for path in state.folder.iterdir():
+        path.write_bytes(content)
+    assert state.load_profile() is None
+    assert state.load_plan() is None
+    state.save_plan(PLAN)
+    assert state.load_plan() == PLAN
+
+
+def test_a_folder_in_place_of_a_file_counts_as_absent(state):
+    state.save_plan(PLAN)
+    [path] = state.folder.iterdir()
+    path.unlink()
+    path.mkdir()
+    assert state.load_plan() is None
+    with pytest.raises(StorageError):
+        state.save_plan(PLAN)
+
+
+def test_another_runtime_has_a_state_of_its_own(state, tmp_path, bundle, slow_profile):
+    state.remember_self_test()
+    state.save_profile(slow_profile)
+    state.save_plan(PLAN)
+    other = DeviceState(tmp_path, bundle, OnnxRuntime(threads=2))
+    assert not other.self_test_passed()
+    assert other.load_profile() is None
+    assert other.load_plan() is None
+
+
+def test_another_bundle_of_the_same_name_has_a_state_of_its_own(state, own_bundle, tmp_path, runtime, slow_profile):
+    state.remember_self_test()
+    state.save_profile(slow_profile)
+    own_bundle.edit(lambda manifest: manifest.update(version=2))
+    other = DeviceState(tmp_path, Bundle.open(own_bundle.folder), runtime)
+    assert not other.self_test_passed()
+    assert other.load_profile() is None
+    other.save_profile(slow_profile)  # a file that was copied from elsewhere
+    assert other.load_profile() is None
+
+
+def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path, bundle, runtime):
+    (tmp_path / "file").write_text("")
+    state = DeviceState(tmp_path / "file", bundle, runtime)
+    with pytest.raises(StorageError) as caught:
+        state.remember_self_test()
+    assert caught.value.hint
+    assert not state.self_test_passed()
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.session.device_state import DeviceState
+from device_sdk.graph import Edge, Plan, Subnet
+from device_sdk.runtimes import OnnxRuntime
+
+state = DeviceState(Path(sys.argv[1]), Bundle.open(sys.argv[2]), OnnxRuntime(threads=1))
+for _ in range(150):
+    state.save_plan(Plan(Subnet((Edge(sys.argv[3] * 2000),))))
+"""
+
+
+def test_a_file_that_two_processes_write_at_once_is_always_whole(state, tmp_path, tiny_bundle):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(tiny_bundle.folder), name], env=environment)
+        for name in "ab"
+    ]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        plan = state.load_plan()
+        assert plan is not None or not seen
+        if plan is not None:
+            seen.add(plan.subnet.block_ids[0])
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert seen | {state.load_plan().subnet.block_ids[0]} <= {"a" * 2000, "b" * 2000}
+    assert len(files(state)) == 1  # no temporary file is left
+
+
+def test_the_default_folder_is_the_users_folder_for_state():
+    script = "from device_sdk.session.device_state import default_state_folder; print(default_state_folder())"
+
+    def printed(**variables):
+        environment = {"PYTHONPATH": str(ROOT), "HOME": "/home/somebody", **variables}
+        done = subprocess.run(
+            [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert printed() == "/home/somebody/.local/state/pathweave"
+    assert printed(XDG_STATE_HOME="/x") == "/x/pathweave"
+    assert printed(XDG_STATE_HOME="/x", PATHWEAVE_STATE="/y/z") == "/y/z"
+    assert default_state_folder().is_absolute()
