@@ -1,0 +1,52 @@
+"""The bundle that measurements on the device run on: ResNet-56 with the zoo's trained branches, made once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from device_sdk import __version__
+from packager.jobs import make_job
+from packager.pipeline import package
+from pathweave.bench import BenchOptions
+
+_ZOO = Path(__file__).parent.parent / "zoo"
+_MODEL, _QUICK_MODEL = "resnet56_cifar10", "resnet20_cifar10"
+_QUICK_STEPS = 4
+
+
+def adapted_bundle(options: BenchOptions) -> Path:
+    """The folder of the bundle: ResNet-56 rebuilt by its recipe; a hardly trained ResNet-20 for ``--quick``.
+
+    Rebuilding takes minutes, so the bundle stays in ``$PATHWEAVE_CACHE`` (default: ``~/.cache/pathweave``) for as long
+    as the recipe, the weights and the version are the same.
+    """
+    cifar = options.data_folder / "cifar10"
+    name = _QUICK_MODEL if options.quick else _MODEL
+    recipe = None if options.quick else _ZOO / "resnet56-cifar10.toml"
+    folder = _cache_folder() / "bench" / f"{name}-{_digest(recipe)}"
+    if (folder / "manifest.json").exists():
+        return folder
+    job = make_job(
+        f"zoo:{name}",
+        weights=options.data_folder / "pretrained" / f"{name}.safetensors",
+        training=str(cifar / ("test.zip#calibration" if options.quick else "train.zip")),
+        validation=str(cifar / "test.zip#search"),
+        recipe_path=recipe,
+        overrides={"steps": _QUICK_STEPS} if options.quick else None,
+        progress=options.progress,
+    )
+    return package(job, folder, progress=options.progress).folder
+
+
+def _cache_folder() -> Path:
+    own = os.environ.get("PATHWEAVE_CACHE")
+    return Path(own) if own else Path.home() / ".cache" / "pathweave"
+
+
+def _digest(recipe: Path | None) -> str:
+    digest = hashlib.sha256(__version__.encode())
+    for path in [recipe, recipe.with_suffix(".safetensors")] if recipe else []:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
