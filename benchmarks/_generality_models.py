@@ -1,0 +1,100 @@
+"""The models that ``generality`` elasticizes: every family of torchvision, typical ones of timm, and one on tokens.
+
+Random weights; images are small, so that a batch of 64 is quick: the structure is what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import torch
+from torch import nn
+
+CLASSES = 10
+SIDE = 64
+_TOKENS, _VOCABULARY = 32, 1000
+
+Made = tuple[nn.Module, torch.Tensor]  # the model in evaluation mode and an example [4, *input]
+
+
+def _torchvision(name: str, *, side: int = SIDE, **choices: object) -> Made:
+    import torchvision
+
+    return _with_images(torchvision.models.get_model(name, num_classes=CLASSES, **choices), side)
+
+
+def _timm(name: str, *, side: int = SIDE, **choices: object) -> Made:
+    import timm
+
+    return _with_images(timm.create_model(name, num_classes=CLASSES, **choices), side)
+
+
+def _maxvit() -> Made:
+    """maxvit_t's blocks; its windows of 7 × 7 do not fit small images, windows of 2 × 2 do."""
+    from torchvision.models.maxvit import MaxVit
+
+    model = MaxVit(
+        input_size=(SIDE, SIDE),
+        stem_channels=64,
+        partition_size=2,
+        block_channels=[64, 128, 256, 512],
+        block_layers=[2, 2, 5, 2],
+        head_dim=32,
+        stochastic_depth_prob=0.2,
+        num_classes=CLASSES,
+    )
+    return _with_images(model, SIDE)
+
+
+def _with_images(model: nn.Module, side: int) -> Made:
+    return model.eval(), torch.randn(4, 3, side, side, generator=torch.Generator().manual_seed(0))
+
+
+class TokenEncoder(nn.Module):
+    """A plain transformer encoder: token numbers [batch, tokens] int64 -> logits [batch, classes]."""
+
+    def __init__(self, *, width: int = 64, layers: int = 6) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(_VOCABULARY, width)
+        self.position = nn.Parameter(torch.randn(1, _TOKENS, width) * 0.02)
+        layer = partial(nn.TransformerEncoderLayer, width, 4, 4 * width, batch_first=True, norm_first=True)
+        self.layers = nn.ModuleList(layer() for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, CLASSES)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens) + self.position
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.norm(x).mean(1))
+
+
+def _tokens() -> Made:
+    tokens = torch.randint(0, _VOCABULARY, (4, _TOKENS), generator=torch.Generator().manual_seed(0))
+    return TokenEncoder().eval(), tokens
+
+
+_TORCHVISION = (
+    *("alexnet", "vgg16_bn", "resnet18", "resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121"),
+    *("mobilenet_v2", "mobilenet_v3_large", "shufflenet_v2_x1_0", "squeezenet1_1", "mnasnet1_0"),
+    *("efficientnet_b0", "efficientnet_v2_s", "regnet_y_400mf", "convnext_tiny", "swin_t"),
+)
+_TIMM = (
+    *("resnetv2_50", "mobilenetv3_small_100", "efficientnet_lite0", "convnextv2_atto", "ghostnet_100"),
+    *("repvgg_a0", "regnetx_002", "mobilevit_xxs", "poolformer_s12", "hrnet_w18_small"),
+)
+
+MODELS: Mapping[str, Callable[[], Made]] = {
+    **{f"torchvision:{name}": partial(_torchvision, name) for name in _TORCHVISION},
+    "torchvision:googlenet": partial(_torchvision, "googlenet", aux_logits=False, init_weights=False),
+    "torchvision:inception_v3": partial(_torchvision, "inception_v3", side=96, aux_logits=False, init_weights=False),
+    "torchvision:vit_b_16": partial(_torchvision, "vit_b_16", image_size=SIDE),
+    "torchvision:maxvit_t": _maxvit,
+    **{f"timm:{name}": partial(_timm, name) for name in _TIMM},
+    "timm:deit_tiny_patch16_224": partial(_timm, "deit_tiny_patch16_224", img_size=SIDE),
+    "timm:mixer_s32_224": partial(_timm, "mixer_s32_224", img_size=SIDE),
+    "timm:resmlp_12_224": partial(_timm, "resmlp_12_224", img_size=SIDE),
+    "tokens:transformer_encoder": _tokens,
+}
+QUICK_MODELS = ("torchvision:resnet18", "timm:hrnet_w18_small", "tokens:transformer_encoder")
