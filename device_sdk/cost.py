@@ -1,13 +1,15 @@
 """The one cost model: what a path costs, and what a device can afford.
 
 Latency is additive over edges and then calibrated on whole subnets, since a composed graph saves what separate
-blocks pay (AdaptiveNet §5.1 has the plain sum). Memory is what all blocks of the path keep resident plus the
-largest working set of one of them.
+blocks pay (AdaptiveNet §5.1 has the plain sum). Where neighbours run in different renditions, what the tensor between
+them costs to convert is added. Memory is what all blocks of the path keep resident plus the largest working set of one
+of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 
 import msgspec
 
@@ -19,7 +21,10 @@ _BITS_PER_MS_AND_MBPS = 1000.0
 
 
 class EdgeCost(msgspec.Struct, frozen=True):
-    """What one block in one rendition costs by itself, measured on this device at batch 1."""
+    """What one block in one rendition costs on this device, at the batch size of the profile: alone, or as its share.
+
+    ``resident_bytes`` as long as it is loaded, ``working_bytes`` while it runs.
+    """
 
     latency_ms: float
     p95_latency_ms: float
@@ -71,13 +76,15 @@ class Budget(msgspec.Struct, frozen=True):
 class CostModel(msgspec.Struct, frozen=True):
     """Predicts the cost of any subnet from the costs of its edges.
 
-    ``latency_ms(subnet) = offset_ms + scale · Σ edge latency``; scale and offset are fitted on whole subnets.
+    ``latency_ms(subnet) = offset_ms + scale · Σ edge latency + Σ change_ms(neighbours)``, fitted on whole subnets.
+    Changes never cost less than nothing, so the sum of edges alone is a lower bound.
     """
 
     edge_costs: Mapping[Edge, EdgeCost]
     scale: float = 1.0
     offset_ms: float = 0.0
     exit_costs: Mapping[tuple[str, str], EdgeCost] = {}  # by exit and rendition
+    entry_change_ms: Mapping[Edge, float] = {}  # of an edge that follows one of another rendition
 
     def latency_ms(self, subnet: Subnet) -> float:
         """Predicted median latency at batch 1."""
@@ -85,7 +92,13 @@ class CostModel(msgspec.Struct, frozen=True):
 
     def latency_along_ms(self, edges: Iterable[Edge]) -> float:
         """Predicted latency of consecutive edges, run as one model."""
-        return self.offset_ms + sum(self.edge_latency_ms(edge) for edge in edges)
+        edges = tuple(edges)
+        changes = sum(self.change_ms(before, after) for before, after in pairwise(edges)) if self.entry_change_ms else 0
+        return self.offset_ms + sum(self.edge_latency_ms(edge) for edge in edges) + changes
+
+    def change_ms(self, before: Edge, after: Edge) -> float:
+        """What it costs that ``after`` runs in another rendition than its neighbour ``before``; at least 0."""
+        return 0.0 if before.rendition == after.rendition else self.entry_change_ms.get(after, 0.0)
 
     def exit_latency_ms(self, choice: ExitChoice) -> float:
         """What trying an exit costs a sample: its branch, in a segment of its own."""
@@ -96,7 +109,7 @@ class CostModel(msgspec.Struct, frozen=True):
         return self.exit_costs[choice.exit, choice.rendition].resident_bytes
 
     def edge_latency_ms(self, edge: Edge) -> float:
-        """The share of one edge in a composed subnet."""
+        """The share of one edge in a composed subnet, next to neighbours of its own rendition."""
         return self.scale * self.edge_costs[edge].latency_ms
 
     def peak_bytes(self, subnet: Subnet) -> int:

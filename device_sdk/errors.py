@@ -16,7 +16,9 @@ PathweaveError
 ├── DataError                  a data set is missing, empty or broken
 ├── BudgetError                a budget that is not a budget (zero, negative, empty)
 │   └── InfeasibleBudgetError  no subnet fits; names the nearest feasible one
+├── MeasurementError           what was measured makes no sense: the clock stood still or ran backwards
 ├── ClosedError                the model was closed
+├── ForkedError                the model was opened before this process was forked off
 ├── TransferError              something could not be fetched from a server or sent to it
 │   ├── DeadlineError          the server was too slow
 │   ├── RefusedError           the server answered with an error; has its status
@@ -125,8 +127,16 @@ class InfeasibleBudgetError(BudgetError):
         self.nearest_peak_bytes = nearest_peak_bytes
 
 
+class MeasurementError(PathweaveError):
+    """What was measured makes no sense: the clock stood still or ran backwards."""
+
+
 class ClosedError(PathweaveError):
     """The model was closed."""
+
+
+class ForkedError(PathweaveError):
+    """The model was opened before this process was forked off: its threads stayed behind."""
 
 
 class TransferError(PathweaveError):

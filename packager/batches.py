@@ -48,6 +48,16 @@ class BatchSource:
         """Whole batches that the data set has."""
         return len(self._labels) // self._batch
 
+    @property
+    def batch_size(self) -> int:
+        """Samples in a batch."""
+        return self._batch
+
+    @property
+    def distinct_batches(self) -> int:
+        """Batches that come round again and again; 0 where every one is new."""
+        return self._variants * self.batches_per_epoch
+
     def key(self, step: int) -> tuple[int, int]:
         """Edition of the data set and number of the batch in it: steps of one key see the same batch.
 

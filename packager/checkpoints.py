@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +25,8 @@ _RESTART = "repeat that run's options to go on, or add --restart to start afresh
 class Checkpoints:
     """A work folder with one atomic file of training state, beside the description of the run that it belongs to.
 
-    ``seconds`` is the time spent on the run, the earlier parts of it included up to their last saved state.
+    ``seconds`` is the time spent on the run, ``peak_rss_bytes`` the most memory that its process took; earlier parts of
+    the run count up to their last saved state.
 
     Raises:
         ResumeError: the folder holds the work of a different run, or cannot be read.
@@ -39,11 +41,27 @@ class Checkpoints:
             require_same_run(folder / _RUN, description)
         self.state: dict[str, Any] | None = self._load() if claimed else None
         self._earlier: float = self.state["seconds"] if self.state else 0.0
+        self._earlier_peak: int = self.state.get("peak_rss_bytes", 0) if self.state else 0
+
+    @property
+    def folder(self) -> Path:
+        """Where the work lies; other files of the run may lie there too, and go with it."""
+        return self._folder
 
     @property
     def seconds(self) -> float:
         """Time spent so far."""
         return self._earlier + time.monotonic() - self._started
+
+    @property
+    def peak_rss_bytes(self) -> int | None:
+        """The highest resident memory so far; None where the system does not tell."""
+        try:
+            import resource
+        except ModuleNotFoundError:  # not on Windows
+            return None
+        unit = 1 if sys.platform == "darwin" else 1024  # bytes
+        return max(self._earlier_peak, unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
     def begin(self) -> None:
         """Claim the work folder for this run: from here on there is work to lose.
@@ -55,7 +73,7 @@ class Checkpoints:
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace the saved state."""
-        self.state = state | {"seconds": self.seconds}
+        self.state = state | {"seconds": self.seconds, "peak_rss_bytes": self.peak_rss_bytes or 0}
         buffer = io.BytesIO()
         torch.save(self.state, buffer)
         write_atomically(self._folder / _STATE, buffer.getvalue())
@@ -69,7 +87,7 @@ class Checkpoints:
         if not path.exists():
             return None
         try:
-            return torch.load(path, weights_only=True)
+            return torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # a damaged file raises many types
             raise ResumeError(
                 f"{path} cannot be read: truncated or damaged", hint="add --restart to start afresh"

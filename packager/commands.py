@@ -5,19 +5,22 @@ Only ``package`` needs the extra ``packager``; the other two work in the base in
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from device_sdk.commands.command_line import emit, json_option, progress
 from device_sdk.errors import StorageError, UsageError
 from device_sdk.extras import require
+from packager.recipe import RenditionName
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from device_sdk.bundles.bundle import Bundle
+    from device_sdk.bundles.manifest import Manifest
     from device_sdk.graph import Block, Exit
     from packager.pipeline import Packaged
 
@@ -53,6 +56,14 @@ def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
 @click.option("--max-span", type=click.IntRange(min=1), help="Originals that one merged block may replace.")
 @click.option("--exits", "exit_positions", type=click.IntRange(min=0), help="Cut points with early exits, at most.")
 @click.option("--gamma", type=click.FloatRange(min=0), help="Join cells up to this share of the parameters.")
+@click.option(
+    "--rendition",
+    "renditions",
+    type=click.Choice(get_args(RenditionName)),
+    multiple=True,
+    callback=lambda _, __, names: names or None,
+    help="Package the blocks in this form too; may be repeated.",
+)
 @click.option("--seed", type=int, help="Seed of everything that is random.")
 @click.option("--key", "private_key", type=_existing_file, help="Sign with this private key (see pathweave key new).")
 @click.option("--restart", is_flag=True, help="Forget unfinished work and replace the bundle.")
@@ -109,11 +120,13 @@ def package(
     packaged = run(job, out, private_key=private_key, restart=restart, save_branches=save_branches, progress=shown)
     signed = (packaged.folder / SIGNATURE).exists()
     summary = {"bundle": str(out), "signed": signed, "fresh": packaged.fresh}
-    summary |= {"minutes": round(packaged.seconds / 60, 2), **_described(packaged)}
+    peak_mb = None if packaged.peak_rss_bytes is None else round(packaged.peak_rss_bytes / 1e6)
+    summary |= {"minutes": round(packaged.seconds / 60, 2), "peak_rss_mb": peak_mb, **_described(packaged)}
     emit(summary, as_json=as_json, text=lambda: _print_packaged(packaged, signed=signed))
 
 
 def _described(packaged: Packaged) -> dict[str, Any]:
+    from device_sdk.bundles.bundle import Bundle
     from device_sdk.paths import architecture_count
 
     metrics = packaged.manifest.metrics
@@ -128,6 +141,7 @@ def _described(packaged: Packaged) -> dict[str, Any]:
         "exits": [_described_exit(exit_) for exit_ in packaged.manifest.exits],
         "max_abs_diff": metrics.max_abs_diff,
         "steps": {"distil": metrics.distil_steps, "tune": metrics.tune_steps, "exits": metrics.exit_steps},
+        "rendition_bytes": rendition_bytes(packaged.manifest, Bundle.open(packaged.folder).blob_sizes()),
         "notes": list(packaged.manifest.notes),
     }
 
@@ -223,10 +237,21 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
         "sizes": {
             "blobs": len(sizes),
             "blob_bytes": sum(sizes.values()),
+            "renditions": rendition_bytes(manifest, sizes),
             "manifest_bytes": bundle.manifest_bytes,
         },
         "notes": list(manifest.notes),
     }
+
+
+def rendition_bytes(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Bytes that each kind of rendition takes, what several blocks share counted once. ``sizes``: of all blobs."""
+    blobs: dict[str, set[str]] = {}
+    renditions = [one for block in manifest.blocks for one in block.renditions]
+    renditions += [one for exit_ in manifest.exits for one in exit_.renditions]
+    for one in renditions:
+        blobs.setdefault(one.name, set()).update({one.blob, *one.shared})
+    return {name: sum(sizes[blob] for blob in found) for name, found in blobs.items()}
 
 
 def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> None:
@@ -236,7 +261,7 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> 
     console.print(f"{described['name']} version {described['version']}, {'signed' if bundle.signed else 'not signed'}")
     console.print(f"{described['architecture_count']} architectures, {described['subnet_count']} subnets")
     size_mb = described["sizes"]["blob_bytes"] / 1e6
-    console.print(f"{described['sizes']['blobs']} blobs, {size_mb:.2f} MB")
+    console.print(f"{described['sizes']['blobs']} blobs, {size_mb:.2f} MB{_shares(described['sizes']['renditions'])}")
     if brief:
         return
     console.print(_block_table(bundle))
@@ -244,6 +269,12 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> 
         console.print(_exit_table(bundle))
     for note in bundle.manifest.notes:
         console.print(f"note: {note}")
+
+
+def _shares(renditions: Mapping[str, int]) -> str:
+    if len(renditions) < 2:
+        return ""
+    return ": " + ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in renditions.items())
 
 
 def _block_table(bundle: Bundle) -> Table:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import fx
@@ -11,9 +11,9 @@ from torch import fx
 from packager.exported_graph import ExportedGraph, is_size, operator_name
 
 # an anchor does the computing that a block is made of; what follows it up to the next anchor belongs to it while it is
-# one of the tail operators, which inference engines fuse with it (AdaptiveNet §4.1, second principle)
+# one of the fused operators, which inference engines fuse with it (AdaptiveNet §4.1, second principle)
 _ANCHORS = ("conv", "linear", "matmul", "bmm", "addmm", "mm", "scaled_dot_product_attention", "einsum")
-_TAIL = [
+FUSED = (
     "batch_norm",
     "relu",
     "relu_",
@@ -40,18 +40,18 @@ _TAIL = [
     "mul",
     "mul_",
     "max_pool2d",
-]
+)
 
 
 def _is_anchor(node: fx.Node) -> bool:
     return any(word in operator_name(node) for word in _ANCHORS)
 
 
-def cut_positions(body: ExportedGraph) -> list[int]:
+def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED) -> list[int]:
     """Indices of the nodes whose output is a cut point, the model's output left out.
 
     After node k exactly one tensor is live, there is an anchor since the last cut and one to come, and the tail of
-    the last anchor is complete.
+    the last anchor is complete: the operators called as in ``fused`` that follow it.
     """
     singles = _single_live_positions(body)
     anchors = [index for index, node in enumerate(body.nodes) if _is_anchor(node)]
@@ -62,7 +62,7 @@ def cut_positions(body: ExportedGraph) -> list[int]:
             continue
         best = candidates[0]
         for index in candidates[1:]:
-            if any(operator_name(body.nodes[k]) not in _TAIL for k in range(best + 1, index + 1)):
+            if any(operator_name(body.nodes[k]) not in fused for k in range(best + 1, index + 1)):
                 break
             best = index
         positions.append(best)

@@ -7,6 +7,7 @@ PathweaveError (device_sdk.errors)
     ├── TraceError         the model cannot be traced or has no cut points
     ├── TrainingError      distillation or tuning went wrong (a loss that is not a number)
     ├── VerificationError  an exported block does not reproduce its torch module
+    ├── NotDelegatedError  a delegate does not take all operators of a block
     └── ResumeError        what an interrupted run left behind does not belong to this one
 
 The exception text says what happened in one line; ``hint`` says what to do about it.
@@ -39,6 +40,10 @@ class TrainingError(PackagingError):
 
 class VerificationError(PackagingError):
     """An exported block does not reproduce its torch module."""
+
+
+class NotDelegatedError(PackagingError):
+    """A delegate does not take all operators of a block."""
 
 
 class ResumeError(PackagingError):

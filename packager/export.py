@@ -97,7 +97,11 @@ def export_blocks(expansion: Expansion) -> ExportedBlocks:
         outputs=[f"{part.id}/output" for part in parts],
     )
     cutter = _Cutter(model.graph)
-    cut = {part.id: cutter.fragment(part.id, start=part.start.name, end=part.end.name) for part in parts}
+    return share(expansion, {p.id: cutter.fragment(p.id, start=p.start.name, end=p.end.name) for p in parts})
+
+
+def share(expansion: Expansion, cut: Mapping[str, onnx.GraphProto]) -> ExportedBlocks:
+    """Serialize the graphs of blocks and exits, large weights that several have in common apart; changes ``cut``."""
     shared = _shared_initializers(cut)
     needs = {name: tuple(sorted(shared.keys() & _initializer_names(graph))) for name, graph in cut.items()}
     for graph in cut.values():

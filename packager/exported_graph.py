@@ -21,6 +21,7 @@ _VIEWS = (
     "narrow",
     "getitem",
 )
+_SEVERAL_VIEWS = ("split", "split_with_sizes", "chunk", "unbind")  # a getitem takes one of them
 
 
 class ExportedGraph:
@@ -43,6 +44,7 @@ class ExportedGraph:
         self.output = output
         self.nodes = [n for n in graph.nodes if n.op == "call_function" and (n.users or _changes_input(n))]
         _undo_inplace(self.nodes)
+        _clone_what_views_change(self.nodes, self.input)
 
     def tensor_inputs(self, node: fx.Node) -> list[fx.Node]:
         """Inputs that carry activations: neither parameters nor symbolic sizes."""
@@ -89,6 +91,27 @@ def _undo_inplace(nodes: Sequence[fx.Node]) -> None:
             continue
         changed.replace_all_uses_with(node, delete_user_cb=lambda user, n=node: order.get(user, -1) > order[n])
         node.target = getattr(getattr(torch.ops.aten, name[:-1]), node.target._overloadname)
+
+
+def _clone_what_views_change(nodes: list[fx.Node], entry: fx.Node) -> None:
+    """Give tensors that are filled through views a copy to be filled: others still need them as they were.
+
+    A block's input is another block's cached output, and training keeps the results of layers.
+    """
+    cloned: set[fx.Node] = set()
+    for node in [node for node in nodes if _changes_input(node)]:
+        source = node.args[0]
+        while isinstance(source, fx.Node) and operator_name(source) in (*_VIEWS, *_SEVERAL_VIEWS):
+            source = source.args[0]
+        if source in cloned or not (source is entry or source in nodes):
+            continue
+        assert isinstance(source, fx.Node)
+        with source.graph.inserting_after(source):
+            copied = source.graph.call_function(torch.ops.aten.clone.default, (source,))
+        copied.meta = {"val": source.meta["val"]}
+        source.replace_all_uses_with(copied, delete_user_cb=lambda user, own=copied: user is not own)
+        nodes.insert(nodes.index(source) + 1 if source in nodes else 0, copied)
+        cloned.add(copied)
 
 
 def operator_name(node: fx.Node) -> str:

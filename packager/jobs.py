@@ -17,8 +17,8 @@ from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import UsageError
 from device_sdk.progress import Progress
 from packager.branch_weights import read_branches
+from packager.job import Job
 from packager.model_loader import load_model
-from packager.pipeline import Job
 from packager.recipe import load_recipe
 
 

@@ -1,96 +1,71 @@
 """``package(…)``: a pretrained model becomes a signed bundle. Read it top to bottom; each step is a module.
 
-trace → expand → train (distil, tune, exits) → export → verify → validate → write and sign
+trace → expand → train (distil, tune, exits) → export → verify → renditions → validate → write and sign
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 
 from device_sdk import __version__
 from device_sdk.atomic import write_atomically
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
 from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
-from device_sdk.data.datasets import ImageDataset
-from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import DataError, PathweaveError, UsageError
-from device_sdk.graph import Golden, Rendition
+from device_sdk.graph import CutPoint, Golden
 from device_sdk.progress import Progress, SilentProgress
-from packager.batches import BatchSource
-from packager.branch_weights import BranchWeights, load_branches, write_branches
+from packager.branch_weights import load_branches, write_branches
 from packager.bundle_writer import BundleWriter
 from packager.checkpoints import Checkpoints, encode_description, require_same_run
+from packager.cut_points import FUSED
 from packager.errors import PackagingError, ResumeError
 from packager.exits import attach_exits, without_untrained_exits
-from packager.expansion import expand
+from packager.expansion import Expansion, expand, shrink_rates_for
 from packager.export import IR_VERSION, OPSET, ExportedBlocks, export_blocks
-from packager.model_loader import LoadedModel
-from packager.phases import DISTIL, EXITS, TUNE, distillation_errors
-from packager.recipe import Recipe
+from packager.job import Job
+from packager.losses import distillation_errors
+from packager.macs_ranges import MacsRanges
+from packager.phases import DISTIL, EXITS, TUNE
+from packager.range_accuracy import RangeAccuracy
+from packager.renditions import make_renditions
+from packager.renditions.calibration import Calibration, sample_count
+from packager.renditions.made import MadeKind
 from packager.tracing import trace
 from packager.training import Trainer
+from packager.usefulness import without_useless_skips
 from packager.validation import Validation, validate
 from packager.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
 
 REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
+_WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples that show how the tuning goes
+_JUDGED = 512  # validation samples on which identities are judged
 _EXAMPLES = 64  # real samples that describe the cut points and check the original path
 
 
 @dataclass(frozen=True)
-class Job:
-    """What to package: the model, its data, the recipe and how the bundle is called.
-
-    ``training`` and ``validation`` carry the reference that the caller used for them.
-    """
-
-    model: LoadedModel
-    training: ImageDataset
-    training_reference: str
-    validation: ImageDataset
-    validation_reference: str
-    recipe: Recipe
-    name: str
-    version: int = 1
-    weights_sha256: str | None = None
-    branch_weights: BranchWeights | None = None
-
-    def description(self) -> dict[str, Any]:
-        """Everything that the bundle depends on: two jobs with equal descriptions make the same bundle."""
-        return {
-            "name": self.name,
-            "version": self.version,
-            "model": self.model.name,
-            "module": _module_digest(self.model.module),
-            "weights": self.weights_sha256,
-            "training data": _digest(self.training),
-            "validation data": _digest(self.validation),
-            "recipe": self.recipe.choices(),
-            "branch weights": _tensors_digest(self.branch_weights or {}),
-            "pathweave": __version__,
-        }
-
-
-@dataclass(frozen=True)
 class Packaged:
-    """A finished bundle. ``seconds`` counts interrupted runs as well; ``fresh`` is False if it was there already."""
+    """A finished bundle. ``seconds`` counts interrupted runs as well; ``fresh`` is False if it was there already.
+
+    ``peak_rss_bytes``: the most memory that packaging took, None where the system does not tell.
+    """
 
     folder: Path
     manifest: Manifest
     seconds: float
+    peak_rss_bytes: int | None
     fresh: bool
 
 
@@ -125,39 +100,54 @@ def package(
         _clear(out)
     elif out.exists():
         return _already_there(out, description, private_key=private_key)
-    checkpoints = Checkpoints(_work_folder(out), description)
+    checkpoints = Checkpoints(_work_folder(out), _but_renditions(description))
     with _step(progress, "trace and expand"):
-        examples = _prepared(job, count=_EXAMPLES)
-        traced = trace(job.model.module, torch.from_numpy(examples), gamma=job.recipe.gamma)
-        _require_logits(traced.tensors[-1].shape, job.training.class_names)
-        expansion = expand(traced, max_span=job.recipe.max_span)
-        expansion = attach_exits(expansion, count=job.recipe.exit_positions)
+        examples = job.prepared(count=_EXAMPLES)
+        expansion = _expanded(job, torch.from_numpy(examples))
         if job.branch_weights is not None:
             load_branches(expansion, job.branch_weights)
     checkpoints.begin()
-    trainer = Trainer(expansion, _batches(job), job.recipe, checkpoints, progress)
+    trainer = Trainer(expansion, job.batches(), job.recipe, checkpoints, progress, judge=_judge(job, expansion))
     trainer.train()
+    expansion = expansion.noting(*trainer.notes)
     if save_branches is not None:
         write_branches(expansion, save_branches)
     if job.branch_weights is None:
         expansion = without_untrained_exits(expansion, steps=trainer.steps_done[EXITS])
+    if job.recipe.identity:
+        with _step(progress, "judge identities"):
+            expansion = _without_useless_skips(job, expansion)
     with _step(progress, "export"):
         exported = export_blocks(expansion)
     with _step(progress, "verify"):
         verified = _verify(exported, examples, seed=job.recipe.seed)
+    kinds = make_renditions(
+        job.recipe.renditions,
+        exported,
+        verified.golden,
+        _calibration(job, expansion),
+        progress=progress,
+        cache=checkpoints.folder,
+    )
     with _step(progress, "validate"):
         validated = _validate(job, exported)
     with _step(progress, "write"), BundleWriter(out) as writer:
         metrics = _metrics(job, trainer, verified, validated)
-        manifest = _manifest(job, exported, verified, validated, metrics, writer)
-        writer.add_note(REPORT, encode_description(description | {"seconds": checkpoints.seconds}))
+        manifest = _manifest(job, expansion, kinds, verified, validated, metrics, writer)
+        cost = {"seconds": checkpoints.seconds, "peak_rss_bytes": checkpoints.peak_rss_bytes}
+        writer.add_note(REPORT, encode_description(description | cost))
         writer.finish(manifest, private_key=private_key)
     checkpoints.remove()
-    return Packaged(out, manifest, checkpoints.seconds, fresh=True)
+    return Packaged(out, manifest, checkpoints.seconds, checkpoints.peak_rss_bytes, fresh=True)
 
 
 def _work_folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.work")
+
+
+def _but_renditions(description: Mapping[str, Any]) -> dict[str, Any]:
+    """What a run's training depends on: one whose renditions cannot be made goes on with others."""
+    return {**description, "recipe": {key: one for key, one in description["recipe"].items() if key != "renditions"}}
 
 
 def _clear(out: Path) -> None:
@@ -185,8 +175,8 @@ def _already_there(out: Path, description: Mapping[str, Any], *, private_key: Pa
     if private_key is not None:
         _sign_again(out, private_key)
     shutil.rmtree(_work_folder(out), ignore_errors=True)  # left by a run that was killed just before its end
-    seconds = json.loads((out / REPORT).read_bytes())["seconds"]
-    return Packaged(out, bundle.manifest, seconds, fresh=False)
+    report = json.loads((out / REPORT).read_bytes())
+    return Packaged(out, bundle.manifest, report["seconds"], report.get("peak_rss_bytes"), fresh=False)
 
 
 def _sign_again(out: Path, private_key: Path) -> None:
@@ -210,45 +200,32 @@ def _step(progress: Progress, name: str) -> Iterator[None]:
         task.advance()
 
 
-def _module_digest(module: nn.Module) -> str:
-    """Layers and weights, so that a model that changes under its name is another one."""
-    layers = [(name, type(layer).__qualname__) for name, layer in module.named_modules()]
-    return hashlib.sha256(f"{layers}{_tensors_digest(module.state_dict())}".encode()).hexdigest()
-
-
-def _tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in tensors.items():
-        digest.update(name.encode() + tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
-
-
-def _digest(dataset: ImageDataset) -> str:
-    digest = hashlib.sha256(repr((dataset.images.shape, dataset.class_names)).encode())
-    digest.update(dataset.images.data)
-    digest.update(dataset.labels.tobytes())
-    return digest.hexdigest()
-
-
-def _batches(job: Job) -> BatchSource:
+def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
+    """The supernet before its training: cut, with the blocks and exits that the recipe asks for."""
     recipe = job.recipe
-    return BatchSource(
-        job.training,
-        job.model.preprocessing,
-        batch=recipe.batch,
-        seed=recipe.seed,
-        flip=recipe.flip,
-        crop=recipe.crop,
-        variants=recipe.variants,
-    )
+    fused = FUSED if recipe.fused is None else recipe.fused
+    traced = trace(job.model.module, examples, gamma=recipe.gamma, fused=fused)
+    _require_logits(traced.tensors[-1].shape, job.training.class_names)
+    rates = recipe.shrink_rates
+    if rates == "auto":
+        rates = shrink_rates_for(sum(traced.parameters))
+    expansion = expand(traced, max_span=recipe.max_span, shrink_rates=rates, identity=recipe.identity)
+    return attach_exits(expansion, count=recipe.exit_positions)
 
 
-def _prepared(job: Job, *, count: int | None = None) -> npt.NDArray[np.float32]:
-    """Validation images as the model takes them, [count, *input]; spread evenly when only some are wanted."""
-    images = job.validation.images
-    if count is not None:
-        images = images[np.linspace(0, len(images) - 1, min(count, len(images)), dtype=np.int64)]
-    return prepare(images, job.model.preprocessing, input_shape=job.model.input_shape)
+def _judge(job: Job, expansion: Expansion) -> RangeAccuracy | None:
+    """What shows the progress of tuning: one path of each range of MACs, on a few validation samples."""
+    if not expansion.trained:
+        return None
+    ranges = [paths for _, _, paths in MacsRanges(expansion).samples(1, seed=job.recipe.seed)]
+    images, labels = job.held_out(_WATCHED_WITH_PATIENCE if job.recipe.patience else _WATCHED)
+    return RangeAccuracy(expansion, images, labels, ranges=ranges)
+
+
+def _without_useless_skips(job: Job, expansion: Expansion) -> Expansion:
+    images, labels = job.held_out(_JUDGED)
+    recipe = job.recipe
+    return without_useless_skips(expansion, images, labels, points=recipe.identity_points, seed=recipe.seed)
 
 
 @dataclass(frozen=True)
@@ -273,9 +250,13 @@ def _verify(exported: ExportedBlocks, examples: npt.NDArray[np.float32], *, seed
     )
 
 
+def _calibration(job: Job, expansion: Expansion) -> Calibration:
+    return Calibration(expansion, job.training_samples(sample_count(expansion.cut_points, len(job.training))))
+
+
 def _validate(job: Job, exported: ExportedBlocks) -> Validation:
     labels = job.validation.labels
-    return validate(exported, _prepared(job), labels, seed=job.recipe.seed, threads=torch.get_num_threads())
+    return validate(exported, job.prepared(), labels, seed=job.recipe.seed, threads=torch.get_num_threads())
 
 
 def _metrics(job: Job, trainer: Trainer, verified: _Verified, validated: Validation) -> Metrics:
@@ -293,53 +274,45 @@ def _metrics(job: Job, trainer: Trainer, verified: _Verified, validated: Validat
 
 def _manifest(
     job: Job,
-    exported: ExportedBlocks,
+    expansion: Expansion,
+    kinds: Sequence[MadeKind],
     verified: _Verified,
     validated: Validation,
     metrics: Metrics,
     writer: BundleWriter,
 ) -> Manifest:
     """Store all blobs and describe the bundle."""
-    expansion = exported.expansion
-    renditions = _renditions(exported, verified, writer)
+    stored = [kind.stored(writer) for kind in kinds]
+    renditions = {part: [kind[part] for kind in stored if part in kind] for part in stored[0]}
     return Manifest(
         format_version=FORMAT_VERSION,
         name=job.name,
         version=job.version,
         task=Task(kind="classification", class_names=job.training.class_names),
         preprocessing=job.model.preprocessing,
-        cut_points=expansion.cut_points,
+        cut_points=tuple(_quantised(cut, kinds) for cut in expansion.cut_points),
         blocks=tuple(
-            block.described([renditions[block.id]], distillation_error=verified.distillation_errors.get(block.id))
+            block.described(renditions[block.id], distillation_error=verified.distillation_errors.get(block.id))
             for block in expansion.blocks
         ),
         exits=tuple(
-            exit_.described([renditions[exit_.id]], accuracy=validated.exit_accuracy[exit_.id])
+            exit_.described(renditions[exit_.id], accuracy=validated.exit_accuracy[exit_.id])
             for exit_ in expansion.exits
         ),
         onnx=Onnx(ir_version=IR_VERSION, opset=OPSET),
         self_test=SelfTest(seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH, original=verified.original_golden),
         metrics=metrics,
         provenance=_provenance(job),
-        notes=expansion.notes,
+        notes=(*expansion.notes, *(note for kind in kinds for note in kind.notes)),
     )
 
 
-def _renditions(exported: ExportedBlocks, verified: _Verified, writer: BundleWriter) -> dict[str, Rendition]:
-    """Store all blobs; returns the rendition of each block and exit, by its id."""
-    shared = {name: writer.add_blob(data) for name, data in exported.shared.items()}
-    return {
-        name: Rendition(
-            name="fp32",
-            runtime="onnxruntime",
-            blob=writer.add_blob(data),
-            size_bytes=len(data),
-            golden=verified.golden[name],
-            shared=tuple(shared[needed] for needed in exported.needs[name]),
-            opset=OPSET,
-        )
-        for name, data in exported.own.items()
-    }
+def _quantised(cut: CutPoint, kinds: Sequence[MadeKind]) -> CutPoint:
+    """The cut point with the scale that int8 renditions use there; it has one tensor."""
+    found = [kind.quantization[cut.index] for kind in kinds if cut.index in kind.quantization]
+    if not found:
+        return cut
+    return CutPoint(cut.index, (msgspec.structs.replace(cut.tensors[0], quantization=found[0]),), cut.mandatory)
 
 
 def _provenance(job: Job) -> Provenance:

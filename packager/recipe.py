@@ -11,12 +11,24 @@ import msgspec
 
 from device_sdk.errors import UsageError
 
+RenditionName = Literal["fp32", "int8", "fp16", "xnnpack"]
+
+_NOT_NEGATIVE = (
+    *("steps", "budget_minutes", "gamma", "exit_positions", "variants", "crop", "checkpoint_seconds"),
+    *("identity_points", "recalibrate_batches", "patience", "cache_mb"),
+)
+
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a model becomes a supernet. Lengths of training are either ``steps`` or ``budget_minutes``.
 
     ``gamma``: neighbouring cells are joined while a block has at most gamma · P0 parameters (AdaptiveNet §4.1).
-    ``max_span``: a merged block replaces at most so many originals.
+    ``fused``: operators that stay with the layer before them; not given: those that inference engines fuse.
+    ``max_span``: a merged block, or an identity, replaces at most so many originals.
+    ``shrink_rates``: for each a shrunk block beside every original, with that share of its inner channels; ``auto``
+    takes 0.5 and 0.25 for a model below 10 million parameters, else none (AdaptiveNet §7.2).
+    ``identity``: also add skips over spans that keep their shape; those that lose more than ``identity_points``
+    percentage points are left out after the training.
     ``exit_positions``: exits are attached to so many cut points at most, 0 for none.
     ``exit_share``: share of the training for the exits; of the rest, ``distil_share`` is for branch-wise distillation
     and what remains tunes. Where there are no merged blocks the exits get all of it, and the other way round.
@@ -25,15 +37,27 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``sampling``: the path that a tuning step trains: from a range of MACs drawn at random (``uniform``), or every other
     time the cheapest of all, and in between in turns one that lies between it and the original and a uniform one
     (``sandwich``).
+    ``distil_from``: added blocks imitate from the teacher's features (``teacher``, all at once and independently) or
+    from those of a sampled path (``student``).
+    ``recalibrate_batches``: after tuning, batch-norm statistics are taken again from so many batches; 0: they stay; not
+    given: from 30 if there was a step of tuning.
+    ``patience``: tuning ends early when so many looks in a row, one every 100 steps, saw no better accuracy; 0: never.
+    ``device``: ``auto`` takes CUDA or MPS where there is one.
+    ``cache_mb``: features that the exits learn from are kept on disk between the rounds of ``variants`` if all fit.
     ``variants``: so many augmented editions of the training data come round and round, and the teacher answers each
     only once; 0 for a new one in every epoch.
     ``branch_weights``: a safetensors file beside the recipe from which the added blocks and exits start (``package
     --save-branches`` writes one).
+    ``renditions``: forms in which blocks are packaged; fp32 is always among them.
     ``crop``: random shifts up to this share of the image's side.
     """
 
     gamma: float = 0.0
+    fused: tuple[str, ...] | None = None
     max_span: int = 3
+    shrink_rates: tuple[float, ...] | Literal["auto"] = ()
+    identity: bool = False
+    identity_points: float = 2.0
     exit_positions: int = 3
     steps: int | None = None
     budget_minutes: float | None = None
@@ -46,13 +70,19 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     temperature: float = 4.0
     label_weight: float = 0.1
     sampling: Literal["uniform", "sandwich"] = "uniform"
+    distil_from: Literal["teacher", "student"] = "teacher"
+    recalibrate_batches: int | None = None
+    patience: int = 0
     variants: int = 8
+    cache_mb: float = 256.0
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
     flip: bool = True
     crop: float = 0.125
     seed: int = 0
     branch_weights: str | None = None
     checkpoint_seconds: float = 30.0
+    renditions: tuple[RenditionName, ...] = ("fp32",)
 
     def __post_init__(self) -> None:
         if self.steps is None and self.budget_minutes is None:
@@ -62,7 +92,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, value in self.choices().items():
             if isinstance(value, float) and not math.isfinite(value):
                 raise UsageError(f"the recipe's {name} is not a finite number")
-        for name in ("steps", "budget_minutes", "gamma", "exit_positions", "variants", "crop", "checkpoint_seconds"):
+        for name in _NOT_NEGATIVE:
             if (getattr(self, name) or 0) < 0:
                 raise UsageError(f"the recipe's {name} is negative")
         for name in ("max_span", "batch"):
@@ -79,9 +109,13 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"the recipe's {name} is not between 0 and 1")
 
+        if self.shrink_rates != "auto" and not all(0 < rate < 1 for rate in self.shrink_rates):
+            raise UsageError("the recipe's shrink_rates are not all between 0 and 1")
+
     def choices(self) -> dict[str, str | int | float | bool | None]:
-        """The fields as plain values, for the manifest and for telling two runs apart."""
-        return msgspec.to_builtins(self)
+        """The fields as plain values, for the manifest and for telling two runs apart; lists are joined by commas."""
+        values = msgspec.to_builtins(self)
+        return {name: ", ".join(map(str, v)) if isinstance(v, list | tuple) else v for name, v in values.items()}
 
 
 def load_recipe(path: Path | None, **overrides: object) -> Recipe:

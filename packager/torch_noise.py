@@ -1,4 +1,4 @@
-"""Keeping torch's exporters quiet: they log, warn and print whole graphs, where we say one line."""
+"""Keeping exporters and converters quiet: they log, warn and print whole graphs, where we say one line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 
-_LOGGERS = ("torch", "torch.onnx")
+_LOGGERS = ("torch", "torch.onnx", "root")  # ONNX Runtime's tools log to the root
 
 
 class _Sink(io.StringIO):
@@ -22,8 +22,10 @@ class _Sink(io.StringIO):
 
 @contextlib.contextmanager
 def torch_silenced() -> Iterator[None]:
-    """While open, what torch logs, warns about and prints is dropped. Exceptions pass."""
+    """While open, what torch and such tools log, warn about and print is dropped. Exceptions pass."""
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    handler = logging.NullHandler()
+    logging.getLogger().addHandler(handler)  # a root without one would get one for good by being logged to
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:
@@ -35,5 +37,6 @@ def torch_silenced() -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     finally:
+        logging.getLogger().removeHandler(handler)
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from torch import nn
 
 from device_sdk.graph import TensorSpec
 from packager.block_builder import BlockBuilder
-from packager.cut_points import cut_positions, join_small
+from packager.cut_points import FUSED, cut_positions, join_small
 from packager.errors import TraceError
 from packager.exported_graph import ExportedGraph
 from packager.torch_noise import torch_silenced
@@ -54,13 +54,16 @@ def parameter_count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def trace(model: nn.Module, example: torch.Tensor, *, gamma: float = 0.0) -> TracedModel:
+def trace(
+    model: nn.Module, example: torch.Tensor, *, gamma: float = 0.0, fused: Collection[str] = FUSED
+) -> TracedModel:
     """Cut ``model`` into blocks.
 
     1. export; 2. find the cut points; 3. join neighbours while a block has at most ``gamma`` · P0 parameters;
     4. rebuild every block from the model's own modules; 5. check that the blocks compute what the model computes.
 
-    ``example`` is one prepared batch [batch, *input] of real samples.
+    ``example`` is one prepared batch [batch, *input] of real samples; ``fused`` names the operators that stay with the
+    layer before them.
 
     Raises:
         TraceError: the model cannot be exported (says where), has no cut point, or is not reproduced by its blocks.
@@ -68,7 +71,7 @@ def trace(model: nn.Module, example: torch.Tensor, *, gamma: float = 0.0) -> Tra
     model = _without_inplace_modules(model)
     program = _export(model, example)
     body = ExportedGraph(program)
-    positions = cut_positions(body)
+    positions = cut_positions(body, fused=fused)
     if not positions:
         raise TraceError(
             "the model has no cut point: nowhere between two layers is a single tensor live",

@@ -54,7 +54,7 @@ def validate(
         labels,
         CostModel(costs),
     )
-    ranges = list(MacsRanges(expansion).samples(SUBNETS_PER_RANGE, seed=seed)) if expansion.added else []
+    ranges = list(MacsRanges(expansion).samples(SUBNETS_PER_RANGE, seed=seed)) if expansion.trained else []
     try:
         evaluator.accuracies([supernet.original, *(subnet for _, _, subnets in ranges for subnet in subnets)])
         return Validation(

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import nn
 
 from device_sdk.execution.self_test import golden_inputs, sample_outputs
-from device_sdk.graph import CutPoint, Golden
+from device_sdk.graph import Golden
 from device_sdk.paths import sample_uniformly
 from device_sdk.random_source import SplitMix64
-from device_sdk.runtimes import OnnxRuntime
+from device_sdk.runtimes import Array, LoadedStretch, OnnxRuntime
 from packager.errors import VerificationError
+from packager.expansion import Expansion
 from packager.export import ExportedBlocks
 
 SELF_TEST_SEED = 20231002
@@ -25,15 +25,65 @@ RELATIVE_TOLERANCE = 1e-3  # of the largest magnitude in the output
 ABSOLUTE_TOLERANCE = 1e-5
 
 
+class TorchReference:
+    """What the torch modules of blocks and exits, both called parts here, answer to golden inputs."""
+
+    def __init__(self, expansion: Expansion) -> None:
+        self._cut_points = expansion.cut_points
+        self.modules: dict[str, nn.Module] = {block.id: block.module for block in expansion.blocks}
+        self.modules |= {exit_.id: exit_.module for exit_ in expansion.exits}
+        self.starts = {block.id: block.start for block in expansion.blocks}
+        self.starts |= {exit_.id: exit_.position for exit_ in expansion.exits}
+
+    def answer(self, parts: Sequence[str], inputs: Array) -> Array:
+        """What ``parts``, one after the other, make of ``inputs`` [batch, *shape]."""
+        features = torch.from_numpy(inputs)
+        with torch.no_grad():
+            for part in parts:
+                features = self.modules[part].eval()(features)
+        return features.numpy()
+
+    def compared(self, name: str, parts: Sequence[str], loaded: LoadedStretch) -> Iterator[tuple[Array, Array]]:
+        """What torch and what ``loaded`` answer at several batch sizes, that of the self-test last.
+
+        Raises:
+            VerificationError: the answers of ``name`` have another shape.
+        """
+        for batch in (*BATCHES, SELF_TEST_BATCH):
+            inputs = golden_inputs(self._cut_points[self.starts[parts[0]]], seed=SELF_TEST_SEED, batch=batch)
+            expected, actual = self.answer(parts, inputs[0]), loaded.run(inputs)[0]
+            if actual.shape != expected.shape:
+                raise VerificationError(f"{name} answers {actual.shape}, torch {expected.shape}")
+            yield expected, actual
+
+    def golden(
+        self, name: str, parts: Sequence[str], loaded: LoadedStretch, *, relative_tolerance: float = RELATIVE_TOLERANCE
+    ) -> Golden:
+        """The golden vector of ``loaded``, which must answer what torch does.
+
+        ``relative_tolerance``: of the largest magnitude in an answer.
+
+        Raises:
+            VerificationError: it does not.
+        """
+        for expected, actual in self.compared(name, parts, loaded):
+            tolerance = relative_tolerance * float(np.abs(expected).max()) + ABSOLUTE_TOLERANCE
+            difference = float(np.abs(actual - expected).max())
+            if not difference <= tolerance:
+                raise VerificationError(
+                    f"{name} differs from torch by {difference:.2g} at batch {len(actual)} (tolerance {tolerance:.2g})"
+                )
+        return Golden(samples=sample_outputs([expected]), tolerance=float(f"{tolerance:.3g}"))
+
+
 class Verifier:
     """Compares fragments with the torch modules that they come from."""
 
     def __init__(self, exported: ExportedBlocks, *, threads: int = 1) -> None:
         self._exported = exported
-        self._expansion = expansion = exported.expansion
+        self._expansion = exported.expansion
+        self._reference = TorchReference(exported.expansion)
         self._runtime = OnnxRuntime(threads=threads)
-        self._modules: dict[str, nn.Module] = {block.id: block.module for block in expansion.blocks}
-        self._modules |= {exit_.id: exit_.module for exit_ in expansion.exits}
 
     def block_golden(self, block_id: str) -> Golden:
         """Check one block at several batch sizes; returns its golden vector (VerificationError)."""
@@ -63,34 +113,8 @@ class Verifier:
     def _check(self, block_ids: Sequence[str], exit_id: str | None = None) -> Golden:
         """Compare a path, or an exit alone, with torch at several batch sizes."""
         name = _name(block_ids) if exit_id is None else f"exit {exit_id}"
-        parts = [*block_ids, *([exit_id] if exit_id else [])]
         loaded = self._runtime.load(self._exported.stretch(block_ids, exit_id))
-        for batch in (*BATCHES, SELF_TEST_BATCH):
-            inputs = golden_inputs(self._cut_point(parts[0]), seed=SELF_TEST_SEED, batch=batch)
-            expected = self._torch(parts, inputs[0])
-            tolerance = RELATIVE_TOLERANCE * float(np.abs(expected).max()) + ABSOLUTE_TOLERANCE
-            actual = loaded.run(inputs)[0]
-            if actual.shape != expected.shape:
-                raise VerificationError(f"{name} answers {actual.shape}, torch {expected.shape}")
-            difference = float(np.abs(actual - expected).max())
-            if not difference <= tolerance:
-                raise VerificationError(
-                    f"{name} differs from torch by {difference:.2g} at batch {batch} (tolerance {tolerance:.2g})"
-                )
-        return Golden(samples=sample_outputs([expected]), tolerance=float(f"{tolerance:.3g}"))
-
-    def _cut_point(self, part: str) -> CutPoint:
-        """Where a block or an exit starts."""
-        starts = {block.id: block.start for block in self._expansion.blocks}
-        starts |= {exit_.id: exit_.position for exit_ in self._expansion.exits}
-        return self._expansion.cut_points[starts[part]]
-
-    def _torch(self, parts: Sequence[str], inputs: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        features = torch.from_numpy(inputs)
-        with torch.no_grad():
-            for part in parts:
-                features = self._modules[part].eval()(features)
-        return features.numpy()
+        return self._reference.golden(name, [*block_ids, *([exit_id] if exit_id else [])], loaded)
 
 
 def _name(block_ids: Sequence[str]) -> str:

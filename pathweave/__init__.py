@@ -21,9 +21,11 @@ if TYPE_CHECKING:
         CompositionError,
         DataError,
         DeadlineError,
+        ForkedError,
         InfeasibleBudgetError,
         InputError,
         ManifestError,
+        MeasurementError,
         MissingExtraError,
         PathweaveError,
         ProtocolError,
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
     from device_sdk.offload.remote_model import RemoteModel
     from device_sdk.policies.adaptation import AdaptationSettings
     from device_sdk.policies.calibration import CalibrationSettings
+    from device_sdk.policies.switching import LiveSettings
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.answer import Answer
 
@@ -57,9 +60,12 @@ __all__ = [
     "CompositionError",
     "DataError",
     "DeadlineError",
+    "ForkedError",
     "InfeasibleBudgetError",
     "InputError",
+    "LiveSettings",
     "ManifestError",
+    "MeasurementError",
     "MissingExtraError",
     "PathweaveError",
     "Plan",
@@ -86,6 +92,7 @@ _HOME = {
     "Budget": "device_sdk.cost",
     "CalibrationSettings": "device_sdk.policies.calibration",
     "RemoteModel": "device_sdk.offload.remote_model",
+    "LiveSettings": "device_sdk.policies.switching",
     "Plan": "device_sdk.graph",
     "Subnet": "device_sdk.graph",
     "Supernet": "device_sdk.graph",

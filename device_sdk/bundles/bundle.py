@@ -8,14 +8,17 @@ module.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from device_sdk.bundles import signing
-from device_sdk.bundles.composition import Stretch
+from device_sdk.bundles.composition import COMPOSED, Stretch
+from device_sdk.bundles.held_blobs import FETCH_AGAIN as _FETCH_AGAIN
+from device_sdk.bundles.held_blobs import HeldBlobs
 from device_sdk.bundles.manifest import Manifest, decode_manifest
-from device_sdk.errors import BlobError, BundleError, ManifestError, SignatureError
-from device_sdk.graph import Edge, ExitChoice, Supernet, TensorSpec
+from device_sdk.bundles.runnable import Runs, runnable_part
+from device_sdk.errors import BlobError, BundleError, CompositionError, ManifestError, SignatureError
+from device_sdk.graph import Edge, ExitChoice, Rendition, Supernet, TensorSpec
 
 MANIFEST, SIGNATURE, BLOBS = "manifest.json", "manifest.sig", "blobs"
 MANIFEST_MAX_BYTES = 64_000_000
@@ -33,16 +36,20 @@ class Bundle:
         self.supernet: Supernet = manifest.supernet()
 
     @classmethod
-    def open(cls, folder: Path | str, *, trust: Path | str | None = None, blobs: Path | None = None) -> Bundle:
+    def open(
+        cls, folder: Path | str, *, trust: Path | str | None = None, blobs: Path | None = None, runs: Runs | None = None
+    ) -> Bundle:
         """Open the bundle in ``folder``; with ``trust``, a public key, only if its owner signed it.
 
         ``blobs``: where the blobs lie, if not in the folder itself: a store shares them between bundles.
+        ``runs``: leave out the renditions that it refuses, with their edges and blobs.
 
         1. read the manifest's bytes; 2. check the signature over them; 3. parse and check the schema and the graph;
         4. check that every blob is there with the stated size (digests are checked whenever a blob is read).
 
         Raises:
             BundleError: one of its kinds (ManifestError, UnsupportedFormatError, SignatureError, BlobError).
+            RuntimeFailedError: ``runs`` refuses all renditions of an original block.
         """
         folder = Path(folder)
         data = _read_manifest(folder)
@@ -52,7 +59,10 @@ class Bundle:
                 raise SignatureError(f"{folder} is not signed, but a trusted key was given")
             signing.verify(data, signature, public_key=Path(trust))
         digest = hashlib.sha256(data).hexdigest()
-        bundle = cls(folder, blobs or folder / BLOBS, decode_manifest(data), digest, signed=signature is not None)
+        manifest = decode_manifest(data)
+        if runs is not None:
+            manifest = runnable_part(manifest, runs)
+        bundle = cls(folder, blobs or folder / BLOBS, manifest, digest, signed=signature is not None)
         bundle._check_blobs_present()
         return bundle
 
@@ -70,6 +80,21 @@ class Bundle:
             raise BlobError(f"blob {name[:12]}… does not match its digest", hint=_FETCH_AGAIN)
         return data
 
+    def runnable(self, runs: Runs) -> Bundle:
+        """The same bundle without the renditions that ``runs`` refuses.
+
+        Raises:
+            RuntimeFailedError: ``runs`` refuses all renditions of an original block.
+        """
+        return Bundle(self.folder, self.blobs, runnable_part(self.manifest, runs), self.digest, signed=self.signed)
+
+    def blob_size(self, name: str) -> int:
+        """Bytes of a blob, or BlobError."""
+        try:
+            return (self.blobs / name).stat().st_size
+        except OSError as error:
+            raise BlobError(f"blob {name[:12]}… is missing from {self.blobs}", hint=_FETCH_AGAIN) from error
+
     def blob_sizes(self) -> dict[str, int]:
         """Bytes of each blob."""
         return {name: (self.blobs / name).stat().st_size for name in self.manifest.blobs()}
@@ -84,47 +109,77 @@ class Bundle:
         for name in self.manifest.blobs():
             self.read_blob(name)
 
-    def stretch(self, edges: Sequence[Edge], exit_: ExitChoice | None = None) -> Stretch:
+    def hold(self, names: Iterable[str]) -> HeldBlobs:
+        """Open and verify these blobs, so that they stay readable whatever happens to the files.
+
+        Raises:
+            BlobError: one does not verify.
+        """
+        return HeldBlobs(self.blobs, names)
+
+    def blob_names(self, edges: Sequence[Edge], exit_: ExitChoice | None = None) -> tuple[str, ...]:
+        """The blobs that ``stretch`` reads for the same arguments, in order.
+
+        Composed fragments are each needed once; programs run one per block, even if blocks share a file.
+
+        Raises:
+            CompositionError: the blocks run on different runtimes.
+        """
+        renditions = self._renditions(edges, exit_)
+        if renditions[0].runtime != COMPOSED:
+            return tuple(rendition.blob for rendition in renditions)
+        return tuple(dict.fromkeys(name for one in renditions for name in (*one.shared, one.blob)))
+
+    def stretch(
+        self, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, held: HeldBlobs | None = None
+    ) -> Stretch:
         """The blocks of ``edges``, which follow each other, as one model to run.
 
         With ``exit_``, the branch at their end answers as well: its output comes after those of the cut point. Without
-        edges it is the branch alone.
+        edges it is the branch alone. With ``held`` nothing is read before the stretch is loaded, and then from there.
 
         Raises:
             BlobError: a blob does not verify.
+            CompositionError: the blocks run on different runtimes.
         """
-        supernet = self.supernet
-        renditions = [supernet.rendition(edge) for edge in edges]
+        supernet, renditions = self.supernet, self._renditions(edges, exit_)
         outputs: tuple[TensorSpec, ...] = ()
         if edges:
             start, end = supernet.block(edges[0].block).start, supernet.block(edges[-1].block).end
             outputs = supernet.cut_points[end].tensors
         if exit_ is not None:
             branch = supernet.exit(exit_.exit)
-            renditions.append(supernet.exit_rendition(exit_))
             outputs += (supernet.exit_tensor(branch),)
             if not edges:
                 start = branch.position
-        blobs = dict.fromkeys(name for rendition in renditions for name in (*rendition.shared, rendition.blob))
+        names, runtime = self.blob_names(edges, exit_), renditions[0].runtime
         return Stretch(
-            fragments=tuple(self.read_blob(name) for name in blobs),
+            fragments=tuple(map(self.read_blob, names)) if held is None else held.fragments(names),
             inputs=supernet.cut_points[start].tensors,
             outputs=outputs,
             ir_version=self.manifest.onnx.ir_version,
             opset=self.manifest.onnx.opset,
+            runtime=runtime,
+            entry_points=() if runtime == COMPOSED else tuple(one.entry_point or "forward" for one in renditions),
+            branch=bool(edges) and exit_ is not None,
         )
+
+    def _renditions(self, edges: Sequence[Edge], exit_: ExitChoice | None) -> list[Rendition]:
+        renditions = [self.supernet.rendition(edge) for edge in edges]
+        if exit_ is not None:
+            renditions.append(self.supernet.exit_rendition(exit_))
+        runtimes = sorted({rendition.runtime for rendition in renditions})
+        if len(runtimes) > 1:
+            raise CompositionError(
+                f"blocks for {' and '.join(runtimes)} do not run as one", hint="choose renditions of one runtime"
+            )
+        return renditions
 
     def _check_blobs_present(self) -> None:
         for name, size in self.manifest.blobs().items():
-            try:
-                actual = (self.blobs / name).stat().st_size
-            except OSError as error:
-                raise BlobError(f"blob {name[:12]}… is missing from {self.blobs}", hint=_FETCH_AGAIN) from error
+            actual = self.blob_size(name)
             if size is not None and actual != size:
                 raise BlobError(f"blob {name[:12]}… has {actual} bytes instead of {size}", hint=_FETCH_AGAIN)
-
-
-_FETCH_AGAIN = "fetch or package the bundle again"
 
 
 def _read_manifest(folder: Path) -> bytes:

@@ -26,30 +26,46 @@ _SHAPE_DIMENSION, _DIMENSION_VALUE, _DIMENSION_SYMBOL = 1, 1, 2
 _ELEMENT_TYPES = {"float32": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10}
 
 
+COMPOSED = "onnxruntime"  # the runtime whose renditions are ONNX fragments, which become one model
+
+
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive blocks that run as one model: their fragments, what goes in and what comes out."""
+    """Consecutive blocks that run as one model: their fragments, what goes in and what comes out.
 
-    fragments: tuple[bytes, ...]
+    ``runtime``: whose renditions they are. Where it is not ``COMPOSED`` nothing is composed: ``fragments`` are whole
+    programs, one per block, that run one after the other, and ``entry_points`` the method of each; with ``branch`` the
+    last one is an exit's, which answers from what the others answered and beside it.
+    """
+
+    fragments: Sequence[bytes]  # read whenever they are looked at, if they lie on disk
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     ir_version: int
     opset: int
+    runtime: str = COMPOSED
+    entry_points: tuple[str, ...] = ()
+    branch: bool = False
 
 
 def compose(stretch: Stretch) -> bytes:
     """The serialized ONNX model of ``stretch``, its batch axis symbolic.
 
     Raises:
-        CompositionError: a fragment is not one, two of them define the same name, or data lies outside the file.
+        CompositionError: a fragment is not one, two of them define the same name, or data lies outside the file; or
+            the stretch holds programs of another runtime.
     """
-    refuse_duplicates(stretch.fragments)
+    if stretch.runtime != COMPOSED:
+        raise CompositionError(f"blocks for {stretch.runtime} are programs of their own, which nothing composes")
+    fragments = tuple(stretch.fragments)  # read once
+    refuse_duplicates(fragments)
     opset = protobuf.integer_field(_OPSET_VERSION, stretch.opset)
     parts = [
         protobuf.integer_field(_MODEL_IR_VERSION, stretch.ir_version),
         protobuf.bytes_field(_MODEL_OPSET_IMPORT, opset),
     ]
-    parts += [protobuf.bytes_field(_MODEL_GRAPH, fragment) for fragment in stretch.fragments]
+    for fragment in fragments:  # joined below: weights are copied once
+        parts += [protobuf.bytes_head(_MODEL_GRAPH, len(fragment)), fragment]
     boundary = protobuf.text_field(_GRAPH_NAME, "pathweave")
     boundary += b"".join(protobuf.bytes_field(_GRAPH_INPUT, _value_info(spec)) for spec in stretch.inputs)
     boundary += b"".join(protobuf.bytes_field(_GRAPH_OUTPUT, _value_info(spec)) for spec in stretch.outputs)

@@ -15,7 +15,7 @@ from device_sdk.errors import ManifestError, UnsupportedFormatError
 from device_sdk.graph import Block, CutPoint, Exit, Golden, Supernet
 from device_sdk.untrusted_json import decode_json
 
-FORMAT_VERSION = "1.0"
+FORMAT_VERSION = "1.1"
 
 _BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles, blocks and exits

@@ -27,7 +27,12 @@ def integer_field(number: int, value: int) -> bytes:
 
 def bytes_field(number: int, value: bytes) -> bytes:
     """A length-delimited field: bytes, a string or a message."""
-    return varint(number << 3 | LENGTH_DELIMITED) + varint(len(value)) + value
+    return bytes_head(number, len(value)) + value
+
+
+def bytes_head(number: int, length: int) -> bytes:
+    """What comes before the ``length`` bytes of a length-delimited field."""
+    return varint(number << 3 | LENGTH_DELIMITED) + varint(length)
 
 
 def text_field(number: int, value: str) -> bytes:

@@ -81,6 +81,7 @@ def _print_profile(measured: Profile) -> None:
 @click.option("--latency-ms", type=float, help="Latency budget in milliseconds (median, batch 1).")
 @click.option("--memory-mb", type=float, help="Memory budget in megabytes.")
 @click.option("--unlabelled", is_flag=True, help="Do not use the labels: the full model's answers stand in.")
+@click.option("--strategy", default="pathweave", show_default=True, help="How to search (guide: adapt on a device).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option("--time-limit", "time_limit_s", type=float, help="Seconds after which the best so far is taken.")
 def adapt(
@@ -95,6 +96,7 @@ def adapt(
     latency_ms: float | None,
     memory_mb: float | None,
     unlabelled: bool,
+    strategy: str,
     seed: int,
     time_limit_s: float | None,
     as_json: bool,
@@ -114,7 +116,7 @@ def adapt(
             dataset.images,
             None if unlabelled else dataset.labels,
             Budget(latency_ms=latency_ms, memory_mb=memory_mb),
-            settings=AdaptationSettings(seed=seed, time_limit_s=time_limit_s),
+            settings=AdaptationSettings(strategy=strategy, seed=seed, time_limit_s=time_limit_s),
             progress=progress(as_json),
         )
     summary = _adaptation_summary(adaptation, full_ms)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, BinaryIO
 
 import msgspec
 
 from device_sdk.errors import ProtocolError, UsageError
 from device_sdk.progress import Progress, SilentProgress
+from device_sdk.rotated_file import files_of, opened_files
 from device_sdk.transports.addresses import base
 from device_sdk.transports.port import Deadlines, Transport
 from device_sdk.transports.replies import read_all, require_success
@@ -42,7 +44,7 @@ def upload_log(
     deadlines: Deadlines = DEADLINES,
     progress: Progress | None = None,
 ) -> UploadResult:
-    """Send the log at ``path`` to the server at ``url`` as the log of ``device``.
+    """Send the log at ``path``, its older files first, to the server at ``url`` as the log of ``device``.
 
     A last line that is still being written, or that a crash cut short, is left out. Sending the same lines again does
     no harm: after an error call it again.
@@ -61,7 +63,7 @@ def upload_log(
     with (progress or SilentProgress()).task("send the log", _size_of(path)) as task:
         for body in _bodies(path):
             stored = _send(
-                body, address, transport, device, deadlines, what=f"{path.name}, from line {body.first_line}"
+                body, address, transport, device, deadlines, what=f"{body.file}, from line {body.first_line}"
             )
             accepted += stored.accepted
             duplicates += stored.duplicates
@@ -72,6 +74,7 @@ def upload_log(
 @dataclass(frozen=True)
 class _Body:
     data: bytes
+    file: str
     first_line: int  # in the file, from 1
 
 
@@ -85,32 +88,41 @@ def _send(body: _Body, address: str, transport: Transport, device: str, deadline
 
 
 def _bodies(path: Path) -> Iterator[_Body]:
-    """The whole lines of the log in bodies of at most BODY_MAX_BYTES."""
-    data, first_line = b"", 1
-    for number, line in enumerate(_lines(path), start=1):
-        if data and len(data) + len(line) > BODY_MAX_BYTES:
-            yield _Body(data, first_line)
-            data, first_line = b"", number
-        data += line
-    if data:
-        yield _Body(data, first_line)
-
-
-def _lines(path: Path) -> Iterator[bytes]:
+    """The whole lines of the log in bodies of at most BODY_MAX_BYTES, each of one file."""
     try:
-        with path.open("rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(LINE_MAX_BYTES + 1), b""), start=1):
-                if len(line) > LINE_MAX_BYTES:
-                    raise UsageError(f"line {number} of {path} has more than {LINE_MAX_BYTES} bytes")
-                if line.endswith(b"\n"):
-                    yield line
+        with opened_files(path) as opened:
+            for one, file in opened:
+                yield from _bodies_of(one, file)
     except OSError as error:
         raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
 
 
+def _bodies_of(path: Path, file: BinaryIO) -> Iterator[_Body]:
+    data, first_line = b"", 1
+    for number, line in enumerate(_lines(path, file), start=1):
+        if data and len(data) + len(line) > BODY_MAX_BYTES:
+            yield _Body(data, path.name, first_line)
+            data, first_line = b"", number
+        data += line
+    if data:
+        yield _Body(data, path.name, first_line)
+
+
+def _lines(path: Path, file: BinaryIO) -> Iterator[bytes]:
+    for number, line in enumerate(iter(lambda: file.readline(LINE_MAX_BYTES + 1), b""), start=1):
+        if len(line) > LINE_MAX_BYTES:
+            raise UsageError(f"line {number} of {path} has more than {LINE_MAX_BYTES} bytes")
+        if line.endswith(b"\n"):
+            yield line
+
+
 def _size_of(path: Path) -> int:
     try:
-        return path.stat().st_size
+        size = path.stat().st_size
+        for older in files_of(path)[:-1]:
+            with contextlib.suppress(FileNotFoundError):
+                size += older.stat().st_size
+        return size
     except OSError as error:
         raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
 

@@ -7,18 +7,20 @@ from pathlib import Path
 
 from device_sdk.energy.port import Energy, EnergyMeter
 from device_sdk.energy.power_model import PowerModel
+from device_sdk.energy.rapl import Rapl, find_rapl
 from device_sdk.energy.sysfs_rails import SysfsRails, find_rails
 
 # What can measure here, best first. Each looks below the folder where the kernel shows its devices.
 FINDERS: dict[str, Callable[[Path], EnergyMeter | None]] = {
     "sysfs rails": find_rails,
+    "RAPL": find_rapl,
 }
 
 
 def find_meter(*, stated_w: float, sysfs: Path = Path("/sys")) -> EnergyMeter:
     """What measures power on this device; where nothing does, a model of ``stated_w`` watts while busy.
 
-    Its ``source`` says which of the two it is.
+    Its ``source`` says which of them it is.
 
     Raises:
         UsageError: ``stated_w`` is not above zero.
@@ -27,4 +29,14 @@ def find_meter(*, stated_w: float, sysfs: Path = Path("/sys")) -> EnergyMeter:
     return next((meter for find in FINDERS.values() if (meter := find(sysfs)) is not None), model)
 
 
-__all__ = ["FINDERS", "Energy", "EnergyMeter", "PowerModel", "SysfsRails", "find_meter", "find_rails"]
+__all__ = [
+    "FINDERS",
+    "Energy",
+    "EnergyMeter",
+    "PowerModel",
+    "Rapl",
+    "SysfsRails",
+    "find_meter",
+    "find_rails",
+    "find_rapl",
+]

@@ -1,21 +1,25 @@
 """Running a plan: segment by segment, so that what follows a taken exit is really never computed.
 
 A segment is the stretch from one exit of the plan to the next together with the branch at its end, composed into one
-model (docs/bundle_format.md). Samples that an exit answers leave the batch; the others go on, here or at a server.
+model (docs/bundle_format.md), or under a memory cap into several that are loaded in turns (``paging``). Samples that an
+exit answers leave the batch; the others go on, here or at a server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.cost import EdgeCost
 from device_sdk.execution.confidence import confidence
-from device_sdk.graph import Edge, ExitChoice, Plan, Supernet
-from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.execution.paging import PagedSegments
+from device_sdk.execution.plan_segments import segments
+from device_sdk.graph import Edge, Plan
+from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 
 RemoteTail = Callable[[Sequence[Array]], Array | None]
 """Has the tensors at the split run to the end elsewhere: logits [batch, classes], or None if that failed."""
@@ -38,38 +42,57 @@ AT_SERVER = 1  # the end of the subnet, at the server
 AFTER_FAILURE = 2  # the end of the subnet, here, since the server did not answer
 
 
-@dataclass(frozen=True)
-class PlanSegment:
-    """The edges of a segment, the exit at its end, and whether the path may cross to a server there."""
-
-    edges: tuple[Edge, ...]
-    exit: ExitChoice | None
-    split: bool = False
-
-
 class LoadedPlan:
     """A plan that is ready to run. ``run`` may be called from several threads at once.
 
     What follows a split is loaded too: it runs here when there is no server, or when it fails.
 
+    ``memory_cap_bytes``: what all that is loaded and runs may take beyond the bare runtime, for batches of up to
+    ``batch`` samples. If the plan needs more, it runs in pages, of which as many stay as there is room for: the same
+    answers within 1e-5, bit for bit where the pages are the same. ``costs``: the working sets that were measured here.
+    A ``runtime`` made ``lean`` keeps to the cap more closely.
+
     Raises:
         UsageError: the plan does not fit the bundle's graph.
+        BudgetError: the cap is too small for the largest block; says the least that works.
         BlobError, CompositionError, RuntimeFailedError: a segment does not load.
     """
 
-    def __init__(self, bundle: Bundle, runtime: Runtime, plan: Plan) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        runtime: Runtime,
+        plan: Plan,
+        *,
+        memory_cap_bytes: int | None = None,
+        costs: Mapping[Edge, EdgeCost] | None = None,
+        batch: int = 1,
+    ) -> None:
         bundle.supernet.check_plan(plan)
         self._exits = len(plan.exits)
-        self._segments = [
-            (segment, runtime.load(bundle.stretch(segment.edges, segment.exit)) if segment.edges else None)
-            for segment in segments(bundle.supernet, plan)
-        ]
+        found = segments(bundle.supernet, plan)
+        self._paged: PagedSegments | None = None
+        stretches: list[LoadedStretch | None]
+        if memory_cap_bytes is None:
+            stretches = [runtime.load(bundle.stretch(one.edges, one.exit)) if one.edges else None for one in found]
+        else:
+            self._paged = PagedSegments(
+                bundle, runtime, found, cap_bytes=memory_cap_bytes, costs=costs or {}, batch=batch
+            )
+            stretches = [*self._paged.stretches]
+        self._segments = list(zip(found, stretches, strict=True))
+
+    @property
+    def page_loads(self) -> int | None:
+        """How often a page was loaded so far; None without a memory cap."""
+        return None if self._paged is None else self._paged.pager.loads
 
     def run(self, tensor: Array, remote_tail: RemoteTail | None = None) -> Outcome:
         """Answer a batch [batch, *input]; ``remote_tail`` goes on behind the plan's split, if it has one.
 
         Raises:
             RuntimeFailedError: the runtime failed.
+            BlobError: a page had to be loaded again, and its blob is damaged.
         """
         [(_, first), *others] = self._segments
         if first is None or others:
@@ -109,6 +132,8 @@ class LoadedPlan:
         for _, stretch in self._segments:
             if stretch is not None:
                 stretch.close()
+        if self._paged is not None:
+            self._paged.close()
 
 
 class _Answers:
@@ -127,18 +152,3 @@ class _Answers:
     def outcome(self) -> Outcome:
         assert self._output is not None
         return Outcome(self._output, self._answered_by)
-
-
-def segments(supernet: Supernet, plan: Plan) -> list[PlanSegment]:
-    """The segments of ``plan``, in order; only the first can be without edges: where it is split at the input."""
-    exits = {supernet.exit(choice.exit).position: choice for choice in plan.exits}
-    split = plan.split.position if plan.split is not None else None
-    found = [PlanSegment((), None, split=True)] if split == 0 else []
-    edges: list[Edge] = []
-    for edge, block in supernet.walk(plan.subnet):
-        edges.append(edge)
-        if block.end in exits or block.end == split:
-            found.append(PlanSegment(tuple(edges), exits.get(block.end), split=block.end == split))
-            edges = []
-    found.append(PlanSegment(tuple(edges), None))
-    return found

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from device_sdk.errors import UsageError
+from device_sdk.rotated_file import KEPT_FILES, MAX_BYTES, append_line, opened_files
 from device_sdk.untrusted_json import decode_json
 
 SCHEMA_VERSION = 1
@@ -114,7 +115,78 @@ class Splitting(msgspec.Struct, frozen=True, tag="splitting", tag_field="event")
     failure: str | None
 
 
-Event = Opened | Profiled | Adapted | Infeasible | Delivered | Calibrated | Escalating | SplitChosen | Splitting
+class Watching(msgspec.Struct, frozen=True, tag="watching", tag_field="event"):
+    """Live update began: ``candidates`` subnets may take over, ``fastest_ms`` and ``slowest_ms`` by estimate."""
+
+    budget_latency_ms: float
+    budget_memory_mb: float | None
+    subnet: str
+    candidates: int
+    fastest_ms: float
+    slowest_ms: float
+
+
+class Switched(msgspec.Struct, frozen=True, tag="switched", tag_field="event"):
+    """Live update exchanged the subnet.
+
+    ``drift_ratio``: actual over estimated latency of ``old_subnet``; ``service_ms``: the median of its last calls;
+    ``prepare_ms``: making the new one ready, ``ahead`` of the decision or after it; ``exchange_ms``: the exchange
+    itself.
+    """
+
+    why: str
+    old_subnet: str
+    subnet: str
+    drift_ratio: float
+    service_ms: float
+    expected_ms: float
+    prepare_ms: float
+    ahead: bool
+    exchange_ms: float
+
+
+class SwitchFailed(msgspec.Struct, frozen=True, tag="switch_failed", tag_field="event"):
+    """A subnet could not be made ready: ``failure`` says why. The plan in use stays."""
+
+    subnet: str
+    failure: str
+
+
+class OutOfReach(msgspec.Struct, frozen=True, tag="out_of_reach", tag_field="event"):
+    """No known subnet keeps the budget as slow as the device is now: the fastest runs. Noted once until one does."""
+
+    budget_latency_ms: float
+    drift_ratio: float
+    fastest_ms: float
+    searching: bool
+
+
+class Searched(msgspec.Struct, frozen=True, tag="searched", tag_field="event"):
+    """A search in the background ended; ``failure`` says why it found nothing."""
+
+    budget_latency_ms: float
+    drift_ratio: float
+    candidates: int
+    seconds: float
+    failure: str | None
+
+
+Event = (
+    Opened
+    | Profiled
+    | Adapted
+    | Infeasible
+    | Delivered
+    | Calibrated
+    | Escalating
+    | SplitChosen
+    | Splitting
+    | Watching
+    | Switched
+    | SwitchFailed
+    | OutOfReach
+    | Searched
+)
 
 
 class LogLine(msgspec.Struct, frozen=True):
@@ -128,7 +200,10 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class AdaptationLog:
-    """Appends lines to a file. A log that cannot be written is reported once and never stops inference."""
+    """Appends lines to a file. A log that cannot be written is reported once and never stops inference.
+
+    The file starts anew at ``max_bytes``; ``kept`` old ones stay beside it. Any thread may write.
+    """
 
     def __init__(
         self,
@@ -137,11 +212,14 @@ class AdaptationLog:
         bundle: str,
         runtime: str,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        max_bytes: int = MAX_BYTES,
+        kept: int = KEPT_FILES,
     ) -> None:
         self.path = path
         self._bundle = bundle
         self._runtime = runtime
         self._now = now
+        self._max_bytes, self._kept = max_bytes, kept
         self._complained = False
 
     def write(self, event: Event) -> None:
@@ -154,9 +232,7 @@ class AdaptationLog:
             event=event,
         )
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab") as file:
-                file.write(msgspec.json.encode(line) + b"\n")
+            append_line(self.path, msgspec.json.encode(line), max_bytes=self._max_bytes, kept=self._kept)
         except OSError as error:
             if not self._complained:
                 _log.warning("the adaptation log %s cannot be written: %s", self.path, error.strerror)
@@ -164,17 +240,19 @@ class AdaptationLog:
 
 
 def read_log(path: Path) -> Iterator[LogLine]:
-    """The lines of a log; a last line that a crash cut short is left out.
+    """The lines of a log, those of its older files first; a last line that a crash cut short is left out.
 
     Raises:
         UsageError: there is no such log, or a line breaks the schema.
     """
     try:
-        lines = path.read_bytes().split(b"\n")
+        with opened_files(path) as opened:
+            files = [(one, file.read().split(b"\n")[:-1]) for one, file in opened]
     except OSError as error:
         raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
-    for number, line in enumerate(lines[:-1], start=1):
-        try:
-            yield decode_json(line, LogLine)
-        except ValueError as error:
-            raise UsageError(f"line {number} of {path} breaks the schema: {error}") from error
+    for one, lines in files:
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield decode_json(line, LogLine)
+            except ValueError as error:
+                raise UsageError(f"line {number} of {one} breaks the schema: {error}") from error

@@ -18,7 +18,7 @@ from device_sdk.profiling.profile import Profile, measure_subnets
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array, Runtime
-from device_sdk.search import make_strategy
+from device_sdk.search import make_strategy, with_expectations
 from device_sdk.search.evaluation import PrefixTreeEvaluator
 from device_sdk.search.port import Candidate, SearchProblem, SearchResult, best_within
 
@@ -70,7 +70,7 @@ class AdaptationSettings:
         UsageError: the batch is not above zero.
     """
 
-    strategy: str = "adaptivenet"
+    strategy: str = "pathweave"
     holdout_share: float = 0.3
     seed: int = 0
     batch: int = 64
@@ -96,38 +96,36 @@ def adapt(
 ) -> Adaptation:
     """Find the most accurate subnet within ``budget`` on ``inputs`` [count, *input] with ``labels`` [count].
 
-    1. without labels, the full model's answers stand in; 2. hold some samples back; 3. search on the others;
-    4. confirm the best candidates by measuring; 5. judge the chosen one on what was held back.
+    1. without labels, the full model's answers stand in; 2. hold some samples back; 3. search on the others, and say
+    what is to be expected of the candidates elsewhere; 4. confirm the best of them by measuring; 5. judge the chosen
+    one on what was held back.
 
     Raises:
         InfeasibleBudgetError: no subnet fits; names the nearest.
         BudgetError: the search was stopped before it had anything.
-        InputError: there are no inputs, or labels and inputs do not match.
+        InputError: there are no inputs, some are not finite, or labels do not match them or the classes.
     """
     started = time.monotonic()
-    if not len(inputs):
-        raise InputError("there are no samples to adapt on")
+    _check_inputs(inputs)
     if labels is None:
         labels = _stand_in_labels(bundle, runtime, inputs, batch=settings.batch)
-    if labels.shape != (len(inputs),):
-        raise InputError(f"there are {len(inputs)} samples and labels of shape {labels.shape}")
-    kept, held = split_positions(labels, holdout_share=settings.holdout_share, seed=settings.seed)
+    _check_labels(labels, inputs, bundle)
+    kept, held = search_positions(labels, settings)
     cost_model = profile.cost_model()
     evaluator = _evaluator(bundle, runtime, inputs[kept], labels[kept], cost_model, settings)
+    problem = SearchProblem(
+        supernet=bundle.supernet,
+        cost_model=cost_model,
+        budget=budget,
+        evaluator=evaluator,
+        random=SplitMix64(settings.seed),
+        clock=time.monotonic,
+        progress=progress,
+        time_limit_s=settings.time_limit_s,
+        cancelled=settings.cancelled,
+    )
     try:
-        found = make_strategy(settings.strategy).search(
-            SearchProblem(
-                supernet=bundle.supernet,
-                cost_model=cost_model,
-                budget=budget,
-                evaluator=evaluator,
-                random=SplitMix64(settings.seed),
-                clock=time.monotonic,
-                progress=progress,
-                time_limit_s=settings.time_limit_s,
-                cancelled=settings.cancelled,
-            )
-        )
+        found = with_expectations(make_strategy(settings.strategy).search(problem), problem)
     finally:
         evaluator.close()
     confirmed = _confirm(bundle, runtime, found, budget)
@@ -150,6 +148,37 @@ def adapt(
         stopped=found.stopped,
         pool=found.pool,
     )
+
+
+def search_positions(
+    labels: npt.NDArray[np.int64], settings: AdaptationSettings
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Positions in ``labels`` [count] to search on, in random order (a race starts with the first), and to hold back.
+
+    Raises:
+        UsageError: the share to hold back does not lie between 0 and 1.
+    """
+    kept, held = split_positions(labels, holdout_share=settings.holdout_share, seed=settings.seed)
+    return np.array(SplitMix64(settings.seed).shuffled(kept.tolist()), dtype=np.int64), held
+
+
+def _check_inputs(inputs: Array) -> None:
+    if not len(inputs):
+        raise InputError("there are no samples to adapt on")
+    broken = [at for at, sample in enumerate(inputs) if not np.isfinite(sample).all()]
+    if broken:
+        raise InputError(
+            f"{len(broken)} of {len(inputs)} samples have values that are no numbers, number {broken[0]} first",
+            hint="leave them out",
+        )
+
+
+def _check_labels(labels: npt.NDArray[np.int64], inputs: Array, bundle: Bundle) -> None:
+    if labels.shape != (len(inputs),):
+        raise InputError(f"there are {len(inputs)} samples and labels of shape {labels.shape}")
+    classes = len(bundle.manifest.task.class_names)
+    if labels.min() < 0 or labels.max() >= classes:
+        raise InputError(f"labels must lie between 0 and {classes - 1}, got {labels.min()} to {labels.max()}")
 
 
 def _evaluator(

@@ -1,48 +1,56 @@
 """Profiling: what every block costs on this device, calibrated so that whole subnets are predicted well.
 
 AdaptiveNet §5.1 sums block latencies. A composed subnet is faster than that sum, since the runtime optimises across
-block boundaries, so a line through a few measured whole subnets turns sums into predictions.
+block boundaries, so a few dozen measured whole subnets turn sums into predictions (``fitting``).
 """
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 
 import msgspec
-import numpy as np
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import CostModel, EdgeCost
-from device_sdk.execution.self_test import golden_inputs
+from device_sdk.errors import UsageError
 from device_sdk.graph import Edge, ExitChoice, Subnet, Supernet
 from device_sdk.paths import k_cheapest, sample_uniformly
-from device_sdk.profiling.memory import device_identity, peak_during
-from device_sdk.profiling.timing import Clock, Latency, measure_interleaved
+from device_sdk.profiling.conditions import UNKNOWN, Conditions, current_conditions
+from device_sdk.profiling.fitting import fit_latency, fit_memory
+from device_sdk.profiling.stretches import Part, Timing, measure_parts
+from device_sdk.profiling.timing import Clock, Latency, Patience
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
-from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.runtimes.port import Runtime
 
-_ROUNDS = 60
-_WARMUP = 5
-_FITTED_SUBNETS = 10
+FORMAT = 2  # of the stored profile; what it cannot read is measured again
+
+_MOST_ROUNDS = 120
+_PATIENCE = Patience(rounds=40, precision=0.01, limit_s=15.0)
+_FITTED_SUBNETS = 24
 
 
 class MeasuredSubnet(msgspec.Struct, frozen=True):
-    """A whole subnet that was measured: Σ of its block latencies, and its own latency, at batch 1."""
+    """A whole subnet that was measured: Σ of its block latencies, its own latency, the peak of its memory if known."""
 
     subnet: Subnet
     blocks_ms: float
     measured_ms: float
+    peak_bytes: int | None = None
 
 
 class MeasuredEdge(msgspec.Struct, frozen=True):
-    """One edge and what it costs alone."""
+    """One edge and what it costs alone; ``factor`` · the profile's scale makes that its share in a composed subnet.
+
+    ``change_ms``: what it costs in addition behind a block of another rendition.
+    """
 
     edge: Edge
     cost: EdgeCost
+    factor: float = 1.0
+    change_ms: float = 0.0
 
 
 class MeasuredExit(msgspec.Struct, frozen=True):
@@ -53,8 +61,8 @@ class MeasuredExit(msgspec.Struct, frozen=True):
     cost: EdgeCost
 
 
-class Profile(msgspec.Struct, frozen=True):
-    """What one bundle costs on one device with one runtime. Valid for equal ``bundle``, ``device`` and ``runtime``."""
+class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
+    """What one bundle costs on one device under its conditions, with one runtime, for one batch size."""
 
     bundle: str
     device: str
@@ -67,74 +75,149 @@ class Profile(msgspec.Struct, frozen=True):
     fitted: tuple[MeasuredSubnet, ...]
     original_ms: float
     exits: tuple[MeasuredExit, ...] = ()
+    power_mode: str = UNKNOWN
+    driver: str = "none"
+    memory_scale: float = 1.0
+    memory_offset_bytes: int = 0
+
+    @property
+    def conditions(self) -> Conditions:
+        """Those under which it was measured."""
+        return Conditions(self.device, self.power_mode, self.driver)
 
     def cost_model(self) -> CostModel:
-        """Predicts subnets and plans from this profile."""
-        costs = {measured.edge: measured.cost for measured in self.edges}
+        """Predicts subnets and plans from this profile: edges cost what they cost within a composed subnet."""
         exits = {(measured.exit, measured.rendition): measured.cost for measured in self.exits}
-        return CostModel(costs, scale=self.scale, offset_ms=self.offset_ms, exit_costs=exits)
-
-    def valid_for(self, bundle: Bundle, runtime: Runtime) -> bool:
-        """Whether it was measured for just this."""
-        return (self.bundle, self.device, self.runtime) == (
-            bundle.digest,
-            device_identity(),
-            runtime.identity,
+        return CostModel(
+            {measured.edge: self._share(measured) for measured in self.edges},
+            scale=self.scale,
+            offset_ms=self.offset_ms,
+            exit_costs=exits,
+            entry_change_ms={measured.edge: measured.change_ms for measured in self.edges if measured.change_ms},
         )
+
+    def _share(self, measured: MeasuredEdge) -> EdgeCost:
+        """The offset of memory goes into every working set, of which the largest counts: so it counts once."""
+        alone = measured.cost
+        return EdgeCost(
+            latency_ms=measured.factor * alone.latency_ms,
+            p95_latency_ms=measured.factor * alone.p95_latency_ms,
+            resident_bytes=round(self.memory_scale * alone.resident_bytes),
+            working_bytes=alone.working_bytes + self.memory_offset_bytes,
+        )
+
+    def valid_for(
+        self, bundle: Bundle, runtime: Runtime, *, batch: int = 1, conditions: Conditions | None = None
+    ) -> bool:
+        """Whether it was measured for just this, under these conditions (those that hold now)."""
+        if self.conditions != (conditions or current_conditions()):
+            return False
+        return (self.bundle, self.runtime, self.batch) == (bundle.digest, runtime.identity, batch)
 
 
 def profile(
-    bundle: Bundle, runtime: Runtime, *, progress: Progress, seed: int = 0, clock: Clock = time.perf_counter_ns
+    bundle: Bundle,
+    runtime: Runtime,
+    *,
+    progress: Progress,
+    seed: int = 0,
+    batch: int = 1,
+    clock: Clock = time.perf_counter_ns,
 ) -> Profile:
-    """Measure every edge and every exit alone and a few whole subnets, all at batch 1 on the runtime's threads.
+    """Measure every edge and every exit alone and a few dozen whole subnets, at ``batch`` on the runtime's threads.
 
-    1. load each of them, noting its memory; 2. time them in turns; 3. time whole subnets in turns: the original, the
-    cheapest and random ones; 4. fit scale and offset to them.
+    1. time edges and exits in turns; 2. time whole subnets in turns, noting their memory: the original, the cheapest
+    and random ones, also such that run in one rendition; 3. fit edges and memory to them.
 
     Raises:
         BlobError, RuntimeFailedError: a block does not load or run.
+        MeasurementError: the clock stood still or was set back.
+        UsageError: ``batch`` is below 1.
     """
-    supernet = bundle.supernet
-    gc.collect()  # what is freed while blocks are loaded would count as theirs
-    parts: list[Edge | ExitChoice] = [*supernet.edges, *_all_exits(supernet)]
-    with progress.task("profile", len(parts) + _FITTED_SUBNETS) as task:
-        loaded: list[_LoadedPart] = []
-        for part in parts:
-            loaded.append(_LoadedPart(bundle, runtime, part))
-            task.advance()
-        calls = {str(number): item.run for number, item in enumerate(loaded)}
-        timed = measure_interleaved(calls, rounds=_ROUNDS, warmup=_WARMUP, clock=clock)
-        measured_parts = [
-            (part, item.cost(timed[str(number)])) for number, (part, item) in enumerate(zip(parts, loaded, strict=True))
-        ]
-        for item in loaded:
-            item.close()
-        costs = {part: cost for part, cost in measured_parts if isinstance(part, Edge)}
-        subnets = _subnets_to_fit(supernet, CostModel(costs), seed=seed)
-        measured = measure_subnets(bundle, runtime, subnets, rounds=_ROUNDS, clock=clock)
-        task.advance(_FITTED_SUBNETS)
-    fitted = tuple(
-        MeasuredSubnet(subnet, CostModel(costs).latency_ms(subnet), latency.median_ms)
-        for subnet, latency in zip(subnets, measured, strict=True)
+    if batch < 1:
+        raise UsageError(f"the batch is {batch}; it must be at least 1")
+    conditions, supernet = current_conditions(), bundle.supernet
+    timing = Timing(rounds=_MOST_ROUNDS, batch=batch, patience=_PATIENCE, clock=clock)
+    with progress.task("profile", 2.0) as task:
+        costs = _measure_alone(bundle, runtime, timing, task.advance)
+        edges = {one: cost for one, cost in costs.items() if isinstance(one, Edge)}
+        subnets = _subnets_to_fit(supernet, CostModel(edges), seed=seed)
+        fitted = _measure_deployed(bundle, runtime, timing, subnets, edges, task.advance)
+    latency = fit_latency(
+        supernet,
+        {edge: cost.latency_ms for edge, cost in edges.items()},
+        subnets,
+        [one.measured_ms for one in fitted],
     )
-    scale, offset_ms = fit(fitted)
+    memory = fit_memory(edges, subnets, [one.peak_bytes for one in fitted])
     return Profile(
         bundle=bundle.digest,
-        device=device_identity(),
+        device=conditions.device,
         runtime=runtime.identity,
-        batch=1,
+        batch=batch,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        edges=tuple(MeasuredEdge(edge, cost) for edge, cost in costs.items()),
-        scale=scale,
-        offset_ms=offset_ms,
+        edges=tuple(
+            MeasuredEdge(edge, cost, latency.factors[edge], latency.changes_ms.get(edge, 0.0))
+            for edge, cost in edges.items()
+        ),
+        scale=latency.scale,
+        offset_ms=latency.offset_ms,
         fitted=fitted,
         original_ms=fitted[0].measured_ms,
-        exits=tuple(
-            MeasuredExit(part.exit, part.rendition, cost)
-            for part, cost in measured_parts
-            if isinstance(part, ExitChoice)
-        ),
+        exits=tuple(MeasuredExit(one.exit, one.rendition, costs[one]) for one in costs if isinstance(one, ExitChoice)),
+        power_mode=conditions.power_mode,
+        driver=conditions.driver,
+        memory_scale=memory.scale,
+        memory_offset_bytes=memory.offset_bytes,
     )
+
+
+def _measure_deployed(
+    bundle: Bundle,
+    runtime: Runtime,
+    timing: Timing,
+    subnets: Sequence[Subnet],
+    edges: Mapping[Edge, EdgeCost],
+    advance: Callable[[float], None],
+) -> tuple[MeasuredSubnet, ...]:
+    parts = [Part.of(bundle, subnet.edges) for subnet in subnets]
+    return tuple(
+        MeasuredSubnet(
+            subnet,
+            blocks_ms=sum(edges[edge].latency_ms for edge in subnet.edges),
+            measured_ms=one.latency.median_ms,
+            peak_bytes=one.peak_bytes,
+        )
+        for subnet, one in zip(subnets, measure_parts(bundle, runtime, parts, timing, advance=advance), strict=True)
+    )
+
+
+def _measure_alone(
+    bundle: Bundle, runtime: Runtime, timing: Timing, advance: Callable[[float], None]
+) -> dict[Edge | ExitChoice, EdgeCost]:
+    """What every edge and every exit's branch costs by itself: its time, its weights, the tensors at its ends."""
+    supernet = bundle.supernet
+    choices: list[Edge | ExitChoice] = [*supernet.edges, *_all_exits(supernet)]
+    parts = [Part.of(bundle, (one,)) if isinstance(one, Edge) else Part.of(bundle, (), one) for one in choices]
+    largest = max(range(len(supernet.edges)), key=lambda index: supernet.block(supernet.edges[index].block).macs)
+    measured = measure_parts(bundle, runtime, parts, timing, reference=largest, advance=advance)
+    return {
+        choice: EdgeCost(
+            latency_ms=one.latency.median_ms,
+            p95_latency_ms=one.latency.p95_ms,
+            resident_bytes=part.weight_bytes,
+            working_bytes=timing.batch * _bytes_at_ends(supernet, choice),
+        )
+        for choice, part, one in zip(choices, parts, measured, strict=True)
+    }
+
+
+def _bytes_at_ends(supernet: Supernet, choice: Edge | ExitChoice) -> int:
+    if isinstance(choice, Edge):
+        block = supernet.block(choice.block)
+        return supernet.cut_points[block.start].nbytes + supernet.cut_points[block.end].nbytes
+    exit_ = supernet.exit(choice.exit)
+    return supernet.cut_points[exit_.position].nbytes + supernet.exit_tensor(exit_).nbytes
 
 
 def _all_exits(supernet: Supernet) -> list[ExitChoice]:
@@ -147,81 +230,31 @@ def measure_subnets(
     subnets: Sequence[Subnet],
     *,
     rounds: int,
+    batch: int = 1,
     clock: Clock = time.perf_counter_ns,
 ) -> list[Latency]:
-    """The latencies of whole subnets as they are deployed, timed in turns at batch 1."""
-    inputs = golden_inputs(bundle.supernet.cut_points[0], seed=0, batch=1)
-    loaded = [runtime.load(bundle.stretch(subnet.edges)) for subnet in subnets]
-    try:
-        calls = {str(number): _Call(stretch, inputs) for number, stretch in enumerate(loaded)}
-        timed = measure_interleaved(calls, rounds=rounds, warmup=_WARMUP, clock=clock)
-    finally:
-        for stretch in loaded:
-            stretch.close()
-    return [timed[str(number)] for number in range(len(subnets))]
-
-
-def fit(measured: Sequence[MeasuredSubnet]) -> tuple[float, float]:
-    """Scale and offset [ms] that predict measured latencies from block sums with the least relative squared error.
-
-    With too little to tell them apart, or a line that makes no sense, the offset is 0 and the scale the median ratio.
-    """
-    sums = np.array([one.blocks_ms for one in measured])
-    latencies = np.array([one.measured_ms for one in measured])
-    if np.ptp(sums) > 0.05 * sums.max():
-        design = np.stack([sums / latencies, 1 / latencies], axis=1)
-        scale, offset_ms = np.linalg.lstsq(design, np.ones(len(sums)), rcond=None)[0]
-        if scale > 0 and offset_ms + scale * sums.min() > 0:
-            return float(scale), float(offset_ms)
-    return float(np.median(latencies / sums)), 0.0
+    """The latencies of whole subnets as they are deployed, timed in turns."""
+    parts = [Part.of(bundle, subnet.edges) for subnet in subnets]
+    timing = Timing(rounds=rounds, batch=batch, clock=clock)
+    return [one.latency for one in measure_parts(bundle, runtime, parts, timing)]
 
 
 def _subnets_to_fit(supernet: Supernet, costs: CostModel, *, seed: int) -> list[Subnet]:
-    """The original first, then the cheapest, then random ones."""
-    cheapest = k_cheapest(supernet, costs.edge_latency_ms, k=1)[0][1]
-    random = sample_uniformly(supernet, count=3 * _FITTED_SUBNETS, random=SplitMix64(seed))
-    return list(dict.fromkeys([supernet.original, cheapest, *random]))[:_FITTED_SUBNETS]
+    """The original first, then the cheapest, the original in each rendition, and random ones.
 
-
-class _Call:
-    """A stretch with its inputs, as something to be timed."""
-
-    def __init__(self, stretch: LoadedStretch, inputs: list[Array]) -> None:
-        self._stretch = stretch
-        self._inputs = inputs
-
-    def __call__(self) -> list[Array]:
-        return self._stretch.run(self._inputs)
-
-
-class _LoadedPart:
-    """One edge or one exit's branch, loaded alone, and the memory that it took.
-
-    Small blocks hide in memory that the process already had, so no part of the estimate is below what must be there:
-    the weights, and the tensors that go in and come out.
+    With several renditions a third of the random ones stays as it was drawn, changing its rendition all the time; the
+    others run in one rendition wherever they can, as good subnets do.
     """
+    cheapest = k_cheapest(supernet, costs.edge_latency_ms, k=1)[0][1]
+    names = sorted({edge.rendition for edge in supernet.edges})
+    found = [supernet.original, cheapest, *(_in_rendition(supernet, supernet.original, name) for name in names)]
+    for number, drawn in enumerate(sample_uniformly(supernet, count=3 * _FITTED_SUBNETS, random=SplitMix64(seed))):
+        ways = [drawn, *(_in_rendition(supernet, drawn, name) for name in names)] if len(names) > 1 else [drawn]
+        found.append(ways[number % len(ways)])
+    return list(dict.fromkeys(found))[:_FITTED_SUBNETS]
 
-    def __init__(self, bundle: Bundle, runtime: Runtime, part: Edge | ExitChoice) -> None:
-        supernet = bundle.supernet
-        if isinstance(part, Edge):
-            stretch, start = bundle.stretch((part,)), supernet.block(part.block).start
-        else:
-            stretch, start = bundle.stretch((), part), supernet.exit(part.exit).position
-        weights = sum(map(len, stretch.fragments))
-        inputs = golden_inputs(supernet.cut_points[start], seed=0, batch=1)
-        self._loaded, grown = peak_during(lambda: runtime.load(stretch))
-        self.run = _Call(self._loaded, inputs)
-        _, working = peak_during(self.run)
-        self._resident_bytes = max(grown or 0, weights)
-        self._working_bytes = max(working or 0, sum(spec.nbytes for spec in (*stretch.inputs, *stretch.outputs)))
 
-    def cost(self, latency: Latency) -> EdgeCost:
-        return EdgeCost(
-            latency_ms=latency.median_ms,
-            p95_latency_ms=latency.p95_ms,
-            resident_bytes=self._resident_bytes,
-            working_bytes=self._working_bytes,
-        )
-
-    def close(self) -> None:
-        self._loaded.close()
+def _in_rendition(supernet: Supernet, subnet: Subnet, name: str) -> Subnet:
+    """``subnet`` with all those blocks in rendition ``name`` that have it."""
+    there = {edge for edge in supernet.edges if edge.rendition == name}
+    return Subnet(tuple(Edge(edge.block, name) if Edge(edge.block, name) in there else edge for edge in subnet.edges))

@@ -3,26 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+from device_sdk.bundles.runnable import RunsOn
 from device_sdk.errors import UsageError
+from device_sdk.runtimes.executorch import ExecutorchRuntime
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 
 RUNTIMES: dict[str, Callable[..., Runtime]] = {
+    "executorch": ExecutorchRuntime,
     "onnxruntime": OnnxRuntime,
 }
 
 
-def make_runtime(name: str, *, threads: int, provider: str | None = None) -> Runtime:
+def make_runtime(
+    name: str, *, threads: int, provider: str | None = None, lean: bool = False, cache_folder: Path | None = None
+) -> Runtime:
     """The runtime called ``name``, on ``provider`` or else on what it always has.
+
+    ``lean``: hold as little memory between runs as possible; for plans under a memory cap. ``cache_folder``: where a
+    runtime that compiles models for this device keeps them.
 
     Raises:
         UsageError: there is no such runtime.
+        MissingExtraError: it is not installed.
         RuntimeFailedError: it has no such provider here.
     """
     if name not in RUNTIMES:
         raise UsageError(f"there is no runtime {name}", hint="known: " + ", ".join(sorted(RUNTIMES)))
-    return RUNTIMES[name](threads=threads, **({} if provider is None else {"provider": provider}))
+    settings = {"provider": provider, "lean": lean or None, "cache_folder": cache_folder}
+    return RUNTIMES[name](threads=threads, **{key: value for key, value in settings.items() if value is not None})
 
 
-__all__ = ["RUNTIMES", "Array", "LoadedStretch", "OnnxRuntime", "Runtime", "make_runtime"]
+_PLAIN_PROVIDERS = {"onnxruntime": "CPUExecutionProvider"}
+
+
+def runs_on(name: str, provider: str | None = None) -> RunsOn:
+    """Which renditions the runtime ``name`` runs on ``provider``, or else on what it always has."""
+    return RunsOn(name, provider or _PLAIN_PROVIDERS.get(name))
+
+
+__all__ = [
+    "RUNTIMES",
+    "Array",
+    "ExecutorchRuntime",
+    "LoadedStretch",
+    "OnnxRuntime",
+    "Runtime",
+    "make_runtime",
+    "runs_on",
+]

@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
-from device_sdk.bundles.composition import Stretch, compose
+from device_sdk.bundles.composition import COMPOSED, Stretch, compose
 from device_sdk.errors import RuntimeFailedError
+from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memory
 from device_sdk.runtimes.port import Array
 
 _ERRORS_ONLY = 3
+_CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 
 
 class OnnxRuntime:
     """Runs composed ONNX models with one provider and a fixed number of threads.
 
+    ``lean``: hold no memory between runs that the next run could allocate again; for plans under a memory cap.
+    ``cache_folder``: where TensorRT keeps the engines that it builds on this device, if it is the provider.
+
     Raises:
         RuntimeFailedError: the provider is not there.
     """
 
-    def __init__(self, *, threads: int = 1, provider: str = "CPUExecutionProvider") -> None:
+    def __init__(
+        self, *, threads: int = 1, provider: str = _CPU, lean: bool = False, cache_folder: Path | None = None
+    ) -> None:
         import onnxruntime
 
         if provider not in onnxruntime.get_available_providers():
@@ -30,39 +39,80 @@ class OnnxRuntime:
         self._onnxruntime = onnxruntime
         self._threads = threads
         self._provider = provider
+        self._lean = lean
+        self._cache_folder = cache_folder
         onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
 
     @property
     def identity(self) -> str:
-        """For example ``onnxruntime-1.31.1-CPUExecutionProvider-1t``."""
-        return f"onnxruntime-{self._onnxruntime.__version__}-{self._provider}-{self._threads}t"
+        """For example ``onnxruntime-1.31.1-CPUExecutionProvider-1t``; a lean one says so."""
+        lean = "-lean" if self._lean else ""
+        return f"onnxruntime-{self._onnxruntime.__version__}-{self._provider}-{self._threads}t{lean}"
 
     def load(self, stretch: Stretch) -> OnnxSession:
         """Compose and create a session (see the port)."""
+        if stretch.runtime != COMPOSED:
+            raise RuntimeFailedError(f"ONNX Runtime cannot run blocks for {stretch.runtime}", hint=_OTHER_RUNTIME)
         return self.load_model(compose(stretch))
 
     def load_model(self, model: bytes) -> OnnxSession:
         """Create a session of a serialized model: also how a model exported in one piece is compared with."""
+        session = self._create(model)
+        session._model_bytes = None  # the Python session would keep a second copy of all weights
+        if session.get_providers()[0] != self._provider:
+            raise RuntimeFailedError(f"ONNX Runtime fell back to {session.get_providers()[0]}")
+        large = len(model) >= WORTHWHILE_BYTES
+        del model
+        if large:
+            give_back_freed_memory()
+        return OnnxSession(session, large=large)
+
+    def _create(self, model: bytes) -> Any:
         options = self._onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.log_severity_level = _ERRORS_ONLY
+        # All of it: otherwise the quantise and dequantise pairs between int8 blocks would stay.
+        options.graph_optimization_level = self._onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+        options.enable_cpu_mem_arena = not self._lean
         options.add_session_config_entry("session.intra_op.allow_spinning", "0" if self._threads == 1 else "1")
+        providers = provider_chain(self._provider, model, cache_folder=self._cache_folder)
         try:
-            session = self._onnxruntime.InferenceSession(model, options, providers=[self._provider])
+            return self._onnxruntime.InferenceSession(model, options, providers=providers)
         except Exception as error:  # the binding raises many unrelated types
             raise RuntimeFailedError(f"ONNX Runtime refused the model: {_first_line(error)}") from error
-        session._model_bytes = None  # the Python session would keep a second copy of all weights
-        if session.get_providers()[0] != self._provider:
-            raise RuntimeFailedError(f"ONNX Runtime fell back to {session.get_providers()[0]}")
-        return OnnxSession(session)
+
+
+_OTHER_RUNTIME = "open the bundle with the runtime that its blocks are for"
+
+
+def provider_chain(provider: str, model: bytes, *, cache_folder: Path | None) -> list[str | tuple[str, dict[str, str]]]:
+    """``provider``, its options, and what stands in for operators that it lacks.
+
+    TensorRT names its engines after the model's file, inputs and outputs, never its weights: the digest of the model is
+    put before the name, so that no engine is ever taken for another's.
+    """
+    if provider != _TENSORRT:
+        return [provider] if provider == _CPU else [provider, _CPU]
+    if cache_folder is None:
+        return [_TENSORRT, _CUDA, _CPU]
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    options = {
+        "trt_engine_cache_enable": "True",
+        "trt_engine_cache_path": str(cache_folder),
+        "trt_engine_cache_prefix": hashlib.sha256(model).hexdigest(),
+        "trt_timing_cache_enable": "True",
+        "trt_timing_cache_path": str(cache_folder),
+    }
+    return [(_TENSORRT, options), _CUDA, _CPU]
 
 
 class OnnxSession:
     """One ONNX Runtime session."""
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Any, *, large: bool = False) -> None:
         self._session = session
+        self._large = large
         self._inputs = [value.name for value in session.get_inputs()]
         self._outputs = [value.name for value in session.get_outputs()]
 
@@ -78,7 +128,11 @@ class OnnxSession:
 
     def close(self) -> None:
         """See the port."""
+        if self._session is None:
+            return
         self._session = None
+        if self._large:
+            give_back_freed_memory()
 
 
 def _first_line(error: Exception) -> str:

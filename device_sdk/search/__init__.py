@@ -7,8 +7,12 @@ from typing import Any
 
 from device_sdk.errors import UsageError
 from device_sdk.search.adaptivenet import AdaptiveNetSearch
+from device_sdk.search.annealing import SimulatedAnnealing
 from device_sdk.search.evaluation import PrefixTreeEvaluator
+from device_sdk.search.evolution import RegularisedEvolution
+from device_sdk.search.expectation import with_expectations
 from device_sdk.search.feasibility import require_feasible
+from device_sdk.search.pathweave import PathweaveSearch
 from device_sdk.search.port import (
     Candidate,
     Evaluator,
@@ -17,9 +21,14 @@ from device_sdk.search.port import (
     SearchStrategy,
     best_within,
 )
+from device_sdk.search.random_draws import RandomSearch
 
 STRATEGIES: dict[str, Callable[..., SearchStrategy]] = {
     "adaptivenet": AdaptiveNetSearch,
+    "annealing": SimulatedAnnealing,
+    "evolution": RegularisedEvolution,
+    "pathweave": PathweaveSearch,
+    "random": RandomSearch,
 }
 
 
@@ -35,11 +44,16 @@ __all__ = [
     "AdaptiveNetSearch",
     "Candidate",
     "Evaluator",
+    "PathweaveSearch",
     "PrefixTreeEvaluator",
+    "RandomSearch",
+    "RegularisedEvolution",
     "SearchProblem",
     "SearchResult",
     "SearchStrategy",
+    "SimulatedAnnealing",
     "best_within",
     "make_strategy",
     "require_feasible",
+    "with_expectations",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,23 +13,29 @@ from device_sdk.cost import CostModel
 from device_sdk.errors import ClosedError, DataError, InputError, UsageError
 from device_sdk.graph import Edge, Subnet, Supernet
 from device_sdk.runtimes.port import Array, LoadedStretch
+from device_sdk.search.feature_cache import FeatureCache, Prefix
+from device_sdk.search.port import EvaluationStopped, never_stop
 from device_sdk.search.prefix_tree import PrefixNode, build_tree, evaluation_cost
+from device_sdk.search.prefix_worth import prefix_worth
 
 Load = Callable[[tuple[Edge, ...]], LoadedStretch]
 
+_PARENTS = 64  # so many of the best subnets at most are expected to have children in the next group
+
 
 class PrefixTreeEvaluator:
-    """The share of samples that a subnet classifies as labelled; implements the search's ``Evaluator``.
+    """Which samples a subnet classifies as labelled; implements the search's ``Evaluator``.
 
-    Every edge runs in a session of its own, so that accuracies are bit-identical with and without reuse. A
-    subnet is evaluated once; its accuracy is remembered. Not thread-safe. ``close`` frees the sessions.
+    A group is evaluated batch by batch, depth first over the tree of its prefixes, so that a shared prefix runs once;
+    features that later groups probably share are kept too. Every edge runs in a session of its own, with and without
+    reuse, so that answers are bit-identical. What was answered is remembered. Not thread-safe. ``close`` frees all.
 
     ``inputs``: [count, *shape of cut point 0], prepared; ``labels``: [count] class indices. The output of the
-    last cut point is [batch, classes] (its last tensor, if it has several). At most ``cache_bytes`` of
-    features are kept at a time, and at most ``max_sessions`` sessions (all edges' by default).
+    last cut point is [batch, classes] (its last tensor, if it has several). At most ``cache_bytes`` of features outlive
+    the edge run that makes or reads them, and at most ``max_sessions`` sessions are open (all edges' by default).
 
-    Counters over all calls: ``edge_runs`` (one edge on one batch), ``edge_runs_without_reuse`` (what
-    evaluating the same subnets one by one takes), ``peak_cached_bytes``.
+    Counters over all calls: ``edge_runs`` (one edge on one batch), ``edge_runs_without_reuse`` (what evaluating the
+    same subnets one by one takes), ``peak_cached_bytes``.
 
     Raises:
         DataError: there are no samples.
@@ -60,65 +67,164 @@ class PrefixTreeEvaluator:
         self._cost_model = cost_model
         self._batch = batch
         self._cache_bytes = cache_bytes if reuse else 0
-        self._known: dict[Subnet, float] = {}
-        self._cached_bytes = 0
+        self._cache = FeatureCache(self._cache_bytes)
+        self._worth: dict[Prefix, float] = {}
+        self._answers: dict[Subnet, _Answers] = {}
+        self._touched: set[int] = set()  # batches that something was evaluated on
         self.edge_runs = 0
         self.edge_runs_without_reuse = 0
-        self.peak_cached_bytes = 0
 
-    def accuracies(self, subnets: Sequence[Subnet]) -> list[float]:
-        """See the port.
+    @property
+    def peak_cached_bytes(self) -> int:
+        """The most bytes of features that were kept at a time."""
+        return self._cache.peak_bytes
+
+    @property
+    def sample_count(self) -> int:
+        """See the port."""
+        return len(self._labels)
+
+    def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
+        """See the port; raises what ``right`` does."""
+        answers = self.right(subnets, slice(None), should_stop=should_stop)
+        return [int(np.count_nonzero(row)) / self.sample_count for row in answers]
+
+    def right(
+        self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
+    ) -> npt.NDArray[np.bool_]:
+        """See the port. Whole batches are evaluated, also where ``samples`` has a part of one.
 
         Raises:
             UsageError: one of the subnets is not a path of the supernet.
             RuntimeFailedError: a block did not load or run.
             ClosedError: the evaluator was closed.
+            EvaluationStopped: ``should_stop`` said so.
         """
-        unknown = [subnet for subnet in dict.fromkeys(subnets) if subnet not in self._known]
-        if unknown:
-            self._evaluate(unknown)
-        return [self._known[subnet] for subnet in subnets]
+        for subnet in subnets:
+            if subnet not in self._answers:
+                self._supernet.check(subnet)
+        for subnet in subnets:
+            self._answers.setdefault(subnet, _Answers.none(self.sample_count))
+        asked = range(self.sample_count)[samples]
+        self._evaluate(list(dict.fromkeys(subnets)), sorted({index // self._batch for index in asked}), should_stop)
+        rows = [self._answers[subnet].right[samples] for subnet in subnets]
+        return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=np.bool_)
 
     def close(self) -> None:
-        """Free all sessions. May be called twice."""
+        """Free all sessions and features. May be called twice."""
         self._sessions.close()
+        self._cache.clear()
 
-    def _evaluate(self, subnets: Sequence[Subnet]) -> None:
-        for subnet in subnets:
-            self._supernet.check(subnet)
-        edge_latency_ms = self._cost_model.edge_latency_ms
-        tree = build_tree(
+    def _evaluate(self, subnets: list[Subnet], batches: list[int], should_stop: Callable[[], bool]) -> None:
+        """Evaluate each subnet on those of ``batches`` on which it was not evaluated yet."""
+        groups = {batch: tuple(one for one in subnets if batch not in self._answers[one].batches) for batch in batches}
+        trees = {group: self._tree(group) for group in groups.values() if group}
+        self._touched |= {batch for batch in batches if groups[batch]}
+        if trees:
+            self._value_features(subnets)
+        for batch in batches:
+            group = groups[batch]
+            if not group:
+                continue
+            if should_stop():
+                raise EvaluationStopped
+            for child in trees[group].children:
+                self._visit(child, [self._inputs[self._samples(batch)]], batch)
+            cost = evaluation_cost(trees[group], self._cost_model.edge_latency_ms)
+            self.edge_runs_without_reuse += cost.edge_runs_without_reuse
+            for subnet in group:
+                self._answers[subnet].batches.add(batch)
+
+    def _samples(self, batch: int) -> slice:
+        return slice(batch * self._batch, (batch + 1) * self._batch)
+
+    def _tree(self, group: tuple[Subnet, ...]) -> PrefixNode:
+        return build_tree(
             self._supernet,
-            subnets,
-            edge_latency_ms=edge_latency_ms,
-            batch=min(self._batch, len(self._inputs)),
+            group,
+            edge_latency_ms=self._cost_model.edge_latency_ms,
+            batch=min(self._batch, self.sample_count),
             cache_bytes=self._cache_bytes,
         )
-        correct = dict.fromkeys(subnets, 0)
-        runs_without_reuse = evaluation_cost(tree, edge_latency_ms).edge_runs_without_reuse
-        for first in range(0, len(self._inputs), self._batch):
-            samples = slice(first, first + self._batch)
-            for child in tree.children:
-                self._visit(child, [self._inputs[samples]], self._labels[samples], correct)
-            self.edge_runs_without_reuse += runs_without_reuse
-        self._known.update((subnet, right / len(self._labels)) for subnet, right in correct.items())
 
-    def _visit(self, node: PrefixNode, features: list[Array], labels: Array, correct: dict[Subnet, int]) -> None:
-        """Run ``node``'s stretch on the parent's features, then its children on what comes out."""
-        for edge in node.stretch:
-            features = self._sessions.get(edge).run(features)
-            self.edge_runs += 1
+    def _visit(self, node: PrefixNode, above: list[Array], batch: int) -> None:
+        """Run ``node``'s stretch on the features of its parent, then its children on what comes out."""
+        features = self._run(node, above, batch)
         if not node.children:
-            correct[Subnet(node.prefix)] += int(np.count_nonzero(features[-1].argmax(axis=-1) == labels))
+            samples = self._samples(batch)
+            answers = self._answers[Subnet(node.prefix)]
+            answers.right[samples] = features[-1].argmax(axis=-1) == self._labels[samples]
             return
-        size = sum(feature.nbytes for feature in features)
-        self._cached_bytes += size
-        self.peak_cached_bytes = max(self.peak_cached_bytes, self._cached_bytes)
-        try:
-            for child in node.children:
-                self._visit(child, features, labels, correct)
-        finally:
-            self._cached_bytes -= size
+        key = (batch, node.prefix)
+        if self._cache.keep(key, features, worth=self._worth.get(node.prefix, 0.0), pin=True):
+            try:
+                for child in node.children:
+                    self._visit(child, features, batch)
+            finally:
+                self._cache.unpin(key)
+            return
+        del features  # larger than the tree foresaw: every child runs the stretch again
+        for child in node.children:
+            self._visit(replace(child, stretch=node.stretch + child.stretch), above, batch)
+
+    def _run(self, node: PrefixNode, above: list[Array], batch: int) -> list[Array]:
+        """The features at ``node``, from the longest prefix of it that is kept."""
+        features, done = above, len(node.prefix) - len(node.stretch)
+        for length in range(len(node.prefix), done, -1):
+            kept = self._cache.get((batch, node.prefix[:length]))
+            if kept is not None:
+                features, done = kept, length
+                break
+        for number in range(done, len(node.prefix)):
+            features = self._sessions.get(node.prefix[number]).run(features)
+            self.edge_runs += 1
+            prefix = node.prefix[: number + 1]
+            if prefix in self._worth and prefix != node.prefix:
+                self._cache.keep((batch, prefix), features, worth=self._worth[prefix])
+        return features
+
+    def _value_features(self, group: Sequence[Subnet]) -> None:
+        """Foresee, before a group is evaluated, which features the next one will need."""
+        if not self._cache_bytes:
+            return
+        self._worth = prefix_worth(
+            self._expected_children(group),
+            edge_latency_ms=self._cost_model.edge_latency_ms,
+            feature_bytes=self._feature_bytes,
+            room_bytes=self._cache_bytes // len(self._touched),
+        )
+        self._cache.revalue(lambda prefix: self._worth.get(prefix, 0.0))
+
+    def _expected_children(self, group: Sequence[Subnet]) -> dict[Subnet, float]:
+        """As many as ``group`` has members, shared equally by the better half of what is known and the group."""
+        known = sorted(
+            (subnet for subnet, answers in self._answers.items() if answers.batches),
+            key=lambda subnet: self._answers[subnet].share_right(self._batch),
+            reverse=True,
+        )
+        parents = dict.fromkeys((*known[: min(_PARENTS, (len(known) + 1) // 2)], *group))
+        return dict.fromkeys(parents, len(group) / len(parents))
+
+    def _feature_bytes(self, edge: Edge) -> int:
+        end = self._supernet.block(edge.block).end
+        return self._supernet.cut_points[end].nbytes * min(self._batch, self.sample_count)
+
+
+@dataclass
+class _Answers:
+    """What is known of a subnet: the batches that it was evaluated on, which of their samples it gets right [count]."""
+
+    right: npt.NDArray[np.bool_]
+    batches: set[int] = field(default_factory=set)
+
+    @classmethod
+    def none(cls, sample_count: int) -> _Answers:
+        return cls(np.zeros(sample_count, dtype=np.bool_))
+
+    def share_right(self, batch: int) -> float:
+        """Of the samples that it was evaluated on, in batches of ``batch``."""
+        evaluated = sum(min(batch, len(self.right) - number * batch) for number in self.batches)
+        return int(np.count_nonzero(self.right)) / evaluated
 
 
 class _Sessions:

@@ -106,6 +106,22 @@ def latency_range_ms(supernet: Supernet, cost_model: CostModel) -> tuple[float, 
     return cost_model.latency_ms(fastest), cost_model.latency_ms(slowest)
 
 
+def within_budget(supernet: Supernet, cost_model: CostModel, budget: Budget) -> Neighbourhood:
+    """All subnets that fit ``budget``, however fast."""
+    fastest_ms, slowest_ms = latency_range_ms(supernet, cost_model)
+    target_ms = slowest_ms if budget.latency_ms is None else min(budget.latency_ms, slowest_ms)
+    return Neighbourhood(supernet, cost_model, budget, low_ms=fastest_ms, high_ms=target_ms)
+
+
+def mutate(nearby: Neighbourhood, subnet: Subnet, *, random: SplitMix64) -> Subnet | None:
+    """``subnet`` with a random stretch replaced by another random path; None if no try leads into the neighbourhood."""
+    for _ in range(_TRIES):
+        replaced = _replace_random_stretch(nearby.supernet, subnet, random)
+        if replaced is not None and replaced[0] in nearby:
+            return replaced[0]
+    return None
+
+
 def nearby_mutate(nearby: Neighbourhood, subnet: Subnet, *, random: SplitMix64) -> Subnet | None:
     """``subnet`` with one branch replaced, and others as well if that is what keeps it near the budget.
 

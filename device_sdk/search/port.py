@@ -6,6 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from device_sdk.cost import Budget, Cost, CostModel
 from device_sdk.graph import Subnet, Supernet
 from device_sdk.progress import Progress
@@ -16,18 +19,45 @@ Stopped = Literal["done", "time limit", "cancelled"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """An evaluated subnet: one entry of the subnet pool (AdaptiveNet §5.3)."""
+    """An evaluated subnet: one entry of the subnet pool (AdaptiveNet §5.3).
+
+    ``accuracy``: the share of the device's own samples that it got right, 0 to 1. ``expected``: the share of other
+    samples that it will get right, as far as these samples tell; None before anybody asked.
+    """
 
     subnet: Subnet
     cost: Cost
-    accuracy: float  # share of the device's own samples, 0 to 1
+    accuracy: float
+    expected: float | None = None
+
+
+class EvaluationStopped(Exception):  # a signal between an evaluator and a strategy, not an error
+    """An evaluation ended early because its ``should_stop`` said so. What was finished is remembered."""
+
+
+def never_stop() -> bool:
+    """The ``should_stop`` of an evaluation that runs to its end."""
+    return False
 
 
 class Evaluator(Protocol):
-    """Measures the accuracy of subnets on the device's own data."""
+    """Measures on the device's own data which samples subnets get right. A group at once, so that work is shared.
 
-    def accuracies(self, subnets: Sequence[Subnet]) -> list[float]:
-        """The accuracy of each subnet, 0 to 1, in their order. A group at once, so that work is shared."""
+    Both calls ask ``should_stop`` between batches and raise ``EvaluationStopped`` once it says yes; the same call
+    made again goes on where it ended.
+    """
+
+    @property
+    def sample_count(self) -> int:
+        """How many samples there are."""
+
+    def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
+        """The accuracy of each subnet on all samples, 0 to 1, in their order."""
+
+    def right(
+        self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
+    ) -> npt.NDArray[np.bool_]:
+        """Which samples each subnet gets right: [subnets, samples]."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +79,9 @@ class SearchProblem:
 class SearchResult:
     """What a search found.
 
-    ``pool`` holds all evaluated subnets, those over the budget too: they serve when the device gets faster
-    (AdaptiveNet §5.3). ``best`` is None only if the search was cancelled before anything was evaluated.
+    ``pool`` holds all subnets evaluated on all samples, those over the budget too: they serve when the device gets
+    faster (AdaptiveNet §5.3). ``subnets_evaluated`` also counts those that were given up after some samples. ``best``
+    is None only if the search was cancelled before anything was evaluated.
     """
 
     best: Candidate | None
@@ -73,11 +104,15 @@ class SearchStrategy(Protocol):
 
 
 def best_within(pool: Iterable[Candidate], budget: Budget) -> Candidate | None:
-    """The most accurate candidate that fits ``budget``, the faster one of equals; None if none fits."""
+    """The candidate that ``rank`` puts first of those that fit ``budget``; None if none fits."""
     fitting = (candidate for candidate in pool if budget.fits(candidate.cost))
     return min(fitting, key=rank, default=None)
 
 
 def rank(candidate: Candidate) -> tuple[float, float, Subnet]:
-    """Sort key: most accurate first, then fastest, then by name, so that the order is total."""
-    return (-candidate.accuracy, candidate.cost.latency_ms, candidate.subnet)
+    """Sort key: the highest expected accuracy first, then the fastest, then by name, so that the order is total.
+
+    Where nothing is expected yet, the accuracy on the search's samples counts.
+    """
+    expected = candidate.accuracy if candidate.expected is None else candidate.expected
+    return (-expected, candidate.cost.latency_ms, candidate.subnet)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -14,9 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import Budget
-from device_sdk.errors import ClosedError, InfeasibleBudgetError, UsageError
-from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.cost import MB, Budget
+from device_sdk.errors import InfeasibleBudgetError, UsageError
 from device_sdk.graph import Plan
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog, Opened
@@ -26,14 +24,18 @@ from device_sdk.policies.adaptation import adapt as run_adaptation
 from device_sdk.policies.calibration import Calibration, CalibrationSettings
 from device_sdk.policies.calibration import calibrate as run_calibration
 from device_sdk.policies.split_decision import SplitDecision, decide_split
+from device_sdk.policies.switching import LiveSettings
 from device_sdk.profiling.profile import Profile
 from device_sdk.profiling.profile import profile as run_profile
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.runtimes import make_runtime
+from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.port import Array, Runtime
-from device_sdk.session.answer import Answer
+from device_sdk.session.answer import SUBNET, Answer
+from device_sdk.session.async_calls import AsyncCalls
 from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, log_path
+from device_sdk.session.live_keeper import LiveKeeper, PrivateSamples
 from device_sdk.session.opening import open_location
+from device_sdk.session.plan_in_use import Active, PlanInUse
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
 
@@ -41,21 +43,16 @@ if TYPE_CHECKING:
     from PIL import Image
 
 
-@dataclass(frozen=True)
-class _Active:
-    """A plan and the model that runs it: exchanged as one, so that no call sees half of a switch."""
-
-    plan: Plan
-    loaded: LoadedPlan
-
-
 class AdaptiveModel:
     """A packaged model that runs here, and can be adapted to here. Make one with ``AdaptiveModel.open``.
 
-    Calls may come from several threads; a call that has begun ends with the plan it began with.
+    Calls may come from several threads; a call that has begun ends with the plan it began with. A process that is
+    forked off afterwards cannot use it (ForkedError).
     """
 
-    def __init__(self, bundle: Bundle, *, runtime: Runtime, state_folder: Path) -> None:
+    def __init__(
+        self, bundle: Bundle, *, runtime: Runtime, state_folder: Path, memory_cap_bytes: int | None = None
+    ) -> None:
         self._bundle = bundle
         self._runtime = runtime
         self._state_folder = state_folder
@@ -63,9 +60,11 @@ class AdaptiveModel:
         self._log = AdaptationLog(log_path(state_folder, bundle), bundle=bundle.digest, runtime=runtime.identity)
         self._samples = SampleChecker(bundle.manifest)
         self._remote = RemoteAnswers(bundle, self._log)
-        self._change = threading.Lock()  # held by what changes the plan; calls never wait for it
-        self._exchange = threading.Lock()  # guards writes to _active, so that nothing reopens a closed model
-        self._active: _Active | None = None
+        self._in_use = PlanInUse(bundle, runtime, memory_cap_bytes=memory_cap_bytes)
+        self._live = LiveKeeper(bundle, runtime, self._state, self._in_use, self._log)
+        self._async_calls = AsyncCalls()
+        self._class_names = bundle.manifest.task.class_names
+        self._change = threading.Lock()  # held by what changes the plan on demand; calls never wait for it
 
     @classmethod
     def open(
@@ -78,6 +77,7 @@ class AdaptiveModel:
         runtime: str = "onnxruntime",
         threads: int = 1,
         provider: str | None = None,
+        memory_cap_mb: float | None = None,
         state_folder: str | Path | None = None,
         progress: Progress | None = None,
     ) -> AdaptiveModel:
@@ -88,50 +88,42 @@ class AdaptiveModel:
         blobs that are not here yet are fetched; if it cannot be reached, or what it sends cannot be used, the last good
         bundle opens and the log says why. ``token``: what the server asks for. ``allow_rollback``: take a version below
         that of the last good bundle. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is not
-        here is refused, never replaced silently. ``state_folder``: where fetched bundles, profiles, the plan and the
-        log are kept (default: the user's folder for state).
+        here is refused, never replaced silently. ``memory_cap_mb``: for the plan in use, beyond the bare runtime; one
+        that needs more runs in pages (docs/guide/memory.md). ``state_folder``: where fetched bundles, profiles, the
+        plan and the log are kept (default: the user's folder for state).
 
         Raises:
             BundleError: the bundle cannot be used (a kind of it says why).
             TransferError: the server cannot be reached, and there is no bundle of it here.
             RuntimeFailedError: the runtime has no such provider here.
+            BudgetError: the memory cap is too small for the largest block; says the least that works.
             StorageError: the state folder cannot be written.
         """
         folder = Path(state_folder) if state_folder is not None else default_state_folder()
-        engine = make_runtime(runtime, threads=threads, provider=provider)
+        capped, engines = memory_cap_mb is not None, folder / "engines"
+        engine = make_runtime(runtime, threads=threads, provider=provider, lean=capped, cache_folder=engines)
         bundle, delivery = open_location(
             location,
             trust=trust,
             token=token,
             allow_rollback=allow_rollback,
             runtime=engine,
+            runs=runs_on(runtime, provider),
             state_folder=folder,
             progress=progress,
         )
-        model = cls(bundle, runtime=engine, state_folder=folder)
+        cap_bytes = None if memory_cap_mb is None else round(memory_cap_mb * MB)
+        model = cls(bundle, runtime=engine, state_folder=folder, memory_cap_bytes=cap_bytes)
         if delivery is not None:
             model._log.write(log_events.delivered(delivery))
         model._start()
         return model
 
     def _start(self) -> None:
-        remembered = self._remembered_plan()
+        remembered = self._state.load_plan()
         plan = remembered or Plan(self._bundle.supernet.original)
-        self._active = self._load(plan)
+        self._in_use.begin(plan)
         self._log.write(Opened(subnet=str(plan.subnet), restored=remembered is not None))
-
-    def _remembered_plan(self) -> Plan | None:
-        plan = self._state.load_plan()
-        if plan is None:
-            return None
-        try:
-            self._bundle.supernet.check_plan(plan)
-        except UsageError:
-            return None
-        return plan
-
-    def _load(self, plan: Plan) -> _Active:
-        return _Active(plan, LoadedPlan(self._bundle, self._runtime, plan))
 
     @property
     def bundle(self) -> Bundle:
@@ -141,7 +133,7 @@ class AdaptiveModel:
     @property
     def plan(self) -> Plan:
         """The plan in use."""
-        return self._running().plan
+        return self._in_use.running().plan
 
     @property
     def log_path(self) -> Path:
@@ -153,17 +145,19 @@ class AdaptiveModel:
         """A random name for this device, or rather its state folder, under which servers keep its log lines."""
         return device_id(self._state_folder)
 
-    def profile(self, *, again: bool = False, progress: Progress | None = None) -> Profile:
-        """What every block costs here; measured once per device, runtime and bundle, or ``again``.
+    def profile(self, *, again: bool = False, batch: int = 1, progress: Progress | None = None) -> Profile:
+        """What every block costs here for ``batch`` samples; measured once per bundle, runtime and device's condition.
+
+        ``again``: measured anew.
 
         Raises:
             RuntimeFailedError, BlobError: a block does not load or run.
         """
-        self._running()
-        known = None if again else self._state.load_profile()
+        self._in_use.running()
+        known = None if again else self._state.load_profile(batch=batch)
         if known is not None:
             return known
-        profile = run_profile(self._bundle, self._runtime, progress=progress or SilentProgress())
+        profile = run_profile(self._bundle, self._runtime, batch=batch, progress=progress or SilentProgress())
         self._state.save_profile(profile)
         self._log.write(log_events.profiled(profile))
         return profile
@@ -175,39 +169,71 @@ class AdaptiveModel:
         budget: Budget,
         *,
         settings: AdaptationSettings | None = None,
+        live: bool = False,
+        keep_samples: bool = False,
         progress: Progress | None = None,
     ) -> Adaptation:
         """Search for the most accurate subnet within ``budget`` on private data, and switch to it.
 
         ``samples``: raw images uint8 [count, height, width, channels] or Pillow images; ``labels``: class indices
         [count], or None: then the full model's answers stand in. The old plan serves until the new one is ready.
+        ``live``: look for subnets of other latencies too, about as long again, and ``watch`` from then on; else an
+        earlier watch ends. ``keep_samples``: in memory, until the next adaptation or ``close``, to search again live.
 
         Raises:
             InfeasibleBudgetError: no subnet fits; names the nearest. The plan in use stays.
             InputError: samples or labels are not what the model takes.
+            UsageError: ``live`` without a latency budget.
         """
-        self._running()
+        if live and budget.latency_ms is None:
+            raise UsageError("live update keeps a latency budget, and there is none", hint="set Budget(latency_ms=…)")
+        self._in_use.running()
         progress = progress or SilentProgress()
         inputs = self._samples.prepare_all(samples)
         targets = None if labels is None else self._samples.labels(labels)
+        settings = settings or AdaptationSettings()
         with self._change:
+            profile = self.profile(progress=progress)
             try:
                 adaptation = run_adaptation(
-                    self._bundle,
-                    self._runtime,
-                    self.profile(progress=progress),
-                    inputs,
-                    targets,
-                    budget,
-                    settings=settings or AdaptationSettings(),
-                    progress=progress,
+                    self._bundle, self._runtime, profile, inputs, targets, budget, settings=settings, progress=progress
                 )
             except InfeasibleBudgetError as error:
                 self._log.write(log_events.infeasible(budget, error))
                 raise
             self._take(adaptation.plan)
             self._log.write(log_events.adapted(adaptation))
+            private = PrivateSamples(inputs, targets, settings, profile)
+            self._live.remember(adaptation, private, fill=live, keep=keep_samples, progress=progress)
+            if live:
+                self._live.start(None, LiveSettings())
         return adaptation
+
+    def watch(self, budget: Budget | None = None, *, settings: LiveSettings | None = None) -> None:
+        """Keep the latency budget while the device becomes slower and faster, with the subnets of the last adaptation.
+
+        A thread watches how long single samples take, and exchanges the subnet for the most accurate that then fits.
+        The next ``open`` starts with that of the adaptation. ``budget``: another one than the adaptation's.
+
+        Raises:
+            UsageError: nothing was adapted to a latency budget here, or the plan in use is split or not of the pool.
+        """
+        self._in_use.running()
+        with self._change:
+            self._live.start(budget, settings or LiveSettings())
+
+    def stop_watching(self) -> None:
+        """Stay with the plan in use. May be called twice."""
+        self._live.stop()
+
+    @property
+    def watching(self) -> bool:
+        """Whether live update keeps the budget."""
+        return self._live.running
+
+    def warm_up(self) -> None:
+        """Run the plan in use once on zeros: the first call after ``open`` is then as quick as the next ones."""
+        self._in_use.run_once(self._in_use.running().loaded)
 
     def calibrate(
         self,
@@ -225,6 +251,7 @@ class AdaptiveModel:
         Raises:
             InputError: samples or labels are not what the model takes.
         """
+        self._in_use.running()
         progress = progress or SilentProgress()
         inputs = self._samples.prepare_all(samples)
         targets = None if labels is None else self._samples.labels(labels)
@@ -233,22 +260,24 @@ class AdaptiveModel:
                 self._bundle,
                 self._runtime,
                 self.profile(progress=progress),
-                self._running().plan.subnet,
+                self._in_use.running().plan.subnet,
                 inputs,
                 targets,
                 settings=settings or CalibrationSettings(),
                 progress=progress,
             )
-            self._take(calibration.plan)
+            self._exchange(calibration.plan)
+            self._live.follow()
             self._log.write(log_events.calibrated(calibration))
         return calibration
 
     def use(self, plan: Plan) -> None:
-        """Run ``plan`` from now on, whatever a search or calibration found.
+        """Run ``plan`` from now on, whatever a search or calibration found. Live update ends.
 
         Raises:
             UsageError: it does not fit this bundle's graph; the plan in use stays.
         """
+        self._in_use.running()
         with self._change:
             self._take(plan)
 
@@ -257,7 +286,7 @@ class AdaptiveModel:
 
         Nothing is sent unless ``model.privacy`` says "inputs". An earlier connection ends.
         """
-        self._running()
+        self._in_use.running()
         self._remote.connect_escalation(model)
 
     def split(
@@ -267,14 +296,15 @@ class AdaptiveModel:
 
         ``model``: ``NAME:tail`` at the server, with a ``privacy`` that allows activations to be sent. Without
         ``uplink_mbps`` the uplink is measured. Exits behind the split are given up. If the network fails, the whole
-        subnet runs here.
+        subnet runs here. Live update ends.
 
         Raises:
             UsageError: an uplink of nothing, or the privacy setting forbids to send activations.
             TransferError: the server does not tell its profile, or serves another bundle.
         """
+        self._in_use.running()
         with self._change:
-            plan = self._running().plan
+            plan = self._in_use.running().plan
             decision = decide_split(
                 self._bundle,
                 plan,
@@ -293,15 +323,13 @@ class AdaptiveModel:
         self._remote.close()
 
     def _take(self, plan: Plan) -> None:
-        self._switch(plan)
-        self._state.save_plan(plan)
+        self._live.stop()
+        self._exchange(plan)
 
-    def _switch(self, plan: Plan) -> None:
-        """Exchange the plan. The old one is never closed under a call: it goes with the last call that uses it."""
-        new = self._load(plan)
-        with self._exchange:
-            self._running()
-            self._active = new
+    def _exchange(self, plan: Plan) -> None:
+        """The old plan is never closed under a call: it goes with the last call that uses it."""
+        self._in_use.exchange(Active(plan, self._in_use.load(plan)))
+        self._state.save_plan(plan)
 
     def __call__(self, images: npt.NDArray[np.uint8] | Image.Image) -> Answer:
         """Answer for raw images: one [h, w, channels] or grey [h, w], a batch [n, h, w, channels], or a Pillow image.
@@ -310,8 +338,13 @@ class AdaptiveModel:
             InputError: not what the model takes; says what was expected.
             ClosedError: the model was closed.
         """
-        active = self._running()
+        active = self._in_use.active or self._in_use.running()
         return self._answer(active, self._samples.prepare(images), images)
+
+    async def answer_async(self, images: npt.NDArray[np.uint8] | Image.Image) -> Answer:
+        """The same for a coroutine: the call runs in a thread; raises as a call does."""
+        self._in_use.running()
+        return await self._async_calls.call(self, images)
 
     def prepare(self, images: npt.NDArray[np.uint8] | Image.Image) -> npt.NDArray[np.float32]:
         """Raw images as the model takes them: [batch, *input] float32, ready for ``infer``.
@@ -328,26 +361,33 @@ class AdaptiveModel:
             InputError: another shape or type.
             ClosedError: the model was closed.
         """
-        active = self._running()
+        active = self._in_use.active or self._in_use.running()
         return self._answer(active, self._samples.tensor(tensor), None)
 
-    def _answer(self, active: _Active, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None) -> Answer:
+    async def infer_async(self, tensor: Array) -> Answer:
+        """The same for a coroutine: the call runs in a thread; raises as ``infer`` does."""
+        self._in_use.running()
+        return await self._async_calls.call(self.infer, tensor)
+
+    def _answer(self, active: Active, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None) -> Answer:
         started = time.perf_counter()
         output, source = self._remote.answer(active.plan, active.loaded, tensor, images)
-        return Answer(
-            output=output,
-            source=source,
-            latency_ms=(time.perf_counter() - started) * 1e3,
-            class_names=self._bundle.manifest.task.class_names,
-        )
+        latency_ms = (time.perf_counter() - started) * 1e3
+        if active.times is not None and source == (SUBNET,):  # exits and servers tell nothing about the subnet
+            active.times.record(latency_ms)
+        return Answer(output, source, latency_ms, self._class_names, active.plan)
 
     def close(self) -> None:
         """Free the model, once the calls in progress have ended; answering then raises ClosedError.
 
         May be called twice.
         """
-        with self._exchange:
-            self._active = None
+        self._in_use.close()
+        if self._in_use.forked:  # locks and threads of the others stayed behind
+            return
+        self._live.stop()
+        self._live.forget()
+        self._async_calls.close()
         self._remote.close()
 
     def __enter__(self) -> AdaptiveModel:
@@ -357,8 +397,3 @@ class AdaptiveModel:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _running(self) -> _Active:
-        if self._active is None:
-            raise ClosedError("the model was closed")
-        return self._active

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.execution.confidence import confidence
+from device_sdk.graph import Plan
 from device_sdk.runtimes.port import Array
 
 SUBNET, SERVER, FALLBACK = "subnet", "server", "fallback"
@@ -19,14 +20,15 @@ class Answer:
     """The answer to a batch (a single image is a batch of one).
 
     ``output``: logits [batch, classes]; ``source``: who answered each sample: ``exit <id>``, ``subnet``, ``server``, or
-    ``fallback``, the subnet in place of a server that should have answered and did not; ``latency_ms``: of the whole
-    call.
+    ``fallback``, the subnet in place of a server that should have answered and did not; ``latency_ms``: of running the
+    plan, without the preparation of raw images; ``plan``: the one that ran.
     """
 
     output: Array
     source: tuple[str, ...]
     latency_ms: float
     class_names: tuple[str, ...]
+    plan: Plan
 
     @cached_property
     def confidence(self) -> npt.NDArray[np.float64]:

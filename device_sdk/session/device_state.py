@@ -14,9 +14,11 @@ import msgspec
 from device_sdk.atomic import write_atomically
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.manifest import IDENTIFIER
+from device_sdk.errors import BudgetError, UsageError
 from device_sdk.graph import Plan
-from device_sdk.profiling.memory import device_identity
-from device_sdk.profiling.profile import Profile
+from device_sdk.policies.subnet_pool import SubnetPool
+from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity
+from device_sdk.profiling.profile import FORMAT, Profile
 from device_sdk.runtimes.port import Runtime
 from device_sdk.untrusted_json import decode_json
 
@@ -63,10 +65,11 @@ class DeviceState:
     What cannot be read counts as not there: everything here can be measured or found again.
     """
 
-    def __init__(self, folder: Path, bundle: Bundle, runtime: Runtime) -> None:
+    def __init__(self, folder: Path, bundle: Bundle, runtime: Runtime, *, system: Path = Path("/")) -> None:
         self.folder = bundle_folder(folder, bundle)
         self._bundle = bundle
         self._runtime = runtime
+        self._system = system  # below which the system shows its power mode
         key = f"{device_identity()}|{runtime.identity}"
         self._key = hashlib.sha256(key.encode()).hexdigest()[:16]
 
@@ -78,22 +81,43 @@ class DeviceState:
         """The bundle passed its self-test."""
         write_atomically(self._path("self-test"), b"{}\n")
 
-    def load_profile(self) -> Profile | None:
-        """The profile for this bundle, device and runtime, if there is one."""
-        profile = self._load("profile", Profile)
-        return profile if profile is not None and profile.valid_for(self._bundle, self._runtime) else None
+    def load_profile(self, *, batch: int = 1) -> Profile | None:
+        """The profile for this bundle, runtime and batch size under the conditions that hold now, if there is one."""
+        now = current_conditions(self._system)
+        profile = self._load(_profile_name(now, batch), Profile)
+        if profile is None or not profile.valid_for(self._bundle, self._runtime, batch=batch, conditions=now):
+            return None
+        return profile
 
     def save_profile(self, profile: Profile) -> None:
-        """Keep a profile."""
-        self._save("profile", profile)
+        """Keep a profile, beside those for other conditions and batch sizes."""
+        self._save(_profile_name(profile.conditions, profile.batch), profile)
 
     def load_plan(self) -> Plan | None:
-        """The plan that the last adaptation chose, if there is one."""
-        return self._load("plan", Plan)
+        """The plan that was in use last, if there is one and it fits this bundle's graph."""
+        plan = self._load("plan", Plan)
+        try:
+            if plan is not None:
+                self._bundle.supernet.check_plan(plan)
+        except UsageError:
+            return None
+        return plan
 
     def save_plan(self, plan: Plan) -> None:
         """Keep the plan in use."""
         self._save("plan", plan)
+
+    def load_pool(self) -> SubnetPool | None:
+        """The subnet pool that the last adaptation left, if there is one; without what this bundle does not have."""
+        try:
+            pool = self._load("pool", SubnetPool)
+        except BudgetError:
+            return None
+        return None if pool is None else pool.known_to(self._bundle.supernet)
+
+    def save_pool(self, pool: SubnetPool) -> None:
+        """Keep a subnet pool."""
+        self._save("pool", pool)
 
     def _path(self, what: str) -> Path:
         return self.folder / f"{what}-{self._key}.json"
@@ -106,3 +130,8 @@ class DeviceState:
             return decode_json(self._path(what).read_bytes(), kind)
         except (OSError, ValueError):
             return None
+
+
+def _profile_name(conditions: Conditions, batch: int) -> str:
+    key = f"{FORMAT}|{batch}|{conditions.power_mode}|{conditions.driver}"
+    return f"profile-{hashlib.sha256(key.encode()).hexdigest()[:8]}"

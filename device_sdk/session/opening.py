@@ -9,15 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.runnable import Runs
 from device_sdk.delivery.download import Delivered, fetch_bundle
 from device_sdk.delivery.store import BundleStore
 from device_sdk.errors import BlobError, BundleError, RuntimeFailedError, UsageError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.progress import Progress, SilentProgress
+from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
 from device_sdk.session.device_state import DeviceState
 from device_sdk.transports import make_transport
 from device_sdk.transports.addresses import base
+
+_USUAL = "onnxruntime"
 
 _log = logging.getLogger(__name__)
 
@@ -29,10 +33,13 @@ def open_location(
     token: str | None,
     allow_rollback: bool = False,
     runtime: Runtime,
+    runs: Runs,
     state_folder: Path,
     progress: Progress | None,
 ) -> tuple[Bundle, Delivered | None]:
     """The bundle at ``location``, verified and self-tested here, and how it was delivered if it came from a server.
+
+    Renditions that ``runs`` refuses are neither fetched nor part of the opened bundle.
 
     Raises:
         BundleError, TransferError, RuntimeFailedError, StorageError: see ``AdaptiveModel.open``.
@@ -48,36 +55,38 @@ def open_location(
 
     key = Path(trust) if trust is not None else None
     if not _is_address(location):
-        return ready(Bundle.open(location, trust=key)), None
+        return ready(Bundle.open(location, trust=key, runs=runs)), None
     url, store = base(str(location)), _store(state_folder)
 
     def fetch() -> Delivered:
         with contextlib.closing(make_transport(url, token=token)) as transport:
-            return fetch_bundle(url, store, transport, trust=key, allow_rollback=allow_rollback, progress=shown)
+            return fetch_bundle(
+                url, store, transport, trust=key, allow_rollback=allow_rollback, runs=runs, progress=shown
+            )
 
     delivered = fetch()
     try:
-        return _open_delivered(url, delivered, store, trust=key, ready=ready)
+        return _open_delivered(url, delivered, store, trust=key, runs=runs, ready=ready)
     except BlobError:
         # a blob decayed on this disk since it was verified: fetch it again, once
-        store.remove_altered(Bundle.open(delivered.folder, trust=key, blobs=store.blobs).manifest.blobs())
-        return _open_delivered(url, fetch(), store, trust=key, ready=ready)
+        store.remove_altered(Bundle.open(delivered.folder, trust=key, blobs=store.blobs, runs=runs).manifest.blobs())
+        return _open_delivered(url, fetch(), store, trust=key, runs=runs, ready=ready)
 
 
 def bundle_at(location: str | Path, *, trust: Path | None, state_folder: Path) -> Bundle:
-    """The bundle at ``location`` as it is here: a folder, or what was fetched from this address last.
+    """The bundle at ``location`` as it is here, for ONNX Runtime: a folder, or what was fetched from there last.
 
     Raises:
         BundleError: it cannot be used.
         UsageError: nothing was fetched from this address yet.
     """
     if not _is_address(location):
-        return Bundle.open(location, trust=trust)
+        return Bundle.open(location, trust=trust, runs=runs_on(_USUAL))
     store = _store(state_folder)
     stored = store.last_good_at(base(str(location)))
     if stored is None:
         raise UsageError(f"nothing was fetched from {location} yet", hint="open it first, for example: pathweave run")
-    return Bundle.open(stored.folder, trust=trust, blobs=store.blobs)
+    return Bundle.open(stored.folder, trust=trust, blobs=store.blobs, runs=runs_on(_USUAL))
 
 
 def _is_address(location: str | Path) -> bool:
@@ -89,11 +98,17 @@ def _store(state_folder: Path) -> BundleStore:
 
 
 def _open_delivered(
-    url: str, delivered: Delivered, store: BundleStore, *, trust: Path | None, ready: Callable[[Bundle], Bundle]
+    url: str,
+    delivered: Delivered,
+    store: BundleStore,
+    *,
+    trust: Path | None,
+    runs: Runs,
+    ready: Callable[[Bundle], Bundle],
 ) -> tuple[Bundle, Delivered]:
     """Make what was delivered the last good bundle once it has shown that it works here; else fall back."""
     try:
-        bundle = Bundle.open(delivered.folder, trust=trust, blobs=delivered.blobs)
+        bundle = Bundle.open(delivered.folder, trust=trust, blobs=delivered.blobs, runs=runs)
         bundle.verify()  # disks decay: better now than when a search first needs a block
         ready(bundle)
     except (BundleError, RuntimeFailedError) as error:
@@ -104,6 +119,6 @@ def _open_delivered(
         delivered = replace(
             delivered, folder=kept.folder, digest=kept.digest, version=kept.version, source="kept", failure=str(error)
         )
-        return ready(Bundle.open(kept.folder, trust=trust, blobs=store.blobs)), delivered
+        return ready(Bundle.open(kept.folder, trust=trust, blobs=store.blobs, runs=runs)), delivered
     store.remember_good(bundle.manifest.name, bundle.digest)
     return bundle, delivered

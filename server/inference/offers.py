@@ -20,6 +20,7 @@ from device_sdk.offload.client import sides_fit
 from device_sdk.offload.open_inference import InferRequest, InferResponse, NamedTensor
 from device_sdk.offload.packing import unpack
 from device_sdk.offload.tail import PACKET_SHAPE, TAIL
+from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Array
 
 IMAGES = ":images"
@@ -124,6 +125,7 @@ class OfferedModel:
 
 def offers(bundle: Bundle) -> Iterator[OfferedModel]:
     """The models of a bundle: its full model, from tensors and, if it is one for images, from images; and its tails."""
+    bundle = bundle.runnable(runs_on("onnxruntime"))
     manifest = bundle.manifest
     first, last = manifest.cut_points[0].tensors, manifest.cut_points[-1].tensors
     inputs = _offered(first, manifest.public_names.inputs)

@@ -11,6 +11,7 @@ from device_sdk.atomic import write_atomically
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.profiling.profile import Profile, profile
 from device_sdk.progress import SilentProgress
+from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
 from device_sdk.untrusted_json import decode_json
 
@@ -35,7 +36,7 @@ class ServerProfiles:
             known = _read(path)
             if known is not None and known.valid_for(bundle, self._runtime):
                 return known
-            measured = profile(bundle, self._runtime, progress=SilentProgress())
+            measured = profile(bundle.runnable(runs_on("onnxruntime")), self._runtime, progress=SilentProgress())
             write_atomically(path, msgspec.json.encode(measured) + b"\n")
             return measured
 

@@ -13,12 +13,12 @@ ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = {
     *("AdaptiveModel", "Answer", "Budget", "Plan", "Subnet", "Supernet"),
-    *("AdaptationSettings", "CalibrationSettings", "RemoteModel"),
+    *("AdaptationSettings", "CalibrationSettings", "LiveSettings", "RemoteModel"),
     *("PathweaveError", "UsageError", "MissingExtraError"),
     *("BundleError", "ManifestError", "UnsupportedFormatError", "SignatureError", "BlobError"),
     *("CompositionError", "SelfTestError", "RollbackError", "RuntimeFailedError", "InputError", "DataError"),
     *("TransferError", "DeadlineError", "RefusedError", "ProtocolError"),
-    *("BudgetError", "InfeasibleBudgetError", "ClosedError", "StorageError"),
+    *("BudgetError", "InfeasibleBudgetError", "MeasurementError", "ClosedError", "ForkedError", "StorageError"),
 }
 
 IMPORT_LIMIT_S = 0.5

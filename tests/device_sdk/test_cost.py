@@ -46,6 +46,18 @@ def test_latency_is_scaled_and_offset_and_memory_is_residents_plus_the_largest_w
     assert model.cost(subnet) == Cost(latency_ms=3.25, peak_bytes=370)
 
 
+def test_neighbours_of_different_renditions_cost_the_change_and_edges_alone_are_a_lower_bound():
+    whole, quick = EdgeCost(2, 2, 0, 0), EdgeCost(1, 1, 0, 0)
+    a, b, c = Edge("a"), Edge("b", "int8"), Edge("c")
+    model = CostModel({a: whole, b: quick, c: whole, Edge("b"): whole}, entry_change_ms={b: 0.25, c: 0.5})
+    assert model.latency_along_ms((a, b, c)) == 2 + 1 + 2 + 0.25 + 0.5
+    assert model.latency_along_ms((a, Edge("b"), c)) == 6
+    assert model.latency_along_ms(iter((b,))) == 1  # nothing before it
+    assert sum(map(model.edge_latency_ms, (a, b, c))) <= model.latency_ms(Subnet((a, b, c)))
+    assert model.change_ms(c, b) == 0.25
+    assert model.change_ms(b, a) == 0
+
+
 @given(data=st.data())
 def test_leaving_out_an_edge_never_costs_more(priced_supernets, data):
     supernet, model = data.draw(priced_supernets)

@@ -35,6 +35,9 @@ CHAIN = [block("o0", 0, 1), block("o1", 1, 2), block("o2", 2, 3)]
         (cuts(4), [*CHAIN, block("m", 0, 2, "merged", ())], "block m has no rendition"),
         (cuts(4), [*CHAIN, block("m", 0, 2, "merged", (FP32, FP32))], "two renditions of one name"),
         (cuts(4, {2}), [*CHAIN, block("m", 1, 3, "merged")], "jumps over the mandatory cut point 2"),
+        (cuts(4), [*CHAIN, block("s", 0, 2, "shrunk")], "block s is shrunk, but runs from 0 to 2"),
+        (cuts(4), [*CHAIN, block("m", 0, 1, "merged")], "block m is merged, but runs from 0 to 1"),
+        (cuts(4, {2}), [*CHAIN, block("i", 1, 3, "identity")], "jumps over the mandatory cut point 2"),
         (cuts(4), [CHAIN[0], CHAIN[2], block("m", 0, 3, "merged")], "do not make one path"),
     ],
 )
@@ -48,6 +51,12 @@ def test_an_exit_must_be_between_input_and_output(position):
     exit_ = Exit("e", position, "fc", parameters=0, macs=0, renditions=(FP32,))
     with pytest.raises(ManifestError, match="exit e"):
         Supernet(cuts(4), CHAIN, [exit_])
+
+
+@pytest.mark.parametrize("end", [2, 3])
+def test_an_identity_skips_a_span_of_any_length(end):
+    supernet = Supernet(cuts(4), [*CHAIN, block("i", 1, end, "identity")])
+    supernet.check(Subnet((Edge("o0"), Edge("i"), *(Edge(f"o{k}") for k in range(end, 3)))))
 
 
 def test_a_block_may_end_at_a_mandatory_cut_point():

@@ -16,12 +16,16 @@ import torch
 
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.progress import Progress, SilentProgress
 from packager.batches import BatchSource
+from packager.checkpoints import Checkpoints
 from packager.exits import attach_exits
 from packager.expansion import Expansion, expand
 from packager.export import ExportedBlocks, export_blocks
 from packager.model_loader import load_model
+from packager.recipe import Recipe
 from packager.tracing import TracedModel, trace
+from packager.training import Trainer
 from packager.zoo import ZOO
 from packager.zoo.resnet import SmallResNet
 from pathweave.cli import main
@@ -84,6 +88,29 @@ def tiny_exported(tiny_traced) -> ExportedBlocks:
 def tiny_exported_with_exits(tiny_traced) -> ExportedBlocks:
     """The originals with six exits that were not trained."""
     return export_blocks(attach_exits(expand(tiny_traced, max_span=1), count=3))
+
+
+@pytest.fixture
+def run_training(tmp_path) -> Callable[..., Trainer]:
+    """Trains an expansion on a source, as a recipe of these choices says; returns the trainer."""
+
+    def run(
+        expansion: Expansion,
+        source: BatchSource,
+        *,
+        work: str = "work",
+        judge: Any = None,
+        progress: Progress | None = None,
+        **choices: Any,
+    ) -> Trainer:
+        recipe = Recipe(**({"checkpoint_seconds": 0.0, "precision": "float32"} | choices))
+        checkpoints = Checkpoints(tmp_path / work, {"run": "test"})
+        checkpoints.begin()
+        trainer = Trainer(expansion, source, recipe, checkpoints, progress or SilentProgress(), judge=judge)
+        trainer.train()
+        return trainer
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -92,6 +92,16 @@ def test_projected_copies_are_exported_like_the_others(zoo_traced, runtime, nois
     assert_same_answers(exported, ["o0", "m1-4", "o4"], runtime, noise)
 
 
+def test_shrunk_blocks_and_skips_are_exported_like_the_others(tiny_traced, runtime, noise):
+    exported = export_blocks(expand(tiny_traced, max_span=2, shrink_rates=(0.5,), identity=True))
+    for path in ("s1-50", "i2-3", "o0 s1-50 i2-3 o3 i4-5 o5", "i1-2 i2-3 m3-5"):
+        assert_same_answers(exported, path.split(), runtime, noise)
+    graph = graph_of(exported.own["i2-3"])
+    assert [(node.op_type, list(node.input), list(node.output)) for node in graph.node] == [
+        ("Identity", ["cut_2"], ["cut_3"])
+    ]
+
+
 # Exits
 
 

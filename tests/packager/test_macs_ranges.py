@@ -4,6 +4,7 @@ import copy
 
 import pytest
 
+from device_sdk.graph import Edge, Subnet
 from packager.errors import TrainingError
 from packager.expansion import expand
 from packager.macs_ranges import MacsRanges
@@ -50,6 +51,44 @@ def test_paths_between_the_cheapest_and_the_original_mix_their_blocks(zoo_traced
         kept.add(len(added & set(subnet.edges)))
     assert kept == set(range(1, len(added) + 1))
     assert drawn == [ranges.between(seed) for seed in range(60)]
+
+
+def test_skips_change_neither_ranges_nor_the_cheapest_path(tiny_traced, tiny_expansion):
+    plain, skipping = MacsRanges(tiny_expansion), MacsRanges(expand(tiny_traced, max_span=3, identity=True))
+    assert skipping.cheapest == plain.cheapest
+    assert list(skipping.samples(3, seed=0)) == list(plain.samples(3, seed=0))
+
+
+def test_about_every_other_sampled_path_has_a_skip_and_all_have_something_to_learn(tiny_traced):
+    expansion = expand(tiny_traced, max_span=3, identity=True)
+    ranges, supernet = MacsRanges(expansion), expansion.supernet()
+    drawn = [ranges.sample(seed) for seed in range(200)]
+    learning = {block.id for block in expansion.trained}
+    skips = [sum(name.startswith("i") for name in subnet.block_ids) for subnet in drawn]
+    for subnet in drawn:
+        supernet.check(subnet)
+        assert learning & set(subnet.block_ids)
+    assert set(skips) == {0, 1}
+    assert 30 < sum(skips) < 120
+    assert drawn == [ranges.sample(seed) for seed in range(200)]
+
+
+def test_a_skip_replaces_what_lies_between_its_ends(tiny_traced):
+    expansion = expand(tiny_traced, max_span=3, identity=True)
+    ranges, original = MacsRanges(expansion), expansion.supernet().original
+    assert str(ranges.with_skip(original, Edge("i2-3"))) == "o0 o1 i2-3 o3 o4 o5"
+    merged = Subnet(tuple(Edge(name) for name in ("o0", "m1-3", "o3", "o4", "o5")))
+    assert ranges.with_skip(merged, Edge("i2-3")) is None  # jumps over 2
+    assert str(ranges.with_skip(merged, Edge("i4-5"))) == "o0 m1-3 o3 i4-5 o5"
+
+
+def test_a_path_lies_in_the_range_that_it_was_drawn_from(zoo_traced):
+    ranges = MacsRanges(expand(zoo_traced("resnet20_cifar10"), max_span=3))
+    drawn = list(ranges.samples(2, seed=0))
+    assert all(
+        ranges.range_of(path) in (number, number + 1) for number, (_, _, paths) in enumerate(drawn) for path in paths
+    )
+    assert [ranges.range_of(paths[0]) for _, _, paths in drawn] == sorted(ranges.range_of(p[0]) for _, _, p in drawn)
 
 
 def test_where_nothing_is_cheaper_sampling_ends(tiny_traced):

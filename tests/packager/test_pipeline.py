@@ -113,6 +113,27 @@ def test_exits_can_be_left_out(pathweave, package_arguments):
     assert not any("exits" in note for note in done.result["notes"])
 
 
+def test_a_recipe_can_ask_for_every_kind_of_block_and_way_of_training(command_line, pathweave, package_arguments):
+    (command_line.folder / "rich.toml").write_text(
+        "steps = 16\nbatch = 16\nprecision = 'float32'\nexit_positions = 0\nmax_span = 2\nshrink_rates = 'auto'\n"
+        "identity = true\nidentity_points = 100\ndistil_from = 'student'\nrecalibrate_batches = 2\npatience = 3\n"
+    )
+    done = pathweave(*package_arguments, "--recipe", "rich.toml", "--out", "rich")
+    assert done.status == 0, done.err
+    assert done.result["peak_rss_mb"] > 50
+    bundle = Bundle.open(command_line.folder / "rich")
+    bundle.verify()
+    run_self_test(bundle, OnnxRuntime(threads=1))
+    kinds = {
+        kind: {block.id for block in bundle.manifest.blocks if block.kind == kind} for kind in ("shrunk", "identity")
+    }
+    assert kinds["shrunk"] == {f"s{k}-{percent}" for k in (1, 2, 3, 4) for percent in (50, 25)}
+    assert kinds["identity"] == {"i1-2", "i2-3", "i4-5"}
+    assert bundle.manifest.provenance.recipe["shrink_rates"] == "auto"
+    report = json.loads((command_line.folder / "rich" / "packaging.json").read_bytes())
+    assert report["peak_rss_bytes"] > 50e6
+
+
 # Determinism and interruptions
 
 

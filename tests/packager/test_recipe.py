@@ -34,7 +34,19 @@ def test_choices_are_all_fields_as_plain_values():
     choices = Recipe(steps=1).choices()
     assert set(choices) == set(Recipe.__struct_fields__)
     assert (choices["steps"], choices["budget_minutes"], choices["precision"]) == (1, None, "auto")
-    assert Recipe(**choices) == Recipe(steps=1)
+    assert all(value is None or isinstance(value, str | int | float | bool) for value in choices.values())
+
+
+def test_lists_are_told_apart_in_the_choices():
+    assert Recipe(steps=1).choices()["shrink_rates"] == ""
+    assert Recipe(steps=1, shrink_rates=(0.5, 0.25)).choices()["shrink_rates"] == "0.5, 0.25"
+    assert Recipe(steps=1, shrink_rates="auto").choices()["shrink_rates"] == "auto"
+
+
+def test_a_recipe_lists_rates_and_operators(tmp_path):
+    path = tmp_path / "r.toml"
+    path.write_text("steps = 7\nshrink_rates = [0.5, 0.25]\nfused = ['relu']\nidentity = true\n")
+    assert load_recipe(path) == Recipe(steps=7, shrink_rates=(0.5, 0.25), fused=("relu",), identity=True)
 
 
 @pytest.mark.parametrize(
@@ -61,6 +73,15 @@ def test_choices_are_all_fields_as_plain_values():
         ("steps = 1\nexit_share = -0.1", "exit_share is not between 0 and 1"),
         ("steps = 1\nexit_rate = 0", "exit_rate is not above 0"),
         ("steps = 1\nbatch = 1", "exits cannot be trained with a batch of 1"),
+        ("steps = 1\nshrink_rates = [0.5, 1.0]", "shrink_rates are not all between 0 and 1"),
+        ("steps = 1\nshrink_rates = [nan]", "shrink_rates are not all between 0 and 1"),
+        ("steps = 1\nshrink_rates = 'some'", "shrink_rates"),
+        ("steps = 1\nidentity_points = -1", "identity_points is negative"),
+        ("steps = 1\npatience = -1", "patience is negative"),
+        ("steps = 1\nrecalibrate_batches = -1", "recalibrate_batches is negative"),
+        ("steps = 1\ncache_mb = -1", "cache_mb is negative"),
+        ("steps = 1\ndevice = 'tpu'", "device"),
+        ("steps = 1\ndistil_from = 'friend'", "distil_from"),
         ("steps = 1\nlabel_weight = 2", "label_weight is not between 0 and 1"),
         ("steps = 1.5", r"Expected `int . null`, got `float`.*steps"),
         ("steps = 'many'", r"steps"),

@@ -79,3 +79,38 @@ def test_a_resumed_phase_has_the_rate_of_an_uninterrupted_one():
     uninterrupted = Schedule(steps=50, seconds=None)
     uninterrupted.done = 33
     assert Schedule(steps=50, seconds=None, done=33).rate(0.1) == uninterrupted.rate(0.1)
+
+
+def test_a_phase_that_is_cut_short_winds_down_within_a_tenth_of_its_steps():
+    schedule = Schedule(steps=1000, seconds=None, done=200)
+    before = schedule.rate(0.5)
+    schedule.wind_down()
+    assert schedule.winding_from == (200, 0.2)
+    seen = []
+    while not schedule.over:
+        seen.append((schedule.progress, schedule.rate(0.5)))
+        schedule.done += 1
+        assert schedule.done < 1000
+    assert schedule.done == 220
+    assert seen[0] == (0.2, pytest.approx(before))
+    assert [progress for progress, _ in seen] == sorted(progress for progress, _ in seen)
+    assert [rate for _, rate in seen] == sorted((rate for _, rate in seen), reverse=True)
+    assert seen[-1][1] < 0.1 * before
+    schedule.wind_down()
+    assert schedule.winding_from == (200, 0.2)  # once
+
+
+def test_a_resumed_winding_goes_on_where_it_was():
+    schedule = Schedule(steps=1000, seconds=None, done=210, winding_from=(200, 0.2))
+    uninterrupted = Schedule(steps=1000, seconds=None, done=200)
+    uninterrupted.wind_down()
+    uninterrupted.done = 210
+    assert schedule.rate(0.1) == uninterrupted.rate(0.1)
+    assert schedule.progress == uninterrupted.progress == pytest.approx(0.6)
+
+
+def test_winding_down_never_outlasts_what_was_planned():
+    schedule = Schedule(steps=100, seconds=None, done=98)
+    schedule.wind_down()
+    schedule.done = 100
+    assert schedule.over

@@ -14,13 +14,14 @@ from packager.checkpoints import Checkpoints
 from packager.errors import TrainingError
 from packager.exits import attach_exits
 from packager.expansion import Expansion, expand
+from packager.losses import Losses, distillation_errors
 from packager.macs_ranges import MacsRanges
-from packager.phases import Losses, distillation_errors
 from packager.recipe import Recipe
 from packager.tracing import trace
-from packager.training import Trainer, resolve_precision
+from packager.training import Trainer
 
 RUN = {"run": "test"}
+DEFAULTS = {"checkpoint_seconds": 0.0, "precision": "float32", "seed": 5, "recalibrate_batches": 0}
 TUNING = 1_000_000_000  # batches of the second phase are counted from here
 EXITS = 2 * TUNING  # and those of the third from here
 
@@ -63,7 +64,7 @@ def train(make_source, tmp_path) -> Callable[..., Trainer]:
     """Trains an expansion, its work kept in a folder of the test; returns the trainer."""
 
     def run(expansion: Expansion, *, source: BatchSource | None = None, work: Path | None = None, **choices) -> Trainer:
-        recipe = Recipe(**({"checkpoint_seconds": 0.0, "precision": "float32", "seed": 5} | choices))
+        recipe = Recipe(**(DEFAULTS | choices))
         checkpoints = Checkpoints(work or tmp_path / "work", RUN)
         checkpoints.begin()
         trainer = Trainer(expansion, source or make_source(), recipe, checkpoints, SilentProgress())
@@ -120,6 +121,40 @@ def test_tuning_brings_subnets_nearer_to_the_full_model(tiny_expansion, train, h
     before = disagreement()
     train(tiny_expansion, steps=60, distil_share=0.0, label_weight=0.0)
     assert disagreement() < 0.7 * before
+
+
+def test_distillation_from_student_features_trains_the_blocks_of_sampled_paths(tiny_expansion, train, make_source):
+    choices = {"steps": 40, "distil_share": 1.0, "distil_from": "student"}
+    losses, ranges = Losses(tiny_expansion, make_source(), Recipe(**choices)), MacsRanges(tiny_expansion)
+    for step in range(6):
+        for block in tiny_expansion.added:
+            block.module.zero_grad(set_to_none=True)
+        losses.distil(step).backward()
+        trained = {b.id for b in tiny_expansion.added if any(p.grad is not None for p in b.module.parameters())}
+        assert trained == set(ranges.sample(step).block_ids) & {block.id for block in tiny_expansion.added}
+
+    def error() -> float:
+        with torch.no_grad():
+            return sum(losses.distil(step).item() for step in range(1000, 1010))
+
+    before = error()
+    train(tiny_expansion, **choices)
+    assert error() < 0.9 * before
+
+
+def test_all_kinds_of_blocks_learn_and_skips_have_nothing_to(tiny_traced, train):
+    expansion = expand(tiny_traced, max_span=2, shrink_rates=(0.5,), identity=True)
+    before = weights(expansion)
+    train(expansion, steps=24, distil_share=0.5)
+    changed = {name.split(".")[0] for name in differing(before, weights(expansion))}
+    assert changed == {block.id for block in expansion.trained}
+    assert {block.kind for block in expansion.trained} == {"merged", "shrunk"}
+
+
+def test_skips_alone_leave_nothing_to_train(tiny_traced, train, make_source):
+    source = make_source()
+    trainer = train(expand(tiny_traced, max_span=1, identity=True), source=source, steps=5)
+    assert (source.steps, sum(trainer.steps_done.values())) == ([], 0)
 
 
 def test_sandwich_sampling_trains_the_cheapest_path_every_other_step(tiny_expansion, make_source):
@@ -245,10 +280,21 @@ def test_bfloat16_arithmetic_leaves_weights_in_float32(tiny_expansion, train):
     assert all(p.dtype == torch.float32 for block in tiny_expansion.added for p in block.module.parameters())
 
 
-def test_named_precisions_do_not_ask_the_processor():
-    assert resolve_precision("float32") == torch.float32
-    assert resolve_precision("bfloat16") == torch.bfloat16
-    assert resolve_precision("auto") in (torch.float32, torch.bfloat16)
+def test_statistics_are_taken_again_after_tuning(tiny_traced, train, make_source, tmp_path):
+    def tuned(batches: int | None, *, steps: int = 6) -> tuple[dict[str, torch.Tensor], list[int]]:
+        expansion, source = expand(tiny_traced, max_span=2), make_source()
+        choices = {"steps": steps, "distil_share": 0.0, "recalibrate_batches": batches}
+        train(expansion, source=source, work=tmp_path / f"{batches} {steps}", **choices)
+        return weights(expansion), [step - 3 * TUNING for step in source.steps if step >= 3 * TUNING]
+
+    (plain, none), (again, taken) = tuned(0), tuned(4)
+    changed = differing(plain, again)
+    assert changed
+    assert all("running" in name or "num_batches" in name for name in changed)
+    assert (none, taken) == ([], [0, 1, 2, 3])
+    assert tuned(None, steps=1)[1] == [*range(30)]
+    assert tuned(None, steps=0)[1] == []
+    assert tuned(2, steps=0)[1] == [0, 1]  # asked for, if only for weights that were trained before
 
 
 # Interruptions

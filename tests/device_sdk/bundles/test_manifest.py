@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from device_sdk.bundles.manifest import Manifest, decode_manifest, encode_manifest
 from device_sdk.errors import ManifestError, UnsupportedFormatError
 
-SCHEMA = Path(__file__).parents[2] / "docs" / "bundle_manifest.schema.json"
+SCHEMA = Path(__file__).parents[3] / "docs" / "bundle_manifest.schema.json"
 WRITE_SCHEMA = (
     'python -c "import json, msgspec; from device_sdk.bundles.manifest import Manifest; '
     'print(json.dumps(msgspec.json.schema(Manifest), indent=1))" > docs/bundle_manifest.schema.json'

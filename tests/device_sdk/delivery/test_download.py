@@ -13,6 +13,8 @@ import shutil
 import pytest
 
 from device_sdk.bundles import signing
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.runnable import RunsOn
 from device_sdk.errors import (
     BlobError,
     ManifestError,
@@ -20,12 +22,14 @@ from device_sdk.errors import (
     ProtocolError,
     RefusedError,
     RollbackError,
+    RuntimeFailedError,
     SignatureError,
     StorageError,
     TransferError,
     UnsupportedFormatError,
     UsageError,
 )
+from device_sdk.graph import Edge
 from device_sdk.transports.port import Deadlines
 
 
@@ -87,6 +91,22 @@ def test_a_new_version_costs_only_its_new_blobs(fetch, server, own_bundle, sizes
     delivered = fetch()
     assert (delivered.source, delivered.version, delivered.blobs_fetched) == ("downloaded", 2, 1)
     assert sum(server.blob_bytes().values()) == sizes[largest(sizes)]
+
+
+def test_a_device_fetches_only_what_it_can_run_and_the_rest_when_it_can(fetch, server, sizes, own_bundle):
+    delivered = fetch(runs=RunsOn("onnxruntime", left_out=frozenset({"int8"})))
+    int8 = Bundle.open(own_bundle.folder).supernet.rendition(Edge("o1", "int8")).blob
+    assert delivered.source == "downloaded"
+    assert server.blob_bytes() == {name: size for name, size in sizes.items() if name != int8}
+    with pytest.raises(BlobError, match="missing"):
+        Bundle.open(delivered.folder, blobs=delivered.blobs)
+    assert fetch().blobs_fetched == 1
+
+
+def test_a_bundle_of_which_nothing_runs_here_is_refused_before_its_blobs_are_fetched(fetch, server):
+    with pytest.raises(RuntimeFailedError, match="nothing that runs here"):
+        fetch(runs=RunsOn("executorch"))
+    assert server.blob_bytes() == {}
 
 
 # Signatures and versions

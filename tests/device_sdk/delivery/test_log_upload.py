@@ -42,6 +42,16 @@ def test_a_line_that_was_cut_short_is_left_out(log, server, transport):
     assert server.posts[0][2] == whole
 
 
+def test_the_older_files_of_a_log_are_sent_first(tmp_path, server, transport):
+    log = AdaptationLog(tmp_path / "log", bundle="b" * 64, runtime="fake", max_bytes=500)
+    for number in range(6):
+        log.write(Opened(subnet=f"o{number}", restored=False))
+    files = [log.path.with_name(name) for name in ("log.2", "log.1", "log")]
+    server.post_answers = [stored(2)] * len(files)
+    assert upload_log(log.path, server.root, transport, device="d") == UploadResult(6, 0)
+    assert [body for _, _, body in server.posts] == [file.read_bytes() for file in files]
+
+
 def test_an_empty_log_sends_nothing(tmp_path, server, transport):
     (tmp_path / "log").write_bytes(b"")
     assert upload_log(tmp_path / "log", server.root, transport, device="d") == UploadResult(0, 0)

@@ -8,7 +8,8 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import UsageError
 from device_sdk.execution.confidence import confidence
-from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan, segments
+from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan
+from device_sdk.execution.plan_segments import segments
 from device_sdk.graph import Edge, ExitChoice, Plan, Split, Subnet
 from device_sdk.policies.thresholds import ALL
 from device_sdk.profiling.plan_latency import mean_latencies_ms

@@ -11,7 +11,7 @@ import pytest
 from device_sdk.errors import UsageError
 from device_sdk.logs.adaptation_log import AdaptationLog, Adapted, Infeasible, LogLine, Opened, Profiled, read_log
 
-SCHEMA = Path(__file__).parents[2] / "docs" / "adaptation_log.schema.json"
+SCHEMA = Path(__file__).parents[3] / "docs" / "adaptation_log.schema.json"
 WRITE_SCHEMA = (
     'python -c "import json, msgspec; from device_sdk.logs.adaptation_log import LogLine; '
     'print(json.dumps(msgspec.json.schema(LogLine), indent=1))" > docs/adaptation_log.schema.json'
@@ -116,3 +116,22 @@ def test_the_default_clock_tells_the_time_in_utc(tmp_path):
     log.write(EVENTS[0])
     [line] = read_log(log.path)
     assert abs((datetime.now(UTC) - datetime.fromisoformat(line.time)).total_seconds()) < 60
+
+
+def test_a_log_starts_anew_when_it_is_large_and_is_read_as_one(tmp_path):
+    log = AdaptationLog(tmp_path / "log", bundle="b", runtime="r", now=lambda: NOON, max_bytes=500, kept=3)
+    events = [Opened(subnet=f"o{number}", restored=False) for number in range(20)]
+    for event in events:
+        log.write(event)
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["log", "log.1", "log.2", "log.3"]
+    kept = [line.event for line in read_log(log.path)]
+    assert 3 < len(kept) < 20
+    assert kept == events[-len(kept) :]
+
+
+def test_a_log_goes_on_after_a_line_that_was_cut_short(tmp_path):
+    log = log_at(tmp_path / "log")
+    log.write(EVENTS[0])
+    log.path.write_bytes(log.path.read_bytes() + b'{"schema":1,"ti')
+    log.write(EVENTS[1])
+    assert [line.event for line in read_log(log.path)] == EVENTS[:2]

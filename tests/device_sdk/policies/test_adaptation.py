@@ -11,9 +11,10 @@ from device_sdk.data.datasets import split_positions
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
 from device_sdk.graph import Edge, Subnet
-from device_sdk.policies.adaptation import EQUAL_LATENCY, AdaptationSettings, adapt
+from device_sdk.policies.adaptation import EQUAL_LATENCY, AdaptationSettings, adapt, search_positions
 from device_sdk.profiling.profile import profile
 from device_sdk.progress import SilentProgress
+from device_sdk.search import STRATEGIES
 
 ORIGINAL_MS = 320.0  # of the slow profile
 
@@ -151,6 +152,38 @@ def test_labels_that_do_not_match_are_refused(run):
         run(Budget(latency_ms=200.0), labels=run.labels[:-1])
 
 
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_labels_that_name_no_class_are_refused(run, wrong):
+    labels = run.labels.copy()
+    labels[5] = wrong
+    with pytest.raises(InputError, match="labels must lie between 0 and 2"):
+        run(Budget(latency_ms=200.0), labels=labels)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_samples_that_are_no_numbers_are_refused(run, value):
+    inputs = run.inputs.copy()
+    inputs[7, 0, 3, 3] = value
+    with pytest.raises(InputError, match="1 of 60 samples have values that are no numbers, number 7 first"):
+        run(Budget(latency_ms=200.0), inputs=inputs)
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_every_strategy_finds_the_best_of_a_small_space(run, strategy):
+    found = run(Budget(latency_ms=200.0), strategy=strategy)
+    assert found.subnet == BEST_SHORT
+    assert all(one.expected is not None for one in found.pool)
+
+
+def test_the_samples_to_search_on_are_in_random_order_and_none_is_lost(run):
+    kept, held = search_positions(np.sort(run.labels), AdaptationSettings(seed=3))
+    first = np.sort(run.labels)[kept[:20]]
+    assert len(np.unique(first)) == 3
+    assert sorted([*kept, *held]) == list(range(60))
+    again, _ = search_positions(np.sort(run.labels), AdaptationSettings(seed=3))
+    assert kept.tolist() == again.tolist()
+
+
 @pytest.mark.parametrize("labels", [None, np.zeros(0, dtype=np.int64)])
 def test_no_samples_are_refused(run, labels):
     with pytest.raises(InputError, match="no samples"):
@@ -171,10 +204,12 @@ def test_a_search_that_is_cancelled_at_once_has_nothing_to_offer(run):
         run(Budget(latency_ms=200.0), cancelled=lambda: True)
 
 
-def test_a_search_without_time_still_offers_the_cheapest(run):
-    found = run(Budget(latency_ms=200.0), time_limit_s=0.0)
-    assert found.subnet == CHEAPEST
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_a_search_without_time_still_offers_something_that_fits(run, strategy):
+    found = run(Budget(latency_ms=200.0), time_limit_s=0.0, strategy=strategy)
+    assert found.predicted_ms <= 200.0
     assert found.stopped == "time limit"
+    assert len(found.pool) == 1
 
 
 def test_a_subnet_that_measures_above_the_budget_is_never_chosen(run, slow_profile):

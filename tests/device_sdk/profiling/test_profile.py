@@ -1,16 +1,16 @@
 from __future__ import annotations
 
+import contextlib
 import hashlib
 
-import numpy as np
+import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from device_sdk.errors import RuntimeFailedError
+from device_sdk.errors import MeasurementError, RuntimeFailedError, UsageError
 from device_sdk.execution.self_test import golden_inputs
 from device_sdk.graph import Edge, Subnet
-from device_sdk.profiling.profile import MeasuredSubnet, fit, measure_subnets, profile
+from device_sdk.profiling.conditions import current_conditions
+from device_sdk.profiling.profile import Profile, measure_subnets, profile
 from device_sdk.progress import SilentProgress
 
 NANOSECONDS = 1_000_000
@@ -29,6 +29,7 @@ class ClockedRuntime:
         self.now_ns = 0
         self.open = 0
         self.shapes = set()  # of the inputs of all runs
+        self.gains_ms = {}  # by fragment: what composing it with others saves beyond that
 
     def clock(self):
         return self.now_ns
@@ -37,7 +38,8 @@ class ClockedRuntime:
         names = [hashlib.sha256(fragment).hexdigest() for fragment in stretch.fragments]
         times = [self._times_ms[name] for name in names if name in self._times_ms]
         self.open += 1
-        return ClockedStretch(self, times[0] if len(times) == 1 else 0.8 * sum(times) + 0.05)
+        gain = sum(self.gains_ms.get(name, 0.0) for name in names)
+        return ClockedStretch(self, times[0] if len(times) == 1 else 0.8 * sum(times) + 0.05 - gain)
 
 
 class ClockedStretch:
@@ -137,45 +139,102 @@ def test_whole_subnets_are_timed_in_the_order_asked_for_and_freed(bundle, clocke
     assert clocked.open == 0
 
 
-def measured_on_a_line(sums_ms, *, scale, offset_ms):
-    return [MeasuredSubnet(Subnet(()), total, scale * total + offset_ms) for total in sums_ms]
-
-
-@given(
-    sums_ms=st.lists(st.floats(0.1, 100), min_size=2, max_size=12).filter(lambda s: max(s) - min(s) > 0.06 * max(s)),
-    scale=st.floats(0.3, 2.0),
-    offset_share=st.floats(-0.5, 2.0),
-)
-def test_fit_recovers_an_exact_line(sums_ms, scale, offset_share):
-    offset_ms = offset_share * scale * min(sums_ms)
-    fitted = fit(measured_on_a_line(sums_ms, scale=scale, offset_ms=offset_ms))
-    predicted = [fitted[0] * total + fitted[1] for total in sums_ms]
-    assert fitted == pytest.approx((scale, offset_ms), rel=1e-4, abs=1e-4 * scale * max(sums_ms))
-    assert predicted == pytest.approx([scale * total + offset_ms for total in sums_ms], rel=1e-6)
-
-
-@pytest.mark.parametrize("sums_ms", [[2.0], [2.0, 2.0, 2.0], [2.0, 2.05, 2.09]])
-def test_with_too_little_to_tell_them_apart_there_is_no_offset(sums_ms):
-    assert fit(measured_on_a_line(sums_ms, scale=0.75, offset_ms=0.0)) == (pytest.approx(0.75), 0.0)
-
-
-def test_a_line_that_falls_is_not_believed():
-    falling = [MeasuredSubnet(Subnet(()), 1.0, 4.0), MeasuredSubnet(Subnet(()), 2.0, 1.0)]
-    assert fit(falling) == (pytest.approx(np.median([4.0, 0.5])), 0.0)
-
-
-def test_predictions_are_above_zero_for_everything_that_was_measured():
-    steep = [
-        MeasuredSubnet(Subnet(()), 1.0, 0.001),
-        MeasuredSubnet(Subnet(()), 2.0, 3.0),
-        MeasuredSubnet(Subnet(()), 3.0, 3.1),
-    ]
-    scale, offset_ms = fit(steep)
-    assert scale > 0
-    assert all(scale * one.blocks_ms + offset_ms > 0 for one in steep)
-
-
 def test_everything_is_timed_on_the_golden_inputs_of_its_start(measured, bundle, clocked):
     assert clocked.shapes == {
         tuple(array.shape for array in golden_inputs(cut, seed=0, batch=1)) for cut in bundle.supernet.cut_points[:-1]
     }
+
+
+def test_a_batch_is_measured_as_one_and_needs_its_own_profile(bundle, times_ms):
+    runtime = ClockedRuntime({bundle.supernet.rendition(edge).blob: time for edge, time in times_ms.items()})
+    measured = profile(bundle, runtime, progress=SilentProgress(), batch=3, clock=runtime.clock)
+    assert {shape[0] for shapes in runtime.shapes for shape in shapes} == {3}
+    assert measured.batch == 3
+    assert not measured.valid_for(bundle, runtime)
+    assert measured.valid_for(bundle, runtime, batch=3)
+    working = {one.edge: one.cost.working_bytes for one in measured.edges}
+    assert working[Edge("o1")] == 3 * 2 * bundle.supernet.cut_points[1].nbytes
+
+
+def test_a_batch_of_nothing_is_refused(bundle, clocked):
+    with pytest.raises(UsageError, match="batch is 0"):
+        profile(bundle, clocked, progress=SilentProgress(), batch=0)
+
+
+@pytest.mark.parametrize("changed", ["device", "power_mode", "driver"])
+def test_a_profile_is_not_valid_under_other_conditions(measured, bundle, clocked, changed):
+    other = msgspec.structs.replace(current_conditions(), **{changed: "another"})
+    assert not measured.valid_for(bundle, clocked, conditions=other)
+    assert measured.valid_for(bundle, clocked, conditions=measured.conditions)
+
+
+def test_a_stored_profile_is_read_again_and_one_of_another_format_is_not(measured):
+    stored = msgspec.json.encode(measured)
+    assert msgspec.json.decode(stored, type=Profile) == measured
+    with pytest.raises(msgspec.ValidationError, match="format"):
+        msgspec.json.decode(stored.replace(b'"format":2', b'"format":1'), type=Profile)
+
+
+def test_what_the_line_misses_is_the_edges_own(bundle, times_ms):
+    """An edge that gains more than the others by being composed gets a factor of its own."""
+    runtime = ClockedRuntime({bundle.supernet.rendition(edge).blob: time for edge, time in times_ms.items()})
+    special = bundle.supernet.rendition(Edge("m1-4")).blob
+    runtime.gains_ms[special] = 0.4
+    model = profile(bundle, runtime, progress=SilentProgress(), clock=runtime.clock).cost_model()
+    for middle in (("m1-4",), ("o1", "o2", "o3"), ("m1-3", "o3")):
+        subnet = Subnet(tuple(map(Edge, ("o0", *middle, "o4"))))
+        expected = 0.8 * sum(times_ms[edge] for edge in subnet.edges) + 0.05 - 0.4 * ("m1-4" in middle)
+        assert model.latency_ms(subnet) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("step_ns", [0, -1000])
+def test_a_clock_that_stands_still_or_runs_backwards_gives_no_profile(bundle, clocked, step_ns):
+    now_ns = [0]
+
+    def clock():
+        now_ns[0] += step_ns
+        return now_ns[0]
+
+    with pytest.raises(MeasurementError, match="clock") as caught:
+        profile(bundle, clocked, progress=SilentProgress(), clock=clock)
+    assert caught.value.hint
+    assert clocked.open == 0
+
+
+def test_a_clock_that_jumps_now_and_then_changes_nothing(bundle, times_ms):
+    runtime = ClockedRuntime({bundle.supernet.rendition(edge).blob: time for edge, time in times_ms.items()})
+    reads = [0]
+
+    def clock():  # every 50th reading sets the clock a minute back or an hour ahead for good
+        reads[0] += 1
+        if reads[0] % 50 == 0:
+            runtime.now_ns += 3_600_000_000_000 if reads[0] % 100 else -60_000_000_000
+        return runtime.now_ns
+
+    measured = profile(bundle, runtime, progress=SilentProgress(), clock=clock)
+    assert {one.edge: one.cost.latency_ms for one in measured.edges} == times_ms
+    assert (measured.scale, measured.offset_ms) == pytest.approx((0.8, 0.05), rel=1e-5)
+
+
+class Amounts:
+    """Progress that adds up what is done. Implements the progress port."""
+
+    def __init__(self):
+        self.done = self.total = 0.0
+
+    @contextlib.contextmanager
+    def task(self, name, total):
+        self.total += total
+        yield self
+
+    def advance(self, amount=1.0):
+        self.done += amount
+
+    def note(self, text):
+        pass
+
+
+def test_progress_ends_where_it_said(bundle, clocked):
+    progress = Amounts()
+    profile(bundle, clocked, progress=progress, clock=clocked.clock)
+    assert progress.done == pytest.approx(progress.total)

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.profiling.timing import Latency, measure, measure_interleaved
+from device_sdk.errors import MeasurementError
+from device_sdk.profiling.timing import Latency, Patience, interruptions, measure, measure_interleaved
+
+
+def nothing() -> int:
+    """No call is interrupted."""
+    return 0
 
 
 class Workbench:
@@ -43,7 +49,7 @@ def test_everyone_is_called_once_per_round_and_starts_equally_often(count: int, 
     bench = Workbench()
     names = "abcde"[:count]
     calls = {name: (lambda name=name: bench.work(name, 1)) for name in names}
-    latencies = measure_interleaved(calls, rounds=rounds, warmup=warmup, clock=bench.clock)
+    latencies = measure_interleaved(calls, rounds=rounds, warmup=warmup, clock=bench.clock, interruptions=nothing)
 
     assert {latency.runs for latency in latencies.values()} == {rounds}
     turns = [bench.calls[start : start + count] for start in range(0, len(bench.calls), count)]
@@ -57,7 +63,7 @@ def test_everyone_is_called_once_per_round_and_starts_equally_often(count: int, 
 def test_nobody_always_follows_the_same_neighbour() -> None:
     bench = Workbench()
     calls = {name: (lambda name=name: bench.work(name, 1)) for name in "abc"}
-    measure_interleaved(calls, rounds=6, warmup=0, clock=bench.clock)
+    measure_interleaved(calls, rounds=6, warmup=0, clock=bench.clock, interruptions=nothing)
     turns = [bench.calls[start : start + 3] for start in range(0, 18, 3)]
     before_b = {turn[turn.index("b") - 1] for turn in turns if turn[0] != "b"}
     assert before_b == {"a", "c"}
@@ -70,7 +76,7 @@ def test_drift_hits_all_competitors_alike() -> None:
         "one": lambda: bench.work("one", *slowing),
         "two": lambda: bench.work("two", *(2 * ms for ms in slowing)),
     }
-    latencies = measure_interleaved(calls, rounds=100, warmup=0, clock=bench.clock)
+    latencies = measure_interleaved(calls, rounds=100, warmup=0, clock=bench.clock, interruptions=nothing)
     assert latencies["two"].median_ms / latencies["one"].median_ms == pytest.approx(2)
 
 
@@ -82,3 +88,75 @@ def test_nothing_to_measure_is_refused(runs: int, warmup: int) -> None:
 
 def test_no_competitors_give_no_latencies() -> None:
     assert measure_interleaved({}, rounds=3, warmup=1) == {}
+
+
+def test_calls_that_were_interrupted_count_for_p95_only() -> None:
+    bench, interrupted = Workbench(), [0]
+
+    def call() -> None:
+        index = len(bench.calls)
+        interrupted[0] += index % 2
+        bench.work("a", 9 if index % 2 else 2)
+
+    timed = measure_interleaved(
+        {"a": call}, rounds=20, warmup=0, clock=bench.clock, interruptions=lambda: interrupted[0]
+    )
+    assert timed["a"] == Latency(median_ms=2, p95_ms=9, p25_ms=2, p75_ms=2, runs=20)
+
+
+def test_where_every_call_is_interrupted_the_quickest_count() -> None:
+    bench = Workbench()
+    timed = measure_interleaved(
+        {"a": lambda: bench.work("a", 4, 6)},
+        rounds=20,
+        warmup=0,
+        clock=bench.clock,
+        interruptions=lambda: len(bench.calls),
+    )
+    assert (timed["a"].median_ms, timed["a"].p95_ms) == (4, 6)
+
+
+def test_the_system_counts_interruptions_of_this_thread() -> None:
+    before = interruptions()
+    assert before >= 0
+    assert interruptions() >= before
+
+
+@pytest.mark.parametrize(
+    ("durations_ms", "limit_s", "rounds"),
+    [((2,), 1e9, 10), ((1, 3), 1e9, 40), ((1, 3), 0.025, 13), ((2,), 0.0, 10)],
+    ids=["settled", "never settled", "time is over", "no time"],
+)
+def test_patience_ends_when_medians_are_settled_or_time_is_over(durations_ms, limit_s, rounds) -> None:
+    bench = Workbench()
+    timed = measure_interleaved(
+        {"a": lambda: bench.work("a", *durations_ms)},
+        rounds=40,
+        warmup=0,
+        patience=Patience(rounds=10, precision=0.01, limit_s=limit_s),
+        clock=bench.clock,
+        interruptions=nothing,
+    )
+    assert timed["a"].runs == rounds
+
+
+def test_a_clock_that_is_set_back_now_and_then_loses_these_calls_only() -> None:
+    bench = Workbench()
+    timed = measure_interleaved(
+        {"a": lambda: bench.work("a", 2, 2, 2, -1000)}, rounds=40, warmup=0, clock=bench.clock, interruptions=nothing
+    )
+    assert timed["a"] == Latency(median_ms=2, p95_ms=2, p25_ms=2, p75_ms=2, runs=30)
+
+
+@pytest.mark.parametrize("durations_ms", [(0,), (-1,), (2, -1), (2, 0, 0)])
+def test_a_clock_that_stands_still_or_is_set_back_most_of_the_time_is_an_error(durations_ms) -> None:
+    bench = Workbench()
+    with pytest.raises(MeasurementError, match="took any time") as caught:
+        measure(lambda: bench.work("a", *durations_ms), runs=30, warmup=0, clock=bench.clock)
+    assert caught.value.hint
+
+
+def test_every_round_is_told() -> None:
+    told: list[None] = []
+    measure_interleaved({"a": lambda: None}, rounds=4, warmup=2, on_round=lambda: told.append(None))
+    assert len(told) == 6

@@ -1,24 +1,84 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import timeit
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import onnxruntime
 import pytest
 
-from device_sdk.bundles.composition import compose
-from device_sdk.errors import RuntimeFailedError
-from device_sdk.runtimes.onnx_runtime import OnnxRuntime
+from device_sdk.bundles.composition import Stretch, compose
+from device_sdk.errors import CompositionError, RuntimeFailedError
+from device_sdk.graph import TensorSpec
+from device_sdk.runtimes.onnx_runtime import OnnxRuntime, provider_chain
 
 
 def test_the_identity_names_version_provider_and_threads():
     assert OnnxRuntime(threads=2).identity == f"onnxruntime-{onnxruntime.__version__}-CPUExecutionProvider-2t"
 
 
-def test_a_provider_that_is_not_there_is_refused_with_those_that_are():
-    with pytest.raises(RuntimeFailedError, match="no MagicExecutionProvider here") as caught:
-        OnnxRuntime(provider="MagicExecutionProvider")
-    assert "CPUExecutionProvider" in caught.value.hint
+def test_a_lean_one_says_so_since_its_latencies_are_others():
+    assert OnnxRuntime(threads=1, lean=True).identity == OnnxRuntime(threads=1).identity + "-lean"
+
+
+def test_more_threads_give_the_same_answer(bundle):
+    samples = [np.random.default_rng(0).random((3, 3, 20, 20), dtype=np.float32)]
+    original = bundle.stretch(bundle.supernet.original.edges)
+    one, two = (OnnxRuntime(threads=threads).load(original).run(samples)[0] for threads in (1, 2))
+    np.testing.assert_allclose(one, two, atol=1e-5)
+
+
+def test_fragments_that_do_not_make_one_model_are_refused(bundle, runtime):
+    stretch = bundle.stretch(bundle.supernet.original.edges[:2])
+    with pytest.raises(CompositionError, match="two fragments define"):
+        runtime.load(replace(stretch, fragments=stretch.fragments * 2))
+
+
+def test_the_central_processor_needs_no_stand_in_and_others_get_one():
+    assert provider_chain("CPUExecutionProvider", b"model", cache_folder=None) == ["CPUExecutionProvider"]
+    chain = provider_chain("CUDAExecutionProvider", b"model", cache_folder=None)
+    assert chain == ["CUDAExecutionProvider", "CPUExecutionProvider"]
+
+
+def test_engines_of_tensorrt_are_kept_under_the_digest_of_their_model(tmp_path):
+    folder = tmp_path / "state" / "engines"
+    one, other = (provider_chain("TensorrtExecutionProvider", model, cache_folder=folder) for model in (b"1", b"2"))
+    (name, options), *stand_ins = one
+    assert (name, stand_ins) == ("TensorrtExecutionProvider", ["CUDAExecutionProvider", "CPUExecutionProvider"])
+    assert folder.is_dir()
+    assert (options["trt_engine_cache_enable"], options["trt_engine_cache_path"]) == ("True", str(folder))
+    assert options["trt_engine_cache_prefix"] == hashlib.sha256(b"1").hexdigest()
+    assert other[0][1]["trt_engine_cache_prefix"] != options["trt_engine_cache_prefix"]
+
+
+def test_without_a_folder_tensorrt_keeps_nothing():
+    chain = provider_chain("TensorrtExecutionProvider", b"model", cache_folder=None)
+    assert chain[0] == "TensorrtExecutionProvider"
+
+
+def test_quantised_neighbours_meet_without_going_through_floats(runtime):
+    """Two int8 fragments end and begin with the same scale: ten more such pairs change nothing in what is computed."""
+    onnx = pytest.importorskip("onnx")
+    made = onnx.numpy_helper.from_array
+    initializers = [made(np.array(0.5, np.float32), "s"), made(np.array(0, np.int8), "z")]
+
+    def chain(pairs):
+        nodes, live = [], "cut_0"
+        for number in range(pairs):
+            nodes.append(onnx.helper.make_node("QuantizeLinear", [live, "s", "z"], [f"q{number}"]))
+            live = "cut_1" if number == pairs - 1 else f"d{number}"
+            nodes.append(onnx.helper.make_node("DequantizeLinear", [f"q{number}", "s", "z"], [live]))
+        fragment = onnx.GraphProto(node=nodes, initializer=initializers).SerializeToString()
+        return Stretch((fragment,), (TensorSpec("cut_0", (64, 64, 64)),), (TensorSpec("cut_1", (64, 64, 64)),), 10, 20)
+
+    tensor = [np.random.default_rng(0).random((4, 64, 64, 64), dtype=np.float32)]
+    one, many = (runtime.load(chain(pairs)) for pairs in (1, 41))
+    assert np.array_equal(one.run(tensor)[0], many.run(tensor)[0])
+    seconds = [min(timeit.repeat(partial(loaded.run, tensor), number=1, repeat=5)) for loaded in (one, many)]
+    assert seconds[1] < 10 * seconds[0]
 
 
 def test_a_model_in_one_piece_runs_as_its_composition_does(bundle, runtime):

@@ -6,24 +6,60 @@ import contextlib
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import pytest
 
 from device_sdk.cost import Budget, CostModel
 from device_sdk.graph import Subnet, Supernet
 from device_sdk.random_source import SplitMix64
 from device_sdk.search import SearchProblem
+from device_sdk.search.port import EvaluationStopped
 
 
 class TableEvaluator:
-    """Accuracies from a function; remembers the groups that it was asked for."""
+    """Accuracies from a function; remembers the groups that it was asked for, and how many samples of them.
+
+    Which samples a subnet gets right is drawn once, from its name. Asks ``should_stop`` once per call.
+    """
+
+    sample_count = 1000
 
     def __init__(self, accuracy: Callable[[Subnet], float]) -> None:
         self._accuracy = accuracy
+        self._looked: dict[Subnet, int] = {}
         self.groups: list[list[Subnet]] = []
+        self.samples_run = 0
 
-    def accuracies(self, subnets: Sequence[Subnet]) -> list[float]:
-        self.groups.append(list(subnets))
+    def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = lambda: False) -> list[float]:
+        self._look(subnets, self.sample_count, should_stop)
         return [self._accuracy(subnet) for subnet in subnets]
+
+    def right(
+        self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = lambda: False
+    ) -> np.ndarray:
+        asked = range(self.sample_count)[samples]
+        self._look(subnets, asked.stop, should_stop)
+        rows = [self._row(subnet)[samples] for subnet in subnets]
+        return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=bool)
+
+    def _look(self, subnets: Sequence[Subnet], samples: int, should_stop: Callable[[], bool]) -> None:
+        new = [subnet for subnet in dict.fromkeys(subnets) if self._looked.get(subnet, 0) < samples]
+        if not new:
+            return
+        if should_stop():
+            raise EvaluationStopped
+        self.groups.append([subnet for subnet in new if subnet not in self._looked])
+        for subnet in new:
+            self.samples_run += samples - self._looked.get(subnet, 0)
+            self._looked[subnet] = samples
+
+    def _row(self, subnet: Subnet) -> np.ndarray:
+        """A right answer where a number of the sample's own, and a little of the subnet's, lies below the accuracy."""
+        own = np.random.default_rng(zlib.crc32(str(subnet).encode())).permutation(self.sample_count)
+        difficulty = np.random.default_rng(7).permutation(self.sample_count) + 0.3 * own
+        right = np.zeros(self.sample_count, dtype=bool)
+        right[np.argsort(difficulty)[: round(self._accuracy(subnet) * self.sample_count)]] = True
+        return right
 
 
 class RecordingProgress:

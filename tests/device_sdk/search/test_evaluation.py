@@ -1,15 +1,18 @@
 from __future__ import annotations
 
+import weakref
 import zlib
 
 import numpy as np
 import pytest
 
+from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import ClosedError, DataError, InputError, RuntimeFailedError, UsageError
 from device_sdk.graph import Edge, Subnet
 from device_sdk.paths import enumerate_subnets, sample_uniformly
 from device_sdk.random_source import SplitMix64
 from device_sdk.search import PrefixTreeEvaluator
+from device_sdk.search.port import EvaluationStopped
 
 VALUES = 8
 
@@ -65,6 +68,64 @@ class _Doubling:
     def run(self, inputs):
         (output,) = self._inner.run(inputs)
         return [output, output + 1]
+
+    def close(self):
+        self._inner.close()
+
+
+class DoublingRuntime(MatrixRuntime):
+    """Its features are twice as large as the supernet says."""
+
+    def load(self, edges):
+        return _Doubles(super().load(edges))
+
+
+class _Doubles:
+    def __init__(self, inner):
+        self._inner = inner
+
+    def run(self, inputs):
+        return [value.astype(np.float64) for value in self._inner.run(inputs)]
+
+    def close(self):
+        self._inner.close()
+
+
+class AuditedRuntime(MatrixRuntime):
+    """Counts, whenever a block begins to run, the bytes of all outputs that somebody has kept.
+
+    The input of a run counts unless it is gone when the next begins: then nobody kept it.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.outputs = []
+        self._read, self._alive = [], 0
+        self.peak_bytes = 0
+
+    def load(self, edges):
+        return _Audited(super().load(edges), self)
+
+    def settle(self):
+        gone = sum(nbytes for one, nbytes in self.outputs if one() is None and one in self._read)
+        self.peak_bytes = max(self.peak_bytes, self._alive - gone)
+        self.outputs = [(one, nbytes) for one, nbytes in self.outputs if one() is not None]
+        self._alive = sum(nbytes for _, nbytes in self.outputs)
+
+    def begins(self, inputs):
+        self.settle()
+        self._read = [one for one, _ in self.outputs if any(one() is value for value in inputs)]
+
+
+class _Audited:
+    def __init__(self, inner, audit):
+        self._inner, self._audit = inner, audit
+
+    def run(self, inputs):
+        self._audit.begins(inputs)
+        outputs = self._inner.run(inputs)
+        self._audit.outputs += [(weakref.ref(value), value.nbytes) for value in outputs]
+        return outputs
 
     def close(self):
         self._inner.close()
@@ -138,6 +199,134 @@ def test_a_subnet_is_evaluated_once(make_evaluator, supernet, subnets):
     assert first == evaluator.accuracies(subnets) * 2
     assert evaluator.edge_runs == runs
     assert evaluator.accuracies([]) == []
+
+
+def test_which_samples_are_right_adds_up_to_the_accuracy(make_evaluator, supernet, subnets, samples):
+    evaluator = make_evaluator(supernet, batch=16)
+    assert evaluator.sample_count == 50
+    right = evaluator.right(subnets, slice(None))
+    assert (right.shape, right.dtype) == ((len(subnets), 50), np.bool_)
+    assert [float(row.mean()) for row in right] == evaluator.accuracies(subnets)
+    assert evaluator.right([], slice(0, 10)).shape == (0, 10)
+    assert evaluator.right(subnets, slice(7, 7)).shape == (len(subnets), 0)
+
+
+def test_samples_can_be_asked_for_in_parts(make_evaluator, supernet, subnets):
+    whole, parts = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
+    pieces = [parts.right(subnets, piece) for piece in (slice(0, 5), slice(5, 16), slice(16, 33), slice(33, None))]
+    assert np.array_equal(np.concatenate(pieces, axis=1), whole.right(subnets, slice(None)))
+    assert parts.edge_runs_without_reuse == whole.edge_runs_without_reuse
+
+
+def test_a_race_pays_only_for_the_batches_that_each_subnet_ran(make_evaluator, supernet, subnets):
+    evaluator = make_evaluator(supernet, batch=16, reuse=False)
+    evaluator.right(subnets, slice(0, 16))
+    survivors = subnets[:3]
+    found = evaluator.accuracies(survivors)
+    assert found == make_evaluator(supernet).accuracies(survivors)
+    once, rest = (sum(len(one.edges) for one in group) for group in (subnets, survivors))
+    assert evaluator.edge_runs == once + 3 * rest
+
+
+def test_an_evaluation_stops_between_batches_and_goes_on_later(make_evaluator, supernet, subnets):
+    evaluator = make_evaluator(supernet, batch=16)
+    asked = []
+
+    def third_time():
+        asked.append(evaluator.edge_runs_without_reuse)
+        return len(asked) == 3
+
+    with pytest.raises(EvaluationStopped):
+        evaluator.accuracies(subnets, should_stop=third_time)
+    edges = sum(len(subnet.edges) for subnet in subnets)
+    assert asked == [0, edges, 2 * edges]
+    assert evaluator.right(subnets, slice(0, 32), should_stop=lambda: True).shape == (len(subnets), 32)
+    assert evaluator.accuracies(subnets) == make_evaluator(supernet).accuracies(subnets)
+    assert evaluator.edge_runs_without_reuse == 4 * edges
+
+
+def generations(supernet):
+    """Groups of which each shares prefixes with the one before: half a parent's way, then another."""
+    groups, random = [], SplitMix64(5)
+    parents = sample_uniformly(supernet, count=4, random=random)
+    for _ in range(4):
+        groups.append(parents)
+        others = sample_uniformly(supernet, count=8, random=random)
+        children = {_crossed(supernet, parent, other) for parent in parents for other in others}
+        seen = {None, *(subnet for group in groups for subnet in group)}
+        parents = sorted(children - seen)[::5][:6]
+    return groups
+
+
+def _crossed(supernet, first, second):
+    """The beginning of ``first`` and the end of ``second``, if both pass a cut point in the middle."""
+    ends = {supernet.block(edge.block).end: place for place, edge in enumerate(first.edges)}
+    for place, edge in enumerate(second.edges):
+        start = supernet.block(edge.block).start
+        if start in ends and start >= supernet.output_index // 2:
+            return Subnet((*first.edges[: ends[start] + 1], *second.edges[place:]))
+    return None
+
+
+def test_features_outlive_their_group_where_later_ones_share_them(make_evaluator, elastic_supernet):
+    supernet = elastic_supernet(9, values=VALUES)
+    lasting, plain = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16, reuse=False)
+    runs_of_their_own = 0
+    for group in generations(supernet):
+        assert lasting.accuracies(group) == plain.accuracies(group)
+        fresh = make_evaluator(supernet, batch=16)
+        fresh.accuracies(group)
+        runs_of_their_own += fresh.edge_runs
+    assert lasting.edge_runs < 0.9 * runs_of_their_own
+
+
+@pytest.mark.parametrize("features", [0, 1, 2, 3, 5, 9, 30])
+def test_no_more_features_than_the_cap_are_ever_alive(make_evaluator, elastic_supernet, features):
+    supernet = elastic_supernet(9, values=VALUES)
+    cap_bytes = features * 16 * VALUES * 4
+    audited = AuditedRuntime()
+    evaluator = make_evaluator(supernet, runtime=audited, batch=16, cache_bytes=cap_bytes)
+    for group in generations(supernet):
+        evaluator.accuracies(group)
+    evaluator.right(generations(supernet)[0], slice(0, 1))
+    audited.settle()
+    assert (audited.peak_bytes > 0) == (features > 0)
+    assert audited.peak_bytes <= evaluator.peak_cached_bytes <= cap_bytes
+    evaluator.close()
+    audited.settle()
+    assert audited.outputs == []
+
+
+def test_features_larger_than_foreseen_stay_within_the_cap(make_evaluator, elastic_supernet):
+    supernet = elastic_supernet(9, values=VALUES)
+    cap_bytes = 2 * 16 * VALUES * 4  # room for one
+    evaluator = make_evaluator(supernet, runtime=DoublingRuntime(), batch=16, cache_bytes=cap_bytes)
+    plain = make_evaluator(supernet, runtime=DoublingRuntime(), batch=16, reuse=False)
+    for group in generations(supernet):
+        assert evaluator.accuracies(group) == plain.accuracies(group)
+    assert 0 < evaluator.peak_cached_bytes <= cap_bytes
+
+
+def test_on_a_real_bundle_answers_with_reuse_are_those_without(tiny_bundle, bundle, runtime, uniform_costs):
+    supernet = bundle.supernet
+    subnets = list(enumerate_subnets(supernet, limit=1000))
+    inputs = prepare(tiny_bundle.images, bundle.manifest.preprocessing, input_shape=(3, 20, 20))
+    found = [
+        PrefixTreeEvaluator(
+            supernet,
+            lambda edges: runtime.load(bundle.stretch(edges)),
+            inputs,
+            tiny_bundle.labels,
+            uniform_costs(supernet),
+            batch=32,
+            reuse=reuse,
+        )
+        for reuse in (True, False)
+    ]
+    reusing, plain = (one.right(subnets, slice(None)) for one in found)
+    assert np.array_equal(reusing, plain)
+    assert not plain.all()
+    assert found[0].edge_runs < 0.8 * found[1].edge_runs
 
 
 def test_cut_points_of_several_tensors_are_passed_on_together(build_supernet, make_evaluator, samples):

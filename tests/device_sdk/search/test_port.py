@@ -8,8 +8,8 @@ from device_sdk.graph import Edge, Subnet
 from device_sdk.search import STRATEGIES, AdaptiveNetSearch, Candidate, best_within, make_strategy
 
 
-def candidate(name, latency_ms, accuracy, peak_bytes=1):
-    return Candidate(Subnet((Edge(name),)), Cost(latency_ms, peak_bytes), accuracy)
+def candidate(name, latency_ms, accuracy, peak_bytes=1, expected=None):
+    return Candidate(Subnet((Edge(name),)), Cost(latency_ms, peak_bytes), accuracy, expected)
 
 
 def test_best_is_the_most_accurate_that_fits_and_the_faster_of_equals():
@@ -20,6 +20,12 @@ def test_best_is_the_most_accurate_that_fits_and_the_faster_of_equals():
     assert best_within(pool, Budget(latency_ms=9)) == over
     assert best_within(pool, Budget(latency_ms=1)) == worse
     assert best_within(pool, Budget(latency_ms=0.5)) is None
+
+
+def test_what_is_expected_counts_more_than_what_was_measured():
+    lucky, steady = candidate("lucky", 1, 0.9, expected=0.82), candidate("steady", 2, 0.88, expected=0.86)
+    assert best_within([lucky, steady], Budget(latency_ms=5)) == steady
+    assert best_within([lucky, steady], Budget(latency_ms=1)) == lucky
 
 
 def test_best_does_not_depend_on_the_order_of_the_pool():
@@ -33,6 +39,6 @@ def test_strategies_are_made_by_name_with_their_settings():
 
 
 def test_an_unknown_strategy_is_refused_with_the_known_ones():
-    with pytest.raises(UsageError, match="no search strategy annealing") as caught:
-        make_strategy("annealing")
-    assert caught.value.hint == "known: adaptivenet"
+    with pytest.raises(UsageError, match="no search strategy oracle") as caught:
+        make_strategy("oracle")
+    assert caught.value.hint == "known: adaptivenet, annealing, evolution, pathweave, random"

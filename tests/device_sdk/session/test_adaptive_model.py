@@ -362,3 +362,21 @@ def test_an_adaptation_does_not_reopen_a_model_that_was_closed_meanwhile(tiny_bu
         )
     with pytest.raises(ClosedError):
         model(tiny_bundle.images[0])
+
+
+def test_warming_up_is_no_call(model):
+    model.warm_up()
+    model.close()
+    with pytest.raises(ClosedError):
+        model.warm_up()
+
+
+def test_a_model_whose_blobs_are_deleted_keeps_serving_and_stays_with_its_plan(own_bundle, tmp_path):
+    with AdaptiveModel.open(own_bundle.folder, state_folder=tmp_path) as model:
+        before = model(own_bundle.images[0]).output
+        for blob in (own_bundle.folder / "blobs").iterdir():
+            blob.unlink()
+        with pytest.raises(BlobError, match="cannot be read"):
+            model.use(Plan(Subnet((Edge("o0"), Edge("m1-4"), Edge("o4")))))
+        assert np.array_equal(model(own_bundle.images[0]).output, before)
+        assert model.plan == Plan(model.bundle.supernet.original)

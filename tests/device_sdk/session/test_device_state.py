@@ -5,22 +5,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import StorageError
-from device_sdk.graph import Edge, Escalation, ExitChoice, Plan, Split, Subnet
+from device_sdk.graph import Edge, Escalation, Plan, Subnet
+from device_sdk.profiling.conditions import current_conditions
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.device_state import DeviceState, default_state_folder
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
-PLAN = Plan(
-    Subnet((Edge("o0"), Edge("m1-4", "int8"))),
-    exits=(ExitChoice("e1", 0.5),),
-    split=Split(2, bits=4),
-    escalation=Escalation(0.25),
-)
+
+@pytest.fixture
+def plan(bundle):
+    return Plan(bundle.supernet.original, escalation=Escalation(0.25))
 
 
 @pytest.fixture
@@ -39,14 +39,14 @@ def test_a_new_state_remembers_nothing(state):
     assert not state.folder.exists()
 
 
-def test_what_is_kept_is_found_again(state, slow_profile, tmp_path, bundle, runtime):
+def test_what_is_kept_is_found_again(state, slow_profile, tmp_path, bundle, runtime, plan):
     state.remember_self_test()
     state.save_profile(slow_profile)
-    state.save_plan(PLAN)
+    state.save_plan(plan)
     again = DeviceState(tmp_path, bundle, runtime)
     assert again.self_test_passed()
     assert again.load_profile() == slow_profile
-    assert again.load_plan() == PLAN
+    assert again.load_plan() == plan
     assert len(files(state)) == 3
 
 
@@ -62,35 +62,69 @@ def test_what_is_kept_is_found_again(state, slow_profile, tmp_path, bundle, runt
         b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
 )
-def test_what_cannot_be_read_counts_as_absent(state, slow_profile, content):
+def test_what_cannot_be_read_counts_as_absent(state, slow_profile, content, plan):
     state.save_profile(slow_profile)
-    state.save_plan(PLAN)
+    state.save_plan(plan)
     for path in state.folder.iterdir():
         path.write_bytes(content)
     assert state.load_profile() is None
     assert state.load_plan() is None
-    state.save_plan(PLAN)
-    assert state.load_plan() == PLAN
+    state.save_plan(plan)
+    assert state.load_plan() == plan
 
 
-def test_a_folder_in_place_of_a_file_counts_as_absent(state):
-    state.save_plan(PLAN)
+def test_a_folder_in_place_of_a_file_counts_as_absent(state, plan):
+    state.save_plan(plan)
     [path] = state.folder.iterdir()
     path.unlink()
     path.mkdir()
     assert state.load_plan() is None
     with pytest.raises(StorageError):
-        state.save_plan(PLAN)
+        state.save_plan(plan)
 
 
-def test_another_runtime_has_a_state_of_its_own(state, tmp_path, bundle, slow_profile):
+def test_another_runtime_has_a_state_of_its_own(state, tmp_path, bundle, slow_profile, plan):
     state.remember_self_test()
     state.save_profile(slow_profile)
-    state.save_plan(PLAN)
+    state.save_plan(plan)
     other = DeviceState(tmp_path, bundle, OnnxRuntime(threads=2))
     assert not other.self_test_passed()
     assert other.load_profile() is None
     assert other.load_plan() is None
+
+
+def governor(system, name):
+    path = system / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(name)
+
+
+def test_each_power_mode_driver_and_batch_has_a_profile_of_its_own(tmp_path, bundle, runtime, slow_profile):
+    system = tmp_path / "system"
+    state = DeviceState(tmp_path, bundle, runtime, system=system)
+    governor(system, "performance")
+    here = current_conditions(system)
+    quick = msgspec.structs.replace(slow_profile, device=here.device, power_mode=here.power_mode, driver=here.driver)
+    state.save_profile(quick)
+    state.save_profile(msgspec.structs.replace(quick, batch=8))
+    assert state.load_profile() == quick
+    assert state.load_profile(batch=8).batch == 8
+    assert state.load_profile(batch=2) is None
+    governor(system, "powersave")
+    assert state.load_profile() is None
+    governor(system, "performance")
+    assert state.load_profile() == quick  # nothing was lost meanwhile
+    (system / "sys/module/nvidia").mkdir(parents=True)
+    (system / "sys/module/nvidia/version").write_text("550.54.14")
+    assert state.load_profile() is None
+
+
+@pytest.mark.parametrize("format_", [b"1", b"3", b'"x"'])
+def test_a_profile_of_another_format_is_ignored(state, slow_profile, format_):
+    state.save_profile(slow_profile)
+    [path] = state.folder.iterdir()
+    path.write_bytes(path.read_bytes().replace(b'"format":2', b'"format":' + format_))
+    assert state.load_profile() is None
 
 
 def test_another_bundle_of_the_same_name_has_a_state_of_its_own(state, own_bundle, tmp_path, runtime, slow_profile):
@@ -118,12 +152,13 @@ import sys
 from pathlib import Path
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.session.device_state import DeviceState
-from device_sdk.graph import Edge, Plan, Subnet
+from device_sdk.graph import Escalation, Plan
 from device_sdk.runtimes import OnnxRuntime
 
-state = DeviceState(Path(sys.argv[1]), Bundle.open(sys.argv[2]), OnnxRuntime(threads=1))
+bundle = Bundle.open(sys.argv[2])
+state = DeviceState(Path(sys.argv[1]), bundle, OnnxRuntime(threads=1))
 for _ in range(150):
-    state.save_plan(Plan(Subnet((Edge(sys.argv[3] * 2000),))))
+    state.save_plan(Plan(bundle.supernet.original, escalation=Escalation(float(sys.argv[3]))))
 """
 
 
@@ -131,16 +166,16 @@ def test_a_file_that_two_processes_write_at_once_is_always_whole(state, tmp_path
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), str(tiny_bundle.folder), name], env=environment)
-        for name in "ab"
+        for name in ("0.25", "0.5")
     ]
     seen = set()
     while any(writer.poll() is None for writer in writers):
         plan = state.load_plan()
         assert plan is not None or not seen
         if plan is not None:
-            seen.add(plan.subnet.block_ids[0])
+            seen.add(plan.escalation.threshold)
     assert [writer.returncode for writer in writers] == [0, 0]
-    assert seen | {state.load_plan().subnet.block_ids[0]} <= {"a" * 2000, "b" * 2000}
+    assert seen | {state.load_plan().escalation.threshold} <= {0.25, 0.5}
     assert len(files(state)) == 1  # no temporary file is left
 
 
@@ -158,3 +193,8 @@ def test_the_default_folder_is_the_users_folder_for_state():
     assert printed(XDG_STATE_HOME="/x") == "/x/pathweave"
     assert printed(XDG_STATE_HOME="/x", PATHWEAVE_STATE="/y/z") == "/y/z"
     assert default_state_folder().is_absolute()
+
+
+def test_a_plan_of_another_graph_counts_as_absent(state):
+    state.save_plan(Plan(Subnet((Edge("o0"), Edge("m1-4", "int8")))))
+    assert state.load_plan() is None

@@ -10,6 +10,7 @@ package pathweave.sdk
 import java.io.File
 import java.io.IOException
 import java.security.MessageDigest
+import pathweave.sdk.runtimes.OnnxRuntime
 
 internal const val MANIFEST = "manifest.json"
 internal const val SIGNATURE = "manifest.sig"
@@ -89,6 +90,8 @@ public class Bundle private constructor(
          *
          * [blobs]: where the blobs lie, if not in the folder itself.
          *
+         * Renditions that ONNX Runtime does not run on a processor are left out, with their edges and blobs.
+         *
          * 1. read the manifest's bytes; 2. check the signature over them; 3. parse and check the schema and the graph;
          * 4. check that every blob is there with the stated size (digests are checked whenever a blob is read).
          *
@@ -103,7 +106,8 @@ public class Bundle private constructor(
                     signature ?: throw SignatureError("$folder is not signed, but a trusted key was given"),
                 )
             }
-            val bundle = Bundle(folder, blobs, decodeManifest(data), sha256(data), signature != null)
+            val manifest = decodeManifest(data).runnablePart(OnnxRuntime::runs)
+            val bundle = Bundle(folder, blobs, manifest, sha256(data), signature != null)
             bundle.checkBlobsPresent()
             return bundle
         }

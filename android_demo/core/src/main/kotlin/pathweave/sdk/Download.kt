@@ -14,6 +14,7 @@ import java.net.MalformedURLException
 import java.net.SocketTimeoutException
 import java.net.URL
 import java.security.MessageDigest
+import pathweave.sdk.runtimes.OnnxRuntime
 
 private const val IDLE_TIMEOUT_MS = 20_000
 private const val BUFFER_BYTES = 64 * 1024
@@ -73,7 +74,7 @@ private fun fetchHead(server: Server, trust: TrustedKey?): SignedManifest {
         }
         try {
             trust?.verify(data, signature ?: throw SignatureError("the bundle at ${server.base} is not signed"))
-            return SignedManifest(data, signature, decodeManifest(data))
+            return SignedManifest(data, signature, decodeManifest(data).runnablePart(OnnxRuntime::runs))
         } catch (error: SignatureError) {
             if (attempt == PAIR_ATTEMPTS - 1) throw error // else it may have been replaced in between
         }

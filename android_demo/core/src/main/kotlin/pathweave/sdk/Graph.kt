@@ -15,6 +15,7 @@ public enum class BlockKind(public val text: String) {
     ORIGINAL("original"),
     MERGED("merged"),
     SHRUNK("shrunk"),
+    IDENTITY("identity"),
     ;
 
     override fun toString(): String = text
@@ -49,7 +50,10 @@ public data class CutPoint(val index: Int, val tensors: List<TensorSpec>, val ma
  */
 public data class Golden(val samples: List<List<Double>>, val tolerance: Double)
 
-/** One executable form of a block. [shared] lists initializer-only blobs that it needs besides its own. */
+/**
+ * One executable form of a block. [shared] lists initializer-only blobs that it needs besides its own; [providers] of
+ * the runtime that it is for, where not for all of them.
+ */
 public data class Rendition(
     val name: String,
     val runtime: String,
@@ -57,6 +61,7 @@ public data class Rendition(
     val sizeBytes: Long,
     val golden: Golden,
     val shared: List<String> = emptyList(),
+    val providers: List<String> = emptyList(),
 )
 
 /** An edge of the supernet from cut point [start] to cut point [end]. */
@@ -223,7 +228,8 @@ public class Supernet(
     private fun checkBlock(block: Block) {
         val (start, end) = block.start to block.end
         refuseUnless(start in 0 until end && end <= outputIndex) { "block ${block.id} runs from $start to $end" }
-        refuseUnless((end - start > 1) == (block.kind == BlockKind.MERGED)) {
+        // an identity skips a span of any length
+        refuseUnless(block.kind == BlockKind.IDENTITY || (end - start > 1) == (block.kind == BlockKind.MERGED)) {
             "block ${block.id} is ${block.kind}, but runs from $start to $end"
         }
         checkRenditions("block ${block.id}", block.renditions)

@@ -7,7 +7,7 @@
 package pathweave.sdk
 
 /** Its major version is the one that is understood. */
-public const val FORMAT_VERSION: String = "1.0"
+public const val FORMAT_VERSION: String = "1.1"
 
 private const val GOLDEN_MAX_BATCH = 1024L
 private val BLOB_NAME = Regex("[0-9a-f]{64}")
@@ -54,6 +54,23 @@ public data class Manifest(
         }
         return sizes
     }
+}
+
+/**
+ * The manifest without the renditions that [runs] refuses, and without the blocks and exits that then have none: a
+ * device needs neither their blobs nor their edges.
+ *
+ * @throws RuntimeFailedError an original block is among them, so that the bundle cannot be run at all.
+ */
+public fun Manifest.runnablePart(runs: (Rendition) -> Boolean): Manifest {
+    val kept = blocks.map { it.copy(renditions = it.renditions.filter(runs)) }
+    kept.find { it.kind == BlockKind.ORIGINAL && it.renditions.isEmpty() }?.let { block ->
+        throw RuntimeFailedError("bundle $name has nothing that runs here for block ${block.id}")
+    }
+    return copy(
+        blocks = kept.filter { it.renditions.isNotEmpty() },
+        exits = exits.map { it.copy(renditions = it.renditions.filter(runs)) }.filter { it.renditions.isNotEmpty() },
+    )
 }
 
 /**
@@ -189,6 +206,7 @@ private fun exit(place: JsonPlace): Exit {
 private fun rendition(place: JsonPlace): Rendition {
     place.nullable("opset")?.whole()
     place.nullable("entry_point")?.text()
+    place.nullable("error")?.number()
     return Rendition(
         name = place["name"].text(),
         runtime = place["runtime"].text(),
@@ -196,6 +214,7 @@ private fun rendition(place: JsonPlace): Rendition {
         sizeBytes = place["size_bytes"].whole(),
         golden = golden(place["golden"]),
         shared = place.optional("shared")?.texts().orEmpty(),
+        providers = place.optional("providers")?.texts().orEmpty(),
     )
 }
 

@@ -11,6 +11,7 @@ import java.util.concurrent.locks.ReentrantReadWriteLock
 import kotlin.concurrent.read
 import kotlin.concurrent.write
 import pathweave.sdk.DType
+import pathweave.sdk.Rendition
 import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.Stretch
 import pathweave.sdk.Tensor
@@ -35,6 +36,14 @@ public class OnnxRuntime(private val threads: Int = 1) : Runtime {
             }
         }
         return OnnxSession(environment, session, stretch.inputs.map { it.name }, stretch.outputs.map { it.name })
+    }
+
+    public companion object {
+        private const val CPU = "CPUExecutionProvider"
+
+        /** Whether [rendition] is for this runtime on a processor. */
+        public fun runs(rendition: Rendition): Boolean =
+            rendition.runtime == "onnxruntime" && (rendition.providers.isEmpty() || CPU in rendition.providers)
     }
 }
 

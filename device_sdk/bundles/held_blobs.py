@@ -1,0 +1,118 @@
+"""Blobs held open: what a plan loads again and again stays readable when somebody removes the files.
+
+File descriptors rather than mappings: a file that shrinks under a mapping kills the process, a short read is an error.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import overload
+
+from device_sdk.errors import BlobError
+
+FETCH_AGAIN = "fetch or package the bundle again"
+_PIECE_BYTES = 1 << 20
+
+
+class HeldBlobs:
+    """The blobs ``names`` in ``folder``, open and verified, none of them in memory. May be read from several threads.
+
+    Raises:
+        BlobError: one is missing, unreadable or altered.
+    """
+
+    def __init__(self, folder: Path, names: Iterable[str]) -> None:
+        self._files: dict[str, int] = {}  # descriptors
+        self._reading = threading.Lock()  # closing waits for reads: a descriptor may soon be another file's
+        try:
+            for name in dict.fromkeys(names):
+                file = self._files[name] = _open(folder / name)
+                _check(name, _digest(name, file))
+        except BaseException:
+            self.close()
+            raise
+
+    def size(self, name: str) -> int:
+        """Bytes of a blob."""
+        return os.fstat(self._files[name]).st_size
+
+    def read(self, name: str) -> bytes:
+        """The bytes of a blob, their digest verified.
+
+        Raises:
+            BlobError: altered or unreadable since it was opened, or closed.
+        """
+        with self._reading:
+            if name not in self._files:
+                raise BlobError(f"blob {name[:12]}… is not held open")
+            file = self._files[name]
+            try:
+                data = os.pread(file, os.fstat(file).st_size, 0)
+            except OSError as error:
+                raise _unreadable(name, error) from error
+        _check(name, hashlib.sha256(data).hexdigest())
+        return data
+
+    def fragments(self, names: Sequence[str]) -> Sequence[bytes]:
+        """These blobs one after the other, each read from disk (``read``) whenever it is looked at."""
+        return _OnDisk(self, tuple(names))
+
+    def close(self) -> None:
+        """Close the files. May be called twice."""
+        with self._reading:
+            files, self._files = self._files, {}
+            for file in files.values():
+                os.close(file)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _OnDisk(Sequence[bytes]):
+    def __init__(self, held: HeldBlobs, names: tuple[str, ...]) -> None:
+        self._held, self._names = held, names
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[bytes]: ...
+
+    def __getitem__(self, index: int | slice) -> bytes | Sequence[bytes]:
+        if isinstance(index, slice):
+            return _OnDisk(self._held, self._names[index])
+        return self._held.read(self._names[index])
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _open(path: Path) -> int:
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unreadable(path.name, error) from error
+
+
+def _digest(name: str, file: int) -> str:
+    """The sha256 of a file, read in pieces."""
+    digest = hashlib.sha256()
+    try:
+        for offset in range(0, os.fstat(file).st_size, _PIECE_BYTES):
+            digest.update(os.pread(file, _PIECE_BYTES, offset))
+    except OSError as error:
+        raise _unreadable(name, error) from error
+    return digest.hexdigest()
+
+
+def _unreadable(name: str, error: OSError) -> BlobError:
+    return BlobError(f"blob {name[:12]}… cannot be read: {error.strerror}", hint=FETCH_AGAIN)
+
+
+def _check(name: str, digest: str) -> None:
+    if digest != name:
+        raise BlobError(f"blob {name[:12]}… does not match its digest", hint=FETCH_AGAIN)

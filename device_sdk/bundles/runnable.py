@@ -1,0 +1,50 @@
+"""What of a bundle a device can run: it needs neither the blobs nor the edges of other renditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from device_sdk.bundles.manifest import Manifest
+from device_sdk.errors import RuntimeFailedError
+from device_sdk.graph import Rendition
+
+Runs = Callable[[Rendition], bool]
+
+
+@dataclass(frozen=True)
+class RunsOn:
+    """Whether a rendition is for this ``runtime`` and ``provider`` (None: any), and not one that is left out."""
+
+    runtime: str
+    provider: str | None = None
+    left_out: frozenset[str] = frozenset()  # names of renditions
+
+    def __call__(self, rendition: Rendition) -> bool:
+        if rendition.runtime != self.runtime or rendition.name in self.left_out:
+            return False
+        return self.provider is None or not rendition.providers or self.provider in rendition.providers
+
+
+def runnable_part(manifest: Manifest, runs: Runs) -> Manifest:
+    """``manifest`` without the renditions that ``runs`` refuses, and the blocks and exits that then have none.
+
+    Raises:
+        RuntimeFailedError: an original block is among them, so that the bundle cannot be run at all.
+    """
+    blocks = []
+    for block in manifest.blocks:
+        kept = tuple(filter(runs, block.renditions))
+        if kept:
+            blocks.append(msgspec.structs.replace(block, renditions=kept))
+        elif block.kind == "original":
+            names = ", ".join(f"{one.name} for {one.runtime}" for one in block.renditions)
+            raise RuntimeFailedError(
+                f"bundle {manifest.name} has nothing that runs here for block {block.id}: it has {names}",
+                hint="open it with another runtime, or package the model with a rendition for this one",
+            )
+    exits = [msgspec.structs.replace(one, renditions=tuple(filter(runs, one.renditions))) for one in manifest.exits]
+    exits = [one for one in exits if one.renditions]
+    return msgspec.structs.replace(manifest, blocks=tuple(blocks), exits=tuple(exits))

@@ -1,0 +1,31 @@
+"""The segments of a plan: what runs without asking anybody whether to go on. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from device_sdk.graph import Edge, ExitChoice, Plan, Supernet
+
+
+@dataclass(frozen=True)
+class PlanSegment:
+    """The edges of a segment, the exit at its end, and whether the path may cross to a server there."""
+
+    edges: tuple[Edge, ...]
+    exit: ExitChoice | None
+    split: bool = False
+
+
+def segments(supernet: Supernet, plan: Plan) -> list[PlanSegment]:
+    """The segments of ``plan``, in order; only the first can be without edges: where it is split at the input."""
+    exits = {supernet.exit(choice.exit).position: choice for choice in plan.exits}
+    split = plan.split.position if plan.split is not None else None
+    found = [PlanSegment((), None, split=True)] if split == 0 else []
+    edges: list[Edge] = []
+    for edge, block in supernet.walk(plan.subnet):
+        edges.append(edge)
+        if block.end in exits or block.end == split:
+            found.append(PlanSegment(tuple(edges), exits.get(block.end), split=block.end == split))
+            edges = []
+    found.append(PlanSegment(tuple(edges), None))
+    return found

@@ -1,0 +1,135 @@
+"""Searching for subnets at other latencies than an adaptation's budget, to have them when the device changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.cost import Budget, CostModel
+from device_sdk.data.datasets import split_positions
+from device_sdk.errors import BudgetError
+from device_sdk.graph import Subnet
+from device_sdk.paths import k_cheapest
+from device_sdk.policies.adaptation import AdaptationSettings
+from device_sdk.policies.subnet_pool import rungs_ms
+from device_sdk.progress import Progress
+from device_sdk.random_source import SplitMix64
+from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.search import make_strategy
+from device_sdk.search.evaluation import PrefixTreeEvaluator
+from device_sdk.search.nearby import latency_range_ms
+from device_sdk.search.port import Candidate, SearchProblem
+
+_LEAST_RUNG_S = 1.0
+
+
+def stand_in_labels(bundle: Bundle, runtime: Runtime, inputs: Array, *, batch: int) -> npt.NDArray[np.int64]:
+    """The full model's answers to ``inputs`` [count, *input], in place of labels: [count]."""
+    loaded = runtime.load(bundle.stretch(bundle.supernet.original.edges))
+    try:
+        outputs = [loaded.run([inputs[at : at + batch]])[-1] for at in range(0, len(inputs), batch)]
+    finally:
+        loaded.close()
+    return np.concatenate(outputs).argmax(axis=-1)
+
+
+class PoolSearch:
+    """Searches on the samples on which an adaptation with the same ``settings`` searches.
+
+    ``inputs`` [count, *input] and ``labels`` [count] are the device's own. Latencies are those of ``cost_model``.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        runtime: Runtime,
+        cost_model: CostModel,
+        inputs: Array,
+        labels: npt.NDArray[np.int64],
+        settings: AdaptationSettings,
+    ) -> None:
+        kept, _ = split_positions(labels, holdout_share=settings.holdout_share, seed=settings.seed)
+        self._bundle, self._runtime, self._cost_model, self._settings = bundle, runtime, cost_model, settings
+        self._inputs, self._labels = inputs[kept], labels[kept]
+
+    def fill(self, budget: Budget, *, time_limit_s: float, progress: Progress) -> list[Candidate]:
+        """Candidates all the way from the fastest subnet to the slowest, besides those near ``budget`` itself.
+
+        Rungs are searched one by one and share what was evaluated; ``time_limit_s`` is for all of them together. The
+        full model and the fastest subnet always are among them.
+        """
+        assert budget.latency_ms is not None
+        supernet, edge_latency_ms = self._bundle.supernet, self._cost_model.edge_latency_ms
+        fastest_ms, slowest_ms = latency_range_ms(supernet, self._cost_model)
+        rungs = rungs_ms(fastest_ms, slowest_ms, budget_ms=budget.latency_ms)
+        limit_s = max(_LEAST_RUNG_S, time_limit_s / max(1, len(rungs)))
+        ends = [supernet.original, k_cheapest(supernet, edge_latency_ms, k=1)[0][1]]
+        evaluator = self._evaluator()
+        try:
+            found = self._evaluated(ends, evaluator)
+            with progress.task("subnet pool", len(rungs)) as task:
+                for rung_ms in rungs:
+                    rung = Budget(latency_ms=rung_ms, memory_mb=budget.memory_mb)
+                    try:
+                        found += self._search(rung, evaluator, limit_s, self._settings.cancelled, progress)
+                    except BudgetError:
+                        task.note(f"the memory limit leaves nothing at {rung_ms:.3g} ms")
+                    task.advance()
+        finally:
+            evaluator.close()
+        return found
+
+    def search(
+        self, budget: Budget, *, time_limit_s: float, cancelled: Callable[[], bool], progress: Progress
+    ) -> list[Candidate]:
+        """What a search finds at and around ``budget``.
+
+        Raises:
+            InfeasibleBudgetError: no subnet fits.
+        """
+        evaluator = self._evaluator()
+        try:
+            return self._search(budget, evaluator, time_limit_s, cancelled, progress)
+        finally:
+            evaluator.close()
+
+    def _search(
+        self,
+        budget: Budget,
+        evaluator: PrefixTreeEvaluator,
+        time_limit_s: float,
+        cancelled: Callable[[], bool],
+        progress: Progress,
+    ) -> list[Candidate]:
+        problem = SearchProblem(
+            supernet=self._bundle.supernet,
+            cost_model=self._cost_model,
+            budget=budget,
+            evaluator=evaluator,
+            random=SplitMix64(self._settings.seed),
+            clock=time.monotonic,
+            progress=progress,
+            time_limit_s=time_limit_s,
+            cancelled=cancelled,
+        )
+        return list(make_strategy(self._settings.strategy).search(problem).pool)
+
+    def _evaluated(self, subnets: Sequence[Subnet], evaluator: PrefixTreeEvaluator) -> list[Candidate]:
+        accuracies = evaluator.accuracies(subnets)
+        costs = map(self._cost_model.cost, subnets)
+        return [Candidate(*one) for one in zip(subnets, costs, accuracies, strict=True)]
+
+    def _evaluator(self) -> PrefixTreeEvaluator:
+        return PrefixTreeEvaluator(
+            self._bundle.supernet,
+            lambda edges: self._runtime.load(self._bundle.stretch(edges)),
+            self._inputs,
+            self._labels,
+            self._cost_model,
+            batch=self._settings.batch,
+            cache_bytes=self._settings.cache_bytes,
+        )

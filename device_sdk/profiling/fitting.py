@@ -1,0 +1,148 @@
+"""From measured blocks and a few measured whole subnets to what an edge costs within a composed subnet. Pure.
+
+1. A line turns sums of blocks into latencies of subnets: the composed graph saves calls and conversions. 2. What the
+line leaves unexplained is shared out: each edge gets a factor near 1, each rendition one for all its edges, and each
+byte that neighbours of different renditions hand over gets a price. Ridge regression keeps the factors near 1 where a
+few dozen subnets do not tell them apart. Both steps give subnets that lie far off less weight (Huber): something else
+was running meanwhile. The model stays additive over edges and neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.cost import EdgeCost
+from device_sdk.graph import Edge, Subnet, Supernet
+
+Vector = npt.NDArray[np.float64]
+
+# How far a subnet's measurement may be off (1 %), over how far a factor may lie from 1 (edges 5 %, renditions and
+# conversions 30 %): the weights of the ridge.
+_EDGE_WEIGHT = 0.2
+_FREE_WEIGHT = 0.03
+_LEAST_FACTOR, _MOST_FACTOR = 0.5, 2.0
+
+_REWEIGHTINGS = 8
+_FAR = 2.0  # standard deviations, estimated from the median deviation
+_DEVIATION_PER_MEDIAN = 1.48
+_LEAST_DEVIATION = 0.005  # relative: nearer than this nothing is far off
+
+
+@dataclass(frozen=True)
+class LatencyFit:
+    """``latency_ms = offset_ms + Σ scale · factor · block + Σ changes_ms``, the latter by the edge that is entered."""
+
+    scale: float
+    offset_ms: float
+    factors: Mapping[Edge, float]
+    changes_ms: Mapping[Edge, float]
+
+
+@dataclass(frozen=True)
+class MemoryFit:
+    """``peak_bytes = scale · Σ weights + offset_bytes + largest working set``."""
+
+    scale: float = 1.0
+    offset_bytes: int = 0
+
+
+def fit_line(sums_ms: Sequence[float], latencies_ms: Sequence[float]) -> tuple[float, float]:
+    """Scale and offset [ms] that predict measured latencies from block sums with the least relative error.
+
+    With too little to tell them apart, or a line that makes no sense, the offset is 0 and the scale the median ratio.
+    """
+    sums, latencies = np.array(sums_ms), np.array(latencies_ms)
+    if np.ptp(sums) > 0.05 * sums.max():
+        design = np.stack([sums / latencies, 1 / latencies], axis=1)
+        scale, offset_ms = _solve(design, np.ones(len(sums)))
+        if scale > 0 and offset_ms + scale * sums.min() > 0:
+            return float(scale), float(offset_ms)
+    return float(np.median(latencies / sums)), 0.0
+
+
+def fit_latency(
+    supernet: Supernet, blocks_ms: Mapping[Edge, float], subnets: Sequence[Subnet], latencies_ms: Sequence[float]
+) -> LatencyFit:
+    """What edges cost within composed subnets; ``blocks_ms``: alone; ``latencies_ms``: of ``subnets``, as deployed."""
+    latencies = np.array(latencies_ms)
+    scale, offset_ms = fit_line([sum(blocks_ms[edge] for edge in one.edges) for one in subnets], latencies_ms)
+    edges = list(blocks_ms)
+    shares = scale * np.array([blocks_ms[edge] for edge in edges])  # [edge]
+    within = np.array([[edge in one.edges for edge in edges] for one in subnets]) * shares  # [subnet, edge]
+    names = sorted({edge.rendition for edge in edges})
+    of_rendition = np.array([[edge.rendition == name for name in names] for edge in edges], dtype=float)
+    converted = np.array([sum(_converted_bytes(supernet, one).values()) for one in subnets], dtype=float)
+    unit = shares.mean() / max(converted.mean(), 1.0)  # ms per byte that make conversions as dear as blocks
+    columns = [within, within @ of_rendition, np.full((len(subnets), 1), shares.mean()), (converted * unit)[:, None]]
+    weights = np.array([_EDGE_WEIGHT] * len(edges) + [_FREE_WEIGHT] * (len(names) + 2))
+    left = 1 - (within.sum(axis=1) + offset_ms) / latencies
+    solution = _solve(np.hstack(columns) / latencies[:, None], left, weights)
+    if solution[-1] < 0:
+        solution = np.append(_solve(np.hstack(columns[:-1]) / latencies[:, None], left, weights[:-1]), 0.0)
+    own, by_rendition, offset, price = np.split(solution, np.cumsum([len(edges), len(names), 1]))
+    factors = np.clip(1 + own + of_rendition @ by_rendition, _LEAST_FACTOR, _MOST_FACTOR)
+    return LatencyFit(
+        scale=scale,
+        offset_ms=offset_ms + float(offset[0] * shares.mean()),
+        factors=dict(zip(edges, factors.tolist(), strict=True)),
+        changes_ms=_changes_ms(supernet, edges, float(price[0] * unit)),
+    )
+
+
+def _solve(design: Vector, wanted: Vector, ridge: Vector | None = None) -> Vector:
+    """The solution of least squared error, small in the weights ``ridge``; rows that lie far off count for less."""
+    penalty = np.diag(ridge) if ridge is not None else np.zeros((0, design.shape[1]))
+    weights = np.ones(len(wanted))
+    for _ in range(_REWEIGHTINGS):
+        root = np.sqrt(weights)
+        stacked, target = np.vstack([design * root[:, None], penalty]), np.append(wanted * root, np.zeros(len(penalty)))
+        solution = np.asarray(np.linalg.lstsq(stacked, target, rcond=None)[0], dtype=np.float64)
+        errors = np.abs(wanted - design @ solution)
+        far = _FAR * max(_DEVIATION_PER_MEDIAN * float(np.median(errors)), _LEAST_DEVIATION)
+        weights = far / np.maximum(errors, far)
+    return solution
+
+
+def _converted_bytes(supernet: Supernet, subnet: Subnet) -> dict[Edge, int]:
+    """Bytes at the cut points where ``subnet`` changes its rendition, by the edge that begins there."""
+    return {
+        after: _entry_bytes(supernet, after)
+        for before, after in pairwise(subnet.edges)
+        if before.rendition != after.rendition
+    }
+
+
+def _changes_ms(supernet: Supernet, edges: Sequence[Edge], per_byte_ms: float) -> dict[Edge, float]:
+    if per_byte_ms <= 0:
+        return {}
+    return {edge: per_byte_ms * _entry_bytes(supernet, edge) for edge in edges if supernet.block(edge.block).start > 0}
+
+
+def _entry_bytes(supernet: Supernet, edge: Edge) -> int:
+    return supernet.cut_points[supernet.block(edge.block).start].nbytes
+
+
+def fit_memory(costs: Mapping[Edge, EdgeCost], subnets: Sequence[Subnet], peaks: Sequence[int | None]) -> MemoryFit:
+    """How the measured peaks of whole subnets, session creation included, follow from weights and working sets.
+
+    Never below what must be there; where no peak could be measured, exactly that: a lower bound.
+    """
+    measured = [(one, peak) for one, peak in zip(subnets, peaks, strict=True) if peak]
+    if not measured:
+        return MemoryFit()
+    peak = np.array([peak for _, peak in measured], dtype=float)
+    weights = np.array([sum(costs[edge].resident_bytes for edge in one.edges) for one, _ in measured], dtype=float)
+    above = peak - [max(costs[edge].working_bytes for edge in one.edges) for one, _ in measured]
+    scale = offset = 0.0
+    if np.ptp(weights) > 0:
+        design = np.stack([weights, np.ones(len(peak))], axis=1) / peak[:, None]
+        scale, offset = np.linalg.lstsq(design, above / peak, rcond=None)[0]
+    if scale < 1 or offset < 0:
+        scale = max(1.0, float(np.median(above / np.maximum(weights, 1))))
+        offset = max(0.0, float(np.median(above - scale * weights)))
+    return MemoryFit(float(scale), round(offset))

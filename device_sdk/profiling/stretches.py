@@ -1,0 +1,184 @@
+"""Timing stretches of a bundle in turns, without holding more of them in memory at once than a device may have."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.held_blobs import FETCH_AGAIN
+from device_sdk.cost import MB
+from device_sdk.errors import BlobError
+from device_sdk.execution.self_test import golden_inputs
+from device_sdk.graph import Edge, ExitChoice
+from device_sdk.profiling.memory import peak_during
+from device_sdk.profiling.timing import Clock, Latency, Patience, measure_interleaved
+from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+
+WARMUP = 5
+GROUP_BYTES = 100 * MB  # of weights that are loaded at once; the runtime may take several times as much
+FIRST_RUNS = 2  # after these a runtime has taken the memory that it works with
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something to be timed: consecutive edges, or an exit's branch alone. ``weight_bytes``: of its blobs."""
+
+    edges: tuple[Edge, ...]
+    exit: ExitChoice | None
+    weight_bytes: int
+
+    @classmethod
+    def of(cls, bundle: Bundle, edges: Sequence[Edge] = (), exit_: ExitChoice | None = None) -> Part:
+        """The part of ``bundle``, its blobs weighed (each once), or BlobError."""
+        names = dict.fromkeys(bundle.blob_names(edges, exit_))
+        return cls(tuple(edges), exit_, sum(_size(bundle, name) for name in names))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timing:
+    """How parts are timed: at most ``rounds``, fewer with ``patience``, on batches of ``batch``."""
+
+    rounds: int
+    batch: int = 1
+    patience: Patience | None = None
+    clock: Clock = time.perf_counter_ns
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A part's latency, and by how much the process grew while it was loaded and ran first; None where unknown."""
+
+    latency: Latency
+    peak_bytes: int | None
+
+
+def groups(sizes: Sequence[int], *, limit: int, reference: int) -> list[list[int]]:
+    """Groups of indices whose sizes make at most ``limit``; ``reference`` and at least one other are in each."""
+    found: list[list[int]] = []
+    room = 0
+    for index, size in enumerate(sizes):
+        if index == reference:
+            continue
+        if not found or size > room:
+            found.append([reference])
+            room = limit - sizes[reference]
+        found[-1].append(index)
+        room -= size
+    return [sorted(group) for group in found] or [[reference]]
+
+
+def measure_parts(
+    bundle: Bundle,
+    runtime: Runtime,
+    parts: Sequence[Part],
+    timing: Timing,
+    *,
+    reference: int = 0,
+    advance: Callable[[float], None] = lambda share: None,
+) -> list[Measured]:
+    """Load each part, note its memory, and time all of them in turns on golden inputs [batch, *shape].
+
+    Where they do not fit into memory at once, they are timed in groups: ``parts[reference]`` is in every group, and
+    what it takes there, over what it took in the first, is the speed of the device meanwhile, which is taken out.
+    ``advance`` is told which share of everything is done now.
+
+    Raises:
+        BlobError, RuntimeFailedError: a part does not load or run.
+        MeasurementError: the clock cannot be right.
+    """
+    found: dict[int, Measured] = {}
+    first_ms: float | None = None
+    grouped = groups([part.weight_bytes for part in parts], limit=GROUP_BYTES, reference=reference)
+    for group in grouped:
+        share = _Share(advance, 1 / len(grouped), steps=len(group) + WARMUP + timing.rounds)
+        measured = _measure_group(bundle, runtime, [parts[index] for index in group], timing, share.step)
+        share.finish()
+        reference_ms = measured[group.index(reference)].latency.median_ms
+        first_ms = first_ms or reference_ms
+        for index, one in zip(group, measured, strict=True):
+            found.setdefault(index, Measured(_at_speed(one.latency, reference_ms / first_ms), one.peak_bytes))
+    return [found[index] for index in range(len(parts))]
+
+
+class _Share:
+    """Tells progress of one of several groups, whose rounds may end early."""
+
+    def __init__(self, advance: Callable[[float], None], share: float, *, steps: int) -> None:
+        self._advance, self._left, self._step = advance, share, share / steps
+
+    def step(self) -> None:
+        self._left -= self._step
+        self._advance(self._step)
+
+    def finish(self) -> None:
+        self._advance(max(self._left, 0.0))
+
+
+def _at_speed(latency: Latency, speed: float) -> Latency:
+    return Latency(
+        median_ms=latency.median_ms / speed,
+        p95_ms=latency.p95_ms / speed,
+        p25_ms=latency.p25_ms / speed,
+        p75_ms=latency.p75_ms / speed,
+        runs=latency.runs,
+    )
+
+
+def _measure_group(
+    bundle: Bundle, runtime: Runtime, parts: Sequence[Part], timing: Timing, step: Callable[[], None]
+) -> list[Measured]:
+    gc.collect()  # what is freed while parts are loaded would count as theirs
+    loaded: list[_Loaded] = []
+    try:
+        for part in parts:
+            loaded.append(_Loaded(bundle, runtime, part, timing.batch))
+            step()
+        timed = measure_interleaved(
+            {str(number): one.run for number, one in enumerate(loaded)},
+            rounds=timing.rounds,
+            warmup=WARMUP,
+            patience=timing.patience,
+            on_round=step,
+            clock=timing.clock,
+        )
+    finally:
+        for one in loaded:
+            one.close()
+    return [Measured(timed[str(number)], one.peak_bytes) for number, one in enumerate(loaded)]
+
+
+def _size(bundle: Bundle, blob: str) -> int:
+    try:
+        return (bundle.blobs / blob).stat().st_size
+    except OSError as error:
+        raise BlobError(f"blob {blob[:12]}… cannot be read: {error.strerror}", hint=FETCH_AGAIN) from error
+
+
+class _Loaded:
+    """A part with its inputs, loaded and run for the first time."""
+
+    def __init__(self, bundle: Bundle, runtime: Runtime, part: Part, batch: int) -> None:
+        supernet = bundle.supernet
+        if part.edges:
+            start = supernet.block(part.edges[0].block).start
+        else:
+            assert part.exit is not None
+            start = supernet.exit(part.exit.exit).position
+        self._inputs = golden_inputs(supernet.cut_points[start], seed=0, batch=batch)
+        self._stretch, self.peak_bytes = peak_during(
+            lambda: self._first(runtime.load(bundle.stretch(part.edges, part.exit)))
+        )
+
+    def _first(self, stretch: LoadedStretch) -> LoadedStretch:
+        for _ in range(FIRST_RUNS):
+            stretch.run(self._inputs)
+        return stretch
+
+    def run(self) -> list[Array]:
+        return self._stretch.run(self._inputs)
+
+    def close(self) -> None:
+        self._stretch.close()

@@ -1,0 +1,189 @@
+"""A model of accuracy that is additive over edges, fitted while the search goes on.
+
+The log odds of a right answer are a constant, minus what each edge costs, plus what edges do to each other. As a
+Gaussian process this says how sure it is: a draw of the edges' costs is additive, so that exact path algorithms find
+the best subnet of the draw (Thompson sampling), and subnets that share edges share what the sum does not explain. What
+a device does not know yet is filled in by the distillation errors that the packager measured.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.graph import Edge, Subnet, Supernet
+from device_sdk.random_source import SplitMix64
+
+Floats = npt.NDArray[np.float64]
+
+_CONSTANT_MEAN, _CONSTANT_SPREAD = 2.5, 1.5  # log odds of a model that is worth deploying
+_SLOPE_MEAN, _SLOPE_SPREAD = 4.0, 4.0  # log odds that one unit of relative squared feature error costs
+_ERROR_PER_SPAN = 0.05  # of an added block, where the packager measured none
+_RENDITION_ERROR = 0.01  # of a rendition that is not the original's
+_LARGEST_ERROR = 2.0  # nothing is left of a feature; more cannot be told apart
+_LEAST_ERROR = 0.02  # a smaller error does not make an edge's cost more certain
+_OWN_SPREADS = (1.0, 3.0)  # log odds per error by which single edges deviate: those that are tried
+_JOINT_SPREADS = (0.05, 0.1, 0.2, 0.4)  # log odds that edges do to each other: those that are tried
+_LEAST_NOISE = 0.1  # of the sampling variance
+_FEW = 8  # observations below which none are tried
+
+
+@dataclass(frozen=True)
+class Observation:
+    """``right`` answers out of ``samples``.
+
+    ``noise`` is the part of the sampling variance that this subnet does not share with the others on the same
+    samples, ``easier`` how much higher the log odds of all of them are on these than on all samples.
+    """
+
+    subnet: Subnet
+    right: float
+    samples: int
+    noise: float = 1.0
+    easier: float = 0.0
+
+    @property
+    def log_odds(self) -> float:
+        """Of a right answer."""
+        return log_odds(self.right, self.samples) - self.easier
+
+    @property
+    def variance(self) -> float:
+        """Of the log odds."""
+        share = (self.right + 0.5) / (self.samples + 1)
+        return self.noise / (self.samples * share * (1 - share))
+
+
+class AdditiveModel:
+    """What is believed about the accuracy of a supernet's subnets before anything was observed."""
+
+    def __init__(self, supernet: Supernet) -> None:
+        self.edges = supernet.edges
+        self._place = {edge: place for place, edge in enumerate(self.edges)}
+        errors = prior_errors(supernet)
+        self.errors: Floats = np.array([errors[edge] for edge in self.edges])  # [edges]
+
+    def design(self, subnets: Sequence[Subnet]) -> Floats:
+        """Which edges each subnet has, as 0 and 1: [subnets, edges]."""
+        design = np.zeros((len(subnets), len(self.edges)))
+        for row, subnet in enumerate(subnets):
+            design[row, [self._place[edge] for edge in subnet.edges]] = 1
+        return design
+
+    def fit(self, observations: Sequence[Observation]) -> Belief:
+        """The belief after ``observations``; the spreads of highest likelihood are taken once there are enough."""
+        if len(observations) < _FEW:
+            return Belief(self, observations, _OWN_SPREADS[0], _JOINT_SPREADS[1])
+        beliefs = [Belief(self, observations, own, joint) for own in _OWN_SPREADS for joint in _JOINT_SPREADS]
+        return max(beliefs, key=lambda belief: belief.log_likelihood)
+
+
+class Belief:
+    """What is believed after observations. ``own`` and ``joint`` are the spreads of edges and of their interaction."""
+
+    def __init__(self, model: AdditiveModel, observations: Sequence[Observation], own: float, joint: float) -> None:
+        self._model = model
+        self._joint = joint
+        errors = model.errors
+        self._covariance = _SLOPE_SPREAD**2 * np.outer(errors, errors)  # of the edges' values, [edges, edges]
+        deviation = np.where(errors > 0, own * (errors + _LEAST_ERROR), 0.0)
+        self._covariance[np.diag_indices_from(self._covariance)] += deviation**2
+        self._design = model.design([one.subnet for one in observations])  # [observations, edges]
+        kernel = self._kernel(self._design)
+        kernel[np.diag_indices_from(kernel)] += [one.variance for one in observations]
+        self._root = np.linalg.cholesky(kernel)
+        observed = np.array([one.log_odds for one in observations])
+        self._whitened = np.linalg.solve(self._root, observed - self._prior(self._design))
+
+    @property
+    def log_likelihood(self) -> float:
+        """Of the observations, up to a constant."""
+        return float(-0.5 * self._whitened @ self._whitened - np.log(np.diag(self._root)).sum())
+
+    def predict(self, subnets: Sequence[Subnet]) -> tuple[Floats, Floats]:
+        """Mean and standard deviation of the log odds of a right answer: [subnets] each."""
+        design = self._model.design(subnets)
+        across = np.linalg.solve(self._root, self._kernel(design).T)  # [observations, subnets]
+        mean = self._prior(design) + across.T @ self._whitened
+        own = np.einsum("se,ef,sf->s", design, self._covariance, design) + _CONSTANT_SPREAD**2 + self._joint**2
+        return mean, np.sqrt(np.maximum(own - (across**2).sum(axis=0), 0.0))
+
+    def values(self) -> dict[Edge, float]:
+        """What each edge adds to the log odds, on average."""
+        return dict(zip(self._model.edges, self._values[0].tolist(), strict=True))
+
+    def draw(self, random: SplitMix64) -> dict[Edge, float]:
+        """What each edge adds to the log odds, drawn from the belief."""
+        mean, root = self._values
+        drawn = mean + root @ np.array([_normal(random) for _ in range(root.shape[1])])
+        return dict(zip(self._model.edges, drawn.tolist(), strict=True))
+
+    @cached_property
+    def _values(self) -> tuple[Floats, Floats]:
+        """Mean and a root of the covariance of the edges' values."""
+        across = np.linalg.solve(self._root, self._design @ self._covariance)  # [observations, edges]
+        mean = -_SLOPE_MEAN * self._model.errors + across.T @ self._whitened
+        scales, directions = np.linalg.eigh(self._covariance - across.T @ across)
+        return mean, directions * np.sqrt(np.maximum(scales, 0.0))
+
+    def _prior(self, design: Floats) -> Floats:
+        prior: Floats = _CONSTANT_MEAN - _SLOPE_MEAN * (design @ self._model.errors)
+        return prior
+
+    def _kernel(self, design: Floats) -> Floats:
+        """Prior covariance with the observed subnets: [subnets, observations]."""
+        other = self._design
+        shared = design @ other.T
+        together = design.sum(axis=1)[:, None] + other.sum(axis=1) - shared
+        kernel: Floats = design @ self._covariance @ other.T + _CONSTANT_SPREAD**2
+        return kernel + self._joint**2 * (shared / together) ** 2
+
+
+def log_odds(right: float, samples: int) -> float:
+    """Of ``right`` answers out of ``samples``, half an answer added on either side."""
+    return math.log((right + 0.5) / (samples - right + 0.5))
+
+
+def unshared_noise(right: npt.NDArray[np.bool_]) -> float:
+    """The part of the sampling variance of accuracies that subnets do not share, 0 to 1: ``right`` [subnets, samples].
+
+    Subnets are judged on the same samples, and what makes a sample hard for one makes it hard for all. Their
+    differences vary only with the samples on which they disagree.
+    """
+    per_sample = right.mean(axis=0)
+    average = (right.sum() + 0.5) / (right.size + 1)
+    unshared = float((per_sample * (1 - per_sample)).mean() / (average * (1 - average)))
+    return min(max(unshared, _LEAST_NOISE), 1.0)
+
+
+def prior_errors(supernet: Supernet) -> dict[Edge, float]:
+    """How far each edge is from what the original path computes: relative squared errors, 0 on that path itself.
+
+    Unknown ones are taken to be like the known ones of other blocks, per cut point that they go over.
+    """
+    added = [block for block in supernet.blocks if block.kind != "original"]
+    known = [b.distillation_error / (b.end - b.start) for b in added if b.distillation_error is not None]
+    per_span = median(known) if known else _ERROR_PER_SPAN
+    original = set(supernet.original.edges)
+    errors = {}
+    for block in supernet.blocks:
+        own = block.distillation_error
+        if own is None:
+            own = 0.0 if block.kind == "original" else per_span * (block.end - block.start)
+        for place, rendition in enumerate(block.renditions):
+            guessed = own + (_RENDITION_ERROR if place else 0.0)
+            edge = Edge(block.id, rendition.name)
+            error = guessed if rendition.error is None else max(own, rendition.error)
+            errors[edge] = 0.0 if edge in original else min(error, _LARGEST_ERROR)
+    return errors
+
+
+def _normal(random: SplitMix64) -> float:
+    """A standard normal number (Box and Muller, one of the two)."""
+    return math.sqrt(-2 * math.log(1 - random.uniform())) * math.cos(2 * math.pi * random.uniform())

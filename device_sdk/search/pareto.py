@@ -1,0 +1,136 @@
+"""The best path within a budget, exactly, where what it is worth is a sum over its edges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.cost import MB, Budget, CostModel
+from device_sdk.graph import Edge, Subnet, Supernet
+
+FRONT_LIMIT = 4096  # paths kept per cut point; larger fronts are thinned out evenly over their cost
+_PRICES = tuple(4.0**power for power in range(-4, 5))  # tried for memory, relative to what the excess is worth
+_ROUNDING = 1e-9
+_TIGHTENINGS = 8
+
+
+@dataclass(frozen=True)
+class _Front:
+    """Paths from a cut point to the output none of which is both cheaper and worth more than another, by cost."""
+
+    cost: npt.NDArray[np.float64]
+    value: npt.NDArray[np.float64]
+    edge: npt.NDArray[np.intp]  # number of the first edge among those that leave the cut point
+    rank: npt.NDArray[np.intp]  # place of the rest in the front of that edge's end
+
+
+class ParetoPaths:
+    """All trade-offs between an additive cost and an additive value; exact while fronts stay under FRONT_LIMIT.
+
+    Memory: one front per cut point. ``limit``: paths that cost more are left out.
+    """
+
+    def __init__(
+        self, supernet: Supernet, *, value: Mapping[Edge, float], cost: Mapping[Edge, float], limit: float = math.inf
+    ) -> None:
+        self._supernet = supernet
+        self._fronts: list[_Front] = [_OUTPUT] * len(supernet.cut_points)
+        spare = _cheapest_from_input(supernet, cost)
+        for index in range(supernet.output_index - 1, -1, -1):
+            self._fronts[index] = self._front(index, value, cost, limit - spare[index])
+
+    def _front(self, index: int, value: Mapping[Edge, float], cost: Mapping[Edge, float], limit: float) -> _Front:
+        leaving = self._supernet.edges_from[index]
+        ends = [self._fronts[end] for _, end in leaving]
+        costs = np.concatenate([front.cost + cost[edge] for (edge, _), front in zip(leaving, ends, strict=True)])
+        values = np.concatenate([front.value + value[edge] for (edge, _), front in zip(leaving, ends, strict=True)])
+        edges = np.repeat(np.arange(len(leaving)), [len(front.cost) for front in ends])
+        ranks = np.concatenate([np.arange(len(front.cost)) for front in ends])
+        order = np.lexsort((edges, -values, costs))
+        best = np.maximum.accumulate(np.concatenate([[-math.inf], values[order][:-1]]))
+        order = order[(values[order] > best) & (costs[order] <= limit)]
+        if len(order) > FRONT_LIMIT:
+            order = order[np.linspace(0, len(order) - 1, FRONT_LIMIT).round().astype(np.intp)]
+        return _Front(costs[order], values[order], edges[order], ranks[order])
+
+    def best(self, limit: float = math.inf) -> Subnet | None:
+        """The path of the highest value that costs at most ``limit``; None if there is none."""
+        place = int(np.searchsorted(self._fronts[0].cost, limit, side="right")) - 1
+        if place < 0:
+            return None
+        edges: list[Edge] = []
+        index = 0
+        while index < self._supernet.output_index:
+            front = self._fronts[index]
+            edge, end = self._supernet.edges_from[index][front.edge[place]]
+            place, index = int(front.rank[place]), end
+            edges.append(edge)
+        return Subnet(tuple(edges))
+
+
+_OUTPUT = _Front(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.intp), np.zeros(1, dtype=np.intp))
+
+
+def _cheapest_from_input(supernet: Supernet, cost: Mapping[Edge, float]) -> list[float]:
+    reached = [0.0] + [math.inf] * supernet.output_index
+    for index, leaving in enumerate(supernet.edges_from):
+        for edge, end in leaving:
+            reached[end] = min(reached[end], reached[index] + cost[edge])
+    return reached
+
+
+def best_path(supernet: Supernet, cost_model: CostModel, budget: Budget, value: Mapping[Edge, float]) -> Subnet | None:
+    """The subnet of the highest total ``value`` that fits ``budget``; None if none is found.
+
+    Exact for a latency limit, as far as latency is additive. Peak memory is not (resident bytes plus the largest
+    working set): where its limit binds, bytes get a price, several are tried, paths of neighbouring prices are crossed,
+    and the best path that really fits is taken.
+    """
+    best = _best_in_time(supernet, cost_model, budget, value)
+    if best is None or budget.fits_memory(cost_model.peak_bytes(best)):
+        return best
+    bytes_of = {edge: cost.resident_bytes + cost.working_bytes for edge, cost in cost_model.edge_costs.items()}
+    excess = cost_model.peak_bytes(best) - (budget.memory_mb or 0.0) * MB
+    worth = max(sum(abs(value[edge]) for edge in best.edges), _ROUNDING)
+    found: list[Subnet] = [best]
+    for price in _PRICES:
+        priced = {edge: value[edge] - price * worth / excess * bytes_of[edge] for edge in supernet.edges}
+        subnet = _best_in_time(supernet, cost_model, budget, priced)
+        if subnet is not None and subnet != found[-1]:
+            found.append(subnet)
+    mixed = [one for pair in pairwise(found) for one in _crossed(supernet, *pair)]
+    fitting = [subnet for subnet in (*found, *mixed) if budget.fits(cost_model.cost(subnet))]
+    return max(fitting, key=lambda subnet: sum(value[edge] for edge in subnet.edges), default=None)
+
+
+def _crossed(supernet: Supernet, one: Subnet, other: Subnet) -> Iterator[Subnet]:
+    """Both ways to change from one path to the other, at every cut point that both pass."""
+    places = [{block.end: place for place, (_, block) in enumerate(supernet.walk(s), start=1)} for s in (one, other)]
+    for cut in places[0].keys() & places[1].keys():
+        yield Subnet((*one.edges[: places[0][cut]], *other.edges[places[1][cut] :]))
+        yield Subnet((*other.edges[: places[1][cut]], *one.edges[places[0][cut] :]))
+
+
+def _best_in_time(
+    supernet: Supernet, cost_model: CostModel, budget: Budget, value: Mapping[Edge, float]
+) -> Subnet | None:
+    latency = {edge: cost_model.edge_latency_ms(edge) for edge in supernet.edges}
+    if budget.latency_ms is None:
+        return ParetoPaths(supernet, value=value, cost=latency).best()
+    # sums in another order differ in their last digits, and a cost model may know more than its edges' sum
+    limit_ms = (budget.latency_ms - cost_model.offset_ms) * (1 + _ROUNDING)
+    paths = ParetoPaths(supernet, value=value, cost=latency, limit=limit_ms)
+    for _ in range(_TIGHTENINGS):
+        subnet = paths.best(limit_ms)
+        if subnet is None:
+            return None
+        excess_ms = cost_model.latency_ms(subnet) - budget.latency_ms
+        if excess_ms <= 0:
+            return subnet
+        limit_ms = min(limit_ms, sum(latency[edge] for edge in subnet.edges)) * (1 - _ROUNDING) - excess_ms
+    return None

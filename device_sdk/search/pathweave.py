@@ -1,0 +1,131 @@
+"""Our search: a model of accuracy proposes, exact paths within the budget, a race evaluates.
+
+The parts are known: Bayesian optimisation with an additive Gaussian process, Thompson sampling, racing. What makes them
+fit is the graph: the best path of an additive draw within a budget can be found exactly (``pareto``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_sdk.cost import Budget
+from device_sdk.errors import UsageError
+from device_sdk.graph import Subnet
+from device_sdk.paths import subnet_count
+from device_sdk.search.additive import AdditiveModel, Belief
+from device_sdk.search.expectation import with_expectations
+from device_sdk.search.feasibility import require_feasible
+from device_sdk.search.nearby import LISTING_LIMIT, Neighbourhood, nearby_mutate, within_budget
+from device_sdk.search.pareto import best_path
+from device_sdk.search.port import SearchProblem, SearchResult
+from device_sdk.search.race import Race
+from device_sdk.search.run import SearchRun
+
+_LADDER = (0.8, 0.9, 1.1, 1.2)  # other budgets, relative to the one asked for, that the pool gets a subnet for
+_WINDOW_RATIO = 0.05  # mutations stay this close below the budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathweaveSearch:
+    """Bayesian search over exact paths.
+
+    ``generations`` groups of ``group`` subnets at most, evaluated on growing ``shares`` of the samples; ends early when
+    ``patience`` generations in a row brought no better subnet. Each generation looks at the best paths of ``draws``
+    draws from the belief and at ``mutations`` of what is best so far; ``optimism`` is how many standard deviations
+    count for a subnet.
+
+    Raises:
+        UsageError: a setting that makes no sense.
+    """
+
+    generations: int = 40
+    group: int = 12
+    draws: int = 6
+    mutations: int = 120
+    parents: int = 12
+    optimism: float = 1.0
+    shares: tuple[float, ...] = (0.125, 0.5, 1.0)
+    patience: int = 14
+
+    def __post_init__(self) -> None:
+        if min(self.generations, self.group, self.draws, self.parents, self.patience) < 1:
+            raise UsageError("generations, group, draws, parents and patience must be at least 1")
+        if self.mutations < 0 or self.optimism < 0:
+            raise UsageError("mutations and optimism must be at least 0")
+        if not self.shares or not all(0 < share <= 1 for share in self.shares):
+            raise UsageError("shares must lie above 0 and at most at 1")
+
+    def search(self, problem: SearchProblem) -> SearchResult:
+        """See the port. Deterministic for the problem's random generator, unless the time limit ends it.
+
+        1. evaluate the path that the distillation errors favour, so that there always is an answer; 2. fit the model
+        to all that was observed; 3. advance the most promising subnets, known and new; again from 2; 4. evaluate what
+        the model favours at latencies near the budget, for the pool; 5. choose by expectation (``expectation``).
+        """
+        cheapest = require_feasible(problem.supernet, problem.cost_model, problem.budget)
+        run = SearchRun(problem)
+        race, model = Race(run, self.shares), AdditiveModel(problem.supernet)
+        with problem.progress.task("search", self.generations) as task:
+            first = _best_by(model.fit([]), problem, problem.budget) or cheapest
+            going = not run.ended() and run.evaluate([first])
+            proposals = _Proposals(self, run)
+            while going and run.generations < self.generations and run.stale < self.patience:
+                group = proposals.group(model.fit(race.observations()))
+                if not group:
+                    break
+                going = race.advance(group) and not run.ended()
+                run.finish_generation(task)
+            if going:
+                run.evaluate([cheapest, *_ladder(model.fit(race.observations()), problem)])
+        return with_expectations(run.result(), problem)
+
+
+class _Proposals:
+    """Where the subnets come from that a generation advances."""
+
+    def __init__(self, settings: PathweaveSearch, run: SearchRun) -> None:
+        problem = run.problem
+        self._settings, self._run, self._problem = settings, run, problem
+        fitting = within_budget(problem.supernet, problem.cost_model, problem.budget)
+        self._listed: list[Subnet] = []
+        if subnet_count(problem.supernet) <= LISTING_LIMIT:
+            self._listed = fitting.draw(count=LISTING_LIMIT, random=problem.random)
+        low_ms = max(fitting.low_ms, fitting.high_ms * (1 - _WINDOW_RATIO))
+        self._nearby = Neighbourhood(problem.supernet, problem.cost_model, problem.budget, low_ms, fitting.high_ms)
+
+    def group(self, belief: Belief) -> list[Subnet]:
+        """The unfinished subnets of the highest optimistic estimate, begun or new; empty if all are finished."""
+        settings, problem, pool = self._settings, self._problem, self._run.pool
+        open_ = dict.fromkeys([*self._run.begun, *self._listed])
+        for value in (belief.values(), *(belief.draw(problem.random) for _ in range(settings.draws))):
+            path = best_path(problem.supernet, problem.cost_model, problem.budget, value)
+            if path is not None:
+                open_[path] = None
+        parents = self._best(belief, [*open_, *pool], settings.parents)
+        for number in range(settings.mutations):
+            child = nearby_mutate(self._nearby, parents[number % len(parents)], random=problem.random)
+            if child is not None:
+                open_[child] = None
+        return self._best(belief, [subnet for subnet in open_ if subnet not in pool], settings.group)
+
+    def _best(self, belief: Belief, subnets: list[Subnet], count: int) -> list[Subnet]:
+        if not subnets:
+            return []
+        mean, deviation = belief.predict(subnets)
+        order = np.argsort(-(mean + self._settings.optimism * deviation), kind="stable")
+        return [subnets[place] for place in order[:count]]
+
+
+def _best_by(belief: Belief, problem: SearchProblem, budget: Budget) -> Subnet | None:
+    return best_path(problem.supernet, problem.cost_model, budget, belief.values())
+
+
+def _ladder(belief: Belief, problem: SearchProblem) -> list[Subnet]:
+    """What the model favours a little below and above the budget, for a device that gets slower or faster."""
+    if problem.budget.latency_ms is None:
+        return []
+    limits = [Budget(problem.budget.latency_ms * ratio, problem.budget.memory_mb) for ratio in _LADDER]
+    found = [_best_by(belief, problem, limit) for limit in limits]
+    return [subnet for subnet in found if subnet is not None]

@@ -1,0 +1,65 @@
+"""Racing: subnets are evaluated on a growing share of the samples, and what looks hopeless goes no further."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from device_sdk.graph import Subnet
+from device_sdk.search.additive import Observation, log_odds, unshared_noise
+from device_sdk.search.port import EvaluationStopped
+from device_sdk.search.run import SearchRun
+
+_COMPARED = 32  # finished candidates that tell how hard the first samples are
+_REMEMBERED = 128  # unfinished candidates of one stage that are still observed: the latest
+
+
+class Race:
+    """Advances subnets over ``shares`` of the samples, the last of which is all of them.
+
+    The samples must be in random order. Who advances is the strategy's choice; those that finish are in the run's
+    pool, the others in its ``begun``.
+    """
+
+    def __init__(self, run: SearchRun, shares: Sequence[float]) -> None:
+        self._run = run
+        self._evaluator = run.problem.evaluator
+        self._count = run.problem.evaluator.sample_count
+        self._stages = sorted({max(1, round(share * self._count)) for share in shares} | {self._count})
+
+    def advance(self, subnets: Sequence[Subnet]) -> bool:
+        """Evaluate each on its next share, those on the same one as a group; False if the evaluation was stopped."""
+        begun = self._run.begun
+        groups: dict[int, list[Subnet]] = {}
+        for subnet in subnets:
+            done = begun.get(subnet, 0)
+            groups.setdefault(next(stage for stage in self._stages if stage > done), []).append(subnet)
+        for stage, group in sorted(groups.items()):
+            if stage == self._count:
+                if not self._run.evaluate(group):
+                    return False
+                continue
+            try:
+                self._evaluator.right(group, slice(0, stage), should_stop=self._run.ended)
+            except EvaluationStopped:
+                return False
+            begun.update(dict.fromkeys(group, stage))
+        return True
+
+    def observations(self) -> list[Observation]:
+        """What is known of subnets, all that are finished and the latest of the others."""
+        finished = list(self._run.pool.values())
+        best = sorted(finished, key=lambda one: -one.accuracy)[:_COMPARED]
+        rows = self._evaluator.right([one.subnet for one in best], slice(None))
+        noise = unshared_noise(rows) if len(best) > 1 else 1.0
+        found = [Observation(one.subnet, one.accuracy * self._count, self._count, noise) for one in finished]
+        for stage in self._stages[:-1]:
+            there = [subnet for subnet, done in self._run.begun.items() if done == stage][-_REMEMBERED:]
+            easier = [log_odds(row[:stage].sum(), stage) - log_odds(row.sum(), self._count) for row in rows]
+            right = self._evaluator.right(there, slice(0, stage)).sum(axis=1)
+            found += [
+                Observation(subnet, float(count), stage, noise, float(np.mean(easier)) if easier else 0.0)
+                for subnet, count in zip(there, right, strict=True)
+            ]
+        return found

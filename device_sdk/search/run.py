@@ -1,0 +1,89 @@
+"""What every strategy keeps while it searches: the pool, the best so far, the time and whether to stop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from device_sdk.graph import Subnet
+from device_sdk.progress import Task
+from device_sdk.search.port import (
+    Candidate,
+    EvaluationStopped,
+    SearchProblem,
+    SearchResult,
+    Stopped,
+    best_within,
+    rank,
+)
+
+
+class SearchRun:
+    """The state of one search.
+
+    ``pool``: the candidates evaluated on all samples, by subnet, in the order of their evaluation. ``begun``: subnets
+    evaluated on the first so many samples only, by a strategy that races. ``generations`` counts groups, ``stale``
+    those since the best subnet changed.
+    """
+
+    def __init__(self, problem: SearchProblem) -> None:
+        self.problem = problem
+        self.pool: dict[Subnet, Candidate] = {}
+        self.generations = 0
+        self.stale = 0
+        self.stopped: Stopped = "done"
+        self.begun: dict[Subnet, int] = {}
+        self._best: Candidate | None = None
+        self._started_s = problem.clock()
+
+    def evaluate(self, subnets: Iterable[Subnet]) -> bool:
+        """Add those that are new to the pool, evaluated as one group; False and none of them if that was stopped."""
+        new = [subnet for subnet in dict.fromkeys(subnets) if subnet not in self.pool]
+        if not new:
+            return True
+        try:
+            accuracies = self.problem.evaluator.accuracies(new, should_stop=self.ended)
+        except EvaluationStopped:
+            return False
+        for subnet, accuracy in zip(new, accuracies, strict=True):
+            self.begun.pop(subnet, None)
+            self.pool[subnet] = Candidate(subnet, self.problem.cost_model.cost(subnet), accuracy)
+        return True
+
+    def finish_generation(self, task: Task) -> None:
+        """Count the generation, note whether it brought a better subnet, and report it."""
+        best = best_within(self.pool.values(), self.problem.budget)
+        self.generations += 1
+        self.stale = self.stale + 1 if best == self._best else 0
+        self._best = best
+        task.advance()
+        if best is not None:
+            task.note(f"best {best.accuracy:.2%} at {best.cost.latency_ms:.3g} ms")
+
+    def ranked(self) -> list[Candidate]:
+        """All of the pool, those that fit the budget first, then the best first."""
+        budget = self.problem.budget
+        return sorted(self.pool.values(), key=lambda one: (not budget.fits(one.cost), rank(one)))
+
+    def ended(self) -> bool:
+        """Whether somebody cancelled, or the time is up and something was evaluated."""
+        if self.problem.cancelled():
+            self.stopped = "cancelled"
+        elif self.pool and self._out_of_time():
+            self.stopped = "time limit"
+        return self.stopped != "done"
+
+    def _out_of_time(self) -> bool:
+        limit_s = self.problem.time_limit_s
+        return limit_s is not None and self.problem.clock() - self._started_s >= limit_s
+
+    def result(self) -> SearchResult:
+        """What was found so far."""
+        pool = tuple(self.pool.values())
+        return SearchResult(
+            best=best_within(pool, self.problem.budget),
+            pool=pool,
+            subnets_evaluated=len(self.pool) + len(self.begun),
+            generations=self.generations,
+            seconds=self.problem.clock() - self._started_s,
+            stopped=self.stopped,
+        )

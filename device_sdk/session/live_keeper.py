@@ -1,0 +1,148 @@
+"""What ``AdaptiveModel`` keeps for live update: the pool, the private samples if it may, and the thread."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.cost import Budget
+from device_sdk.errors import UsageError
+from device_sdk.graph import Plan
+from device_sdk.logs.adaptation_log import AdaptationLog
+from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
+from device_sdk.policies.pool_search import PoolSearch, stand_in_labels
+from device_sdk.policies.subnet_pool import SubnetPool, pool_of
+from device_sdk.policies.switching import LiveSettings
+from device_sdk.profiling.profile import Profile
+from device_sdk.progress import Progress, SilentProgress
+from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.search.port import Candidate
+from device_sdk.session.device_state import DeviceState
+from device_sdk.session.live_update import LiveUpdate
+from device_sdk.session.plan_in_use import PlanInUse
+
+_FILL_SHARE = 1.0  # of the time that the adaptation took, for the other latencies of the pool
+_FILL_LEAST_S = 5.0
+
+
+@dataclass(frozen=True)
+class PrivateSamples:
+    """Prepared inputs [count, *input] with labels [count] or None, and how they are searched on."""
+
+    inputs: Array
+    labels: npt.NDArray[np.int64] | None
+    settings: AdaptationSettings
+    profile: Profile
+
+
+class LiveKeeper:
+    """Starts and stops live update. Nothing private stays in memory unless ``keep`` is asked to."""
+
+    def __init__(
+        self, bundle: Bundle, runtime: Runtime, state: DeviceState, in_use: PlanInUse, log: AdaptationLog
+    ) -> None:
+        self._bundle, self._runtime, self._state, self._in_use, self._log = bundle, runtime, state, in_use, log
+        self._lock = threading.Lock()  # guards the two that follow
+        self._live: LiveUpdate | None = None
+        self._search: PoolSearch | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether somebody watches."""
+        return self._live is not None
+
+    def remember(
+        self, adaptation: Adaptation, samples: PrivateSamples, *, fill: bool, keep: bool, progress: Progress
+    ) -> None:
+        """Make the pool of an adaptation and store it; ``fill`` it at all latencies, ``keep`` samples to search again.
+
+        Without a latency budget there is nothing to keep, and no pool.
+        """
+        with self._lock:
+            self._search = None
+        if adaptation.budget.latency_ms is None:
+            return
+        search = self._pool_search(samples) if fill or keep else None
+        more: list[Candidate] = []
+        if fill and search is not None:
+            limit_s = max(_FILL_LEAST_S, _FILL_SHARE * adaptation.seconds)
+            more = search.fill(adaptation.budget, time_limit_s=limit_s, progress=progress)
+        self._state.save_pool(pool_of(adaptation, more))
+        if keep:
+            with self._lock:
+                self._search = search
+
+    def start(self, budget: Budget | None, settings: LiveSettings) -> None:
+        """Watch the plan in use with the stored pool, at another ``budget`` if there is one.
+
+        Raises:
+            UsageError: nothing was adapted, or the plan in use cannot be watched; says why.
+        """
+        self.stop()
+        pool = self._pool(budget, self._in_use.running().plan)
+        search = self._search
+        live = LiveUpdate(
+            self._in_use,
+            self._log,
+            pool,
+            settings,
+            search=None if search is None else _limited(search, settings),
+            remember=self._state.save_pool,
+        )
+        with self._lock:
+            self._live = live
+        live.start()
+
+    def follow(self) -> None:
+        """Another plan was taken on purpose: watch that, if somebody watches."""
+        live = self._live
+        if live is not None:
+            live.follow()
+
+    def stop(self) -> None:
+        """Watch no longer. May be called twice."""
+        with self._lock:
+            live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+
+    def forget(self) -> None:
+        """Drop the private samples."""
+        with self._lock:
+            self._search = None
+
+    def _pool(self, budget: Budget | None, plan: Plan) -> SubnetPool:
+        pool = self._state.load_pool()
+        if pool is None:
+            raise UsageError(
+                "there is no subnet pool to switch in", hint="adapt to a latency budget first, with live=True"
+            )
+        if plan.split is not None:
+            raise UsageError("a plan that is split with a server cannot be watched", hint="adapt again, without split")
+        if pool.find(plan.subnet) is None:
+            raise UsageError("the plan in use is not in the subnet pool", hint="adapt first")
+        if budget is None:
+            return pool
+        if budget.latency_ms is None:
+            raise UsageError("live update keeps a latency budget, and there is none", hint="set Budget(latency_ms=…)")
+        return pool.for_budget(budget)
+
+    def _pool_search(self, samples: PrivateSamples) -> PoolSearch:
+        labels = samples.labels
+        if labels is None:
+            labels = stand_in_labels(self._bundle, self._runtime, samples.inputs, batch=samples.settings.batch)
+        cost_model = samples.profile.cost_model()
+        return PoolSearch(self._bundle, self._runtime, cost_model, samples.inputs, labels, samples.settings)
+
+
+def _limited(search: PoolSearch, settings: LiveSettings) -> Callable[[Budget, Callable[[], bool]], list[Candidate]]:
+    def run(budget: Budget, cancelled: Callable[[], bool]) -> list[Candidate]:
+        limit_s = settings.search_time_limit_s
+        return search.search(budget, time_limit_s=limit_s, cancelled=cancelled, progress=SilentProgress())
+
+    return run

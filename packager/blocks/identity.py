@@ -1,0 +1,46 @@
+"""Identity blocks: a skip over blocks that end in the shape that they start from. No parameters, no work.
+
+A residual network often bears losing a block; which skips are worth keeping is seen after the training
+(``packager/usefulness.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from device_sdk.graph import TensorSpec
+from packager.blocks.trainable import Grown, TrainableBlock
+
+
+def identity_blocks(originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, max_span: int) -> Grown:
+    """A block ``i<start>-<end>`` over every span of up to ``max_span`` originals with equal shapes at both ends.
+
+    Left out are spans that shorter skips put together: the paths over them are there already.
+    """
+    blocks: list[TrainableBlock] = []
+    skipped: dict[int, set[int]] = {}  # by cut point, those that skips from there lead to
+    for count in range(1, max_span + 1):
+        for first in range(len(originals) - count + 1):
+            start, end = originals[first].start, originals[first + count - 1].end
+            same = tensors[start].shape == tensors[end].shape and tensors[start].dtype == tensors[end].dtype
+            if not same or _reaches(skipped, start, end):
+                continue
+            skipped.setdefault(start, set()).add(end)
+            blocks.append(
+                TrainableBlock(
+                    id=f"i{start}-{end}", start=start, end=end, kind="identity", module=nn.Identity(), macs=0
+                )
+            )
+    notes = () if blocks or not max_span else ("no identity blocks: no span ends in the shape that it starts from",)
+    return Grown(tuple(sorted(blocks, key=lambda block: (block.start, block.end))), notes)
+
+
+def _reaches(skipped: dict[int, set[int]], start: int, end: int) -> bool:
+    """Whether skips lead from one cut point to the other."""
+    reached = {start}
+    for position in range(start, end):
+        if position in reached:
+            reached |= skipped.get(position, set())
+    return end in reached

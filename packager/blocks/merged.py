@@ -1,0 +1,88 @@
+"""Merged blocks: one block in place of several (AdaptiveNet §4.1)."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+from device_sdk.graph import TensorSpec
+from packager.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes
+from packager.tracing import parameter_count
+
+
+def merged_blocks(originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, max_span: int) -> Grown:
+    """A merged block for every span of 2 to ``max_span`` neighbouring ``originals``; a note where none fits."""
+    blocks: list[TrainableBlock] = []
+    notes: list[str] = []
+    for first in range(len(originals)):
+        for count in range(2, min(max_span, len(originals) - first) + 1):
+            replaced = originals[first : first + count]
+            block = _merged(replaced, tensors)
+            if block is not None:
+                blocks.append(block)
+            else:
+                start, end = replaced[0].start, replaced[-1].end
+                notes.append(f"blocks {start} to {end} cannot be merged: no replaced block fits their shapes")
+    return Grown(tuple(blocks), tuple(notes))
+
+
+def _merged(replaced: Sequence[TrainableBlock], tensors: Sequence[TensorSpec]) -> TrainableBlock | None:
+    """A copy of the one replaced block that has the span's shapes, else a projected copy, else None.
+
+    Never more parameters than the largest replaced block; starts from the copied block's weights.
+    """
+    start, end = replaced[0].start, replaced[-1].end
+    shape_in, shape_out = tensors[start].shape, tensors[end].shape
+    limit = max(block.parameters for block in replaced)
+    candidates: list[tuple[bool, int, TrainableBlock, nn.Module]] = []
+    for block in replaced:
+        core_in, core_out = tensors[block.start].shape, tensors[block.end].shape
+        before = _projection(shape_in, core_in, positive=tensors[block.start].low >= 0)
+        after = _projection(core_out, shape_out, positive=tensors[end].low >= 0)
+        if before is None or after is None:
+            continue
+        core = copy.deepcopy(block.module)
+        parts = [part for part in (before, core, after) if not isinstance(part, nn.Identity)]
+        module = parts[0] if len(parts) == 1 else nn.Sequential(*parts)
+        if parameter_count(module) <= limit:
+            candidates.append((len(parts) == 1, parameter_count(module), block, module))
+    ranked = sorted(candidates, key=lambda candidate: candidate[:2], reverse=True)  # exact copies, then large ones
+    best = next((candidate for candidate in ranked if fits_shapes(candidate[3], shape_in, shape_out)), None)
+    if best is None:
+        return None
+    _, _, source, module = best
+    return TrainableBlock(
+        id=f"m{start}-{end}",
+        start=start,
+        end=end,
+        kind="merged",
+        module=module,
+        macs=count_macs(module, shape_in),
+        copied_from=source.id,
+    )
+
+
+def _projection(source: tuple[int, ...], target: tuple[int, ...], *, positive: bool) -> nn.Module | None:
+    """The cheapest module from one shape to the other; None where a strided 1×1 convolution cannot do it."""
+    if source == target:
+        return nn.Identity()
+    if len(source) != 3 or len(target) != 3:
+        return None
+    strides = [_stride(a, b) for a, b in zip(source[1:], target[1:], strict=True)]
+    if 0 in strides:
+        return None
+    convolution = nn.Conv2d(source[0], target[0], 1, stride=tuple(strides), bias=False)
+    generator = torch.Generator().manual_seed(source[0] * 65537 + target[0])
+    with torch.no_grad():
+        convolution.weight.normal_(0.0, (2.0 / source[0]) ** 0.5, generator=generator)
+    layers: list[nn.Module] = [convolution, nn.BatchNorm2d(target[0])]
+    return nn.Sequential(*layers, nn.ReLU()) if positive else nn.Sequential(*layers)
+
+
+def _stride(extent: int, wanted: int) -> int:
+    """The stride that turns ``extent`` positions into ``wanted``, or 0."""
+    stride = -(-extent // wanted)
+    return stride if -(-extent // stride) == wanted else 0

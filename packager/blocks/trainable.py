@@ -1,0 +1,87 @@
+"""A block of the growing supernet: an edge of the graph with a torch module behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from device_sdk.graph import Block, BlockKind, Rendition, TensorSpec
+from packager.tracing import parameter_count
+
+
+@dataclass(frozen=True)
+class TrainableBlock:
+    """A block of the growing supernet with its torch module: [batch, *start shape] → [batch, *end shape]."""
+
+    id: str
+    start: int
+    end: int
+    kind: BlockKind
+    module: nn.Module
+    macs: int
+    copied_from: str | None = None
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return parameter_count(self.module)
+
+    def described(self, renditions: Sequence[Rendition], *, distillation_error: float | None = None) -> Block:
+        """The same block as the graph knows it."""
+        return Block(
+            id=self.id,
+            start=self.start,
+            end=self.end,
+            kind=self.kind,
+            parameters=self.parameters,
+            macs=self.macs,
+            renditions=tuple(renditions),
+            distillation_error=distillation_error,
+            copied_from=self.copied_from,
+        )
+
+
+@dataclass(frozen=True)
+class Grown:
+    """The blocks of one kind, and notes on what could not be made and why."""
+
+    blocks: tuple[TrainableBlock, ...]
+    notes: tuple[str, ...] = ()
+
+
+def original_block(module: nn.Module, index: int, tensors: Sequence[TensorSpec]) -> TrainableBlock:
+    """The pretrained block from cut point ``index`` to the next."""
+    macs = count_macs(module, tensors[index].shape)
+    return TrainableBlock(id=f"o{index}", start=index, end=index + 1, kind="original", module=module, macs=macs)
+
+
+def count_macs(module: nn.Module, shape: tuple[int, ...]) -> int:
+    """Multiply-accumulate operations for one sample of ``shape`` (operators unknown to torch's counter count 0)."""
+    training = module.training
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        module.eval()(torch.zeros(1, *shape))
+    module.train(training)
+    return counter.get_total_flops() // 2
+
+
+def fits_shapes(module: nn.Module, source: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    """Whether ``module`` turns [batch, *source] into [batch, *target], for one sample and for three."""
+    training = module.training
+    try:
+        with torch.no_grad():
+            shapes = [tuple(module.eval()(torch.zeros(batch, *source)).shape) for batch in (1, 3)]
+    except Exception:  # operators raise many kinds on shapes that do not fit
+        return False
+    finally:
+        module.train(training)
+    return shapes == [(1, *target), (3, *target)]
+
+
+def listed(starts: Iterable[int]) -> str:
+    """Blocks by the cut points that they start at, for a note: ``block 3``, ``blocks 1, 2, 5``."""
+    numbers = sorted(starts)
+    return f"block{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -1,0 +1,72 @@
+"""Where training computes: the processor or an accelerator, and in which precision."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import fx, nn
+
+from device_sdk.errors import UsageError
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device of this name; ``auto`` takes CUDA, else MPS, else the processor.
+
+    Raises:
+        UsageError: the device is not there.
+    """
+    present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if name == "auto":
+        name = next(device for device in ("cuda", "mps", "cpu") if present[device])
+    if not present.get(name):
+        raise UsageError(f"there is no device {name} here", hint='set the recipe\'s device to "auto" or "cpu"')
+    return torch.device(name)
+
+
+def resolve_precision(precision: str, device: torch.device | None = None) -> torch.dtype:
+    """The number format of the training's arithmetic; ``auto`` is bfloat16 where ``device`` has units for it."""
+    if precision == "auto":
+        kind = "cpu" if device is None else device.type
+        return torch.bfloat16 if _has_bfloat16_units(kind) else torch.float32
+    return torch.bfloat16 if precision == "bfloat16" else torch.float32
+
+
+def _has_bfloat16_units(kind: str) -> bool:
+    if kind == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return kind == "cpu" and bool(getattr(torch.cpu, "_is_amx_tile_supported", lambda: False)())
+
+
+@contextlib.contextmanager
+def on_device(modules: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
+    """While open, ``modules`` are on ``device`` with the channels of weights last; then on the processor as before."""
+    for module in modules:
+        _place(module, device)
+        module.to(memory_format=torch.channels_last)
+    try:
+        yield
+    finally:
+        for module in modules:
+            _place(module, torch.device("cpu"))
+            module.to(memory_format=torch.contiguous_format)
+
+
+def _place(module: nn.Module, device: torch.device) -> None:
+    """Move weights, and what traced graphs say about where their new tensors lie."""
+    module.to(device)
+    for part in module.modules():
+        if not isinstance(part, fx.GraphModule):
+            continue
+        named = [node for node in part.graph.nodes if "device" in node.kwargs]
+        for node in named:
+            node.kwargs = node.kwargs | {"device": device}
+        if named:
+            part.recompile()
+
+
+def free_memory(device: torch.device) -> None:
+    """Give what torch keeps for later allocations back to the device."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()

@@ -1,0 +1,55 @@
+"""Renditions besides fp32, one module per kind. A new one: a module, a line in ``KINDS``, its name in ``recipe.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from device_sdk.graph import Golden
+from device_sdk.progress import Progress
+from packager.export import OPSET, ExportedBlocks
+from packager.renditions.calibration import Calibration
+from packager.renditions.fp16 import make_fp16
+from packager.renditions.int8 import make_int8
+from packager.renditions.made import MadeKind
+from packager.renditions.xnnpack import make_xnnpack
+
+FP32 = "fp32"
+
+# exported blocks, calibration data, progress, and a folder in which work survives an interruption
+KINDS: dict[str, Callable[[ExportedBlocks, Calibration, Progress, Path], MadeKind]] = {
+    "int8": make_int8,
+    "fp16": make_fp16,
+    "xnnpack": make_xnnpack,
+}
+
+
+def make_renditions(
+    names: Iterable[str],
+    exported: ExportedBlocks,
+    golden: Mapping[str, Golden],
+    calibration: Calibration,
+    *,
+    progress: Progress,
+    cache: Path,
+) -> tuple[MadeKind, ...]:
+    """fp32, the form in which everything was exported and verified (``golden``), and the other kinds in ``names``.
+
+    Raises:
+        PackagingError: a kind cannot be made; see the kinds.
+        MissingExtraError: what makes it is not installed.
+    """
+    made = [
+        MadeKind(
+            name=FP32,
+            runtime="onnxruntime",
+            own=exported.own,
+            shared=exported.shared,
+            needs=exported.needs,
+            golden=golden,
+            opset=OPSET,
+        )
+    ]
+    wanted = set(names)
+    made += [make(exported, calibration, progress, cache) for name, make in KINDS.items() if name in wanted]
+    return tuple(made)

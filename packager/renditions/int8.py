@@ -1,0 +1,180 @@
+"""int8: weights in 8 bits per channel, activations in 8 bits per tensor (docs/adr/0017-int8-renditions.md).
+
+Static quantisation by ONNX Runtime's own tool, block by block, written as pairs of QuantizeLinear and DequantizeLinear
+that the runtime turns into integer operators. The tensor at a cut point has one scale and zero point for all that
+touch it, so that the pairs at the end of one block and at the start of the next are the same and cancel.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from device_sdk.execution.self_test import sample_outputs
+from device_sdk.graph import Golden, Quantization
+from device_sdk.progress import Progress
+from device_sdk.runtimes import LoadedStretch, OnnxRuntime
+from packager.errors import VerificationError
+from packager.export import OPSET, ExportedBlocks, share
+from packager.renditions.calibration import Calibration, Features, fitted_and_held_back, relative_error
+from packager.renditions.fragments import as_fragment, part_model, part_stretch
+from packager.renditions.made import MadeKind
+from packager.torch_noise import torch_silenced
+from packager.verification import ABSOLUTE_TOLERANCE, TorchReference
+
+NAME = "int8"
+MAX_ERROR = 0.25  # a block that loses more is left out
+_GOLDEN_TOLERANCE = 2.0  # times what quantisation costs on real samples: other processors round differently
+_LEVELS = 255
+_BATCH = 64
+_PREPROCESSED = ("onnx.quant.pre_process", "onnxruntime.quant")  # what the tool's own preparation would leave behind
+
+
+def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> MadeKind:
+    """The int8 fragments of all blocks and exits.
+
+    1. the range of every cut point, along the original path; 2. each part is quantised on its real inputs, those two
+    ranges given; 3. compared with torch on samples that it was not fitted to and on golden inputs; parts that lose too
+    much, or in which there is nothing to quantise, are left out.
+
+    Raises:
+        VerificationError: features are not numbers, or a fragment answers with another shape.
+    """
+    quantization = {index: fitted(found) for index, found in calibration.features() if found.dtype == np.float32}
+    reference = TorchReference(exported.expansion)
+    judged: dict[str, _Judged] = {}
+    with progress.task(f"quantise to {NAME}", len(exported.own)) as task:
+        for index, features in calibration.features():
+            fitting, held_back = fitted_and_held_back(features)
+            for part in [part for part, start in reference.starts.items() if start == index]:
+                task.note(part)
+                graph = _quantised(part_model(exported, part), part, fitting, quantization)
+                if any(node.op_type == "QuantizeLinear" for node in graph.node):
+                    judged[part] = _judge(exported, part, graph, reference, held_back)
+                task.advance()
+    left_out = sorted(part for part, found in judged.items() if found.error > MAX_ERROR)
+    kept = {part: judged[part] for part in exported.own if part in judged and part not in left_out}
+    shared = share(exported.expansion, {part: found.graph for part, found in kept.items()})
+    return MadeKind(
+        name=NAME,
+        runtime="onnxruntime",
+        own=shared.own,
+        shared=shared.shared,
+        needs=shared.needs,
+        golden={part: found.golden for part, found in kept.items()},
+        errors={part: float(f"{found.error:.3g}") for part, found in kept.items()},
+        opset=OPSET,
+        quantization=quantization,
+        notes=tuple(f"{part} has no int8 rendition: its error would be {judged[part].error:.2g}" for part in left_out),
+    )
+
+
+def fitted(features: Features) -> Quantization:
+    """Scale and zero point whose levels reach from the least to the greatest feature, 0 among them.
+
+    Raises:
+        VerificationError: there are features that are not numbers.
+    """
+    low, high = min(float(features.min()), 0.0), max(float(features.max()), 0.0)
+    if not np.isfinite([low, high]).all():
+        raise VerificationError("the model computes features that are not finite, which cannot be quantised")
+    scale = np.float32((high - low) / _LEVELS) or np.float32(1.0)
+    return Quantization(scale=float(scale), zero_point=int(np.clip(round(-low / float(scale)), 0, _LEVELS)))
+
+
+@dataclass(frozen=True)
+class _Judged:
+    graph: onnx.GraphProto
+    error: float
+    golden: Golden
+
+
+def _quantised(
+    model: onnx.ModelProto, part: str, features: Features, quantization: Mapping[int, Quantization]
+) -> onnx.GraphProto:
+    """The fragment with weights in 8 bits, and a pair around every activation. ``features``: [count, *start shape]."""
+    from onnxruntime import quantization as tool
+
+    class Reader(tool.CalibrationDataReader):
+        def __init__(self) -> None:
+            self._batches = iter(np.array_split(features, -(-len(features) // _BATCH)))
+
+        def get_next(self) -> dict[str, Features] | None:
+            batch = next(self._batches, None)
+            return None if batch is None else {model.graph.input[0].name: batch}
+
+    given = {f"cut_{index}": found for index, found in quantization.items()}
+    ends = {value.name for value in (*model.graph.input, *model.graph.output)} & given.keys()
+    model.metadata_props.add(key=_PREPROCESSED[0], value=_PREPROCESSED[1])
+    with tempfile.TemporaryDirectory() as folder, torch_silenced():
+        path = Path(folder) / "quantised.onnx"
+        tool.quantize_static(
+            model,
+            path,
+            Reader(),
+            quant_format=tool.QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=tool.QuantType.QUInt8,
+            weight_type=tool.QuantType.QInt8,
+            calibrate_method=tool.CalibrationMethod.MinMax,
+            extra_options={
+                "TensorQuantOverrides": {name: [_override(given[name])] for name in ends},
+                "QDQKeepRemovableActivations": _clips_below(model, given),
+            },
+        )
+        return as_fragment(onnx.load(path), part)
+
+
+def _override(quantization: Quantization) -> dict[str, np.ndarray]:
+    return {
+        "scale": np.array(quantization.scale, dtype=np.float32),
+        "zero_point": np.array(quantization.zero_point, dtype=np.uint8),
+    }
+
+
+def _clips_below(model: onnx.ModelProto, given: Mapping[str, Quantization]) -> bool:
+    """Whether the part ends with an activation that its cut point's levels do not stand in for.
+
+    The tool drops a ReLU or Clip in front of a pair, since a range that was measured behind it ends where it does; the
+    range of a cut point may be wider, where other blocks end there without one.
+    """
+    (output,) = model.graph.output
+    last = [node.op_type for node in model.graph.node if output.name in node.output]
+    if output.name not in given:
+        return False
+    return "Clip" in last or ("Relu" in last and given[output.name].zero_point != 0)
+
+
+def _judge(
+    exported: ExportedBlocks, part: str, graph: onnx.GraphProto, reference: TorchReference, features: Features
+) -> _Judged:
+    """Compare with torch on real ``features`` and on golden inputs.
+
+    A golden vector is what the fragment itself answers here; its tolerance comes from what quantisation costs.
+    """
+    loaded = OnnxRuntime(threads=1).load(part_stretch(exported, part, graph))
+    expected, actual = reference.answer([part], features), _run(loaded, features)
+    error, difference = relative_error(actual, expected), float(np.abs(actual - expected).max())
+    golden_error = 0.0
+    for expected, actual in reference.compared(f"{NAME} of {part}", [part], loaded):
+        golden_error = max(golden_error, relative_error(actual, expected))
+    tolerance = _GOLDEN_TOLERANCE * difference + ABSOLUTE_TOLERANCE
+    return _Judged(
+        graph=graph,
+        # golden inputs are noise, which ranges of real features need not fit: they only have to be about right
+        error=_worst([error, golden_error if golden_error > MAX_ERROR else 0.0]),
+        golden=Golden(samples=sample_outputs([actual]), tolerance=float(f"{tolerance:.3g}")),
+    )
+
+
+def _worst(errors: Iterable[float]) -> float:
+    return max(error if np.isfinite(error) else float("inf") for error in errors)
+
+
+def _run(loaded: LoadedStretch, features: Features) -> Features:
+    return np.concatenate([loaded.run([batch])[0] for batch in np.array_split(features, -(-len(features) // _BATCH))])

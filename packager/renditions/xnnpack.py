@@ -1,0 +1,105 @@
+"""xnnpack: one ExecuTorch program (``.pte``) per block, all of it delegated to XNNPACK.
+
+A program takes one sample: its memory is planned for that, and a runtime feeds larger batches one by one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from device_sdk.atomic import write_atomically
+from device_sdk.extras import require
+from device_sdk.graph import TensorSpec
+from device_sdk.progress import Progress
+from device_sdk.runtimes.executorch import EXECUTORCH, ExecutorchRuntime
+from packager.errors import NotDelegatedError, TraceError
+from packager.export import ExportedBlocks
+from packager.renditions.calibration import Calibration
+from packager.renditions.delegable import rewritten
+from packager.renditions.fragments import part_stretch
+from packager.renditions.made import MadeKind
+from packager.torch_noise import torch_silenced
+from packager.verification import TorchReference
+
+NAME = "xnnpack"
+ENTRY_POINT = "forward"
+_PASSIVE = ("executorch_call_delegate", "getitem")
+
+
+def make_xnnpack(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> MadeKind:
+    """The programs of all blocks and exits, run once with ExecuTorch against torch.
+
+    It takes seconds per block. What is done lies in ``cache``, from where a run that was interrupted takes it.
+
+    Raises:
+        NotDelegatedError: XNNPACK does not take all operators of a block, which would then run very slowly.
+        TraceError: ExecuTorch cannot export a block.
+        VerificationError: a program does not answer what torch does.
+        MissingExtraError: executorch is not installed.
+    """
+    require("executorch.exir", extra=EXECUTORCH)
+    reference, runtime = TorchReference(exported.expansion), ExecutorchRuntime(threads=1)
+    own, golden = {}, {}
+    with progress.task(f"lower to {NAME}", len(exported.own)) as task:
+        for part in exported.own:
+            task.note(part)
+            kept = cache / f"{NAME}-{_digest(exported, part)}.pte"
+            if not kept.exists():
+                start = exported.expansion.cut_points[reference.starts[part]].tensors[0]
+                write_atomically(kept, lowered(reference.modules[part], start, name=part))
+            own[part] = kept.read_bytes()
+            stretch = replace(
+                part_stretch(exported, part), fragments=(own[part],), runtime=EXECUTORCH, entry_points=(ENTRY_POINT,)
+            )
+            loaded = runtime.load(stretch)
+            golden[part] = reference.golden(f"{NAME} of {part}", [part], loaded)
+            loaded.close()
+            task.advance()
+    return MadeKind(name=NAME, runtime=EXECUTORCH, own=own, golden=golden, entry_point=ENTRY_POINT)
+
+
+def lowered(module: nn.Module, start: TensorSpec, *, name: str) -> bytes:
+    """The program of a block whose input is ``start``, for one sample.
+
+    Raises:
+        NotDelegatedError, TraceError: see ``make_xnnpack``.
+    """
+    partitioner = require("executorch.backends.xnnpack.partition.xnnpack_partitioner", extra=EXECUTORCH)
+    example = torch.zeros(1, *start.shape, dtype=getattr(torch, start.dtype))
+    try:
+        with torch_silenced(), torch.no_grad():
+            edge = require("executorch.exir", extra=EXECUTORCH).to_edge_transform_and_lower(
+                rewritten(module, example), partitioner=[partitioner.XnnpackPartitioner()]
+            )
+            left = _left_over(edge.exported_program().graph_module)
+            program = b"" if left else bytes(edge.to_executorch().buffer)
+    except Exception as error:  # the exporter raises many unrelated types
+        reason = (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise TraceError(f"ExecuTorch cannot export {name}: {reason}") from error
+    if left:
+        raise NotDelegatedError(
+            f"XNNPACK does not take all of {name}: {', '.join(left)}",
+            hint=f"package without the rendition {NAME}: parts that are not delegated would run very slowly",
+        )
+    return program
+
+
+def _left_over(graph_module: torch.fx.GraphModule) -> list[str]:
+    """The operators that were not delegated, each once."""
+    called = [node.target for node in graph_module.graph.nodes if node.op == "call_function"]
+    names = [str(getattr(target, "__name__", target)) for target in called]
+    return sorted({name for name in names if name not in _PASSIVE})
+
+
+def _digest(exported: ExportedBlocks, part: str) -> str:
+    """Names what a program is made from: its fragment says all about the block."""
+    digest = hashlib.sha256(metadata.version(EXECUTORCH).encode())
+    for data in part_stretch(exported, part).fragments:
+        digest.update(data)
+    return digest.hexdigest()

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from device_sdk.graph import Block, Edge, Supernet
+from device_sdk.paths import sample_uniformly
+from device_sdk.random_source import SplitMix64
+from device_sdk.search.additive import AdditiveModel, Observation, log_odds, prior_errors, unshared_noise
+
+SAMPLES = 10_000
+
+
+def with_errors(supernet, errors):
+    """The supernet with a distillation error for some blocks."""
+    blocks = [msgspec.structs.replace(block, distillation_error=errors.get(block.id)) for block in supernet.blocks]
+    return Supernet(supernet.cut_points, blocks)
+
+
+def right_of(subnet, costs):
+    return SAMPLES / (1 + math.exp(-(2.5 - sum(costs.get(edge.block, 0.0) for edge in subnet.edges))))
+
+
+@pytest.fixture
+def supernet(elastic_supernet):
+    return elastic_supernet(12)
+
+
+@pytest.fixture
+def costs(supernet):
+    """What each added block costs in log odds: something between 0.1 and 0.5."""
+    random = np.random.default_rng(3)
+    return {block.id: random.uniform(0.1, 0.5) for block in supernet.blocks if block.kind != "original"}
+
+
+def observations(supernet, costs, *, count, seed):
+    subnets = dict.fromkeys(sample_uniformly(supernet, count=count, random=SplitMix64(seed)))
+    return [Observation(subnet, right_of(subnet, costs), SAMPLES) for subnet in subnets]
+
+
+def test_an_additive_world_is_learnt(supernet, costs):
+    belief = AdditiveModel(supernet).fit(observations(supernet, costs, count=80, seed=1))
+    unseen = observations(supernet, costs, count=60, seed=2)
+    mean, deviation = belief.predict([one.subnet for one in unseen])
+    errors = mean - [one.log_odds for one in unseen]
+    assert np.abs(errors).mean() < 0.1
+    assert np.abs(errors / deviation).mean() < 1.5
+    values = belief.values()
+    assert np.corrcoef([values[Edge(name)] for name in costs], [-cost for cost in costs.values()])[0, 1] > 0.9
+    assert all(values[edge] == 0 for edge in supernet.original.edges)
+
+
+def test_before_any_observation_distillation_errors_decide(supernet):
+    known = with_errors(supernet, {"m0_2": 0.4, "m2_4": 0.01, "m4_6": 0.1})
+    values = AdditiveModel(known).fit([]).values()
+    assert values[Edge("m0_2")] < values[Edge("m4_6")] < values[Edge("m2_4")] < 0
+    assert values[Edge("o0")] == 0
+
+
+def test_an_observation_says_most_about_its_own_subnet_and_its_kin(supernet, costs):
+    model = AdditiveModel(supernet)
+    seen = observations(supernet, costs, count=1, seed=5)[0].subnet
+    other = observations(supernet, costs, count=40, seed=6)
+    before, wide = model.fit([]).predict([seen, *(one.subnet for one in other)])
+    after, narrow = model.fit([Observation(seen, 0.3 * SAMPLES, SAMPLES)]).predict(
+        [seen, *(one.subnet for one in other)]
+    )
+    assert after[0] == pytest.approx(log_odds(0.3 * SAMPLES, SAMPLES), abs=0.05)
+    assert after[0] < before[0]
+    assert narrow[0] == narrow.min() < 0.1 < wide.min()
+
+
+def test_draws_scatter_about_the_mean_and_are_equal_for_equal_seeds(supernet, costs):
+    belief = AdditiveModel(supernet).fit(observations(supernet, costs, count=30, seed=1))
+    drawn = [belief.draw(SplitMix64(seed)) for seed in range(200)]
+    edge = Edge("m0_2")
+    values = np.array([one[edge] for one in drawn])
+    assert values.std() > 0
+    assert abs(values.mean() - belief.values()[edge]) < 4 * values.std() / math.sqrt(len(values))
+    assert drawn[0] == belief.draw(SplitMix64(0))
+
+
+def test_few_samples_count_less(supernet):
+    subnet = supernet.original
+    model = AdditiveModel(supernet)
+    few, many = (model.fit([Observation(subnet, 0.5 * n, n)]).predict([subnet])[0][0] for n in (4, 4000))
+    nothing = model.fit([]).predict([subnet])[0][0]
+    assert nothing > few > many == pytest.approx(0.0, abs=0.01)
+
+
+def test_what_is_easier_on_the_first_samples_is_taken_off(supernet):
+    easy = Observation(supernet.original, 90, 100, easier=log_odds(90, 100) - log_odds(80, 100))
+    assert easy.log_odds == pytest.approx(log_odds(80, 100))
+
+
+def test_only_disagreement_is_noise():
+    alike = np.tile(np.arange(100) < 80, (5, 1))
+    random = np.random.default_rng(1).random((50, 400)) < 0.8
+    assert unshared_noise(alike) == 0.1  # never none at all
+    assert unshared_noise(random) == pytest.approx(1.0, abs=0.05)
+    assert unshared_noise(np.ones((3, 10), dtype=bool)) == 0.1
+
+
+def test_errors_of_edges_come_from_the_packager_or_from_other_blocks(build_supernet):
+    bare = build_supernet(4, [(0, 2), (1, 4)], int8=["o0", "m0_2"])
+    assert prior_errors(bare)[Edge("m1_4")] > prior_errors(bare)[Edge("m0_2")] > 0
+    known = prior_errors(with_errors(bare, {"m0_2": 0.3}))
+    assert known[Edge("m0_2")] == 0.3
+    assert known[Edge("m1_4")] == pytest.approx(0.45)
+    assert known[Edge("m0_2", "int8")] > 0.3
+    assert known[Edge("o0")] == 0.0 < known[Edge("o0", "int8")] < 0.05
+
+
+def test_the_measured_error_of_a_rendition_counts(build_supernet):
+    supernet = build_supernet(2, int8=["o0"])
+
+    def measured(block: Block) -> Block:
+        renditions = tuple(msgspec.structs.replace(one, error=0.2) for one in block.renditions)
+        return msgspec.structs.replace(block, renditions=renditions)
+
+    errors = prior_errors(Supernet(supernet.cut_points, [measured(block) for block in supernet.blocks]))
+    assert errors[Edge("o0", "int8")] == 0.2
+    assert errors[Edge("o0")] == 0.0

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from device_sdk.cost import Budget
+from device_sdk.paths import sample_uniformly
+from device_sdk.random_source import SplitMix64
+from device_sdk.search import Candidate, SearchResult, with_expectations
+
+
+class Samples:
+    """An evaluator of ``count`` samples: which are right is drawn by a true accuracy that falls per added block."""
+
+    def __init__(self, count, *, seed):
+        self.sample_count = count
+        self._seed = seed
+
+    def right(self, subnets, samples, **_):
+        return np.stack([self._row(subnet)[samples] for subnet in subnets])
+
+    def _row(self, subnet):
+        own = np.random.default_rng([self._seed, *str(subnet).encode()])
+        return own.random(self.sample_count) < truth(subnet)
+
+
+def truth(subnet):
+    return 0.92 - 0.04 * sum(edge.block.startswith("m") for edge in subnet.edges)
+
+
+@pytest.fixture
+def found(elastic_supernet, uniform_costs, make_problem):
+    """What a search on so many samples would have found: 40 random subnets."""
+
+    def find(count, *, seed=1):
+        supernet = elastic_supernet(12)
+        model = uniform_costs(supernet)
+        evaluator = Samples(count, seed=seed)
+        problem = replace(make_problem(supernet, model, Budget(latency_ms=100)), evaluator=evaluator)
+        subnets = list(dict.fromkeys(sample_uniformly(supernet, count=40, random=SplitMix64(seed))))
+        accuracies = evaluator.right(subnets, slice(None)).mean(axis=1)
+        pool = tuple(Candidate(s, model.cost(s), float(a)) for s, a in zip(subnets, accuracies, strict=True))
+        return SearchResult(max(pool, key=lambda one: one.accuracy), pool, len(pool), 1, 0.0, "done"), problem
+
+    return find
+
+
+def test_on_few_samples_the_choice_by_expectation_is_better_than_by_accuracy(found):
+    gains = []
+    for seed in range(25):
+        result, problem = found(50, seed=seed)
+        chosen = with_expectations(result, problem)
+        gains.append(truth(chosen.best.subnet) - truth(result.best.subnet))
+    assert np.mean(gains) > 0.02
+
+
+def test_expectations_are_nearer_to_the_truth_than_accuracies(found):
+    result, problem = found(50)
+    pool = with_expectations(result, problem).pool
+    true = np.array([truth(one.subnet) for one in pool])
+    measured, expected = (np.array([getattr(one, name) for one in pool]) for name in ("accuracy", "expected"))
+    assert np.abs(expected - true).mean() < 0.7 * np.abs(measured - true).mean()
+
+
+def test_on_many_samples_expectations_are_what_was_measured(found):
+    result, problem = found(20_000)
+    for one in with_expectations(result, problem).pool:
+        assert one.expected == pytest.approx(one.accuracy, abs=0.01)
+
+
+def test_nothing_else_of_the_result_changes(found):
+    result, problem = found(50)
+    after = with_expectations(result, problem)
+    assert [(one.subnet, one.cost, one.accuracy) for one in after.pool] == [
+        (one.subnet, one.cost, one.accuracy) for one in result.pool
+    ]
+    assert (after.subnets_evaluated, after.stopped) == (result.subnets_evaluated, result.stopped)
+
+
+def test_one_candidate_or_none_is_enough(found):
+    result, problem = found(50)
+    alone = with_expectations(replace(result, pool=result.pool[:1], best=result.pool[0]), problem)
+    assert alone.best.subnet == result.pool[0].subnet
+    empty = replace(result, pool=(), best=None)
+    assert with_expectations(empty, problem) == empty

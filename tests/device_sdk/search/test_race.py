@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import pytest
+
+from device_sdk.cost import Budget
+from device_sdk.paths import sample_uniformly
+from device_sdk.random_source import SplitMix64
+from device_sdk.search.additive import log_odds
+from device_sdk.search.race import Race
+from device_sdk.search.run import SearchRun
+
+
+@pytest.fixture
+def run(elastic_supernet, uniform_costs, make_problem):
+    supernet = elastic_supernet(10)
+    return SearchRun(make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=9)))
+
+
+@pytest.fixture
+def subnets(run):
+    return list(dict.fromkeys(sample_uniformly(run.problem.supernet, count=6, random=SplitMix64(1))))
+
+
+def test_subnets_go_through_the_shares_to_the_pool(run, subnets):
+    race = Race(run, (0.1, 0.5))
+    assert race.advance(subnets)
+    assert run.begun == dict.fromkeys(subnets, 100)
+    assert race.advance(subnets[:2])
+    assert race.advance(subnets[:1])
+    assert list(run.pool) == subnets[:1]
+    assert run.begun == {subnets[1]: 500, **dict.fromkeys(subnets[2:], 100)}
+    assert run.problem.evaluator.samples_run == 1000 + 500 + 100 * (len(subnets) - 2)
+    assert run.result().subnets_evaluated == len(subnets)
+
+
+def test_a_group_of_several_stages_advances_each(run, subnets):
+    race = Race(run, (0.1,))
+    race.advance(subnets[:3])
+    race.advance(subnets)
+    assert list(run.pool) == subnets[:3]
+    assert set(run.begun) == set(subnets[3:])
+
+
+def test_shares_too_small_for_the_samples_are_one_sample(run, subnets):
+    race = Race(run, (1e-9, 1.0))
+    race.advance(subnets[:1])
+    assert run.begun == {subnets[0]: 1}
+
+
+def test_observations_tell_samples_and_how_easy_the_first_are(run, subnets):
+    race = Race(run, (0.1,))
+    race.advance(subnets[:4])
+    race.advance(subnets[:3])
+    observed = {one.subnet: one for one in race.observations()}
+    assert len(observed) == 4
+    evaluator = run.problem.evaluator
+    for subnet in subnets[:3]:
+        assert observed[subnet].samples == 1000
+        assert observed[subnet].right == pytest.approx(1000 * run.pool[subnet].accuracy)
+    rows = evaluator.right(subnets[:3], slice(None))
+    easier = [log_odds(row[:100].sum(), 100) - log_odds(row.sum(), 1000) for row in rows]
+    assert observed[subnets[3]].samples == 100
+    assert observed[subnets[3]].easier == pytest.approx(sum(easier) / 3)
+
+
+def test_a_stopped_evaluation_leaves_what_was_there(elastic_supernet, uniform_costs, make_problem):
+    supernet = elastic_supernet(10)
+    answers = iter([False, True, True])
+    problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=9), cancelled=lambda: next(answers))
+    run = SearchRun(problem)
+    race = Race(run, (0.1,))
+    assert race.advance([supernet.original])
+    assert not race.advance([supernet.original])
+    assert run.begun == {supernet.original: 100}
+    assert run.pool == {}

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from device_sdk.graph import CutPoint, TensorSpec
+from packager.renditions.calibration import MAX_BYTES, MAX_SAMPLES, fitted_and_held_back, relative_error, sample_count
+
+
+def cut_points(*sizes):
+    return tuple(CutPoint(index, (TensorSpec(f"cut_{index}", (size,)),)) for index, size in enumerate(sizes))
+
+
+def test_features_are_those_of_the_original_path(tiny_exported, calibrate):
+    calibration = calibrate(tiny_exported.expansion)
+    found = list(calibration.features())
+    assert [index for index, _ in found] == list(range(7))
+    with torch.no_grad():
+        expected = tiny_exported.expansion.traced.features(calibration.samples)
+    for (_, features), wanted in zip(found, expected, strict=True):
+        np.testing.assert_allclose(features, wanted.numpy(), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("available", "largest", "count"),
+    [(50_000, 1000, MAX_SAMPLES), (100, 1000, 100), (50_000, MAX_BYTES // 4 // 40, 40), (50_000, MAX_BYTES, 16)],
+)
+def test_large_models_are_calibrated_on_fewer_samples(available, largest, count):
+    assert sample_count(cut_points(10, largest, 3), available) == count
+
+
+def test_errors_are_measured_on_samples_that_ranges_are_not_fitted_to():
+    features = np.arange(10, dtype=np.float32)[:, None]
+    fitting, held_back = fitted_and_held_back(features)
+    assert sorted([*fitting[:, 0], *held_back[:, 0]]) == list(range(10))
+    assert held_back[:, 0].tolist() == [3, 7]
+
+
+def test_a_few_samples_serve_both():
+    features = np.zeros((2, 1), dtype=np.float32)
+    fitting, held_back = fitted_and_held_back(features)
+    assert len(fitting) == len(held_back) == 2
+
+
+def test_the_error_is_relative_to_the_spread_of_what_is_expected():
+    expected = np.array([1.0, 3.0], dtype=np.float32)
+    assert relative_error(expected, expected) == 0
+    assert relative_error(np.full(2, 2.0, dtype=np.float32), expected) == pytest.approx(1)
+    assert relative_error(expected + np.float32(0.1), expected) == pytest.approx(0.01, rel=1e-3)
+    assert relative_error(np.ones(2, dtype=np.float32), np.ones(2, dtype=np.float32)) == 0

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from onnx import numpy_helper
+from onnxruntime import quantization as tool
+from torch import nn
+
+from device_sdk.execution.self_test import golden_inputs, matches
+from device_sdk.progress import SilentProgress
+from device_sdk.runtimes import OnnxRuntime
+from packager.blocks.trainable import TrainableBlock
+from packager.errors import VerificationError
+from packager.expansion import expand
+from packager.export import OPSET, export_blocks, export_whole
+from packager.renditions.calibration import Calibration
+from packager.renditions.fragments import part_stretch
+from packager.renditions.int8 import fitted, make_int8
+from packager.verification import SELF_TEST_BATCH, SELF_TEST_SEED, TorchReference
+
+FLOAT_ARITHMETIC = {"Conv", "Add", "Relu", "Gemm", "FusedConv"}
+
+
+def graph_of(data):
+    return onnx.GraphProto.FromString(data)
+
+
+def answer(stretch, images):
+    return OnnxRuntime(threads=1).load(stretch).run([images.numpy()])[0]
+
+
+@pytest.fixture
+def digit_samples(digits, digit_images):
+    return digit_images("search", 200), digits("search", 200).labels
+
+
+# What ONNX Runtime makes of composed int8 blocks
+
+
+def test_int8_neighbours_are_integer_from_end_to_end(tiny_exported, tiny_int8, in_place_of, composed, optimized):
+    originals = [block.id for block in tiny_exported.expansion.originals]
+    graph = optimized(composed(in_place_of(tiny_exported, tiny_int8), originals))
+    operators = {node.op_type for node in graph.node}
+    assert {"QLinearConv", "QLinearAdd"} <= operators
+    assert not operators & FLOAT_ARITHMETIC
+    # The tensors at cut points exist no more, neither dequantised for the neighbour nor quantised by it; but for the
+    # last, since a mean is no integer operator.
+    names = {name for node in graph.node for name in (*node.input, *node.output)}
+    assert [f"cut_{index}" for index in range(1, 6) if f"cut_{index}" in names] == ["cut_5"]
+
+
+def test_the_composed_path_has_the_very_operators_of_the_model_quantised_in_one_piece(
+    tiny_exported, tiny_int8, in_place_of, composed, operators, calibrate
+):
+    expansion = tiny_exported.expansion
+    images = calibrate(expansion).samples.numpy()
+
+    class Reader(tool.CalibrationDataReader):
+        batches = iter([{"input": images}])
+
+        def get_next(self):
+            return next(self.batches, None)
+
+    whole = onnx.ModelProto.FromString(export_whole(expansion.traced.whole, expansion.traced.tensors[0]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "whole.onnx"
+        kinds = {"activation_type": tool.QuantType.QUInt8, "weight_type": tool.QuantType.QInt8}
+        tool.quantize_static(whole, path, Reader(), per_channel=True, **kinds)
+        expected = operators(path.read_bytes())
+    originals = [block.id for block in expansion.originals]
+    assert operators(composed(in_place_of(tiny_exported, tiny_int8), originals)) == expected
+
+
+def test_int8_and_fp32_blocks_run_together(tiny_exported, tiny_int8, in_place_of, digit_samples):
+    images, labels = digit_samples
+    originals = [block.id for block in tiny_exported.expansion.originals]
+    mixed = in_place_of(tiny_exported, tiny_int8, ("o1", "o4"))
+    expected = answer(tiny_exported.stretch(originals), images)
+    for exported in (mixed, in_place_of(tiny_exported, tiny_int8)):
+        logits = answer(exported.stretch(originals), images)
+        assert np.mean((logits - expected) ** 2) < 0.01 * expected.var()
+        right, expected_right = (logits.argmax(1) == labels).mean(), (expected.argmax(1) == labels).mean()
+        assert right > expected_right - 0.02
+
+
+def test_every_path_composes(tiny_exported, tiny_int8, in_place_of, noise):
+    int8 = in_place_of(tiny_exported, tiny_int8)
+    for path in (["o0", "m1-4", "o4", "o5"], ["o0", "o1", "m2-5", "o5"], ["o0", "m1-3", "m3-5", "o5"]):
+        for batch in (1, 3, 64):
+            assert answer(int8.stretch(path), noise(batch, 1, 8, 8)).shape == (batch, 10)
+
+
+# What is in a fragment
+
+
+def test_all_that_touch_a_cut_point_use_its_scale(tiny_exported, tiny_int8):
+    for block in tiny_exported.expansion.blocks:
+        graph = graph_of(tiny_int8.own[block.id])
+        weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        first = [node for node in graph.node if node.op_type == "QuantizeLinear" and f"cut_{block.start}" in node.input]
+        last = [node for node in graph.node if f"cut_{block.end}" in node.output]
+        assert [node.op_type for node in last] == ["DequantizeLinear"]
+        assert len(first) == 1 or block.id == "o5"  # the mean at the head's start is no integer operator
+        for index, nodes in ((block.start, first), (block.end, last)):
+            for node in nodes:
+                scale, zero_point = (weights[name] for name in node.input[1:])
+                expected = tiny_int8.quantization[index]
+                assert (scale, zero_point) == (np.float32(expected.scale), expected.zero_point)
+                assert zero_point.dtype == np.uint8
+
+
+def test_weights_are_stored_in_8_bits(tiny_exported, tiny_int8):
+    convolution = graph_of(tiny_int8.own["o4"])
+    matrices = [tensor for tensor in convolution.initializer if len(tensor.dims) > 1]
+    assert [tensor.data_type for tensor in matrices] == [onnx.TensorProto.INT8] * 2
+    assert len(tiny_int8.own["o4"]) < 0.5 * 4 * sum(np.prod(tensor.dims) for tensor in matrices)
+
+
+def test_fragments_keep_the_rules_of_fragments(tiny_exported, tiny_int8):
+    for block in tiny_exported.expansion.blocks:
+        graph = graph_of(tiny_int8.own[block.id])
+        assert {field.name for field, _ in graph.ListFields()} <= {"node", "initializer"}
+        outputs = {name for node in graph.node for name in node.output} - {f"cut_{block.end}"}
+        names = {*outputs, *(tensor.name for tensor in graph.initializer), *(node.name for node in graph.node)}
+        assert all(name.startswith(f"{block.id}/") for name in names)
+        assert not any(node.domain for node in graph.node)
+    assert tiny_int8.opset == OPSET
+
+
+def test_the_same_samples_give_the_same_bytes(tiny_exported, tiny_int8, calibrate, recorded, work):
+    again = make_int8(tiny_exported, calibrate(tiny_exported.expansion), recorded, work)
+    assert (again.own, again.golden, again.errors) == (tiny_int8.own, tiny_int8.golden, tiny_int8.errors)
+    assert recorded.tasks == {"quantise to int8": 0}
+
+
+# How good it is
+
+
+def test_errors_are_measured_and_small(tiny_exported, tiny_int8):
+    assert tiny_int8.errors.keys() == tiny_exported.own.keys()
+    assert all(0 < error < 0.01 for error in tiny_int8.errors.values())
+
+
+def test_golden_vectors_are_what_a_fragment_answers_and_near_to_what_torch_does(tiny_exported, tiny_int8):
+    cut_points, reference = tiny_exported.expansion.cut_points, TorchReference(tiny_exported.expansion)
+    for part, golden in tiny_int8.golden.items():
+        inputs = golden_inputs(cut_points[reference.starts[part]], seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH)
+        found = answer(part_stretch(tiny_exported, part, graph_of(tiny_int8.own[part])), torch.from_numpy(inputs[0]))
+        expected = reference.answer([part], inputs[0])
+        assert matches(golden, [found])
+        assert not matches(golden, [found + 2 * golden.tolerance])
+        assert np.mean((found - expected) ** 2) < 0.05 * expected.var()
+
+
+def test_exits_are_quantised_too(tiny_exported_with_exits, calibrate, recorded, work, digit_images):
+    exported = tiny_exported_with_exits
+    made = make_int8(exported, calibrate(exported.expansion), recorded, work)
+    for exit_ in exported.expansion.exits:
+        graph = graph_of(made.own[exit_.id])
+        assert any(tensor.data_type == onnx.TensorProto.INT8 for tensor in graph.initializer)
+        assert any(f"exit_{exit_.id}" in node.output for node in graph.node)
+        assert made.errors[exit_.id] < 0.01
+
+
+# What cannot be quantised
+
+
+class Outlier(nn.Module):
+    """One huge activation takes all levels of the tensor between two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(8, 8, 1, bias=False), nn.Conv2d(8, 8, 1, bias=False)
+        with torch.no_grad():
+            self.first.weight.copy_(torch.eye(8)[:, :, None, None])
+            self.last.weight.copy_(torch.eye(8)[:, :, None, None])
+            self.first.weight[0] *= 1e6
+            self.last.weight[0] = 0
+
+    def forward(self, x):
+        return self.last(self.first(x))
+
+
+@pytest.fixture(scope="module")
+def odd(tiny_traced, calibrate, tmp_path_factory):
+    """The originals in int8 beside three blocks that are not easily quantised."""
+    head = nn.Sequential(nn.Flatten(), nn.Linear(16 * 4 * 4, 10), nn.ReLU())
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        nn.init.normal_(head[1].weight, std=0.05)
+    blocks = [
+        TrainableBlock("outlier", 1, 3, "merged", Outlier(), macs=1),
+        TrainableBlock("tanh", 1, 3, "merged", nn.Tanh(), macs=0),
+        TrainableBlock("relu", 4, 6, "merged", head, macs=1),
+    ]
+    expansion = expand(tiny_traced, max_span=1)
+    exported = export_blocks(replace(expansion, blocks=(*expansion.blocks, *blocks)))
+    return make_int8(exported, calibrate(exported.expansion), SilentProgress(), tmp_path_factory.mktemp("odd"))
+
+
+def test_a_relu_at_the_end_stays_where_its_cut_point_has_negative_values(odd):
+    assert odd.quantization[6].zero_point > 0
+    assert "Relu" in {node.op_type for node in graph_of(odd.own["relu"]).node}
+    assert odd.errors["relu"] < 0.02
+
+
+def test_a_block_that_loses_too_much_is_left_out_and_named(odd):
+    assert "outlier" not in odd.own
+    assert "outlier" not in odd.golden
+    (note,) = odd.notes
+    assert note.startswith("outlier has no int8 rendition: its error would be ")
+
+
+def test_a_block_in_which_nothing_can_be_quantised_has_no_int8_rendition(odd):
+    assert odd.own.keys() == {"o0", "o1", "o2", "o3", "o4", "o5", "relu"}
+
+
+def test_features_that_are_not_numbers_are_refused(tiny_exported, recorded, work):
+    samples = torch.full((4, 1, 8, 8), float("nan"))
+    with pytest.raises(VerificationError, match="not finite"):
+        make_int8(tiny_exported, Calibration(tiny_exported.expansion, samples), recorded, work)
+
+
+@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=1, max_size=50))
+def test_levels_reach_from_the_least_to_the_greatest_feature(values):
+    features = np.array(values, dtype=np.float32)
+    found = fitted(features)
+    levels = (np.arange(256) - found.zero_point) * np.float32(found.scale)
+    assert 0 in levels
+    nearest = np.abs(levels[None] - features[:, None].astype(np.float64)).min(axis=1)
+    assert np.all(nearest <= 0.51 * found.scale)
