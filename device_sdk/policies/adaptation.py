@@ -108,7 +108,7 @@ def adapt(
     started = time.monotonic()
     _check_inputs(inputs)
     if labels is None:
-        labels = _stand_in_labels(bundle, runtime, inputs, batch=settings.batch)
+        labels = stand_in_labels(bundle, runtime, inputs, batch=settings.batch)
     _check_labels(labels, inputs, bundle)
     kept, held = search_positions(labels, settings)
     cost_model = profile.cost_model()
@@ -200,7 +200,8 @@ def _evaluator(
     )
 
 
-def _stand_in_labels(bundle: Bundle, runtime: Runtime, inputs: Array, *, batch: int) -> npt.NDArray[np.int64]:
+def stand_in_labels(bundle: Bundle, runtime: Runtime, inputs: Array, *, batch: int) -> npt.NDArray[np.int64]:
+    """The full model's answers to ``inputs`` [count, *input], in place of labels: [count]."""
     loaded = runtime.load(bundle.stretch(bundle.supernet.original.edges))
     try:
         outputs = [loaded.run([inputs[at : at + batch]])[-1] for at in range(0, len(inputs), batch)]

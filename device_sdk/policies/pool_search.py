@@ -10,11 +10,10 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import Budget, CostModel
-from device_sdk.data.datasets import split_positions
 from device_sdk.errors import BudgetError
 from device_sdk.graph import Subnet
 from device_sdk.paths import k_cheapest
-from device_sdk.policies.adaptation import AdaptationSettings
+from device_sdk.policies.adaptation import AdaptationSettings, search_positions
 from device_sdk.policies.subnet_pool import rungs_ms
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
@@ -25,16 +24,6 @@ from device_sdk.search.nearby import latency_range_ms
 from device_sdk.search.port import Candidate, SearchProblem
 
 _LEAST_RUNG_S = 1.0
-
-
-def stand_in_labels(bundle: Bundle, runtime: Runtime, inputs: Array, *, batch: int) -> npt.NDArray[np.int64]:
-    """The full model's answers to ``inputs`` [count, *input], in place of labels: [count]."""
-    loaded = runtime.load(bundle.stretch(bundle.supernet.original.edges))
-    try:
-        outputs = [loaded.run([inputs[at : at + batch]])[-1] for at in range(0, len(inputs), batch)]
-    finally:
-        loaded.close()
-    return np.concatenate(outputs).argmax(axis=-1)
 
 
 class PoolSearch:
@@ -52,7 +41,7 @@ class PoolSearch:
         labels: npt.NDArray[np.int64],
         settings: AdaptationSettings,
     ) -> None:
-        kept, _ = split_positions(labels, holdout_share=settings.holdout_share, seed=settings.seed)
+        kept, _ = search_positions(labels, settings)
         self._bundle, self._runtime, self._cost_model, self._settings = bundle, runtime, cost_model, settings
         self._inputs, self._labels = inputs[kept], labels[kept]
 

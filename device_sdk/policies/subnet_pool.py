@@ -12,7 +12,7 @@ from device_sdk.cost import Budget
 from device_sdk.errors import UsageError
 from device_sdk.graph import Subnet, Supernet
 from device_sdk.policies.adaptation import Adaptation
-from device_sdk.search.port import Candidate
+from device_sdk.search.port import Candidate, rank
 
 RUNG = 1.3  # latencies of neighbouring rungs differ by this factor
 _MAX_RUNGS = 16  # in each direction
@@ -73,7 +73,7 @@ def pool_of(adaptation: Adaptation, more: Iterable[Candidate] = ()) -> SubnetPoo
     over_ms = _OUT_OF_BUDGET * budget.latency_ms / correction
 
     def placed(one: Candidate) -> Candidate:
-        refused = one.accuracy > found.accuracy and budget.fits(one.cost)
+        refused = rank(one) < rank(found) and budget.fits(one.cost)
         return _at(one, over_ms) if refused else one
 
     empty = SubnetPool(budget, found.subnet, (), correction)

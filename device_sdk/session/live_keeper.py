@@ -14,8 +14,8 @@ from device_sdk.cost import Budget
 from device_sdk.errors import UsageError
 from device_sdk.graph import Plan
 from device_sdk.logs.adaptation_log import AdaptationLog
-from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
-from device_sdk.policies.pool_search import PoolSearch, stand_in_labels
+from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, stand_in_labels
+from device_sdk.policies.pool_search import PoolSearch
 from device_sdk.policies.subnet_pool import SubnetPool, pool_of
 from device_sdk.policies.switching import LiveSettings
 from device_sdk.profiling.profile import Profile

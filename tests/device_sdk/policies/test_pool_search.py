@@ -5,8 +5,8 @@ import pytest
 from device_sdk.cost import Budget
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.policies.adaptation import AdaptationSettings
-from device_sdk.policies.pool_search import PoolSearch, stand_in_labels
+from device_sdk.policies.adaptation import AdaptationSettings, stand_in_labels
+from device_sdk.policies.pool_search import PoolSearch
 from device_sdk.progress import SilentProgress
 from device_sdk.search.nearby import latency_range_ms
 
