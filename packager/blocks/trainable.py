@@ -55,15 +55,15 @@ class Grown:
 
 def original_block(module: nn.Module, index: int, tensors: Sequence[TensorSpec]) -> TrainableBlock:
     """The pretrained block from cut point ``index`` to the next."""
-    macs = count_macs(module, tensors[index].shape)
+    macs = count_macs(module, tensors[index].shape, dtype=tensors[index].dtype)
     return TrainableBlock(id=f"o{index}", start=index, end=index + 1, kind="original", module=module, macs=macs)
 
 
-def count_macs(module: nn.Module, shape: tuple[int, ...]) -> int:
+def count_macs(module: nn.Module, shape: tuple[int, ...], *, dtype: str = "float32") -> int:
     """Multiply-accumulate operations for one sample of ``shape`` (operators unknown to torch's counter count 0)."""
     training = module.training
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module.eval()(torch.zeros(1, *shape))
+        module.eval()(torch.zeros(1, *shape, dtype=getattr(torch, dtype)))
     module.train(training)
     return counter.get_total_flops() // 2
 

@@ -131,3 +131,29 @@ def test_features_along_a_path_are_those_of_the_cut_points_that_it_passes(tiny_e
         assert torch.equal(found[1], expansion.traced.features(images)[1])
     for position, features in found.items():
         assert features.shape[1:] == expansion.traced.tensors[position].shape
+
+
+class TokenNet(nn.Module):
+    """Token numbers [batch, tokens] int64 -> logits [batch, 3]."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(20, 8)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(4))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for layer in self.layers:
+            x = torch.relu(layer(x)) + x
+        return self.head(x.mean(1))
+
+
+def test_a_model_on_token_numbers_grows_like_any_other():
+    tokens = torch.randint(0, 20, (4, 6), generator=torch.Generator().manual_seed(0))
+    expansion = expand(trace(TokenNet().eval(), tokens), max_span=3)
+    assert expansion.cut_points[0].tensors[0].dtype == "int64"
+    assert expansion.added
+    for block in expansion.added:
+        features = expansion.traced.features(tokens)
+        assert block.module(features[block.start]).shape == features[block.end].shape
