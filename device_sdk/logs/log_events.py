@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from device_sdk.cost import Budget
-from device_sdk.delivery.download import Delivered as Delivery
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.logs.adaptation_log import Adapted, Calibrated, Delivered, Infeasible, Profiled, SplitChosen
-from device_sdk.policies.adaptation import Adaptation
-from device_sdk.policies.calibration import Calibration
-from device_sdk.policies.split_decision import SplitDecision
-from device_sdk.profiling.profile import Profile
+
+if TYPE_CHECKING:
+    from device_sdk.delivery.download import Delivered as Delivery
+    from device_sdk.policies.adaptation import Adaptation
+    from device_sdk.policies.calibration import Calibration
+    from device_sdk.policies.split_decision import SplitDecision
+    from device_sdk.profiling.profile import Profile
 
 
 def delivered(delivery: Delivery) -> Delivered:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from statistics import median
 from urllib.parse import quote
+
+import numpy as np
 
 from device_sdk.cost import Uplink
 from device_sdk.errors import ProtocolError
@@ -45,8 +46,8 @@ def measure_uplink(transport: Transport, server: str) -> Uplink:
     """
     url = f"{base(server)}/v1/probe"
     _probe(transport, url, _SMALL)  # opens the connection
-    small_s = median(_probe(transport, url, _SMALL) for _ in range(_ROUNDS))
-    large_s = median(_probe(transport, url, _LARGE) for _ in range(_ROUNDS))
+    small_s = float(np.median([_probe(transport, url, _SMALL) for _ in range(_ROUNDS)]))
+    large_s = float(np.median([_probe(transport, url, _LARGE) for _ in range(_ROUNDS)]))
     seconds = max(large_s - small_s, 1e-6)
     return Uplink(mbps=8 * (_LARGE - _SMALL) / seconds / 1e6, round_trip_ms=small_s * 1e3)
 

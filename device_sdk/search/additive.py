@@ -12,7 +12,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -169,7 +168,7 @@ def prior_errors(supernet: Supernet) -> dict[Edge, float]:
     """
     added = [block for block in supernet.blocks if block.kind != "original"]
     known = [b.distillation_error / (b.end - b.start) for b in added if b.distillation_error is not None]
-    per_span = median(known) if known else _ERROR_PER_SPAN
+    per_span = float(np.median(known)) if known else _ERROR_PER_SPAN
     original = set(supernet.original.edges)
     errors = {}
     for block in supernet.blocks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable
-from decimal import ROUND_CEILING, Context
 
 from device_sdk.cost import MB, Budget, CostModel
 from device_sdk.errors import InfeasibleBudgetError
@@ -136,4 +135,6 @@ def _shortened(subnet: Subnet) -> str:
 
 def _rounded_up(value: float) -> str:
     """``value`` with three significant digits, never below it."""
+    from decimal import ROUND_CEILING, Context  # slow to import, and only needed here
+
     return f"{Context(prec=3, rounding=ROUND_CEILING).create_decimal(value):f}"

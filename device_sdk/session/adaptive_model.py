@@ -23,7 +23,6 @@ from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
 from device_sdk.policies.adaptation import adapt as run_adaptation
 from device_sdk.policies.calibration import Calibration, CalibrationSettings
 from device_sdk.policies.calibration import calibrate as run_calibration
-from device_sdk.policies.split_decision import SplitDecision, decide_split
 from device_sdk.policies.switching import LiveSettings
 from device_sdk.profiling.profile import Profile
 from device_sdk.profiling.profile import profile as run_profile
@@ -41,6 +40,8 @@ from device_sdk.session.samples import SampleChecker
 
 if TYPE_CHECKING:
     from PIL import Image
+
+    from device_sdk.policies.split_decision import SplitDecision
 
 
 class AdaptiveModel:
@@ -146,9 +147,7 @@ class AdaptiveModel:
         return device_id(self._state_folder)
 
     def profile(self, *, again: bool = False, batch: int = 1, progress: Progress | None = None) -> Profile:
-        """What every block costs here for ``batch`` samples; measured once per bundle, runtime and device's condition.
-
-        ``again``: measured anew.
+        """What blocks cost here for ``batch`` samples; measured once per bundle, runtime and condition, or ``again``.
 
         Raises:
             RuntimeFailedError, BlobError: a block does not load or run.
@@ -302,6 +301,8 @@ class AdaptiveModel:
             UsageError: an uplink of nothing, or the privacy setting forbids to send activations.
             TransferError: the server does not tell its profile, or serves another bundle.
         """
+        from device_sdk.policies.split_decision import decide_split
+
         self._in_use.running()
         with self._change:
             plan = self._in_use.running().plan

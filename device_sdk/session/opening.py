@@ -7,19 +7,20 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.runnable import Runs
-from device_sdk.delivery.download import Delivered, fetch_bundle
-from device_sdk.delivery.store import BundleStore
 from device_sdk.errors import BlobError, BundleError, RuntimeFailedError, UsageError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
 from device_sdk.session.device_state import DeviceState
-from device_sdk.transports import make_transport
-from device_sdk.transports.addresses import base
+
+if TYPE_CHECKING:
+    from device_sdk.delivery.download import Delivered
+    from device_sdk.delivery.store import BundleStore
 
 _USUAL = "onnxruntime"
 
@@ -56,7 +57,11 @@ def open_location(
     key = Path(trust) if trust is not None else None
     if not _is_address(location):
         return ready(Bundle.open(location, trust=key, runs=runs)), None
-    url, store = base(str(location)), _store(state_folder)
+    # most bundles are opened from a folder: what fetches them is imported when it is needed
+    from device_sdk.delivery.download import fetch_bundle
+    from device_sdk.transports import make_transport
+
+    url, store = _base(str(location)), _store(state_folder)
 
     def fetch() -> Delivered:
         with contextlib.closing(make_transport(url, token=token)) as transport:
@@ -83,7 +88,7 @@ def bundle_at(location: str | Path, *, trust: Path | None, state_folder: Path) -
     if not _is_address(location):
         return Bundle.open(location, trust=trust, runs=runs_on(_USUAL))
     store = _store(state_folder)
-    stored = store.last_good_at(base(str(location)))
+    stored = store.last_good_at(_base(str(location)))
     if stored is None:
         raise UsageError(f"nothing was fetched from {location} yet", hint="open it first, for example: pathweave run")
     return Bundle.open(stored.folder, trust=trust, blobs=store.blobs, runs=runs_on(_USUAL))
@@ -94,7 +99,15 @@ def _is_address(location: str | Path) -> bool:
 
 
 def _store(state_folder: Path) -> BundleStore:
+    from device_sdk.delivery.store import BundleStore
+
     return BundleStore(state_folder / "store")
+
+
+def _base(location: str) -> str:
+    from device_sdk.transports.addresses import base
+
+    return base(location)
 
 
 def _open_delivered(
