@@ -27,7 +27,7 @@ Counter = Callable[[], int]
 _LEAST_UNDISTURBED = 3  # calls; with fewer, the quickest of all count
 _QUICKEST = 0.1  # of all calls
 _LEAST_VALID = 0.5  # more than this share of the timed calls has a duration above zero, so that the median has
-_WARMING_CALLS, _SHORT_NS = 4, 20_000_000
+_WARMING_CALLS, _SHORT_NS = 4, 1_000_000
 _CHECK_EVERY = 5  # rounds
 _ERROR_PER_QUARTILES = 0.93  # standard error of a median = 0.93 · (p75 − p25) / √runs, for a normal distribution
 _SETTLED_SHARE = 0.9  # of the calls have to have a median that is known well
