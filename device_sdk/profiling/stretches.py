@@ -139,7 +139,6 @@ def _measure_group(
         timed = measure_interleaved(
             {str(number): one.run for number, one in enumerate(loaded)},
             rounds=timing.rounds,
-            warm=True,
             warmup=WARMUP,
             patience=timing.patience,
             on_round=step,

@@ -27,7 +27,6 @@ Counter = Callable[[], int]
 _LEAST_UNDISTURBED = 3  # calls; with fewer, the quickest of all count
 _QUICKEST = 0.1  # of all calls
 _LEAST_VALID = 0.5  # more than this share of the timed calls has a duration above zero, so that the median has
-_WARMING_CALLS, _SHORT_NS = 4, 1_000_000
 _CHECK_EVERY = 5  # rounds
 _ERROR_PER_QUARTILES = 0.93  # standard error of a median = 0.93 · (p75 − p25) / √runs, for a normal distribution
 _SETTLED_SHARE = 0.9  # of the calls have to have a median that is known well
@@ -66,11 +65,6 @@ class _Samples:
         self._all_ns.append(elapsed_ns)
         if not interrupted:
             self._undisturbed_ns.append(elapsed_ns)
-
-    @property
-    def warming_calls(self) -> int:
-        """How many calls it takes to fill the caches again: long calls do that by themselves."""
-        return _WARMING_CALLS if not self._all_ns or self._all_ns[-1] < _SHORT_NS else 1
 
     @property
     def counting_ns(self) -> list[int]:
@@ -134,7 +128,6 @@ def measure_interleaved(
     rounds: int,
     warmup: int,
     patience: Patience | None = None,
-    warm: bool = False,
     on_round: Callable[[], None] = lambda: None,
     clock: Clock = time.perf_counter_ns,
     interruptions: Counter = interruptions,
@@ -142,10 +135,8 @@ def measure_interleaved(
     """Time competitors in turns: each is called once per round, in an order that is another one every round.
 
     The order rotates, so that everyone starts equally often, and every second turn runs backwards, so that
-    nobody always follows the same neighbour. With ``patience`` fewer than ``rounds`` may do. ``warm``: every timed call
-    follows a few that do not count, as calls of a deployed model follow each other; else it pays for the caches that
-    its competitors have filled (measured with 24 of them: 0.75 instead of 0.55 ms, and five calls until that is over).
-    ``on_round`` is called after each round, warm-up included.
+    nobody always follows the same neighbour. With ``patience`` fewer than ``rounds`` may do. ``on_round`` is called
+    after each round, warm-up included.
 
     Raises:
         ValueError: ``rounds`` is below 1 or ``warmup`` is negative.
@@ -160,8 +151,6 @@ def measure_interleaved(
             break
         for name in _order(list(calls), index):
             call = calls[name]
-            for _ in range(samples[name].warming_calls if warm else 0):
-                call()
             before, started_ns = interruptions(), clock()
             call()
             elapsed_ns = clock() - started_ns

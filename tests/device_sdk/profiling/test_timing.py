@@ -160,27 +160,3 @@ def test_every_round_is_told() -> None:
     told: list[None] = []
     measure_interleaved({"a": lambda: None}, rounds=4, warmup=2, on_round=lambda: told.append(None))
     assert len(told) == 6
-
-
-def test_warm_calls_come_before_each_timed_call_and_do_not_count():
-    now_ns, calls = 0, []
-
-    def call(name, duration_ns):
-        def run():
-            nonlocal now_ns
-            calls.append(name)
-            now_ns += duration_ns
-
-        return run
-
-    timed = measure_interleaved(
-        {"short": call("short", 100_000), "long": call("long", 5_000_000)},
-        rounds=2,
-        warmup=0,
-        warm=True,
-        clock=lambda: now_ns,
-    )
-    assert (timed["short"].median_ms, timed["long"].median_ms) == (0.1, 5.0)
-    assert (timed["short"].runs, timed["long"].runs) == (2, 2)
-    assert calls.count("short") == 2 * 5
-    assert calls.count("long") == 5 + 2  # four before the first, since nothing is known yet
