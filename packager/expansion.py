@@ -111,12 +111,18 @@ class Expansion:
 
 
 def expand(
-    traced: TracedModel, *, max_span: int, shrink_rates: Sequence[float] = (), identity: bool = False
+    traced: TracedModel,
+    *,
+    max_span: int,
+    tiled: bool = False,
+    shrink_rates: Sequence[float] = (),
+    identity: bool = False,
 ) -> Expansion:
     """Add blocks between the first and the last original one.
 
-    A merged block for every span of 2 to ``max_span`` originals; for every original a shrunk block that keeps each of
-    ``shrink_rates`` of its inner channels; with ``identity`` a skip over spans that keep their shape.
+    A merged block for every span of 2 to ``max_span`` originals (``tiled``: from every ``max_span``th on only); for
+    every original a shrunk block that keeps each of ``shrink_rates`` of its inner channels; with ``identity`` a skip
+    over spans that keep their shape.
 
     The first block (stem) and the last one (head) stay as they are: they turn the input into features and features
     into answers, which nothing else in the model does.
@@ -124,7 +130,7 @@ def expand(
     originals = [original_block(module, index, traced.tensors) for index, module in enumerate(traced.blocks)]
     inner = originals[1:-1]
     kinds = [
-        merged_blocks(inner, traced.tensors, max_span=max_span),
+        merged_blocks(inner, traced.tensors, max_span=max_span, tiled=tiled),
         shrunk_blocks(inner, traced.tensors, rates=shrink_rates),
         identity_blocks(inner, traced.tensors, max_span=max_span if identity else 0),
     ]

@@ -209,7 +209,9 @@ def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
     rates = recipe.shrink_rates
     if rates == "auto":
         rates = shrink_rates_for(sum(traced.parameters))
-    expansion = expand(traced, max_span=recipe.max_span, shrink_rates=rates, identity=recipe.identity)
+    expansion = expand(
+        traced, max_span=recipe.max_span, tiled=recipe.tiled, shrink_rates=rates, identity=recipe.identity
+    )
     return attach_exits(expansion, count=recipe.exit_positions)
 
 

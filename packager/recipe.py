@@ -25,6 +25,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``gamma``: neighbouring cells are joined while a block has at most gamma · P0 parameters (AdaptiveNet §4.1).
     ``fused``: operators that stay with the layer before them; not given: those that inference engines fuse.
     ``max_span``: a merged block, or an identity, replaces at most so many originals.
+    ``tiled``: merged blocks begin at every ``max_span``th original only: fewer of them, each trained more often.
     ``shrink_rates``: for each a shrunk block beside every original, with that share of its inner channels; ``auto``
     takes 0.5 and 0.25 for a model below 10 million parameters, else none (AdaptiveNet §7.2).
     ``identity``: also add skips over spans that keep their shape; those that lose more than ``identity_points``
@@ -55,6 +56,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gamma: float = 0.0
     fused: tuple[str, ...] | None = None
     max_span: int = 3
+    tiled: bool = False
     shrink_rates: tuple[float, ...] | Literal["auto"] = ()
     identity: bool = False
     identity_points: float = 2.0

@@ -13,11 +13,17 @@ from packager.blocks.trainable import Grown, TrainableBlock, count_macs, fits_sh
 from packager.tracing import parameter_count
 
 
-def merged_blocks(originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, max_span: int) -> Grown:
-    """A merged block for every span of 2 to ``max_span`` neighbouring ``originals``; a note where none fits."""
+def merged_blocks(
+    originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, max_span: int, tiled: bool = False
+) -> Grown:
+    """A merged block for every span of 2 to ``max_span`` neighbouring ``originals``; a note where none fits.
+
+    ``tiled``: only for spans that begin at the first, the ``max_span + 1``st, … original. Far fewer blocks share the
+    training then, and the cheapest path stays what it is where spans of ``max_span`` can be merged everywhere.
+    """
     blocks: list[TrainableBlock] = []
     notes: list[str] = []
-    for first in range(len(originals)):
+    for first in range(0, len(originals), max_span if tiled else 1):
         for count in range(2, min(max_span, len(originals) - first) + 1):
             replaced = originals[first : first + count]
             block = _merged(replaced, tensors)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from device_sdk.graph import Edge, Subnet
-from device_sdk.paths import architecture_count, subnet_count
+from device_sdk.paths import architecture_count, k_cheapest, subnet_count
 from packager.expansion import count_macs, expand
 from packager.tracing import trace
 
@@ -36,6 +36,15 @@ def test_the_longest_span_decides_what_is_added(zoo_traced, max_span, count):
     assert max((block.end - block.start for block in expansion.added), default=1) == max_span
     # compositions of nine blocks into parts up to max_span
     assert architecture_count(expansion.supernet()) == count
+
+
+@pytest.mark.parametrize(("name", "count"), [("resnet20_cifar10", 3**3), ("resnet56_cifar10", 3**9)])
+def test_tiled_spans_leave_every_tile_three_choices(zoo_traced, name, count):
+    expansion = expand(zoo_traced(name), max_span=3, tiled=True)
+    assert {(block.start - 1) % 3 for block in expansion.added} == {0}
+    assert architecture_count(expansion.supernet()) == count
+    cheapest = k_cheapest(expansion.supernet(), lambda edge: 1.0, k=1)[0][1]
+    assert len(cheapest.edges) == 2 + len(expansion.originals[1:-1]) // 3
 
 
 def test_nothing_replaces_stem_or_head(zoo_traced):
