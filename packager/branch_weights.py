@@ -43,7 +43,7 @@ def load_branches(expansion: Expansion, weights: BranchWeights) -> None:
         shown = ", ".join(wrong[:3]) + (", …" if len(wrong) > 3 else "")
         raise WeightsError(
             f"the branch weights are those of another supernet: {shown}",
-            hint="max_span, tiled, shrink_rates, gamma, fused and exit_positions must be as in the recipe of their training",
+            hint="max_span, tiled, shrink_rates, gamma, fused and exit_positions must be as when they were trained",
         )
     for name, module in modules.items():
         module.load_state_dict({key: weights[f"{name}.{key}"] for key, _ in _state(module)})

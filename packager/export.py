@@ -19,6 +19,7 @@ from device_sdk.bundles.composition import Stretch
 from device_sdk.graph import TensorSpec
 from packager.errors import TraceError
 from packager.expansion import Expansion, TrainableExit
+from packager.graph_rewrites import select_by_convolution
 from packager.torch_noise import torch_silenced
 
 OPSET = 20
@@ -96,6 +97,7 @@ def export_blocks(expansion: Expansion) -> ExportedBlocks:
         inputs=[f"{part.id}/input" for part in parts],
         outputs=[f"{part.id}/output" for part in parts],
     )
+    select_by_convolution(model.graph)
     cutter = _Cutter(model.graph)
     return share(expansion, {p.id: cutter.fragment(p.id, start=p.start.name, end=p.end.name) for p in parts})
 
