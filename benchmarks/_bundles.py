@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from device_sdk import __version__
@@ -16,25 +17,41 @@ _MODEL, _QUICK_MODEL = "resnet56_cifar10", "resnet20_cifar10"
 _QUICK_STEPS = 4
 
 
-def adapted_bundle(options: BenchOptions) -> Path:
+def adapted_bundle(options: BenchOptions, *, renditions: Sequence[str] = ("fp32",)) -> Path:
     """The folder of the bundle: ResNet-56 rebuilt by its recipe; a hardly trained ResNet-20 for ``--quick``.
 
     Rebuilding takes minutes, so the bundle stays in ``$PATHWEAVE_CACHE`` (default: ``~/.cache/pathweave``) for as long
     as the recipe, the weights and the version are the same.
     """
-    cifar = options.data_folder / "cifar10"
-    name = _QUICK_MODEL if options.quick else _MODEL
     recipe = None if options.quick else _ZOO / "resnet56-cifar10.toml"
-    folder = _cache_folder() / "bench" / f"{name}-{_digest(recipe)}"
+    overrides: dict[str, object] = {"renditions": list(renditions)}
+    if options.quick:
+        overrides["steps"] = _QUICK_STEPS
+    return _kept(options, "zoo", recipe, overrides)
+
+
+def variant_bundle(options: BenchOptions, name: str, recipe: Mapping[str, object], *, minutes: float) -> Path:
+    """The same network packaged by another ``recipe``, trained for so many minutes here, and kept like the other.
+
+    Nothing else should run meanwhile.
+    """
+    length = {"steps": _QUICK_STEPS} if options.quick else {"budget_minutes": minutes}
+    return _kept(options, name, None, {**recipe, **length})
+
+
+def _kept(options: BenchOptions, name: str, recipe: Path | None, overrides: Mapping[str, object]) -> Path:
+    cifar = options.data_folder / "cifar10"
+    model = _QUICK_MODEL if options.quick else _MODEL
+    folder = _cache_folder() / "bench" / f"{model}-{name}-{_digest(recipe, overrides)}"
     if (folder / "manifest.json").exists():
         return folder
     job = make_job(
-        f"zoo:{name}",
-        weights=options.data_folder / "pretrained" / f"{name}.safetensors",
+        f"zoo:{model}",
+        weights=options.data_folder / "pretrained" / f"{model}.safetensors",
         training=str(cifar / ("test.zip#calibration" if options.quick else "train.zip")),
         validation=str(cifar / "test.zip#search"),
         recipe_path=recipe,
-        overrides={"steps": _QUICK_STEPS} if options.quick else None,
+        overrides=overrides,
         progress=options.progress,
     )
     return package(job, folder, progress=options.progress).folder
@@ -45,8 +62,8 @@ def _cache_folder() -> Path:
     return Path(own) if own else Path.home() / ".cache" / "pathweave"
 
 
-def _digest(recipe: Path | None) -> str:
-    digest = hashlib.sha256(__version__.encode())
+def _digest(recipe: Path | None, overrides: Mapping[str, object]) -> str:
+    digest = hashlib.sha256(f"{__version__} {sorted(overrides.items())}".encode())
     for path in [recipe, recipe.with_suffix(".safetensors")] if recipe else []:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

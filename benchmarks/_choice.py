@@ -1,0 +1,151 @@
+"""Subnets chosen within a budget on one part of the data, confirmed by measuring them beside what they compete with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks._peers import Samples
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.cost import MB, Budget, CostModel
+from device_sdk.errors import InfeasibleBudgetError
+from device_sdk.graph import Subnet
+from device_sdk.paths import k_cheapest
+from device_sdk.policies.adaptation import EQUAL_LATENCY
+from device_sdk.profiling.profile import Profile, profile
+from device_sdk.profiling.timing import Latency, measure_interleaved
+from device_sdk.progress import Progress
+from device_sdk.random_source import SplitMix64
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.runtimes.port import LoadedStretch
+from device_sdk.search import PrefixTreeEvaluator, make_strategy, with_expectations
+from device_sdk.search.port import Candidate, SearchProblem, rank
+
+_BATCH, _CACHE_BYTES = 64, 256 * MB
+_WARMUP = 10
+_SAMPLES_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Latencies at batch 1 on one thread, all taken in turns: the full model, subnets as deployed, perhaps a rival."""
+
+    full: Latency
+    subnets: tuple[Latency, ...]
+    rival: Latency | None
+
+    def ratio(self, one: Latency) -> float:
+        """Of the full model's latency."""
+        return one.median_ms / self.full.median_ms
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The best subnet that is quick enough, its latency, and what was measured beside it."""
+
+    candidate: Candidate
+    latency: Latency
+    beside: Measured
+
+    @property
+    def ratio(self) -> float:
+        """Its latency over the full model's."""
+        return self.beside.ratio(self.latency)
+
+
+class Chooser:
+    """Searches one bundle on the samples of #search, budget after budget; what it evaluated once it remembers."""
+
+    def __init__(self, folder: Path, search: Samples, progress: Progress, *, seed: int = 0) -> None:
+        self._bundle = Bundle.open(folder)
+        self._runtime = OnnxRuntime(threads=1)
+        self._progress = progress
+        self._seed = seed
+        self.profile: Profile = profile(self._bundle, self._runtime, progress=progress)
+        self._costs: CostModel = self.profile.cost_model()
+        self._evaluator = PrefixTreeEvaluator(
+            self._bundle.supernet,
+            lambda edges: self._runtime.load(self._bundle.stretch(edges)),
+            search.inputs,
+            search.labels,
+            self._costs,
+            batch=_BATCH,
+            cache_bytes=_CACHE_BYTES,
+        )
+
+    @property
+    def cheapest_ratio(self) -> float:
+        """Of the full model's latency, what the quickest subnet takes, as predicted."""
+        costs = self._costs.edge_costs
+        _, subnet = k_cheapest(self._bundle.supernet, lambda edge: costs[edge].latency_ms, k=1)[0]
+        return self._costs.cost(subnet).latency_ms / self.profile.original_ms
+
+    def within(self, ratio: float, *, count: int, time_limit_s: float | None = None) -> list[Candidate]:
+        """Up to ``count`` subnets that should take at most ``ratio`` of the full model's time, the best first."""
+        budget = Budget(latency_ms=EQUAL_LATENCY * ratio * self.profile.original_ms)
+        problem = SearchProblem(
+            supernet=self._bundle.supernet,
+            cost_model=self._costs,
+            budget=budget,
+            evaluator=self._evaluator,
+            random=SplitMix64(self._seed),
+            clock=time.monotonic,
+            progress=self._progress,
+            time_limit_s=time_limit_s,
+        )
+        try:
+            found = with_expectations(make_strategy("pathweave").search(problem), problem)
+        except InfeasibleBudgetError:
+            return []
+        return sorted((one for one in found.pool if budget.fits(one.cost)), key=rank)[:count]
+
+    def measured(self, subnets: Sequence[Subnet], rival: bytes | None, *, rounds: int) -> Measured:
+        """Measure subnets beside the full model and ``rival``, an ONNX model."""
+        sessions = {str(number): self._load(subnet) for number, subnet in enumerate(subnets)}
+        sessions["full"] = self._load(self._bundle.supernet.original)
+        if rival is not None:
+            sessions["rival"] = self._runtime.load_model(rival)
+        sample = np.zeros((1, *self._bundle.supernet.cut_points[0].tensors[0].shape), dtype=np.float32)
+        calls = {name: partial(session.run, [sample]) for name, session in sessions.items()}
+        try:
+            found = measure_interleaved(calls, rounds=rounds, warmup=_WARMUP)
+        finally:
+            for session in sessions.values():
+                session.close()
+        return Measured(found["full"], tuple(found[str(n)] for n in range(len(subnets))), found.get("rival"))
+
+    def confirmed(
+        self, candidates: Sequence[Candidate], rival: bytes | None, *, ratio: float, rounds: int
+    ) -> Chosen | None:
+        """The first candidate that takes no longer than ``rival``, or without one than ``ratio`` of the full model.
+
+        2 % count as equal.
+        """
+        beside = self.measured([one.subnet for one in candidates], rival, rounds=rounds)
+        allowed_ms = ratio * beside.full.median_ms if beside.rival is None else beside.rival.median_ms
+        for candidate, latency in zip(candidates, beside.subnets, strict=True):
+            if latency.median_ms <= EQUAL_LATENCY * allowed_ms:
+                return Chosen(candidate, latency, beside)
+        return None
+
+    def right(self, subnet: Subnet, samples: Samples) -> npt.NDArray[np.bool_]:
+        """Which of the samples the subnet gets right: [count]."""
+        session = self._load(subnet)
+        try:
+            parts = np.array_split(samples.inputs, -(-len(samples.inputs) // _SAMPLES_AT_ONCE))
+            return np.concatenate([session.run([part])[0] for part in parts]).argmax(axis=1) == samples.labels
+        finally:
+            session.close()
+
+    def _load(self, subnet: Subnet) -> LoadedStretch:
+        return self._runtime.load(self._bundle.stretch(subnet.edges))
+
+    def close(self) -> None:
+        """Let go of the sessions."""
+        self._evaluator.close()

@@ -1,0 +1,91 @@
+"""What a user would ship instead: separately trained networks, each in float and quantised to 8 bits in one piece."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnxruntime import quantization as tool
+
+from device_sdk.data.datasets import ImageDataset, load_dataset
+from device_sdk.data.preprocessing import prepare
+from device_sdk.graph import TensorSpec
+from packager.export import export_whole
+from packager.model_loader import load_model
+from packager.torch_noise import torch_silenced
+from pathweave.bench import BenchOptions
+
+INPUT = TensorSpec("input", (3, 32, 32), "float32")
+_PREPROCESSED = ("onnx.quant.pre_process", "onnxruntime.quant")  # as the tool's own preparation leaves it
+_BATCH = 64
+
+Features = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """One network as a plain ONNX model. ``rendition``: fp32 or int8."""
+
+    network: str
+    rendition: str
+    model: bytes
+
+    @property
+    def name(self) -> str:
+        """As figures call it: resnet44, resnet44_int8."""
+        return self.network if self.rendition == "fp32" else f"{self.network}_{self.rendition}"
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images as CIFAR-10's networks take them [count, 3, 32, 32], and their classes [count]."""
+
+    inputs: Features
+    labels: np.ndarray[Any, np.dtype[np.int64]]
+
+
+def load_samples(options: BenchOptions, part: str) -> Samples:
+    """A part of CIFAR-10's test images."""
+    data: ImageDataset = load_dataset(f"{options.data_folder / 'cifar10' / 'test.zip'}#{part}")
+    preprocessing = load_model("zoo:resnet20_cifar10").preprocessing  # all CIFAR-10 networks of the zoo have the same
+    return Samples(prepare(data.images, preprocessing, input_shape=INPUT.shape), data.labels)
+
+
+def make_peers(options: BenchOptions, networks: list[str], calibration: Features) -> Iterator[Peer]:
+    """Each network in float, then in 8 bits: static, per channel, ranges from ``calibration`` [count, 3, 32, 32]."""
+    for network in networks:
+        weights = options.data_folder / "pretrained" / f"{network}_cifar10.safetensors"
+        whole = export_whole(load_model(f"zoo:{network}_cifar10", weights=weights).module, INPUT)
+        yield Peer(network, "fp32", whole)
+        yield Peer(network, "int8", _quantised(whole, calibration))
+
+
+def _quantised(whole: bytes, calibration: Features) -> bytes:
+    model = onnx.ModelProto.FromString(whole)
+    model.metadata_props.add(key=_PREPROCESSED[0], value=_PREPROCESSED[1])
+
+    class Reader(tool.CalibrationDataReader):
+        def __init__(self) -> None:
+            self._batches = iter(np.array_split(calibration, -(-len(calibration) // _BATCH)))
+
+        def get_next(self) -> dict[str, Features] | None:
+            batch = next(self._batches, None)
+            return None if batch is None else {"input": batch}
+
+    with tempfile.TemporaryDirectory() as folder, torch_silenced():
+        path = Path(folder) / "int8.onnx"
+        tool.quantize_static(
+            model,
+            path,
+            Reader(),
+            quant_format=tool.QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=tool.QuantType.QUInt8,
+            weight_type=tool.QuantType.QInt8,
+        )
+        return path.read_bytes()

@@ -1,0 +1,131 @@
+"""Pareto: subnets of ResNet-56 against the networks that a user would train and ship instead, and other supernets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks._bundles import adapted_bundle
+from benchmarks._choice import Chooser, Chosen
+from benchmarks._peers import Peer, Samples, load_samples, make_peers
+from benchmarks._variants import curves, wins
+from device_sdk.runtimes import OnnxRuntime
+from pathweave.bench import BenchOptions, BenchOutcome, Target
+
+NETWORKS = ("resnet56", "resnet44", "resnet32", "resnet20")
+TARGETS = {
+    **{f"gap_{name}": Target(maximum=0.0) for name in ("resnet44", "resnet32", "resnet20")},
+    **{f"gap_{name}_int8": Target(maximum=0.0) for name in NETWORKS},
+    "wins_over_pruning": Target(minimum=1.0),
+}
+CANDIDATES = 6  # of the search for each network, confirmed by measuring; the best that is quick enough is taken
+BUDGETS, QUICK_BUDGETS = 10, 2  # at which supernets are compared
+ROUNDS, QUICK_ROUNDS = 200, 20
+QUICK_LIMIT_S = 2.0
+RESAMPLES = 2000
+_BATCH = 64
+
+Right = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Duel:
+    """A network and the subnet chosen to replace it: what each gets right of #report [count]."""
+
+    peer: Peer
+    peer_ratio: float
+    chosen: Chosen | None
+    peer_right: Right
+    own_right: Right | None
+
+    @property
+    def gap_points(self) -> float:
+        """The network's accuracy minus the subnet's; not a number where no subnet is quick enough."""
+        return float("nan") if self.own_right is None else 100 * float(self.peer_right.mean() - self.own_right.mean())
+
+    def row(self) -> dict[str, object]:
+        row: dict[str, object] = {
+            "what": self.peer.name,
+            "ratio": self.peer_ratio,
+            "accuracy": 100 * float(self.peer_right.mean()),
+        }
+        if self.chosen is None or self.own_right is None:
+            return row
+        low, high = _interval(self.peer_right, self.own_right)
+        rival = self.chosen.beside.rival
+        assert rival is not None
+        latencies = {"full": self.chosen.beside.full, "network": rival, "subnet": self.chosen.latency}
+        return row | {
+            "gap_points": self.gap_points,
+            "gap_low_points": low,
+            "gap_high_points": high,
+            "subnet": str(self.chosen.candidate.subnet),
+            "subnet_ratio": self.chosen.ratio,
+            "ratio_beside_it": self.chosen.beside.ratio(rival),
+            "subnet_accuracy": 100 * float(self.own_right.mean()),
+            "search_accuracy": 100 * self.chosen.candidate.accuracy,
+            "expected_accuracy": 100 * (self.chosen.candidate.expected or 0.0),
+            **{f"{name}_ms": one.median_ms for name, one in latencies.items()},
+            **{f"{name}_p75_ms": one.p75_ms for name, one in latencies.items()},
+        }
+
+
+def run(options: BenchOptions) -> BenchOutcome:
+    """Subnets are chosen on #search, one for each network and kind, and then looked at once on #report.
+
+    fp32 networks meet fp32 subnets, int8 networks subnets of any renditions. Latency: batch 1, one thread, in turns.
+    """
+    search, calibration, report = (load_samples(options, part) for part in ("search", "calibration", "report"))
+    networks = ["resnet20"] if options.quick else [*NETWORKS]
+    peers = list(make_peers(options, networks, calibration.inputs))
+    duels: list[Duel] = []
+    with options.progress.task("duels", len(peers)) as task:
+        for kind, renditions in (("fp32", ("fp32",)), ("int8", ("fp32", "int8"))):
+            rivals = [peer for peer in peers if peer.rendition == kind]
+            folder = adapted_bundle(options, renditions=renditions)
+            for duel in _duels(folder, rivals, search, report, options):
+                duels.append(duel)
+                task.advance()
+    budgets = QUICK_BUDGETS if options.quick else BUDGETS
+    own, *others = curves(options, ["both", "pruning only", "tune only"], search, report, budgets=budgets)
+    figures = {f"gap_{duel.peer.name}": duel.gap_points for duel in duels if duel.peer.name != "resnet56"}
+    figures |= {"wins_over_pruning": wins(own, others[0]), "wins_over_no_distillation": wins(own, others[1])}
+    table = [duel.row() for duel in duels] + [row for curve in (own, *others) for row in curve.rows]
+    return BenchOutcome(figures, table, data="chosen on cifar10/test.zip#search, judged on #report")
+
+
+def _duels(folder: Path, peers: list[Peer], search: Samples, report: Samples, options: BenchOptions) -> Iterator[Duel]:
+    rounds = QUICK_ROUNDS if options.quick else ROUNDS
+    chooser = Chooser(folder, search, options.progress)
+    try:
+        for peer in peers:
+            alone = chooser.measured([], peer.model, rounds=rounds)
+            assert alone.rival is not None
+            ratio = alone.ratio(alone.rival)
+            candidates = chooser.within(ratio, count=CANDIDATES, time_limit_s=QUICK_LIMIT_S if options.quick else None)
+            chosen = chooser.confirmed(candidates, peer.model, ratio=ratio, rounds=rounds)
+            own = None if chosen is None else chooser.right(chosen.candidate.subnet, report)
+            yield Duel(peer, ratio, chosen, _right(peer, report), own)
+    finally:
+        chooser.close()
+
+
+def _right(peer: Peer, samples: Samples) -> Right:
+    session = OnnxRuntime(threads=1).load_model(peer.model)
+    try:
+        parts = np.array_split(samples.inputs, -(-len(samples.inputs) // _BATCH))
+        return np.concatenate([session.run([part])[0] for part in parts]).argmax(axis=1) == samples.labels
+    finally:
+        session.close()
+
+
+def _interval(peer: Right, own: Right) -> tuple[float, float]:
+    """The 95 % interval of the gap in points: images drawn again, the same ones for both."""
+    differences = 100.0 * (peer.astype(np.float64) - own)
+    drawn = np.random.default_rng(0).integers(0, len(differences), size=(RESAMPLES, len(differences)))
+    low, high = np.percentile(differences[drawn].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)
