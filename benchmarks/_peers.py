@@ -20,7 +20,7 @@ from packager.model_loader import load_model
 from packager.torch_noise import torch_silenced
 from pathweave.bench import BenchOptions
 
-INPUT = TensorSpec("input", (3, 32, 32), "float32")
+INPUT_SHAPE = (3, 32, 32)
 _PREPROCESSED = ("onnx.quant.pre_process", "onnxruntime.quant")  # as the tool's own preparation leaves it
 _BATCH = 64
 
@@ -53,14 +53,14 @@ def load_samples(options: BenchOptions, part: str) -> Samples:
     """A part of CIFAR-10's test images."""
     data: ImageDataset = load_dataset(f"{options.data_folder / 'cifar10' / 'test.zip'}#{part}")
     preprocessing = load_model("zoo:resnet20_cifar10").preprocessing  # all CIFAR-10 networks of the zoo have the same
-    return Samples(prepare(data.images, preprocessing, input_shape=INPUT.shape), data.labels)
+    return Samples(prepare(data.images, preprocessing, input_shape=INPUT_SHAPE), data.labels)
 
 
 def make_peers(options: BenchOptions, networks: list[str], calibration: Features) -> Iterator[Peer]:
     """Each network in float, then in 8 bits: static, per channel, ranges from ``calibration`` [count, 3, 32, 32]."""
     for network in networks:
         weights = options.data_folder / "pretrained" / f"{network}_cifar10.safetensors"
-        whole = export_whole(load_model(f"zoo:{network}_cifar10", weights=weights).module, INPUT)
+        whole = export_whole(load_model(f"zoo:{network}_cifar10", weights=weights).module, TensorSpec("input", INPUT_SHAPE, "float32"))
         yield Peer(network, "fp32", whole)
         yield Peer(network, "int8", _quantised(whole, calibration))
 

@@ -6,6 +6,8 @@ comes round again: what was computed for a batch once (a teacher's answers) can 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
@@ -13,8 +15,26 @@ from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.preprocessing import Preprocessing
 
 
+@dataclass(frozen=True)
+class Share:
+    """The samples of a batch that one of ``count`` processes takes: from number ``rank`` on every ``count``-th."""
+
+    rank: int
+    count: int
+
+    def of(self, batch: int) -> int:
+        """How many they are."""
+        return len(range(self.rank, batch, self.count))
+
+
+WHOLE = Share(0, 1)
+
+
 class BatchSource:
-    """Endless shuffled batches of a data set, kept as bytes and prepared on demand."""
+    """Endless shuffled batches of a data set, kept as bytes and prepared on demand.
+
+    ``share``: only so much of each batch is prepared; each sample comes out as in the whole batch.
+    """
 
     def __init__(
         self,
@@ -26,6 +46,7 @@ class BatchSource:
         flip: bool = False,
         crop: float = 0.0,
         variants: int = 0,
+        share: Share = WHOLE,
     ) -> None:
         # [count, channels, height, width] uint8
         self._images = torch.from_numpy(np.ascontiguousarray(dataset.images.transpose(0, 3, 1, 2)))
@@ -36,6 +57,8 @@ class BatchSource:
         self._flip = flip
         self._shift = round(crop * min(self._images.shape[2:]))
         self._variants = variants
+        self.share = share
+        self._mine = slice(share.rank, None, share.count)
         self._epoch = self._edition = -1
         self._order = torch.empty(0, dtype=torch.long)  # of the samples in an edition
         self._turn = torch.empty(0, dtype=torch.long)  # of the edition's batches in an epoch
@@ -50,7 +73,7 @@ class BatchSource:
 
     @property
     def batch_size(self) -> int:
-        """Samples in a batch."""
+        """Samples in a whole batch."""
         return self._batch
 
     @property
@@ -74,7 +97,8 @@ class BatchSource:
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The batch of ``step``: prepared images [batch, channels, height, width] float32, labels [batch].
 
-        The images' memory has the channels last: convolutions are half as fast again that way.
+        Only the ``share`` of it. The images' memory has the channels last: convolutions are half as fast again
+        that way.
         """
         edition, number = self.key(step)
         if edition != self._edition:
@@ -82,26 +106,27 @@ class BatchSource:
             self._edition = edition
         chosen = self._order[number * self._batch : (number + 1) * self._batch]
         generator = _generator(self._seed, 2, edition * self.batches_per_epoch + number)
-        images = self._augment(self._images[chosen], generator)
-        return images.contiguous(memory_format=torch.channels_last), self._labels[chosen]
+        images = self._augment(self._images[chosen[self._mine]], generator, batch=len(chosen))
+        return images.contiguous(memory_format=torch.channels_last), self._labels[chosen[self._mine]]
 
     def plain(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """``count`` samples from ``start`` on, in stored order and not augmented."""
         chosen = slice(start, start + count)
         return self._prepare(self._images[chosen]), self._labels[chosen]
 
-    def _augment(self, images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    def _augment(self, images: torch.Tensor, generator: torch.Generator, *, batch: int) -> torch.Tensor:
+        """What is drawn at random is drawn for the whole batch, of which ``images`` are the share."""
         count, _, height, width = images.shape
         if self._shift:
             padded = torch.nn.functional.pad(images, [self._shift] * 4)
             # [count, 2]: the corner of the window that is kept
-            corner = torch.randint(0, 2 * self._shift + 1, (count, 2), generator=generator)
+            corner = torch.randint(0, 2 * self._shift + 1, (batch, 2), generator=generator)[self._mine]
             rows = (corner[:, :1] + torch.arange(height))[:, None, :, None]
             columns = (corner[:, 1:] + torch.arange(width))[:, None, None, :]
             channels = torch.arange(images.shape[1])[None, :, None, None]
             images = padded[torch.arange(count)[:, None, None, None], channels, rows, columns]
         if self._flip:
-            mirrored = torch.rand(count, generator=generator) < 0.5
+            mirrored = torch.rand(batch, generator=generator)[self._mine] < 0.5
             images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
         return self._prepare(images)
 

@@ -26,17 +26,19 @@ class Checkpoints:
     """A work folder with one atomic file of training state, beside the description of the run that it belongs to.
 
     ``seconds`` is the time spent on the run, ``peak_rss_bytes`` the most memory that its process took; earlier parts of
-    the run count up to their last saved state.
+    the run count up to their last saved state. Of several processes that train together only the one that ``leads``
+    reads and writes any of it.
 
     Raises:
         ResumeError: the folder holds the work of a different run, or cannot be read.
     """
 
-    def __init__(self, folder: Path, description: Description) -> None:
+    def __init__(self, folder: Path, description: Description, *, leads: bool = True) -> None:
         self._folder = folder
+        self._leads = leads
         self._description = description
         self._started = time.monotonic()
-        claimed = (folder / _RUN).exists()
+        claimed = leads and (folder / _RUN).exists()
         if claimed:
             require_same_run(folder / _RUN, description)
         self.state: dict[str, Any] | None = self._load() if claimed else None
@@ -69,10 +71,14 @@ class Checkpoints:
         Raises:
             StorageError: the folder cannot be written.
         """
+        if not self._leads:
+            return
         write_atomically(self._folder / _RUN, encode_description(self._description))
 
     def save(self, state: dict[str, Any]) -> None:
         """Replace the saved state."""
+        if not self._leads:
+            return
         self.state = state | {"seconds": self.seconds, "peak_rss_bytes": self.peak_rss_bytes or 0}
         buffer = io.BytesIO()
         torch.save(self.state, buffer)

@@ -5,15 +5,18 @@ Only ``package`` needs the extra ``packager``; the other two work in the base in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from device_sdk.commands.command_line import emit, json_option, progress
-from device_sdk.errors import StorageError, UsageError
+from device_sdk.errors import PathweaveError, StorageError, UsageError
 from device_sdk.extras import require
+from device_sdk.progress import SilentProgress
 from packager.recipe import RenditionName
 
 if TYPE_CHECKING:
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from device_sdk.bundles.manifest import Manifest
     from device_sdk.graph import Block, Exit
     from packager.pipeline import Packaged
+    from packager.ranks import Ranks
 
 _existing_file = click.Path(dir_okay=False, path_type=Path)
 
@@ -98,31 +102,58 @@ def package(
 
     from device_sdk.bundles.bundle import SIGNATURE
     from packager.jobs import make_job
+    from packager.pipeline import follow
     from packager.pipeline import package as run
 
-    if overrides["steps"] is None and overrides["budget_minutes"] is None and recipe_path is None:
-        raise UsageError("how long may training take?", hint="give --budget-minutes, --steps or --recipe")
     if threads is not None:
         torch.set_num_threads(threads)
-    shown = progress(as_json)
-    job = make_job(
-        specification,
-        weights=weights,
-        input_shape=input_shape,
-        training=training,
-        validation=validation,
-        name=name,
-        version=version,
-        recipe_path=recipe_path,
-        overrides=overrides,
-        progress=shown,
-    )
-    packaged = run(job, out, private_key=private_key, restart=restart, save_branches=save_branches, progress=shown)
+    with _joined() as ranks:
+        if overrides["steps"] is None and overrides["budget_minutes"] is None and recipe_path is None:
+            raise UsageError("how long may training take?", hint="give --budget-minutes, --steps or --recipe")
+        shown = progress(as_json) if ranks.leads else SilentProgress()
+        job = make_job(
+            specification,
+            weights=weights,
+            input_shape=input_shape,
+            training=training,
+            validation=validation,
+            name=name,
+            version=version,
+            recipe_path=recipe_path,
+            overrides=overrides,
+            progress=shown,
+        )
+        if not ranks.leads:
+            follow(job, out, ranks=ranks)
+            return
+        packaged = run(
+            job,
+            out,
+            private_key=private_key,
+            restart=restart,
+            save_branches=save_branches,
+            progress=shown,
+            ranks=ranks,
+        )
     signed = (packaged.folder / SIGNATURE).exists()
     summary = {"bundle": str(out), "signed": signed, "fresh": packaged.fresh}
     peak_mb = None if packaged.peak_rss_bytes is None else round(packaged.peak_rss_bytes / 1e6)
     summary |= {"minutes": round(packaged.seconds / 60, 2), "peak_rss_mb": peak_mb, **_described(packaged)}
     emit(summary, as_json=as_json, text=lambda: _print_packaged(packaged, signed=signed))
+
+
+@contextlib.contextmanager
+def _joined() -> Iterator[Ranks]:
+    """The processes that torchrun started, or this one alone. What goes wrong is told by one of them."""
+    from packager.process_group import joined
+
+    with joined(os.environ) as ranks:
+        try:
+            yield ranks
+        except (PathweaveError, KeyboardInterrupt) as error:
+            if ranks.may_tell():
+                raise
+            raise click.exceptions.Exit(2 if isinstance(error, UsageError) else 1) from error
 
 
 def _described(packaged: Packaged) -> dict[str, Any]:

@@ -11,8 +11,10 @@ from torch import fx, nn
 from device_sdk.errors import UsageError
 
 
-def resolve_device(name: str) -> torch.device:
+def resolve_device(name: str, *, local_rank: int | None = None) -> torch.device:
     """The device of this name; ``auto`` takes CUDA, else MPS, else the processor.
+
+    ``local_rank``: the number of this process on its machine where several train: each has a CUDA device of its own.
 
     Raises:
         UsageError: the device is not there.
@@ -22,7 +24,14 @@ def resolve_device(name: str) -> torch.device:
         name = next(device for device in ("cuda", "mps", "cpu") if present[device])
     if not present.get(name):
         raise UsageError(f"there is no device {name} here", hint='set the recipe\'s device to "auto" or "cpu"')
-    return torch.device(name)
+    if name != "cuda" or local_rank is None:
+        return torch.device(name)
+    if local_rank >= torch.cuda.device_count():
+        raise UsageError(
+            f"process {local_rank + 1} of this machine has no CUDA device: there are {torch.cuda.device_count()}",
+            hint="start at most one process per device",
+        )
+    return torch.device(name, local_rank)
 
 
 def resolve_precision(precision: str, device: torch.device | None = None) -> torch.dtype:

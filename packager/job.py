@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,9 @@ from torch import nn
 from device_sdk import __version__
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.preprocessing import prepare
-from packager.batches import BatchSource
+from packager.batches import WHOLE, BatchSource, Share
 from packager.branch_weights import BranchWeights
+from packager.digests import tensors_digest
 from packager.model_loader import LoadedModel
 from packager.recipe import Recipe
 
@@ -50,12 +50,12 @@ class Job:
             "training data": _digest(self.training),
             "validation data": _digest(self.validation),
             "recipe": self.recipe.choices(),
-            "branch weights": _tensors_digest(self.branch_weights or {}),
+            "branch weights": tensors_digest(self.branch_weights or {}),
             "pathweave": __version__,
         }
 
-    def batches(self) -> BatchSource:
-        """The training data as endless batches."""
+    def batches(self, share: Share = WHOLE) -> BatchSource:
+        """The training data as endless batches; of each the ``share`` of one process."""
         recipe = self.recipe
         return BatchSource(
             self.training,
@@ -65,6 +65,7 @@ class Job:
             flip=recipe.flip,
             crop=recipe.crop,
             variants=recipe.variants,
+            share=share,
         )
 
     def prepared(self, *, count: int | None = None) -> npt.NDArray[np.float32]:
@@ -92,14 +93,7 @@ def _spread(total: int, count: int) -> npt.NDArray[np.int64]:
 def _module_digest(module: nn.Module) -> str:
     """Layers and weights, so that a model that changes under its name is another one."""
     layers = [(name, type(layer).__qualname__) for name, layer in module.named_modules()]
-    return hashlib.sha256(f"{layers}{_tensors_digest(module.state_dict())}".encode()).hexdigest()
-
-
-def _tensors_digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name, tensor in tensors.items():
-        digest.update(name.encode() + tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return hashlib.sha256(f"{layers}{tensors_digest(module.state_dict())}".encode()).hexdigest()
 
 
 def _digest(dataset: ImageDataset) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from device_sdk.errors import UsageError
 from device_sdk.graph import Subnet
 from packager.batches import BatchSource
 from packager.blocks.trainable import TrainableBlock
@@ -21,11 +22,17 @@ _TUNE, _EXITS, _STATISTICS = (k * _PHASE_BATCHES for k in (1, 2, 3))
 _EXIT_UPDATES = 4  # features cost far more than the exits that learn from them: one batch of them, several updates
 _SAMPLES_PER_UPDATE = 16  # or more
 _TEACHER_BYTES = 256_000_000  # of answers that are kept
-_LEAST_BATCH = 4  # that can be halved: batch-norm needs two samples
+_LEAST_SAMPLES = 2  # of a process in an update: batch-norm needs them
 
 
 class Losses:
-    """The loss of one update in each phase: a function of its number, so that a resumed run repeats it."""
+    """The loss of one update in each phase: a function of its number, so that a resumed run repeats it.
+
+    Where several processes train, each has the loss of its ``source``'s share of the batch.
+
+    Raises:
+        UsageError: a batch is too small for so many processes.
+    """
 
     def __init__(
         self,
@@ -45,6 +52,18 @@ class Losses:
         self._exit_batch = _ExitBatch(-1, {}, torch.empty(0), torch.empty(0))
         self.batch = source.batch_size
         self.exit_updates = max(1, min(_EXIT_UPDATES, min(recipe.batch, len(source)) // _SAMPLES_PER_UPDATE))
+        self._share = source.share
+        self._least_batch = _LEAST_SAMPLES * self._share.count * (self.exit_updates if expansion.exits else 1)
+        if self._share.count > 1 and self.batch < self._least_batch:
+            raise UsageError(
+                f"a batch of {self.batch} is too small for {self._share.count} processes",
+                hint=f"start fewer, or take batches of {self._least_batch} samples or more",
+            )
+
+    @property
+    def samples(self) -> int:
+        """How many samples of a batch this process takes."""
+        return self._share.of(self.batch)
 
     def distil(self, step: int) -> torch.Tensor:
         """Added blocks imitate what they replace (§4.2, Eq. 1).
@@ -94,7 +113,7 @@ class Losses:
 
     def halve_batch(self) -> bool:
         """From now on take half of each batch: memory is short. False where nothing is left to halve."""
-        if self.batch < _LEAST_BATCH:
+        if self.batch // 2 < self._least_batch:
             return False
         self.batch //= 2
         self._teachers.clear()
@@ -104,7 +123,7 @@ class Losses:
 
     def _batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         images, labels = self._source.batch(step)
-        return images[: self.batch].to(self._device), labels[: self.batch].to(self._device)
+        return images[: self.samples].to(self._device), labels[: self.samples].to(self._device)
 
     def _path(self, step: int) -> Subnet:
         """The path that a tuning step trains."""

@@ -40,6 +40,7 @@ from packager.losses import distillation_errors
 from packager.macs_ranges import MacsRanges
 from packager.phases import DISTIL, EXITS, TUNE
 from packager.range_accuracy import RangeAccuracy
+from packager.ranks import Alone, Ranks
 from packager.renditions import make_renditions
 from packager.renditions.calibration import Calibration, sample_count
 from packager.renditions.made import MadeKind
@@ -77,11 +78,13 @@ def package(
     restart: bool = False,
     save_branches: Path | None = None,
     progress: Progress | None = None,
+    ranks: Ranks | None = None,
 ) -> Packaged:
     """Turn a job into a bundle in the folder ``out``; ``save_branches``: a file for the weights of what was added.
 
     A run that is killed at any point goes on from its last saved state when it is called again with the same job; its
-    work lies in ``<out>.work``. With ``recipe.steps`` the bundle depends on nothing but the job.
+    work lies in ``<out>.work``. With ``recipe.steps`` the bundle depends on nothing but the job, and in its last digits
+    on how many processes train. ``ranks``: they, if there are several; this is the first, the others ``follow``.
 
     Raises:
         TraceError, TrainingError, VerificationError: the model cannot be packaged (kinds of PackagingError).
@@ -90,7 +93,7 @@ def package(
         SignatureError: the key cannot be used.
         StorageError: the disk is full.
     """
-    progress = progress or SilentProgress()
+    progress, ranks = progress or SilentProgress(), ranks or Alone()
     if not out.name:
         raise UsageError(f"{out} cannot be the folder of a bundle", hint="name a folder that packaging may make")
     if private_key is not None:
@@ -99,16 +102,16 @@ def package(
     if restart:
         _clear(out)
     elif out.exists():
-        return _already_there(out, description, private_key=private_key)
+        finished = _already_there(out, description, private_key=private_key)
+        ranks.from_lead(False)
+        return finished
     checkpoints = Checkpoints(_work_folder(out), _but_renditions(description))
+    ranks.from_lead(True)
     with _step(progress, "trace and expand"):
         examples = job.prepared(count=_EXAMPLES)
         expansion = _expanded(job, torch.from_numpy(examples))
-        if job.branch_weights is not None:
-            load_branches(expansion, job.branch_weights)
     checkpoints.begin()
-    trainer = Trainer(expansion, job.batches(), job.recipe, checkpoints, progress, judge=_judge(job, expansion))
-    trainer.train()
+    trainer = _trained(job, expansion, checkpoints, progress, ranks)
     expansion = expansion.noting(*trainer.notes)
     if save_branches is not None:
         write_branches(expansion, save_branches)
@@ -139,6 +142,28 @@ def package(
         writer.finish(manifest, private_key=private_key)
     checkpoints.remove()
     return Packaged(out, manifest, checkpoints.seconds, checkpoints.peak_rss_bytes, fresh=True)
+
+
+def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
+    """What the other processes do while the first one packages: their share of the training, and nothing else.
+
+    Raises:
+        TrainingError: as ``package``; another process is gone, or was started with another job.
+    """
+    if ranks.from_lead(True):
+        expansion = _expanded(job, torch.from_numpy(job.prepared(count=_EXAMPLES)))
+        _trained(job, expansion, Checkpoints(_work_folder(out), {}, leads=False), SilentProgress(), ranks)
+
+
+def _trained(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: Progress, ranks: Ranks) -> Trainer:
+    """Train together with the other processes, if there are any; they are not needed any more then."""
+    ranks.require_same(job.description)
+    judge = _judge(job, expansion) if ranks.leads else None
+    source = job.batches(ranks.share)
+    trainer = Trainer(expansion, source, job.recipe, checkpoints, progress, judge=judge, ranks=ranks)
+    trainer.train()
+    ranks.leave()
+    return trainer
 
 
 def _work_folder(out: Path) -> Path:
@@ -201,7 +226,7 @@ def _step(progress: Progress, name: str) -> Iterator[None]:
 
 
 def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
-    """The supernet before its training: cut, with the blocks and exits that the recipe asks for."""
+    """The supernet before its training: cut, with the blocks and exits that the recipe asks for, and their weights."""
     recipe = job.recipe
     fused = FUSED if recipe.fused is None else recipe.fused
     traced = trace(job.model.module, examples, gamma=recipe.gamma, fused=fused)
@@ -212,7 +237,10 @@ def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
     expansion = expand(
         traced, max_span=recipe.max_span, tiled=recipe.tiled, shrink_rates=rates, identity=recipe.identity
     )
-    return attach_exits(expansion, count=recipe.exit_positions)
+    expansion = attach_exits(expansion, count=recipe.exit_positions)
+    if job.branch_weights is not None:
+        load_branches(expansion, job.branch_weights)
+    return expansion
 
 
 def _judge(job: Job, expansion: Expansion) -> RangeAccuracy | None:

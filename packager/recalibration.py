@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from device_sdk.graph import Subnet
 from packager.expansion import Expansion
+from packager.ranks import Ranks
 
 
 def recalibrate(expansion: Expansion, batches: Iterable[tuple[Subnet, torch.Tensor]]) -> None:
@@ -35,6 +36,16 @@ def recalibrate(expansion: Expansion, batches: Iterable[tuple[Subnet, torch.Tens
         for layer, momentum in kept.items():
             layer.momentum = momentum
             layer.eval()
+
+
+def average_statistics(modules: Iterable[nn.Module], ranks: Ranks) -> None:
+    """Give all processes the mean of the running statistics that each has from its own share of the batches.
+
+    They are linear in what each batch adds to them: it makes no difference how often, or when, this is done.
+    """
+    layers = dict.fromkeys(layer for module in modules for layer in _norms(module))
+    pairs = [(layer.running_mean, layer.running_var) for layer in layers]
+    ranks.average([part for pair in pairs for part in pair if part is not None])
 
 
 def _norms(module: nn.Module) -> list[_BatchNorm]:

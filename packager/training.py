@@ -5,9 +5,7 @@ The original blocks stay frozen in evaluation mode, so the pretrained model is o
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,23 +14,23 @@ from torch import nn
 from device_sdk.errors import StorageError
 from device_sdk.graph import Subnet
 from device_sdk.progress import Progress, Task
-from device_sdk.random_source import SplitMix64
 from packager.batches import BatchSource
 from packager.checkpoints import Checkpoints
-from packager.device import free_memory, on_device, resolve_device, resolve_precision
-from packager.errors import TrainingError
+from packager.descent import Descent
+from packager.device import on_device, resolve_device
+from packager.digests import tensors_digest
 from packager.expansion import Expansion
 from packager.feature_cache import FeatureCache
 from packager.losses import Losses, exit_cache_shapes
 from packager.phases import DISTIL, EXITS, TUNE, Phase, phase_steps, training_phases
 from packager.range_accuracy import RangeAccuracy
-from packager.recalibration import recalibrate
+from packager.ranks import Alone, LeadClock, Ranks
+from packager.recalibration import average_statistics, recalibrate
 from packager.recipe import Recipe
 from packager.schedule import Schedule
 from packager.tuning_watch import TuningWatch
 
 _DONE = "done"
-_GRADIENT_NORM = 5.0  # longest gradient that is followed
 _STATISTICS_BATCHES = 30
 _MB = 1_000_000  # bytes
 
@@ -41,7 +39,7 @@ class Trainer:
     """Trains the added blocks and the exits of ``expansion`` as ``recipe`` says, saving its state every so often.
 
     ``judge``, if given, is asked for the accuracy by ranges of cost now and then while tuning. ``notes`` say what was
-    not done as the recipe has it.
+    not done as the recipe has it. ``ranks``: the processes that train together; ``source`` gives the share of this one.
     """
 
     def __init__(
@@ -53,37 +51,47 @@ class Trainer:
         progress: Progress,
         *,
         judge: RangeAccuracy | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self._expansion = expansion
         self._recipe = recipe
         self._checkpoints = checkpoints
         self._progress = progress
-        self._device = resolve_device(recipe.device)
-        self._precision = resolve_precision(recipe.precision, self._device)
+        self._ranks = ranks or Alone()
+        assert source.share == self._ranks.share, "the source gives another process's share"
+        self._clock = LeadClock(self._ranks)
+        self._device = resolve_device(recipe.device, local_rank=self._ranks.local_rank)
         self._losses = Losses(expansion, source, recipe, device=self._device)
+        self._descent = Descent(self._losses, recipe, device=self._device, ranks=self._ranks)
         self._phases = training_phases(expansion, self._losses, recipe)
         self._steps = phase_steps(self._phases, recipe.steps or 0)
         self._modules: dict[str, nn.Module] = {}  # all that is trained in any phase
         for phase in self._phases:
             self._modules |= phase.modules
         self._distinct = source.distinct_batches
-        self._watch = TuningWatch(judge, patience=recipe.patience, device=self._device)
+        self._watch = TuningWatch(judge, patience=recipe.patience, device=self._device, ranks=self._ranks)
         self.steps_done = dict.fromkeys((DISTIL, TUNE, EXITS), 0)
-        self.notes: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not done as the recipe has it."""
+        return self._descent.notes
 
     def train(self) -> None:
         """Run the phases, or what is left of them after an interruption.
 
         Raises:
-            TrainingError: the loss is no longer a number (the last good state stays saved), or memory is too short.
+            TrainingError: the loss is no longer a number (the last good state stays saved), memory is too short, or
+                another process is gone or starts from something else.
         """
         if not self._phases:
             return
         modules = [block.module for block in self._expansion.blocks]
         modules += [exit_.module for exit_ in self._expansion.exits]
         with on_device(modules, self._device):
+            self._ranks.require_same(lambda: _start(modules, self._device))
             names = [*(phase.name for phase in self._phases), _DONE]
-            saved = self._checkpoints.state or {"phase": names[0]}
+            saved = self._ranks.state_from_lead(self._checkpoints.state) or {"phase": names[0]}
             self._restore(saved)
             for phase, following in list(zip(self._phases, names[1:], strict=True))[names.index(saved["phase"]) :]:
                 self._run(phase, saved)
@@ -110,61 +118,24 @@ class Trainer:
             self._recalibrate(self._recipe.recalibrate_batches, tuned=schedule.done > 0)
 
     def _step_through(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer, task: Task) -> None:
-        shown, saved_at = 0.0, time.monotonic()
+        shown, saved_at = 0.0, self._clock.tick()
         while not schedule.over:
-            loss = self._descend_or_halve(phase, schedule, optimizer)
+            loss = self._descent.step(phase, schedule, optimizer)
             schedule.done += 1
+            self._clock.tick()
             if phase.name == TUNE:
                 self._watch.after_step(schedule)
             task.advance(schedule.progress - shown)
             task.note(f"loss {loss:.4f}{self._watch.seen if phase.name == TUNE else ''}")
             shown = schedule.progress
-            if time.monotonic() - saved_at >= self._recipe.checkpoint_seconds:
+            if self._clock() - saved_at >= self._recipe.checkpoint_seconds:
                 self._save(phase.name, schedule, optimizer)
-                saved_at = time.monotonic()
+                saved_at = self._clock.tick()
 
     def _set_training(self, names: Collection[str]) -> None:
         """Put the modules of these names in training mode, all others in evaluation mode."""
         for name, module in self._modules.items():
             module.train(name in names)
-
-    def _descend_or_halve(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer) -> float:
-        """One step; where memory is too short for it, with half the batch from now on, once."""
-        try:
-            return self._descend(phase, schedule, optimizer)
-        except torch.OutOfMemoryError as error:
-            if self.notes or not self._losses.halve_batch():
-                raise TrainingError(
-                    f"memory is too short for a batch of {self._losses.batch}", hint="lower the recipe's batch"
-                ) from error
-        self.notes = (f"memory was too short: trained with batches of {self._losses.batch}",)
-        optimizer.zero_grad(set_to_none=True)
-        free_memory(self._device)
-        return self._descend_or_halve(phase, schedule, optimizer)
-
-    def _descend(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer) -> float:
-        """One step: a batch, and the phase's updates from it. Returns the last loss."""
-        for group in optimizer.param_groups:
-            group["lr"] = schedule.rate(phase.rate)
-        value = 0.0
-        for update in range(schedule.done * phase.updates, (schedule.done + 1) * phase.updates):
-            with (
-                torch.random.fork_rng(devices=[self._device.index or 0] if self._device.type == "cuda" else []),
-                torch.autocast(self._device.type, self._precision, enabled=self._precision != torch.float32),
-            ):
-                # dropout draws from torch's own generator: a function of the update, so that a resumed run draws alike
-                torch.manual_seed(SplitMix64(self._recipe.seed + update).next())
-                loss = phase.loss(update)
-            value = loss.item()
-            if not math.isfinite(value):
-                raise _diverged("loss", value, phase, schedule)
-            optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            length = torch.nn.utils.clip_grad_norm_(phase.parameters, _GRADIENT_NORM)
-            if not torch.isfinite(length):
-                raise _diverged("gradient", length.item(), phase, schedule)
-            optimizer.step()
-        return value
 
     def _recalibrate(self, wanted: int | None, *, tuned: bool) -> None:
         count = wanted if wanted is not None else _STATISTICS_BATCHES * tuned
@@ -184,8 +155,9 @@ class Trainer:
         steps = self._steps[EXITS] if self._recipe.steps is not None else None
         if not self._distinct or (steps is not None and steps <= self._distinct):
             return None
-        shapes = exit_cache_shapes(self._expansion, batch=self._losses.batch)
-        if FeatureCache.size_bytes(batches=self._distinct, shapes=shapes) > self._recipe.cache_mb * _MB:
+        shapes = exit_cache_shapes(self._expansion, batch=self._losses.samples)
+        size_bytes = FeatureCache.size_bytes(batches=self._distinct, shapes=shapes) * self._ranks.share.count
+        if size_bytes > self._recipe.cache_mb * _MB:
             return None
         try:
             return FeatureCache(self._checkpoints.folder, batches=self._distinct, shapes=shapes)
@@ -193,16 +165,21 @@ class Trainer:
             return None
 
     def _schedule(self, phase: Phase, saved: dict[str, Any]) -> Schedule:
-        done, winding_from = saved.get("done", 0), saved.get("winding_from")
-        if self._recipe.steps is not None:
-            return Schedule(steps=self._steps[phase.name], seconds=None, done=done, winding_from=winding_from)
+        self._clock.tick()
         seconds = (self._recipe.budget_minutes or 0.0) * 60 * phase.share
-        elapsed = saved.get("elapsed", 0.0)
-        return Schedule(steps=None, seconds=seconds, done=done, elapsed=elapsed, winding_from=winding_from)
+        return Schedule(
+            steps=None if self._recipe.steps is None else self._steps[phase.name],
+            seconds=None if self._recipe.steps is not None else seconds,
+            done=saved.get("done", 0),
+            elapsed=saved.get("elapsed", 0.0),
+            winding_from=saved.get("winding_from"),
+            clock=self._clock,
+        )
 
     def _save(
         self, phase: str, schedule: Schedule | None = None, optimizer: torch.optim.Optimizer | None = None
     ) -> None:
+        average_statistics(self._modules.values(), self._ranks)
         state: dict[str, Any] = {
             "phase": phase,
             "modules": {name: module.state_dict() for name, module in self._modules.items()},
@@ -221,16 +198,10 @@ class Trainer:
                 module.load_state_dict(saved["modules"][name])
         self.steps_done.update(saved.get("steps_done", {}))
         self._watch.restore(saved.get("watch"))
-        self.notes = tuple(saved.get("notes", ()))
-        if self.notes:
-            self._losses.halve_batch()
+        self._descent.restore(saved.get("notes", ()))
 
 
-_RATES = {DISTIL: "distil_rate", TUNE: "tune_rate", EXITS: "exit_rate"}
-
-
-def _diverged(what: str, value: float, phase: Phase, schedule: Schedule) -> TrainingError:
-    return TrainingError(
-        f"the {what} became {value} at step {schedule.done} of {phase.name}",
-        hint=f"lower the recipe's {_RATES[phase.name]}; the last saved state is kept",
-    )
+def _start(modules: Sequence[nn.Module], device: torch.device) -> dict[str, str]:
+    """What processes that train together have to have in common, besides the job."""
+    tensors = {f"{k}.{name}": value for k, module in enumerate(modules) for name, value in module.state_dict().items()}
+    return {"weights": tensors_digest(tensors), "device": device.type}

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from packager.range_accuracy import RangeAccuracy
+from packager.ranks import Alone, Ranks
 from packager.schedule import Schedule
 
 LOOK_EVERY = 100  # steps of tuning
@@ -15,30 +16,37 @@ LOOK_EVERY = 100  # steps of tuning
 class TuningWatch:
     """Looks every ``LOOK_EVERY`` steps; after ``patience`` looks without a better mean the tuning ends early.
 
-    ``patience`` 0 lets it go on. Without ``judge`` there is nothing to see.
+    ``patience`` 0 lets it go on. Without ``judge`` there is nothing to see. Of several processes the first one looks.
     """
 
-    def __init__(self, judge: RangeAccuracy | None, *, patience: int, device: torch.device) -> None:
+    def __init__(
+        self, judge: RangeAccuracy | None, *, patience: int, device: torch.device, ranks: Ranks | None = None
+    ) -> None:
         self._judge = judge
         self._patience = patience
         self._device = device
+        self._ranks = ranks or Alone()
         self._best = 0.0
         self._since = 0  # looks since the best one
         self.seen = ""  # what the last look saw, to stand behind the loss
 
     def after_step(self, schedule: Schedule) -> None:
         """Look if it is time to; tell ``schedule`` to end when patience is out."""
-        if self._judge is None or schedule.done % LOOK_EVERY:
+        if schedule.done % LOOK_EVERY:
             return
-        shares = self._judge.look(device=self._device)
+        if self._ranks.leads and self._judge is not None:
+            self._look(self._judge)
+        if self._ranks.from_lead(float(self._patience and self._since >= self._patience)):
+            schedule.wind_down()
+
+    def _look(self, judge: RangeAccuracy) -> None:
+        shares = judge.look(device=self._device)
         if not shares:
             return
         self.seen = f", accuracy by cost {' '.join(f'{100 * share:.0f}' for share in shares)} %"
         mean = sum(shares) / len(shares)
         self._since = 0 if mean > self._best else self._since + 1
         self._best = max(mean, self._best)
-        if self._patience and self._since >= self._patience:
-            schedule.wind_down()
 
     @property
     def state(self) -> dict[str, Any]:

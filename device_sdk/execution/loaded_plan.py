@@ -16,10 +16,10 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import EdgeCost
 from device_sdk.execution.confidence import confidence
-from device_sdk.execution.paging import PagedSegments
+from device_sdk.execution.loaded_segments import LoadedSegments
 from device_sdk.execution.plan_segments import segments
 from device_sdk.graph import Edge, Plan
-from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.runtimes.port import Array, Runtime
 
 RemoteTail = Callable[[Sequence[Array]], Array | None]
 """Has the tensors at the split run to the end elsewhere: logits [batch, classes], or None if that failed."""
@@ -71,21 +71,19 @@ class LoadedPlan:
         bundle.supernet.check_plan(plan)
         self._exits = len(plan.exits)
         found = segments(bundle.supernet, plan)
-        self._paged: PagedSegments | None = None
-        stretches: list[LoadedStretch | None]
-        if memory_cap_bytes is None:
-            stretches = [runtime.load(bundle.stretch(one.edges, one.exit)) if one.edges else None for one in found]
-        else:
-            self._paged = PagedSegments(
-                bundle, runtime, found, cap_bytes=memory_cap_bytes, costs=costs or {}, batch=batch
-            )
-            stretches = [*self._paged.stretches]
-        self._segments = list(zip(found, stretches, strict=True))
+        self._loaded = LoadedSegments(
+            bundle, runtime, found, memory_cap_bytes=memory_cap_bytes, costs=costs, batch=batch
+        )
+        self._segments = list(zip(found, self._loaded.stretches, strict=True))
 
     @property
     def page_loads(self) -> int | None:
         """How often a page was loaded so far; None without a memory cap."""
-        return None if self._paged is None else self._paged.pager.loads
+        return self._loaded.page_loads
+
+    def release(self) -> None:
+        """Under a memory cap, free what no call runs now; the next call loads it again."""
+        self._loaded.release()
 
     def run(self, tensor: Array, remote_tail: RemoteTail | None = None) -> Outcome:
         """Answer a batch [batch, *input]; ``remote_tail`` goes on behind the plan's split, if it has one.
@@ -129,11 +127,7 @@ class LoadedPlan:
 
     def close(self) -> None:
         """Free the sessions. May be called twice."""
-        for _, stretch in self._segments:
-            if stretch is not None:
-                stretch.close()
-        if self._paged is not None:
-            self._paged.close()
+        self._loaded.close()
 
 
 class _Answers:

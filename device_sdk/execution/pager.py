@@ -121,6 +121,12 @@ class Pager:
             self._used_bytes -= size_bytes
             self._changed.notify_all()
 
+    def release(self) -> None:
+        """Free the pages that nobody runs now; they are loaded again when they are needed."""
+        with self._changed:
+            self._free_idle()
+            self._changed.notify_all()
+
     def close(self) -> None:
         """Free all pages, those that are running or loading now when that ends. May be called twice."""
         with self._changed:

@@ -1,11 +1,12 @@
 """A plan under a memory cap: its path in pages that are loaded when they are needed (AdaptiveNet §6: block by block).
 
-Blobs are held open and read whenever a page is loaded; nothing of them stays in memory but the runtime's sessions.
+Blobs of a plan are held open and read whenever a page is loaded; nothing of them stays in memory but the runtime's
+sessions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from device_sdk.bundles.bundle import Bundle
@@ -13,10 +14,10 @@ from device_sdk.bundles.composition import Stretch
 from device_sdk.bundles.held_blobs import HeldBlobs
 from device_sdk.cost import EdgeCost
 from device_sdk.execution.pager import Page, PagedStretch, Pager
-from device_sdk.execution.paging_plan import Piece, footprint, least_cap_bytes, pages
+from device_sdk.execution.paging_plan import Footprint, Piece, check_cap, footprint, least_cap_bytes, pages
 from device_sdk.execution.plan_segments import PlanSegment, segments
 from device_sdk.graph import Edge, ExitChoice, Plan
-from device_sdk.runtimes.port import Runtime
+from device_sdk.runtimes.port import LoadedStretch, Runtime
 
 _INNER_TENSORS = 4  # what a block computes inside, in sizes of its inputs and outputs, where nobody measured it
 
@@ -25,9 +26,59 @@ def least_memory_cap_bytes(
     bundle: Bundle, plan: Plan, *, costs: Mapping[Edge, EdgeCost] | None = None, batch: int = 1
 ) -> int:
     """The smallest cap under which ``plan`` runs in pages: what its largest block takes while it is loaded."""
-    found = segments(bundle.supernet, plan)
-    sizes = {name: bundle.blob_size(name) for name in _blob_names(bundle, found)}
-    return least_cap_bytes(piece for one in found for piece in _pieces(bundle, one, sizes, costs or {}, batch))
+    return _least_bytes(bundle, segments(bundle.supernet, plan), costs=costs or {}, batch=batch)
+
+
+def one_model_footprint(
+    bundle: Bundle, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, batch: int = 1
+) -> Footprint:
+    """What consecutive edges, or an exit's branch alone, take if they are one model for batches of ``batch``."""
+    return footprint(_pieces(bundle, PlanSegment(tuple(edges), exit_), bundle.blob_size, {}, batch))
+
+
+def each_edge(bundle: Bundle) -> list[PlanSegment]:
+    """Every edge of the supernet as a segment of its own."""
+    return [PlanSegment((edge,), None) for edge in bundle.supernet.edges]
+
+
+def largest_batch(bundle: Bundle, found: Sequence[PlanSegment], cap_bytes: int | None, *, wanted: int) -> int:
+    """``wanted`` samples at once, or half as many again and again until ``found`` runs in pages under the cap."""
+    batch = wanted
+    while cap_bytes is not None and batch > 1 and _least_bytes(bundle, found, costs={}, batch=batch) > cap_bytes:
+        batch //= 2
+    return batch
+
+
+def room_beside_largest(bundle: Bundle, found: Sequence[PlanSegment], cap_bytes: int) -> int:
+    """Bytes of the cap that are left when the largest block of ``found`` is loaded for one sample; at least 0."""
+    return max(0, cap_bytes - _least_bytes(bundle, found, costs={}, batch=1))
+
+
+def stretch_from_disk(bundle: Bundle, edges: Sequence[Edge], exit_: ExitChoice | None = None) -> Stretch:
+    """As ``Bundle.stretch``, but its blobs are in memory only while it is composed."""
+    return bundle.stretch(edges, exit_, held=bundle.hold(bundle.blob_names(edges, exit_)))
+
+
+class PagedEdges:
+    """Edges on demand, each a page of its own: loaded when it runs, freed when another needs its room under the cap.
+
+    Called with one edge it answers with what runs it; closing one of these closes all.
+
+    Raises:
+        BudgetError: the cap is too small for the largest edge; says the least that works.
+    """
+
+    def __init__(self, bundle: Bundle, runtime: Runtime, *, cap_bytes: int, batch: int) -> None:
+        pieces = [_pieces(bundle, one, bundle.blob_size, {}, batch) for one in each_edge(bundle)]
+        check_cap([piece for page in pieces for piece in page], cap_bytes)
+        self._numbers = {edge: number for number, edge in enumerate(bundle.supernet.edges)}
+        reads = (partial(stretch_from_disk, bundle, (edge,)) for edge in self._numbers)
+        found = [Page(read, footprint(page)) for read, page in zip(reads, pieces, strict=True)]
+        self._pager = Pager(runtime, found, cap_bytes=cap_bytes)
+
+    def __call__(self, edges: tuple[Edge, ...]) -> LoadedStretch:
+        """What runs ``edges``. Nothing is loaded before it does."""
+        return PagedStretch(self._pager, [self._numbers[edge] for edge in edges])
 
 
 class PagedSegments:
@@ -48,16 +99,14 @@ class PagedSegments:
         costs: Mapping[Edge, EdgeCost],
         batch: int,
     ) -> None:
-        names = _blob_names(bundle, found)
-        self._held = bundle.hold(names)
-        sizes = {name: self._held.size(name) for name in names}
-        divided = pages([_pieces(bundle, one, sizes, costs, batch) for one in found], cap_bytes)
+        self._held = bundle.hold(_blob_names(bundle, found))
+        divided = pages([_pieces(bundle, one, self._held.size, costs, batch) for one in found], cap_bytes)
         flat = [Page(partial(_read, bundle, self._held, page), footprint(page)) for part in divided for page in part]
         self.pager = Pager(runtime, flat, cap_bytes=cap_bytes)
         numbers = iter(range(len(flat)))
         self.stretches = [
             PagedStretch(self.pager, [next(numbers) for _ in part]) if part else None for part in divided
-        ]  # one per segment; None where it has no edges
+        ]  # one per segment; None where nothing runs
         self._load_each(len(flat))
 
     def _load_each(self, count: int) -> None:
@@ -75,37 +124,52 @@ class PagedSegments:
         self._held.close()
 
 
+def _least_bytes(bundle: Bundle, found: Sequence[PlanSegment], *, costs: Mapping[Edge, EdgeCost], batch: int) -> int:
+    return least_cap_bytes(piece for one in found for piece in _pieces(bundle, one, bundle.blob_size, costs, batch))
+
+
 def _blob_names(bundle: Bundle, found: Sequence[PlanSegment]) -> set[str]:
-    return {name for one in found if one.edges for name in bundle.blob_names(one.edges, one.exit)}
+    return {name for one in found if one.runs for name in bundle.blob_names(one.edges, one.exit)}
 
 
 def _read(bundle: Bundle, held: HeldBlobs, page: Sequence[Piece]) -> Stretch:
-    return bundle.stretch([piece.edge for piece in page], page[-1].exit, held=held)
+    return bundle.stretch([piece.edge for piece in page if piece.edge], page[-1].exit, held=held)
 
 
 def _pieces(
-    bundle: Bundle, segment: PlanSegment, sizes: Mapping[str, int], costs: Mapping[Edge, EdgeCost], batch: int
+    bundle: Bundle,
+    segment: PlanSegment,
+    size: Callable[[str], int],
+    costs: Mapping[Edge, EdgeCost],
+    batch: int,
 ) -> list[Piece]:
-    if not segment.edges:
+    if not segment.runs:
         return []
-    ends = [None] * (len(segment.edges) - 1) + [segment.exit]
+    *others, last = segment.edges or (None,)
+    ends: list[tuple[Edge | None, ExitChoice | None]] = [*((edge, None) for edge in others), (last, segment.exit)]
     return [
         Piece(
             edge,
             exit_,
-            {name: sizes[name] for name in bundle.blob_names((edge,), exit_)},
-            _working_bytes(bundle, edge, exit_, costs.get(edge), batch),
+            {name: size(name) for name in bundle.blob_names(() if edge is None else (edge,), exit_)},
+            _working_bytes(bundle, edge, exit_, None if edge is None else costs.get(edge), batch),
         )
-        for edge, exit_ in zip(segment.edges, ends, strict=True)
+        for edge, exit_ in ends
     ]
 
 
-def _working_bytes(bundle: Bundle, edge: Edge, exit_: ExitChoice | None, cost: EdgeCost | None, batch: int) -> int:
+def _working_bytes(
+    bundle: Bundle, edge: Edge | None, exit_: ExitChoice | None, cost: EdgeCost | None, batch: int
+) -> int:
     """What a block takes while it runs on ``batch`` samples: as measured at batch 1, at least its tensors."""
     supernet = bundle.supernet
-    block = supernet.block(edge.block)
-    ends_bytes = supernet.cut_points[block.start].nbytes + supernet.cut_points[block.end].nbytes
+    ends_bytes = 0
+    if edge is not None:
+        block = supernet.block(edge.block)
+        ends_bytes = supernet.cut_points[block.start].nbytes + supernet.cut_points[block.end].nbytes
     if exit_ is not None:
-        ends_bytes += supernet.exit_tensor(supernet.exit(exit_.exit)).nbytes
+        branch = supernet.exit(exit_.exit)
+        ends_bytes += supernet.exit_tensor(branch).nbytes
+        ends_bytes += supernet.cut_points[branch.position].nbytes if edge is None else 0
     inner_bytes = _INNER_TENSORS * ends_bytes if cost is None else cost.working_bytes
     return batch * (ends_bytes + inner_bytes)

@@ -25,14 +25,19 @@ SESSION_BYTES = 512 * 1024  # what a session takes besides its weights
 class Piece:
     """What is never divided: a block, together with the branch of the exit behind it if the plan has one there.
 
+    Without ``edge`` it is an exit's branch alone, which runs on features that somebody has.
+
     ``weights``: bytes of each blob that it needs, by name: pieces that share one count it once where they are loaded
     together. ``working_bytes``: what it takes while it runs, its inputs and outputs included.
     """
 
-    edge: Edge
+    edge: Edge | None
     exit: ExitChoice | None
     weights: Mapping[str, int]
     working_bytes: int
+
+    def __str__(self) -> str:
+        return f"exit {self.exit.exit}" if self.edge is None and self.exit is not None else f"block {self.edge}"
 
 
 @dataclass(frozen=True)
@@ -75,12 +80,12 @@ def pages(stretches: Sequence[Sequence[Piece]], cap_bytes: int) -> list[list[lis
         BudgetError: the cap is too small for the largest piece; says the least that works.
     """
     every = [piece for stretch in stretches for piece in stretch]
-    _check_cap(every, cap_bytes)
+    check_cap(every, cap_bytes)
     smallest = max(_weights([piece]) for piece in every)
     limits = [smallest * 2**doublings for doublings in range(_DOUBLINGS, -1, -1)]
     for limit in limits:
         divided = [_pack(stretch, limit, cap_bytes) for stretch in stretches]
-        if _all_stay([page for stretch in divided for page in stretch], cap_bytes):
+        if all_stay([footprint(page) for stretch in divided for page in stretch], cap_bytes):
             return divided
     return [_pack(stretch, smallest, cap_bytes) for stretch in stretches]
 
@@ -88,13 +93,14 @@ def pages(stretches: Sequence[Sequence[Piece]], cap_bytes: int) -> list[list[lis
 _DOUBLINGS = 16
 
 
-def _check_cap(pieces: Sequence[Piece], cap_bytes: int) -> None:
+def check_cap(pieces: Sequence[Piece], cap_bytes: int) -> None:
+    """Refuse a cap under which the largest of ``pieces`` does not run alone (BudgetError with the least that works)."""
     least = least_cap_bytes(pieces)
     if cap_bytes >= least:
         return
     largest = max(pieces, key=lambda piece: footprint([piece]).least_bytes)
     raise BudgetError(
-        f"a memory cap of {cap_bytes / MB:.2f} MB is too small: block {largest.edge} alone takes {least / MB:.2f} MB",
+        f"a memory cap of {cap_bytes / MB:.2f} MB is too small: {largest} alone takes {least / MB:.2f} MB",
         hint=f"allow at least {-(-least // 10_000) / 100:.2f} MB",
     )
 
@@ -112,17 +118,16 @@ def _pack(stretch: Sequence[Piece], limit: int, cap_bytes: int) -> list[list[Pie
     return packed
 
 
-def _all_stay(packed: Sequence[Sequence[Piece]], cap_bytes: int) -> bool:
-    """Whether the pages, loaded one after the other, are all there at the end and any of them can run."""
+def all_stay(prints: Sequence[Footprint], cap_bytes: int) -> bool:
+    """Whether what takes ``prints`` can be loaded, one after the other, and all be there while any of it runs."""
     resident = 0
-    prints = [footprint(page) for page in packed]
     for one in prints:
         if resident + one.loading_bytes > cap_bytes:
             return False
         resident += one.resident_bytes
         if resident + one.working_bytes > cap_bytes:
             return False
-    return resident + max(one.working_bytes for one in prints) <= cap_bytes
+    return resident + max((one.working_bytes for one in prints), default=0) <= cap_bytes
 
 
 def _weights(pieces: Iterable[Piece]) -> int:

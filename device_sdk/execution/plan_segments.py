@@ -9,11 +9,19 @@ from device_sdk.graph import Edge, ExitChoice, Plan, Supernet
 
 @dataclass(frozen=True)
 class PlanSegment:
-    """The edges of a segment, the exit at its end, and whether the path may cross to a server there."""
+    """The edges of a segment, the exit at its end, and whether the path may cross to a server there.
+
+    Without edges it is the exit's branch alone, or nothing.
+    """
 
     edges: tuple[Edge, ...]
     exit: ExitChoice | None
     split: bool = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is anything to run."""
+        return bool(self.edges) or self.exit is not None
 
 
 def segments(supernet: Supernet, plan: Plan) -> list[PlanSegment]:

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import SelfTestError
-from device_sdk.graph import CutPoint, ExitChoice, Golden, TensorSpec
+from device_sdk.execution.loaded_segments import load_part
+from device_sdk.graph import CutPoint, Edge, ExitChoice, Golden, TensorSpec
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.runtimes.port import Array, Runtime
@@ -74,12 +74,17 @@ def matches(golden: Golden, outputs: Sequence[Array]) -> bool:
     return True
 
 
-def run_self_test(bundle: Bundle, runtime: Runtime, *, progress: Progress | None = None) -> None:
+def run_self_test(
+    bundle: Bundle, runtime: Runtime, *, memory_cap_bytes: int | None = None, progress: Progress | None = None
+) -> None:
     """Run every block and every exit alone, and the original path whole, on the golden inputs.
+
+    Under a memory cap one sample at a time, and the path in pages if it takes more.
 
     Raises:
         SelfTestError: a rendition does not reproduce its golden outputs here.
         BlobError, CompositionError, RuntimeFailedError: it does not even load.
+        BudgetError: the memory cap is too small for a block or exit; says the least that works.
     """
     supernet, cut_points = bundle.supernet, bundle.supernet.cut_points
     exits = [
@@ -87,30 +92,34 @@ def run_self_test(bundle: Bundle, runtime: Runtime, *, progress: Progress | None
         for exit_ in supernet.exits
         for rendition in exit_.renditions
     ]
-    check = _Check(bundle, runtime)
+    check = _Check(bundle, runtime, memory_cap_bytes)
     with (progress or SilentProgress()).task("self-test", len(supernet.edges) + len(exits) + 1) as task:
         for edge in supernet.edges:
             start = cut_points[supernet.block(edge.block).start]
-            check(f"block {edge}", bundle.stretch((edge,)), start, supernet.rendition(edge).golden)
+            check(f"block {edge}", (edge,), None, start, supernet.rendition(edge).golden)
             task.advance()
         for exit_, rendition, choice in exits:
-            name = f"exit {exit_.id}"
-            check(name, bundle.stretch((), choice), cut_points[exit_.position], rendition.golden)
+            check(f"exit {exit_.id}", (), choice, cut_points[exit_.position], rendition.golden)
             task.advance()
-        original = bundle.stretch(supernet.original.edges)
-        check("the original path", original, cut_points[0], bundle.manifest.self_test.original)
+        original = supernet.original.edges
+        check("the original path", original, None, cut_points[0], bundle.manifest.self_test.original)
         task.advance()
 
 
 class _Check:
-    def __init__(self, bundle: Bundle, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, bundle: Bundle, runtime: Runtime, memory_cap_bytes: int | None) -> None:
+        self._bundle, self._runtime, self._cap_bytes = bundle, runtime, memory_cap_bytes
         self._seed, self._batch = bundle.manifest.self_test.seed, bundle.manifest.self_test.batch
 
-    def __call__(self, what: str, stretch: Stretch, start: CutPoint, golden: Golden) -> None:
-        loaded = self._runtime.load(stretch)
+    def __call__(
+        self, what: str, edges: Sequence[Edge], exit_: ExitChoice | None, start: CutPoint, golden: Golden
+    ) -> None:
+        inputs = golden_inputs(start, seed=self._seed, batch=self._batch)
+        step = self._batch if self._cap_bytes is None else 1
+        loaded = load_part(self._bundle, self._runtime, edges, exit_, memory_cap_bytes=self._cap_bytes)
         try:
-            outputs = loaded.run(golden_inputs(start, seed=self._seed, batch=self._batch))
+            runs = [loaded.run([one[at : at + step] for one in inputs]) for at in range(0, self._batch, step)]
+            outputs = [np.concatenate(one) for one in zip(*runs, strict=True)]
         finally:
             loaded.close()
         if matches(golden, outputs):

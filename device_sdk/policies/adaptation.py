@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import Budget, CostModel
+from device_sdk.cost import MB, Budget, CostModel
 from device_sdk.data.datasets import split_positions
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
-from device_sdk.graph import Plan, Subnet
+from device_sdk.execution.loaded_segments import load_part
+from device_sdk.execution.paging import PagedEdges, each_edge, largest_batch, room_beside_largest
+from device_sdk.execution.plan_segments import PlanSegment
+from device_sdk.graph import Edge, Plan, Subnet, Supernet
 from device_sdk.profiling.profile import Profile, measure_subnets
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
-from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.search import make_strategy, with_expectations
-from device_sdk.search.evaluation import PrefixTreeEvaluator
+from device_sdk.search.evaluation import Load, PrefixTreeEvaluator
+from device_sdk.search.feasibility import smallest_subnet
 from device_sdk.search.port import Candidate, SearchProblem, SearchResult, best_within
 
 _CONFIRM_ROUNDS = 80
@@ -32,7 +38,9 @@ class Adaptation:
     """What an adaptation found. Latencies are medians at batch 1; accuracies are shares of right answers.
 
     ``accuracy_holdout`` and ``full_accuracy_holdout`` (the full model's) are on the ``holdout_samples`` that the search
-    did not see; None without any. ``full_measured_ms`` was measured in turns with ``measured_ms``.
+    did not see; None without any. ``full_measured_ms`` was measured in turns with ``measured_ms``; under a memory cap
+    that has no room for both, alone, and in pages if need be. ``budget`` is the one that was kept: under a memory cap
+    that is its memory limit (``within_cap``).
     """
 
     plan: Plan
@@ -93,6 +101,7 @@ def adapt(
     *,
     settings: AdaptationSettings,
     progress: Progress,
+    memory_cap_bytes: int | None = None,
 ) -> Adaptation:
     """Find the most accurate subnet within ``budget`` on ``inputs`` [count, *input] with ``labels`` [count].
 
@@ -100,19 +109,25 @@ def adapt(
     what is to be expected of the candidates elsewhere; 4. confirm the best of them by measuring; 5. judge the chosen
     one on what was held back.
 
+    ``memory_cap_bytes``: what all that is loaded meanwhile may take. Subnets that would run in pages under it are left
+    out if there is any that would not (``within_cap``): ``profile``, made under the same cap, does not know how slow
+    pages are. Where all would, the candidates are measured in pages.
+
     Raises:
         InfeasibleBudgetError: no subnet fits; names the nearest.
-        BudgetError: the search was stopped before it had anything.
+        BudgetError: the search was stopped before it had anything, or the cap is too small for the largest block.
         InputError: there are no inputs, some are not finite, or labels do not match them or the classes.
     """
     started = time.monotonic()
     _check_inputs(inputs)
     if labels is None:
-        labels = stand_in_labels(bundle, runtime, inputs, batch=settings.batch)
+        labels = stand_in_labels(bundle, runtime, inputs, batch=settings.batch, memory_cap_bytes=memory_cap_bytes)
     _check_labels(labels, inputs, bundle)
     kept, held = search_positions(labels, settings)
     cost_model = profile.cost_model()
-    evaluator = _evaluator(bundle, runtime, inputs[kept], labels[kept], cost_model, settings)
+    budget = within_cap(bundle.supernet, cost_model, budget, memory_cap_bytes)
+    evaluate = partial(make_evaluator, bundle, runtime, cost_model, settings, memory_cap_bytes=memory_cap_bytes)
+    evaluator = evaluate(inputs[kept], labels[kept])
     problem = SearchProblem(
         supernet=bundle.supernet,
         cost_model=cost_model,
@@ -128,9 +143,9 @@ def adapt(
         found = with_expectations(make_strategy(settings.strategy).search(problem), problem)
     finally:
         evaluator.close()
-    confirmed = _confirm(bundle, runtime, found, budget)
+    confirmed = _confirm(bundle, runtime, found, budget, memory_cap_bytes)
     chosen = confirmed.candidate
-    judged = _judge(bundle, runtime, inputs[held], labels[held], cost_model, chosen.subnet, settings)
+    judged = _judge(evaluate, inputs[held], labels[held], [chosen.subnet, bundle.supernet.original])
     return Adaptation(
         plan=Plan(chosen.subnet),
         budget=budget,
@@ -181,28 +196,55 @@ def _check_labels(labels: npt.NDArray[np.int64], inputs: Array, bundle: Bundle) 
         raise InputError(f"labels must lie between 0 and {classes - 1}, got {labels.min()} to {labels.max()}")
 
 
-def _evaluator(
+def within_cap(supernet: Supernet, cost_model: CostModel, budget: Budget, memory_cap_bytes: int | None) -> Budget:
+    """``budget`` with the memory cap as its limit, so that no subnet in pages fits; unless there are only such."""
+    if memory_cap_bytes is None:
+        return budget
+    limit_mb = min(memory_cap_bytes / MB, math.inf if budget.memory_mb is None else budget.memory_mb)
+    capped = Budget(latency_ms=budget.latency_ms, memory_mb=limit_mb)
+    return capped if capped.fits_memory(cost_model.peak_bytes(smallest_subnet(supernet, cost_model))) else budget
+
+
+def make_evaluator(
     bundle: Bundle,
     runtime: Runtime,
-    inputs: Array,
-    labels: npt.NDArray[np.int64],
     cost_model: CostModel,
     settings: AdaptationSettings,
+    inputs: Array,
+    labels: npt.NDArray[np.int64],
+    *,
+    memory_cap_bytes: int | None = None,
 ) -> PrefixTreeEvaluator:
-    return PrefixTreeEvaluator(
-        bundle.supernet,
-        lambda edges: runtime.load(bundle.stretch(edges)),
-        inputs,
-        labels,
-        cost_model,
-        batch=settings.batch,
-        cache_bytes=settings.cache_bytes,
-    )
+    """Evaluates subnets on ``inputs`` [count, *input] with ``labels`` [count].
+
+    Under a memory cap, edges leave memory for others, features get at most half of what the largest edge leaves, and
+    batches are as large as then fits.
+    """
+    batch, cache_bytes = settings.batch, settings.cache_bytes
+    load: Load = partial(_load_edges, bundle, runtime)
+    if memory_cap_bytes is not None:
+        edges = each_edge(bundle)
+        cache_bytes = min(cache_bytes, room_beside_largest(bundle, edges, memory_cap_bytes) // 2)
+        cap_bytes = memory_cap_bytes - cache_bytes
+        batch = largest_batch(bundle, edges, cap_bytes, wanted=batch)
+        load = PagedEdges(bundle, runtime, cap_bytes=cap_bytes, batch=batch)
+    return PrefixTreeEvaluator(bundle.supernet, load, inputs, labels, cost_model, batch=batch, cache_bytes=cache_bytes)
 
 
-def stand_in_labels(bundle: Bundle, runtime: Runtime, inputs: Array, *, batch: int) -> npt.NDArray[np.int64]:
-    """The full model's answers to ``inputs`` [count, *input], in place of labels: [count]."""
-    loaded = runtime.load(bundle.stretch(bundle.supernet.original.edges))
+def _load_edges(bundle: Bundle, runtime: Runtime, edges: tuple[Edge, ...]) -> LoadedStretch:
+    return runtime.load(bundle.stretch(edges))
+
+
+def stand_in_labels(
+    bundle: Bundle, runtime: Runtime, inputs: Array, *, batch: int, memory_cap_bytes: int | None = None
+) -> npt.NDArray[np.int64]:
+    """The full model's answers to ``inputs`` [count, *input], in place of labels: [count].
+
+    Under a memory cap it runs in pages if it has to, in batches that fit.
+    """
+    whole = bundle.supernet.original.edges
+    batch = largest_batch(bundle, [PlanSegment(whole, None)], memory_cap_bytes, wanted=batch)
+    loaded = load_part(bundle, runtime, whole, memory_cap_bytes=memory_cap_bytes, batch=batch)
     try:
         outputs = [loaded.run([inputs[at : at + batch]])[-1] for at in range(0, len(inputs), batch)]
     finally:
@@ -217,7 +259,9 @@ class _Confirmed:
     full_measured_ms: float
 
 
-def _confirm(bundle: Bundle, runtime: Runtime, found: SearchResult, budget: Budget) -> _Confirmed:
+def _confirm(
+    bundle: Bundle, runtime: Runtime, found: SearchResult, budget: Budget, memory_cap_bytes: int | None
+) -> _Confirmed:
     """Measure the best candidate in turns with the full model; while one is too slow, expect more of the others.
 
     The prediction is right to a few percent. A candidate that measures above the budget tells by how much, and the
@@ -231,7 +275,7 @@ def _confirm(bundle: Bundle, runtime: Runtime, found: SearchResult, budget: Budg
         if candidate is None:
             break
         subnets = [bundle.supernet.original, candidate.subnet]
-        full, own = measure_subnets(bundle, runtime, subnets, rounds=_CONFIRM_ROUNDS)
+        full, own = measure_subnets(bundle, runtime, subnets, rounds=_CONFIRM_ROUNDS, memory_cap_bytes=memory_cap_bytes)
         confirmed = _Confirmed(candidate, own.median_ms, full.median_ms)
         if budget.fits_latency(own.median_ms / EQUAL_LATENCY):
             return confirmed
@@ -256,19 +300,16 @@ def _nothing_confirmed(budget: Budget, fastest: _Confirmed | None) -> BudgetErro
 
 
 def _judge(
-    bundle: Bundle,
-    runtime: Runtime,
+    evaluate: Callable[[Array, npt.NDArray[np.int64]], PrefixTreeEvaluator],
     inputs: Array,
     labels: npt.NDArray[np.int64],
-    cost_model: CostModel,
-    subnet: Subnet,
-    settings: AdaptationSettings,
+    subnets: Sequence[Subnet],
 ) -> Sequence[float | None]:
-    """Accuracy of the chosen subnet and of the full model on held-back samples."""
+    """Accuracies on held-back samples."""
     if not len(inputs):
-        return None, None
-    evaluator = _evaluator(bundle, runtime, inputs, labels, cost_model, settings)
+        return [None] * len(subnets)
+    evaluator = evaluate(inputs, labels)
     try:
-        return evaluator.accuracies([subnet, bundle.supernet.original])
+        return evaluator.accuracies(subnets)
     finally:
         evaluator.close()

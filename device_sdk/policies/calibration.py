@@ -13,20 +13,24 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.composition import Stretch
 from device_sdk.cost import MB, CostModel
 from device_sdk.errors import InputError, UsageError
 from device_sdk.execution.confidence import confidence
 from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.loaded_segments import LoadedSegments
+from device_sdk.execution.paging import largest_batch, one_model_footprint
+from device_sdk.execution.paging_plan import all_stay
+from device_sdk.execution.plan_segments import PlanSegment, segments
 from device_sdk.graph import Escalation, Exit, ExitChoice, Plan, Subnet
 from device_sdk.policies.placement import ExitCandidate, place
 from device_sdk.policies.thresholds import ALL, ExitSamples, Rights, choose_exits, hard_threshold
 from device_sdk.profiling.plan_latency import mean_latencies_ms
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
-from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 
 _MEASURED_SAMPLES = 200
+_MEASURED_IN_PAGES = 20  # of which each call loads pages again
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +64,9 @@ class Calibration:
     """What was calibrated, on ``samples`` calibration samples.
 
     ``mean_ms`` is the mean latency at batch 1 with the chosen exits, ``without_exits_ms`` without any, measured in
-    turns on the same samples; both None where no exit was worth it. ``accuracy`` is that on the device, before any
-    escalation; ``share_early`` of the samples take an exit, ``share_escalated`` lie below the threshold.
+    turns on the same samples, or one after the other where a memory cap has no room for both; both None where no exit
+    was worth it. ``accuracy`` is that on the device, before any escalation; ``share_early`` of the samples take an
+    exit, ``share_escalated`` lie below the threshold.
     """
 
     plan: Plan
@@ -84,6 +89,7 @@ def calibrate(
     *,
     settings: CalibrationSettings,
     progress: Progress,
+    memory_cap_bytes: int | None = None,
 ) -> Calibration:
     """Find exits, their thresholds and the threshold of hard samples for ``subnet``.
 
@@ -94,8 +100,11 @@ def calibrate(
     4. confirm by measuring that exits save time, else drop them; 5. set the threshold of hard samples among those that
     reach the end.
 
+    ``memory_cap_bytes``: what all that is loaded meanwhile may take; what takes more runs in pages, in smaller batches.
+
     Raises:
         InputError: there are no inputs, or labels and inputs do not match.
+        BudgetError: the memory cap is too small for the largest block; says the least that works.
     """
     if not len(inputs):
         raise InputError("there are no samples to calibrate on")
@@ -103,7 +112,7 @@ def calibrate(
         raise InputError(f"there are {len(inputs)} samples and labels of shape {labels.shape}")
     costs = profile.cost_model()
     with progress.task("calibrate", 1) as task:
-        seen = _answer_everywhere(bundle, runtime, subnet, inputs, labels, settings)
+        seen = _answer_everywhere(bundle, runtime, subnet, inputs, labels, settings, memory_cap_bytes)
         kept = _placed(seen, costs, settings)
         choices = choose_exits(
             [seen.at_exit(number, costs) for number in kept],
@@ -112,7 +121,7 @@ def calibrate(
             accuracy_drop=settings.accuracy_drop,
         )
         plan = Plan(subnet, exits=tuple(choices))
-        mean_ms, without_ms = _measure(bundle, runtime, plan, inputs) if choices else (None, None)
+        mean_ms, without_ms = _measure(bundle, runtime, plan, inputs, memory_cap_bytes) if choices else (None, None)
         if mean_ms is not None and without_ms is not None and mean_ms >= without_ms:
             plan, mean_ms, without_ms = Plan(subnet), None, None
         task.advance()
@@ -157,37 +166,40 @@ def _answer_everywhere(
     inputs: Array,
     labels: npt.NDArray[np.int64] | None,
     settings: CalibrationSettings,
+    memory_cap_bytes: int | None,
 ) -> _Seen:
-    """Run the subnet once over all samples, and every branch on the features that pass its cut point."""
+    """Run the subnet once over all samples, batch by batch, and every branch on the features at its cut point."""
     exits = bundle.supernet.exits_along(subnet) if settings.use_exits else ()
-    logits: list[Array] = []
-    needed: list[int] = []
-    features, done = _batches([inputs], settings.batch), 0
     ends = [block.end for _, block in bundle.supernet.walk(subnet)]
-    for exit_ in exits:
-        until = ends.index(exit_.position) + 1
-        if until > done:
-            features = _run(runtime, bundle.stretch(subnet.edges[done:until]), features)
-            done = until
-        answers = _run(runtime, bundle.stretch((), _choice(exit_)), features)
-        logits.append(np.concatenate([batch[-1] for batch in answers]))
-        needed.append(until)
-    features = _run(runtime, bundle.stretch(subnet.edges[done:]), features)
-    logits.append(np.concatenate([batch[-1] for batch in features]))
+    needed = [ends.index(exit_.position) + 1 for exit_ in exits]
+    parts: list[PlanSegment] = []
+    for exit_, start, until in zip(exits, [0, *needed], needed, strict=False):
+        parts += [PlanSegment(subnet.edges[start:until], None), PlanSegment((), _choice(exit_))]
+    parts.append(PlanSegment(subnet.edges[needed[-1] if needed else 0 :], None))
+    parts = [
+        part for part in parts if part.runs
+    ]  # of several exits at one cut point only the first has edges before it
+    batch = largest_batch(bundle, parts, memory_cap_bytes, wanted=settings.batch)
+    loaded = LoadedSegments(bundle, runtime, parts, memory_cap_bytes=memory_cap_bytes, batch=batch)
+    try:
+        runs = [(part, stretch) for part, stretch in zip(parts, loaded.stretches, strict=True) if stretch is not None]
+        answers = [_answers(runs, inputs[at : at + batch]) for at in range(0, len(inputs), batch)]
+    finally:
+        loaded.close()
+    logits = [np.concatenate(one) for one in zip(*answers, strict=True)]
     stand_in = logits[-1].argmax(axis=1) if labels is None else labels
     return _Seen(subnet, tuple(exits), tuple(needed), tuple(logits), stand_in)
 
 
-def _batches(tensors: Sequence[Array], size: int) -> list[list[Array]]:
-    return [[tensor[at : at + size] for tensor in tensors] for at in range(0, len(tensors[0]), size)]
-
-
-def _run(runtime: Runtime, stretch: Stretch, batches: Sequence[list[Array]]) -> list[list[Array]]:
-    loaded = runtime.load(stretch)
-    try:
-        return [loaded.run(batch) for batch in batches]
-    finally:
-        loaded.close()
+def _answers(runs: Sequence[tuple[PlanSegment, LoadedStretch]], batch: Array) -> list[Array]:
+    """What each branch and then the end answers to ``batch`` [batch, *input]."""
+    features, answers = [batch], []
+    for part, stretch in runs:
+        if part.edges:
+            features = stretch.run(features)
+        else:
+            answers.append(stretch.run(features)[-1])
+    return [*answers, features[-1]]
 
 
 def _placed(seen: _Seen, costs: CostModel, settings: CalibrationSettings) -> list[int]:
@@ -203,14 +215,27 @@ def _placed(seen: _Seen, costs: CostModel, settings: CalibrationSettings) -> lis
     return [number for number, exit_ in enumerate(seen.exits) if exit_.id in kept]
 
 
-def _measure(bundle: Bundle, runtime: Runtime, plan: Plan, inputs: Array) -> list[float]:
-    """Mean latency at batch 1 with the plan's exits and without, sample by sample in turns."""
-    with_exits, without = LoadedPlan(bundle, runtime, plan), LoadedPlan(bundle, runtime, Plan(plan.subnet))
+def _measure(bundle: Bundle, runtime: Runtime, plan: Plan, inputs: Array, memory_cap_bytes: int | None) -> list[float]:
+    """Mean latency at batch 1 with the plan's exits and without, sample by sample, in turns if both fit at once."""
+    plans = [plan, Plan(plan.subnet)]
+    prints = [
+        one_model_footprint(bundle, one.edges, one.exit) for each in plans for one in segments(bundle.supernet, each)
+    ]
+    if memory_cap_bytes is None or all_stay(prints, memory_cap_bytes):
+        return _timed(bundle, runtime, plans, inputs[:_MEASURED_SAMPLES], memory_cap_bytes)
+    few = inputs[:_MEASURED_IN_PAGES]
+    return [_timed(bundle, runtime, [one], few, memory_cap_bytes)[0] for one in plans]
+
+
+def _timed(
+    bundle: Bundle, runtime: Runtime, plans: Sequence[Plan], inputs: Array, memory_cap_bytes: int | None
+) -> list[float]:
+    loaded = [LoadedPlan(bundle, runtime, one, memory_cap_bytes=memory_cap_bytes) for one in plans]
     try:
-        return mean_latencies_ms([with_exits, without], inputs[:_MEASURED_SAMPLES])
+        return mean_latencies_ms(loaded, inputs)
     finally:
-        with_exits.close()
-        without.close()
+        for one in loaded:
+            one.close()
 
 
 def _judged(

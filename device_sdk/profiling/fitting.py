@@ -68,7 +68,12 @@ def fit_line(sums_ms: Sequence[float], latencies_ms: Sequence[float]) -> tuple[f
 def fit_latency(
     supernet: Supernet, blocks_ms: Mapping[Edge, float], subnets: Sequence[Subnet], latencies_ms: Sequence[float]
 ) -> LatencyFit:
-    """What edges cost within composed subnets; ``blocks_ms``: alone; ``latencies_ms``: of ``subnets``, as deployed."""
+    """What edges cost within composed subnets; ``blocks_ms``: alone; ``latencies_ms``: of ``subnets``, as deployed.
+
+    One or two subnets give a line without factors; none the plain sum of blocks.
+    """
+    if not subnets:
+        return LatencyFit(1.0, 0.0, dict.fromkeys(blocks_ms, 1.0), {})
     latencies = np.array(latencies_ms)
     scale, offset_ms = fit_line([sum(blocks_ms[edge] for edge in one.edges) for one in subnets], latencies_ms)
     edges = list(blocks_ms)

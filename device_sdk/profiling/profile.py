@@ -15,10 +15,12 @@ import msgspec
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import CostModel, EdgeCost
 from device_sdk.errors import UsageError
+from device_sdk.execution.paging import one_model_footprint
+from device_sdk.execution.paging_plan import LOADING_FACTOR, SESSION_BYTES
 from device_sdk.graph import Edge, ExitChoice, Subnet, Supernet
 from device_sdk.paths import k_cheapest, sample_uniformly
 from device_sdk.profiling.conditions import UNKNOWN, Conditions, current_conditions
-from device_sdk.profiling.fitting import fit_latency, fit_memory
+from device_sdk.profiling.fitting import MemoryFit, fit_latency, fit_memory
 from device_sdk.profiling.stretches import Part, Timing, measure_parts
 from device_sdk.profiling.timing import Clock, Latency, Patience
 from device_sdk.progress import Progress
@@ -33,12 +35,16 @@ _FITTED_SUBNETS = 24
 
 
 class MeasuredSubnet(msgspec.Struct, frozen=True):
-    """A whole subnet that was measured: Σ of its block latencies, its own latency, the peak of its memory if known."""
+    """A whole subnet that was measured: Σ of its block latencies, its own latency, the peak of its memory if known.
+
+    One that ran ``in_pages``, since it takes more than the memory cap, tells nothing about the others.
+    """
 
     subnet: Subnet
     blocks_ms: float
     measured_ms: float
     peak_bytes: int | None = None
+    in_pages: bool = False
 
 
 class MeasuredEdge(msgspec.Struct, frozen=True):
@@ -62,7 +68,12 @@ class MeasuredExit(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
-    """What one bundle costs on one device under its conditions, with one runtime, for one batch size."""
+    """What one bundle costs on one device under its conditions, with one runtime, for one batch size.
+
+    ``fitted``: the full model first. Those of them that did not run in pages decide ``scale``, ``offset_ms`` and
+    factors; where there is none, latencies are plain sums of blocks. Under a memory cap the predicted peaks are those
+    by which plans are paged: a subnet above the cap does not run in one piece, and not as quickly as predicted.
+    """
 
     bundle: str
     device: str
@@ -79,6 +90,7 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     driver: str = "none"
     memory_scale: float = 1.0
     memory_offset_bytes: int = 0
+    memory_cap_bytes: int | None = None
 
     @property
     def conditions(self) -> Conditions:
@@ -107,10 +119,16 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
         )
 
     def valid_for(
-        self, bundle: Bundle, runtime: Runtime, *, batch: int = 1, conditions: Conditions | None = None
+        self,
+        bundle: Bundle,
+        runtime: Runtime,
+        *,
+        batch: int = 1,
+        conditions: Conditions | None = None,
+        memory_cap_bytes: int | None = None,
     ) -> bool:
-        """Whether it was measured for just this, under these conditions (those that hold now)."""
-        if self.conditions != (conditions or current_conditions()):
+        """Whether it was measured for just this, under these conditions (those that hold now) and this cap."""
+        if self.conditions != (conditions or current_conditions()) or self.memory_cap_bytes != memory_cap_bytes:
             return False
         return (self.bundle, self.runtime, self.batch) == (bundle.digest, runtime.identity, batch)
 
@@ -123,8 +141,12 @@ def profile(
     seed: int = 0,
     batch: int = 1,
     clock: Clock = time.perf_counter_ns,
+    memory_cap_bytes: int | None = None,
 ) -> Profile:
     """Measure every edge and every exit alone and a few dozen whole subnets, at ``batch`` on the runtime's threads.
+
+    ``memory_cap_bytes``: what may be taken meanwhile. Parts are timed in turns as far as they fit together, and whole
+    subnets only where they fit in one piece; the full model is timed in pages if it does not.
 
     1. time edges and exits in turns; 2. time whole subnets in turns, noting their memory: the original, the cheapest
     and random ones, also such that run in one rendition; 3. fit edges and memory to them.
@@ -133,23 +155,27 @@ def profile(
         BlobError, RuntimeFailedError: a block does not load or run.
         MeasurementError: the clock stood still or was set back.
         UsageError: ``batch`` is below 1.
+        BudgetError: the memory cap is too small for a block or exit; says the least that works.
     """
     if batch < 1:
         raise UsageError(f"the batch is {batch}; it must be at least 1")
     conditions, supernet = current_conditions(), bundle.supernet
-    timing = Timing(rounds=_MOST_ROUNDS, batch=batch, patience=_PATIENCE, clock=clock)
+    timing = Timing(
+        rounds=_MOST_ROUNDS, batch=batch, patience=_PATIENCE, clock=clock, memory_cap_bytes=memory_cap_bytes
+    )
     with progress.task("profile", 2.0) as task:
         costs = _measure_alone(bundle, runtime, timing, task.advance)
         edges = {one: cost for one, cost in costs.items() if isinstance(one, Edge)}
-        subnets = _subnets_to_fit(supernet, CostModel(edges), seed=seed)
+        subnets = _subnets_to_fit(bundle, CostModel(edges), timing, seed=seed)
         fitted = _measure_deployed(bundle, runtime, timing, subnets, edges, task.advance)
+    whole = [one for one in fitted if not one.in_pages]
     latency = fit_latency(
         supernet,
         {edge: cost.latency_ms for edge, cost in edges.items()},
-        subnets,
-        [one.measured_ms for one in fitted],
+        [one.subnet for one in whole],
+        [one.measured_ms for one in whole],
     )
-    memory = fit_memory(edges, subnets, [one.peak_bytes for one in fitted])
+    memory = _fitted_memory(edges, whole, timing)
     return Profile(
         bundle=bundle.digest,
         device=conditions.device,
@@ -169,7 +195,16 @@ def profile(
         driver=conditions.driver,
         memory_scale=memory.scale,
         memory_offset_bytes=memory.offset_bytes,
+        memory_cap_bytes=memory_cap_bytes,
     )
+
+
+def _fitted_memory(edges: Mapping[Edge, EdgeCost], whole: Sequence[MeasuredSubnet], timing: Timing) -> MemoryFit:
+    """Under a cap never less than what paging reckons with: what is predicted to fit then runs in one piece."""
+    fitted = fit_memory(edges, [one.subnet for one in whole], [one.peak_bytes for one in whole])
+    if timing.memory_cap_bytes is None:
+        return fitted
+    return MemoryFit(max(fitted.scale, LOADING_FACTOR), max(fitted.offset_bytes, SESSION_BYTES))
 
 
 def _measure_deployed(
@@ -187,6 +222,7 @@ def _measure_deployed(
             blocks_ms=sum(edges[edge].latency_ms for edge in subnet.edges),
             measured_ms=one.latency.median_ms,
             peak_bytes=one.peak_bytes,
+            in_pages=one.in_pages,
         )
         for subnet, one in zip(subnets, measure_parts(bundle, runtime, parts, timing, advance=advance), strict=True)
     )
@@ -206,10 +242,17 @@ def _measure_alone(
             latency_ms=one.latency.median_ms,
             p95_latency_ms=one.latency.p95_ms,
             resident_bytes=part.weight_bytes,
-            working_bytes=timing.batch * _bytes_at_ends(supernet, choice),
+            working_bytes=_working_bytes(bundle, choice, part, timing),
         )
         for choice, part, one in zip(choices, parts, measured, strict=True)
     }
+
+
+def _working_bytes(bundle: Bundle, choice: Edge | ExitChoice, part: Part, timing: Timing) -> int:
+    """The tensors at its ends; under a cap what paging reckons with."""
+    if timing.memory_cap_bytes is not None:
+        return one_model_footprint(bundle, part.edges, part.exit, batch=timing.batch).working_bytes
+    return timing.batch * _bytes_at_ends(bundle.supernet, choice)
 
 
 def _bytes_at_ends(supernet: Supernet, choice: Edge | ExitChoice) -> int:
@@ -232,25 +275,36 @@ def measure_subnets(
     rounds: int,
     batch: int = 1,
     clock: Clock = time.perf_counter_ns,
+    memory_cap_bytes: int | None = None,
 ) -> list[Latency]:
-    """The latencies of whole subnets as they are deployed, timed in turns."""
+    """The latencies of whole subnets as they are deployed, timed in turns as far as they fit under the cap together."""
     parts = [Part.of(bundle, subnet.edges) for subnet in subnets]
-    timing = Timing(rounds=rounds, batch=batch, clock=clock)
+    timing = Timing(rounds=rounds, batch=batch, clock=clock, memory_cap_bytes=memory_cap_bytes)
     return [one.latency for one in measure_parts(bundle, runtime, parts, timing)]
 
 
-def _subnets_to_fit(supernet: Supernet, costs: CostModel, *, seed: int) -> list[Subnet]:
+def _subnets_to_fit(bundle: Bundle, costs: CostModel, timing: Timing, *, seed: int) -> list[Subnet]:
     """The original first, then the cheapest, the original in each rendition, and random ones.
 
     With several renditions a third of the random ones stays as it was drawn, changing its rendition all the time; the
-    others run in one rendition wherever they can, as good subnets do.
+    others run in one rendition wherever they can, as good subnets do. Under a memory cap those behind the original fit
+    in one piece: the random ones that do, and the lightest.
     """
+    supernet = bundle.supernet
     cheapest = k_cheapest(supernet, costs.edge_latency_ms, k=1)[0][1]
     names = sorted({edge.rendition for edge in supernet.edges})
     found = [supernet.original, cheapest, *(_in_rendition(supernet, supernet.original, name) for name in names)]
     for number, drawn in enumerate(sample_uniformly(supernet, count=3 * _FITTED_SUBNETS, random=SplitMix64(seed))):
         ways = [drawn, *(_in_rendition(supernet, drawn, name) for name in names)] if len(names) > 1 else [drawn]
         found.append(ways[number % len(ways)])
+    cap_bytes = timing.memory_cap_bytes
+    if cap_bytes is not None:
+        lightest = k_cheapest(supernet, lambda edge: costs.edge_costs[edge].resident_bytes, k=_FITTED_SUBNETS // 2)
+        found[1:] = [
+            one
+            for one in [*found[1:], *(subnet for _, subnet in lightest)]
+            if one_model_footprint(bundle, one.edges, batch=timing.batch).least_bytes <= cap_bytes
+        ]
     return list(dict.fromkeys(found))[:_FITTED_SUBNETS]
 
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.held_blobs import FETCH_AGAIN
 from device_sdk.cost import MB
 from device_sdk.errors import BlobError
+from device_sdk.execution.loaded_segments import load_part
+from device_sdk.execution.paging import one_model_footprint, stretch_from_disk
+from device_sdk.execution.paging_plan import Footprint, all_stay
 from device_sdk.execution.self_test import golden_inputs
 from device_sdk.graph import Edge, ExitChoice
 from device_sdk.profiling.memory import peak_during
@@ -19,6 +22,7 @@ from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 
 WARMUP = 5
 GROUP_BYTES = 100 * MB  # of weights that are loaded at once; the runtime may take several times as much
+PAGED_ROUNDS, _PAGED_WARMUP = 10, 1  # of what loads its pages again in every call: 100 times as long as a call without
 FIRST_RUNS = 2  # after these a runtime has taken the memory that it works with
 
 
@@ -39,20 +43,28 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How parts are timed: at most ``rounds``, fewer with ``patience``, on batches of ``batch``."""
+    """How parts are timed: at most ``rounds``, fewer with ``patience``, on batches of ``batch``.
+
+    ``memory_cap_bytes``: what may be taken meanwhile by all parts that are loaded at once.
+    """
 
     rounds: int
     batch: int = 1
     patience: Patience | None = None
     clock: Clock = time.perf_counter_ns
+    memory_cap_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Measured:
-    """A part's latency, and by how much the process grew while it was loaded and ran first; None where unknown."""
+    """A part's latency, and by how much the process grew while it was loaded and ran first; None where unknown.
+
+    ``in_pages``: it takes more than the memory cap, and its pages were loaded again and again.
+    """
 
     latency: Latency
     peak_bytes: int | None
+    in_pages: bool = False
 
 
 def groups(sizes: Sequence[int], *, limit: int, reference: int) -> list[list[int]]:
@@ -70,6 +82,28 @@ def groups(sizes: Sequence[int], *, limit: int, reference: int) -> list[list[int
     return [sorted(group) for group in found] or [[reference]]
 
 
+def groups_that_stay(prints: Sequence[Footprint], cap_bytes: int, *, reference: int) -> list[list[int]]:
+    """Groups of indices that can all be loaded at once under the cap; ``reference`` in each where it fits too.
+
+    What takes more than the cap by itself is a group of its own.
+    """
+
+    def stays(group: Sequence[int]) -> bool:
+        return all_stay([prints[index] for index in sorted(group)], cap_bytes)
+
+    found: list[list[int]] = []
+    for index in range(len(prints)):
+        if index == reference:
+            continue
+        if found and stays([*found[-1], index]):
+            found[-1].append(index)
+        else:
+            found.append([reference, index] if stays([reference, index]) else [index])
+    if not any(reference in group for group in found):
+        found.insert(0, [reference])
+    return [sorted(group) for group in found]
+
+
 def measure_parts(
     bundle: Bundle,
     runtime: Runtime,
@@ -83,24 +117,37 @@ def measure_parts(
 
     Where they do not fit into memory at once, they are timed in groups: ``parts[reference]`` is in every group, and
     what it takes there, over what it took in the first, is the speed of the device meanwhile, which is taken out.
-    ``advance`` is told which share of everything is done now.
+    Under a memory cap a group without room for the reference is timed as it is, and what does not fit in one piece runs
+    in pages, as deployed. ``advance`` is told which share of everything is done now.
 
     Raises:
         BlobError, RuntimeFailedError: a part does not load or run.
+        BudgetError: the memory cap is too small for the largest block; says the least that works.
         MeasurementError: the clock cannot be right.
     """
     found: dict[int, Measured] = {}
     first_ms: float | None = None
-    grouped = groups([part.weight_bytes for part in parts], limit=GROUP_BYTES, reference=reference)
+    grouped = _grouped(bundle, parts, timing, reference=reference)
     for group in grouped:
         share = _Share(advance, 1 / len(grouped), steps=len(group) + WARMUP + timing.rounds)
         measured = _measure_group(bundle, runtime, [parts[index] for index in group], timing, share.step)
         share.finish()
-        reference_ms = measured[group.index(reference)].latency.median_ms
-        first_ms = first_ms or reference_ms
+        speed = 1.0
+        if reference in group:
+            reference_ms = measured[group.index(reference)].latency.median_ms
+            first_ms = first_ms or reference_ms
+            speed = reference_ms / first_ms
         for index, one in zip(group, measured, strict=True):
-            found.setdefault(index, Measured(_at_speed(one.latency, reference_ms / first_ms), one.peak_bytes))
+            found.setdefault(index, replace(one, latency=_at_speed(one.latency, speed)))
     return [found[index] for index in range(len(parts))]
+
+
+def _grouped(bundle: Bundle, parts: Sequence[Part], timing: Timing, *, reference: int) -> list[list[int]]:
+    cap_bytes = timing.memory_cap_bytes
+    if cap_bytes is None:
+        return groups([part.weight_bytes for part in parts], limit=GROUP_BYTES, reference=reference)
+    prints = [one_model_footprint(bundle, part.edges, part.exit, batch=timing.batch) for part in parts]
+    return groups_that_stay(prints, cap_bytes, reference=reference)
 
 
 class _Share:
@@ -134,12 +181,13 @@ def _measure_group(
     loaded: list[_Loaded] = []
     try:
         for part in parts:
-            loaded.append(_Loaded(bundle, runtime, part, timing.batch))
+            loaded.append(_Loaded(bundle, runtime, part, timing))
             step()
+        in_pages = any(one.in_pages for one in loaded)  # then it is the only one
         timed = measure_interleaved(
             {str(number): one.run for number, one in enumerate(loaded)},
-            rounds=timing.rounds,
-            warmup=WARMUP,
+            rounds=min(timing.rounds, PAGED_ROUNDS) if in_pages else timing.rounds,
+            warmup=_PAGED_WARMUP if in_pages else WARMUP,
             patience=timing.patience,
             on_round=step,
             clock=timing.clock,
@@ -147,7 +195,7 @@ def _measure_group(
     finally:
         for one in loaded:
             one.close()
-    return [Measured(timed[str(number)], one.peak_bytes) for number, one in enumerate(loaded)]
+    return [Measured(timed[str(number)], one.peak_bytes, one.in_pages) for number, one in enumerate(loaded)]
 
 
 def _size(bundle: Bundle, blob: str) -> int:
@@ -160,17 +208,25 @@ def _size(bundle: Bundle, blob: str) -> int:
 class _Loaded:
     """A part with its inputs, loaded and run for the first time."""
 
-    def __init__(self, bundle: Bundle, runtime: Runtime, part: Part, batch: int) -> None:
+    def __init__(self, bundle: Bundle, runtime: Runtime, part: Part, timing: Timing) -> None:
         supernet = bundle.supernet
         if part.edges:
             start = supernet.block(part.edges[0].block).start
         else:
             assert part.exit is not None
             start = supernet.exit(part.exit.exit).position
-        self._inputs = golden_inputs(supernet.cut_points[start], seed=0, batch=batch)
-        self._stretch, self.peak_bytes = peak_during(
-            lambda: self._first(runtime.load(bundle.stretch(part.edges, part.exit)))
-        )
+        self._inputs = golden_inputs(supernet.cut_points[start], seed=0, batch=timing.batch)
+        self.in_pages = False
+        self._stretch, self.peak_bytes = peak_during(lambda: self._first(self._load(bundle, runtime, part, timing)))
+
+    def _load(self, bundle: Bundle, runtime: Runtime, part: Part, timing: Timing) -> LoadedStretch:
+        cap_bytes, batch = timing.memory_cap_bytes, timing.batch
+        if cap_bytes is None:
+            return runtime.load(bundle.stretch(part.edges, part.exit))
+        if one_model_footprint(bundle, part.edges, part.exit, batch=batch).least_bytes <= cap_bytes:
+            return runtime.load(stretch_from_disk(bundle, part.edges, part.exit))
+        self.in_pages = True
+        return load_part(bundle, runtime, part.edges, part.exit, memory_cap_bytes=cap_bytes, batch=batch)
 
     def _first(self, stretch: LoadedStretch) -> LoadedStretch:
         for _ in range(FIRST_RUNS):

@@ -14,18 +14,15 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import MB, Budget
-from device_sdk.errors import InfeasibleBudgetError, UsageError
+from device_sdk.errors import UsageError
 from device_sdk.graph import Plan
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog, Opened
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
-from device_sdk.policies.adaptation import adapt as run_adaptation
 from device_sdk.policies.calibration import Calibration, CalibrationSettings
-from device_sdk.policies.calibration import calibrate as run_calibration
 from device_sdk.policies.switching import LiveSettings
 from device_sdk.profiling.profile import Profile
-from device_sdk.profiling.profile import profile as run_profile
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.port import Array, Runtime
@@ -33,6 +30,7 @@ from device_sdk.session.answer import SUBNET, Answer
 from device_sdk.session.async_calls import AsyncCalls
 from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, log_path
 from device_sdk.session.live_keeper import LiveKeeper, PrivateSamples
+from device_sdk.session.measuring import Measuring
 from device_sdk.session.opening import open_location
 from device_sdk.session.plan_in_use import Active, PlanInUse
 from device_sdk.session.remote_answers import RemoteAnswers
@@ -57,12 +55,13 @@ class AdaptiveModel:
         self._bundle = bundle
         self._runtime = runtime
         self._state_folder = state_folder
-        self._state = DeviceState(state_folder, bundle, runtime)
+        self._state = DeviceState(state_folder, bundle, runtime, memory_cap_bytes=memory_cap_bytes)
         self._log = AdaptationLog(log_path(state_folder, bundle), bundle=bundle.digest, runtime=runtime.identity)
         self._samples = SampleChecker(bundle.manifest)
         self._remote = RemoteAnswers(bundle, self._log)
         self._in_use = PlanInUse(bundle, runtime, memory_cap_bytes=memory_cap_bytes)
         self._live = LiveKeeper(bundle, runtime, self._state, self._in_use, self._log)
+        self._measuring = Measuring(bundle, runtime, self._state, self._in_use, self._log)
         self._async_calls = AsyncCalls()
         self._class_names = bundle.manifest.task.class_names
         self._change = threading.Lock()  # held by what changes the plan on demand; calls never wait for it
@@ -89,9 +88,9 @@ class AdaptiveModel:
         blobs that are not here yet are fetched; if it cannot be reached, or what it sends cannot be used, the last good
         bundle opens and the log says why. ``token``: what the server asks for. ``allow_rollback``: take a version below
         that of the last good bundle. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is not
-        here is refused, never replaced silently. ``memory_cap_mb``: for the plan in use, beyond the bare runtime; one
-        that needs more runs in pages (docs/guide/memory.md). ``state_folder``: where fetched bundles, profiles, the
-        plan and the log are kept (default: the user's folder for state).
+        here is refused, never replaced silently. ``memory_cap_mb``: for all that is loaded, beyond the bare runtime; a
+        plan that needs more runs in pages (docs/guide/memory.md). ``state_folder``: where fetched bundles, profiles,
+        the plan and the log are kept (default: the user's folder for state).
 
         Raises:
             BundleError: the bundle cannot be used (a kind of it says why).
@@ -100,8 +99,9 @@ class AdaptiveModel:
             BudgetError: the memory cap is too small for the largest block; says the least that works.
             StorageError: the state folder cannot be written.
         """
+        cap_bytes = None if memory_cap_mb is None else round(memory_cap_mb * MB)
         folder = Path(state_folder) if state_folder is not None else default_state_folder()
-        capped, engines = memory_cap_mb is not None, folder / "engines"
+        capped, engines = cap_bytes is not None, folder / "engines"
         engine = make_runtime(runtime, threads=threads, provider=provider, lean=capped, cache_folder=engines)
         bundle, delivery = open_location(
             location,
@@ -111,9 +111,9 @@ class AdaptiveModel:
             runtime=engine,
             runs=runs_on(runtime, provider),
             state_folder=folder,
+            memory_cap_bytes=cap_bytes,
             progress=progress,
         )
-        cap_bytes = None if memory_cap_mb is None else round(memory_cap_mb * MB)
         model = cls(bundle, runtime=engine, state_folder=folder, memory_cap_bytes=cap_bytes)
         if delivery is not None:
             model._log.write(log_events.delivered(delivery))
@@ -153,13 +153,7 @@ class AdaptiveModel:
             RuntimeFailedError, BlobError: a block does not load or run.
         """
         self._in_use.running()
-        known = None if again else self._state.load_profile(batch=batch)
-        if known is not None:
-            return known
-        profile = run_profile(self._bundle, self._runtime, batch=batch, progress=progress or SilentProgress())
-        self._state.save_profile(profile)
-        self._log.write(log_events.profiled(profile))
-        return profile
+        return self._measuring.profile(again=again, batch=batch, progress=progress or SilentProgress())
 
     def adapt(
         self,
@@ -193,13 +187,7 @@ class AdaptiveModel:
         settings = settings or AdaptationSettings()
         with self._change:
             profile = self.profile(progress=progress)
-            try:
-                adaptation = run_adaptation(
-                    self._bundle, self._runtime, profile, inputs, targets, budget, settings=settings, progress=progress
-                )
-            except InfeasibleBudgetError as error:
-                self._log.write(log_events.infeasible(budget, error))
-                raise
+            adaptation = self._measuring.adapt(profile, inputs, targets, budget, settings=settings, progress=progress)
             self._take(adaptation.plan)
             self._log.write(log_events.adapted(adaptation))
             private = PrivateSamples(inputs, targets, settings, profile)
@@ -255,15 +243,8 @@ class AdaptiveModel:
         inputs = self._samples.prepare_all(samples)
         targets = None if labels is None else self._samples.labels(labels)
         with self._change:
-            calibration = run_calibration(
-                self._bundle,
-                self._runtime,
-                self.profile(progress=progress),
-                self._in_use.running().plan.subnet,
-                inputs,
-                targets,
-                settings=settings or CalibrationSettings(),
-                progress=progress,
+            calibration = self._measuring.calibrate(
+                inputs, targets, settings=settings or CalibrationSettings(), progress=progress
             )
             self._exchange(calibration.plan)
             self._live.follow()
@@ -329,6 +310,7 @@ class AdaptiveModel:
 
     def _exchange(self, plan: Plan) -> None:
         """The old plan is never closed under a call: it goes with the last call that uses it."""
+        self._in_use.lend_memory()
         self._in_use.exchange(Active(plan, self._in_use.load(plan)))
         self._state.save_plan(plan)
 

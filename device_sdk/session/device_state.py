@@ -65,8 +65,17 @@ class DeviceState:
     What cannot be read counts as not there: everything here can be measured or found again.
     """
 
-    def __init__(self, folder: Path, bundle: Bundle, runtime: Runtime, *, system: Path = Path("/")) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        bundle: Bundle,
+        runtime: Runtime,
+        *,
+        system: Path = Path("/"),
+        memory_cap_bytes: int | None = None,
+    ) -> None:
         self.folder = bundle_folder(folder, bundle)
+        self._cap_bytes = memory_cap_bytes  # under which profiles were measured
         self._bundle = bundle
         self._runtime = runtime
         self._system = system  # below which the system shows its power mode
@@ -82,16 +91,18 @@ class DeviceState:
         write_atomically(self._path("self-test"), b"{}\n")
 
     def load_profile(self, *, batch: int = 1) -> Profile | None:
-        """The profile for this bundle, runtime and batch size under the conditions that hold now, if there is one."""
+        """The profile for this bundle, runtime, batch size and cap under the conditions that hold now, if any."""
         now = current_conditions(self._system)
-        profile = self._load(_profile_name(now, batch), Profile)
-        if profile is None or not profile.valid_for(self._bundle, self._runtime, batch=batch, conditions=now):
-            return None
-        return profile
+        cap_bytes = self._cap_bytes
+        profile = self._load(_profile_name(now, batch, cap_bytes), Profile)
+        valid = profile is not None and profile.valid_for(
+            self._bundle, self._runtime, batch=batch, conditions=now, memory_cap_bytes=cap_bytes
+        )
+        return profile if valid else None
 
     def save_profile(self, profile: Profile) -> None:
         """Keep a profile, beside those for other conditions and batch sizes."""
-        self._save(_profile_name(profile.conditions, profile.batch), profile)
+        self._save(_profile_name(profile.conditions, profile.batch, profile.memory_cap_bytes), profile)
 
     def load_plan(self) -> Plan | None:
         """The plan that was in use last, if there is one and it fits this bundle's graph."""
@@ -132,6 +143,8 @@ class DeviceState:
             return None
 
 
-def _profile_name(conditions: Conditions, batch: int) -> str:
+def _profile_name(conditions: Conditions, batch: int, cap_bytes: int | None) -> str:
     key = f"{FORMAT}|{batch}|{conditions.power_mode}|{conditions.driver}"
+    if cap_bytes is not None:
+        key += f"|{cap_bytes}"
     return f"profile-{hashlib.sha256(key.encode()).hexdigest()[:8]}"

@@ -135,7 +135,13 @@ class LiveKeeper:
     def _pool_search(self, samples: PrivateSamples) -> PoolSearch:
         labels = samples.labels
         if labels is None:
-            labels = stand_in_labels(self._bundle, self._runtime, samples.inputs, batch=samples.settings.batch)
+            labels = stand_in_labels(
+                self._bundle,
+                self._runtime,
+                samples.inputs,
+                batch=samples.settings.batch,
+                memory_cap_bytes=self._in_use.lend_memory(),
+            )
         cost_model = samples.profile.cost_model()
         return PoolSearch(self._bundle, self._runtime, cost_model, samples.inputs, labels, samples.settings)
 

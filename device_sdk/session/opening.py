@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.runnable import Runs
-from device_sdk.errors import BlobError, BundleError, RuntimeFailedError, UsageError
+from device_sdk.errors import BlobError, BudgetError, BundleError, RuntimeFailedError, UsageError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import runs_on
@@ -36,6 +36,7 @@ def open_location(
     runtime: Runtime,
     runs: Runs,
     state_folder: Path,
+    memory_cap_bytes: int | None = None,
     progress: Progress | None,
 ) -> tuple[Bundle, Delivered | None]:
     """The bundle at ``location``, verified and self-tested here, and how it was delivered if it came from a server.
@@ -43,14 +44,14 @@ def open_location(
     Renditions that ``runs`` refuses are neither fetched nor part of the opened bundle.
 
     Raises:
-        BundleError, TransferError, RuntimeFailedError, StorageError: see ``AdaptiveModel.open``.
+        BundleError, TransferError, RuntimeFailedError, BudgetError, StorageError: see ``AdaptiveModel.open``.
     """
     shown = progress or SilentProgress()
 
     def ready(bundle: Bundle) -> Bundle:
         state = DeviceState(state_folder, bundle, runtime)
         if not state.self_test_passed():
-            run_self_test(bundle, runtime, progress=shown)
+            run_self_test(bundle, runtime, memory_cap_bytes=memory_cap_bytes, progress=shown)
             state.remember_self_test()
         return bundle
 
@@ -124,7 +125,7 @@ def _open_delivered(
         bundle = Bundle.open(delivered.folder, trust=trust, blobs=delivered.blobs, runs=runs)
         bundle.verify()  # disks decay: better now than when a search first needs a block
         ready(bundle)
-    except (BundleError, RuntimeFailedError) as error:
+    except (BundleError, RuntimeFailedError, BudgetError) as error:
         kept = store.last_good_at(url)
         if kept is None or kept.digest == delivered.digest:
             raise

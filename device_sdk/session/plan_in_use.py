@@ -40,7 +40,7 @@ class PlanInUse:
         self.active: Active | None = None  # read without a lock
         self.forked = False
         self._bundle, self._runtime = bundle, runtime
-        self.memory_cap_bytes = memory_cap_bytes  # of each plan; one that needs more runs in pages
+        self.memory_cap_bytes = memory_cap_bytes  # of the plan, and of what is loaded beside it; see ``lend_memory``
         self._exchange = threading.Lock()  # guards writes to active, so that nothing reopens a closed model
         _in_use.add(self)
 
@@ -75,6 +75,16 @@ class PlanInUse:
     def load(self, plan: Plan) -> LoadedPlan:
         """``plan``, loaded. Raises as ``prepare``."""
         return LoadedPlan(self._bundle, self._runtime, plan, memory_cap_bytes=self.memory_cap_bytes)
+
+    def lend_memory(self) -> int | None:
+        """The memory cap, for what is loaded beside the plan in use: of that, pages that nobody runs now leave.
+
+        A call that comes meanwhile loads them again, and then both are there.
+        """
+        active = self.active
+        if active is not None:
+            active.loaded.release()
+        return self.memory_cap_bytes
 
     def run_once(self, loaded: LoadedPlan) -> None:
         """Run it on one sample of zeros."""

@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
@@ -25,7 +26,7 @@ from device_sdk.bundles.manifest import Manifest, Metrics, Onnx, Provenance, Sel
 from device_sdk.cost import CostModel, EdgeCost
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.execution.self_test import golden_inputs, sample_outputs
-from device_sdk.graph import Block, CutPoint, Edge, Exit, Golden, Rendition, Subnet, Supernet, TensorSpec
+from device_sdk.graph import Block, CutPoint, Edge, Exit, ExitChoice, Golden, Rendition, Subnet, Supernet, TensorSpec
 from device_sdk.profiling.memory import device_identity
 from device_sdk.profiling.profile import MeasuredEdge, MeasuredExit, MeasuredSubnet, Profile
 from device_sdk.runtimes import OnnxRuntime
@@ -462,3 +463,143 @@ def slow_state(slow_profile: Profile, bundle: Bundle, runtime: OnnxRuntime, tmp_
     state.save_profile(slow_profile)
     state.remember_self_test()
     return folder
+
+
+# Heavy bundles: weights that are much larger than all that happens besides
+
+_HEAVY_SIDE = 4
+
+
+@dataclass(frozen=True)
+class _HeavyBlock:
+    """A 3×3 convolution with ReLU from ``inputs`` to ``outputs`` channels, or a classifier of their means."""
+
+    name: str
+    start: int
+    end: int
+    inputs: int
+    outputs: int
+    classifies: bool
+
+    def fragment(self, seed: int) -> bytes:
+        from onnx import GraphProto, helper, numpy_helper
+
+        random = np.random.default_rng(seed)
+        begin, end = f"cut_{self.start}", _output(self.name, self.end)
+        inner, weight, axes = (f"{self.name}/{part}" for part in ("inner", "weight", "axes"))
+        if self.classifies:
+            values = {
+                weight: random.standard_normal((self.inputs, self.outputs), dtype=np.float32),
+                axes: np.array([2, 3], np.int64),
+            }
+            nodes = [
+                helper.make_node("ReduceMean", [begin, axes], [inner], keepdims=0),
+                helper.make_node("MatMul", [inner, weight], [end]),
+            ]
+        else:
+            shape, spread = (self.outputs, self.inputs, 3, 3), np.float32(1 / np.sqrt(9 * self.inputs / 2))
+            values = {weight: random.standard_normal(shape, dtype=np.float32) * spread}
+            nodes = [
+                helper.make_node("Conv", [begin, weight], [inner], pads=[1] * 4),
+                helper.make_node("Relu", [inner], [end]),
+            ]
+        tensors = [numpy_helper.from_array(value, name) for name, value in values.items()]
+        return GraphProto(node=nodes, initializer=tensors).SerializeToString()
+
+
+def _build_heavy(
+    folder: Path,
+    *,
+    blocks: int,
+    channels: int,
+    colours: int | None = None,
+    merged: Iterable[tuple[int, int]] = (),
+    exits: Iterable[int] = (),
+) -> Bundle:
+    """``blocks`` convolutions of ``channels``² · 36 bytes each and a classifier for three classes.
+
+    With ``colours`` the first one takes images of so many; ``merged``: spans that one convolution replaces; ``exits``:
+    positions of classifiers. Golden outputs are those of ONNX Runtime.
+    """
+    (folder / "blobs").mkdir(parents=True)
+    width = [colours or channels, *[channels] * blocks]
+    cuts = [CutPoint(n, (TensorSpec(f"cut_{n}", (width[n], _HEAVY_SIDE, _HEAVY_SIDE)),)) for n in range(blocks + 1)]
+    cuts.append(CutPoint(blocks + 1, (TensorSpec(f"cut_{blocks + 1}", (3,)),)))
+    spans = [(f"o{n}", n, n + 1) for n in range(blocks)] + [(f"m{start}-{end}", start, end) for start, end in merged]
+    heavy = [_HeavyBlock(name, start, end, width[start], channels, False) for name, start, end in spans]
+    heads = [(f"o{blocks}", blocks), *((f"x{at}", at) for at in exits)]
+    heavy += [_HeavyBlock(name, at, blocks + 1, channels, 3, True) for name, at in heads]
+    renditions = {}
+    for seed, one in enumerate(heavy):
+        data = one.fragment(seed)
+        name = hashlib.sha256(data).hexdigest()
+        (folder / "blobs" / name).write_bytes(data)
+        renditions[one] = (Rendition("fp32", "onnxruntime", name, len(data), Golden((), 0.0), opset=OPSET),)
+    described = tuple(
+        Block(one.name, one.start, one.end, "merged" if one.name[0] == "m" else "original", 1, 1, renditions[one])
+        for one in heavy
+        if one.name[0] != "x"
+    )
+    manifest = Manifest(
+        format_version="1.0",
+        name="heavy",
+        version=1,
+        task=Task(kind="classification", class_names=CLASSES),
+        preprocessing=Preprocessing(scale=1 / 255, mean=(0.0,) * 3, std=(1.0,) * 3),
+        cut_points=tuple(cuts),
+        blocks=described,
+        exits=tuple(
+            Exit(one.name, one.start, "mean", 1, 1, renditions[one], accuracy=0.5)
+            for one in heavy
+            if one.name[0] == "x"
+        ),
+        onnx=Onnx(ir_version=IR_VERSION, opset=OPSET),
+        self_test=SelfTest(seed=GOLDEN_SEED, batch=GOLDEN_BATCH, original=Golden((), 0.0)),
+        metrics=Metrics("none", 0, 0.0, (), 0.0, 0, 0),
+        provenance=Provenance("heavy", "made by the tests", None, None, "none", {}, {}),
+    )
+    (folder / "manifest.json").write_bytes(encode_manifest(manifest))
+    (folder / "manifest.json").write_bytes(encode_manifest(_with_golden_outputs(Bundle.open(folder))))
+    return Bundle.open(folder)
+
+
+def _with_golden_outputs(bundle: Bundle) -> Manifest:
+    runtime, manifest = OnnxRuntime(threads=1), bundle.manifest
+
+    def golden(start: int, edges: Sequence[Edge], choice: ExitChoice | None = None) -> Golden:
+        inputs = golden_inputs(manifest.cut_points[start], seed=GOLDEN_SEED, batch=GOLDEN_BATCH)
+        outputs = runtime.load(bundle.stretch(edges, choice)).run(inputs)
+        return Golden(sample_outputs(outputs), tolerance=1e-3)
+
+    def tested(owner: Block | Exit, wanted: Golden) -> Block | Exit:
+        return replace(owner, renditions=(replace(owner.renditions[0], golden=wanted),))
+
+    original = golden(0, bundle.supernet.original.edges)
+    return replace(
+        manifest,
+        blocks=tuple(tested(one, golden(one.start, [Edge(one.id)])) for one in manifest.blocks),
+        exits=tuple(tested(one, golden(one.position, (), ExitChoice(one.id, 1.0))) for one in manifest.exits),
+        self_test=replace(manifest.self_test, original=original),
+    )
+
+
+@pytest.fixture(scope="session")
+def build_heavy(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Bundle]:
+    """Builds a bundle of ``blocks`` convolutions of ``channels``, in a folder of its own (see ``_build_heavy``)."""
+    pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
+    return lambda **sizes: _build_heavy(tmp_path_factory.mktemp("heavy") / "bundle", **sizes)
+
+
+@pytest.fixture(scope="session")
+def heavy_bundle(build_heavy: Callable[..., Bundle]) -> Bundle:
+    """42 MB of weights in fourteen blocks of 3 MB."""
+    return build_heavy(blocks=14, channels=288)
+
+
+@pytest.fixture(scope="session")
+def elastic_heavy(build_heavy: Callable[..., Bundle]) -> Bundle:
+    """7 MB: a small convolution, five of 0.9 MB and three merged ones that replace all of these or some, two exits.
+
+    Under a cap of 10 MB the original runs in pages, and subnets of one or two large blocks do not.
+    """
+    return build_heavy(blocks=6, channels=160, colours=3, merged=[(1, 3), (3, 6), (1, 6)], exits=[1, 3])

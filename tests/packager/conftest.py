@@ -6,7 +6,9 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,14 @@ import torch
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.progress import Progress, SilentProgress
-from packager.batches import BatchSource
+from packager.batches import BatchSource, Share
 from packager.checkpoints import Checkpoints
+from packager.errors import TrainingError
 from packager.exits import attach_exits
 from packager.expansion import Expansion, expand
 from packager.export import ExportedBlocks, export_blocks
 from packager.model_loader import load_model
+from packager.ranks import Ranks
 from packager.recipe import Recipe
 from packager.tracing import TracedModel, trace
 from packager.training import Trainer
@@ -125,6 +129,61 @@ def zoo_traced(noise) -> Callable[[str], TracedModel]:
         return traced[name]
 
     return build
+
+
+# Processes that train together, as threads of this one
+
+
+class ThreadRanks(Ranks):
+    """One of several threads that exchange what they have at a barrier; one that ends with an error breaks it."""
+
+    def __init__(self, share: Share, meeting: threading.Barrier, slots: list[Any]) -> None:
+        super().__init__(share, local_rank=share.rank)
+        self._meeting, self._slots = meeting, slots
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        return torch.stack(self._exchange(values.clone())).sum(0)
+
+    def bytes_from_lead(self, data: bytes) -> bytes:
+        return self._exchange(data)[0]
+
+    def may_tell(self) -> bool:
+        return self.leads
+
+    def leave(self) -> None:
+        self._exchange(None)
+
+    def _exchange(self, mine: Any) -> list[Any]:
+        self._slots[self.share.rank] = mine
+        try:
+            self._meeting.wait()
+            found = list(self._slots)
+            self._meeting.wait()
+        except threading.BrokenBarrierError as error:
+            raise TrainingError("another process of this run is gone or does not answer") from error
+        return found
+
+
+@pytest.fixture
+def together() -> Callable[..., list[Future]]:
+    """Runs a function of ``Ranks`` in so many of them; returns what became of it in each."""
+
+    def run(count: int, work: Callable[[Ranks], Any]) -> list[Future]:
+        meeting = threading.Barrier(count, timeout=100)
+        slots = [None] * count
+
+        def one(rank: int) -> Any:
+            torch.set_num_threads(1)
+            try:
+                return work(ThreadRanks(Share(rank, count), meeting, slots))
+            except BaseException:
+                meeting.abort()
+                raise
+
+        with ThreadPoolExecutor(count) as pool:
+            return [pool.submit(one, rank) for rank in range(count)]
+
+    return run
 
 
 # The command line, and one bundle made with it
