@@ -6,6 +6,7 @@ export for each.
 
 from __future__ import annotations
 
+import collections
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -98,24 +99,28 @@ def export_blocks(expansion: Expansion) -> ExportedBlocks:
         outputs=[f"{part.id}/output" for part in parts],
     )
     select_by_convolution(model.graph)
-    cutter = _Cutter(model.graph)
+    cutter = _Cutter(model.graph, [part.id for part in parts])
     return share(expansion, {p.id: cutter.fragment(p.id, start=p.start.name, end=p.end.name) for p in parts})
 
 
 def share(expansion: Expansion, cut: Mapping[str, onnx.GraphProto]) -> ExportedBlocks:
-    """Serialize the graphs of blocks and exits, large weights that several have in common apart; changes ``cut``."""
+    """Serialize the graphs of blocks and exits, large weights that several have in common apart; empties ``cut``."""
     shared = _shared_initializers(cut)
     needs = {name: tuple(sorted(shared.keys() & _initializer_names(graph))) for name, graph in cut.items()}
     for graph in cut.values():
-        kept = [tensor for tensor in graph.initializer if tensor.name not in shared]
-        del graph.initializer[:]
-        graph.initializer.extend(kept)
-    return ExportedBlocks(
-        expansion=expansion,
-        own={name: graph.SerializeToString(deterministic=True) for name, graph in cut.items()},
-        shared={name: graph.SerializeToString(deterministic=True) for name, graph in shared.items()},
-        needs=needs,
-    )
+        for index in reversed(range(len(graph.initializer))):
+            if graph.initializer[index].name in shared:
+                del graph.initializer[index]
+    return ExportedBlocks(expansion=expansion, own=_serialized(cut), shared=_serialized(shared), needs=needs)
+
+
+def _serialized(graphs: Mapping[str, onnx.GraphProto]) -> dict[str, bytes]:
+    """The graphs as bytes. Each is emptied after its turn: a large model is not in memory twice."""
+    found: dict[str, bytes] = {}
+    for name, graph in graphs.items():
+        found[name] = graph.SerializeToString(deterministic=True)
+        graph.Clear()
+    return found
 
 
 def export_whole(model: nn.Module, spec: TensorSpec) -> bytes:
@@ -164,17 +169,19 @@ def _export(
 
 
 class _Cutter:
-    """Cuts the graph of parts side by side into one graph per part."""
+    """Cuts the graph of parts side by side into one graph per part. What only one part needs moves there."""
 
-    def __init__(self, graph: onnx.GraphProto) -> None:
+    def __init__(self, graph: onnx.GraphProto, part_ids: Sequence[str]) -> None:
         self._nodes = list(graph.node)
         self._producer = {output: index for index, node in enumerate(self._nodes) for output in node.output}
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self._needed = {part_id: self._needed_by(part_id) for part_id in part_ids}
+        self._owners = collections.Counter(name for _, weights in self._needed.values() for name in weights)
 
     def fragment(self, part_id: str, *, start: str, end: str) -> onnx.GraphProto:
         """The nodes and initializers that the part's output needs, renamed."""
         names = {f"{part_id}/input": start, f"{part_id}/output": end}
-        nodes, weights = self._needed(f"{part_id}/output", f"{part_id}/input")
+        nodes, weights = self._needed[part_id]
 
         def renamed(name: str) -> str:
             return names.get(name) or (f"{part_id}/{name}" if name else "")
@@ -192,9 +199,13 @@ class _Cutter:
             tensor.CopyFrom(self._initializers[name])
             tensor.name = renamed(name)
             tensor.ClearField("doc_string")
+            if self._owners[name] == 1:  # a large model is not in memory twice
+                self._initializers[name].ClearField("raw_data")
         return graph
 
-    def _needed(self, output: str, own_input: str) -> tuple[list[int], list[str]]:
+    def _needed_by(self, part_id: str) -> tuple[list[int], list[str]]:
+        """The nodes, in order, and the initializers that the part's output needs."""
+        output, own_input = f"{part_id}/output", f"{part_id}/input"
         nodes: set[int] = set()
         weights: dict[str, None] = {}
         waiting = [output]
@@ -240,7 +251,8 @@ def _shared_initializers(graphs: Mapping[str, onnx.GraphProto]) -> dict[str, onn
 
 
 def _content_name(tensor: onnx.TensorProto) -> str:
-    digest = hashlib.sha256(f"{tensor.data_type}{list(tensor.dims)}".encode() + tensor.raw_data)
+    digest = hashlib.sha256(f"{tensor.data_type}{list(tensor.dims)}".encode())
+    digest.update(tensor.raw_data)
     return f"shared/{digest.hexdigest()[:24]}"
 
 

@@ -200,11 +200,10 @@ def profile(
 
 
 def _fitted_memory(edges: Mapping[Edge, EdgeCost], whole: Sequence[MeasuredSubnet], timing: Timing) -> MemoryFit:
-    """Under a cap never less than what paging reckons with: what is predicted to fit then runs in one piece."""
-    fitted = fit_memory(edges, [one.subnet for one in whole], [one.peak_bytes for one in whole])
-    if timing.memory_cap_bytes is None:
-        return fitted
-    return MemoryFit(max(fitted.scale, LOADING_FACTOR), max(fitted.offset_bytes, SESSION_BYTES))
+    """Under a cap what paging reckons with, whatever was measured: what is predicted to fit then runs in one piece."""
+    if timing.memory_cap_bytes is not None:
+        return MemoryFit(LOADING_FACTOR, SESSION_BYTES)
+    return fit_memory(edges, [one.subnet for one in whole], [one.peak_bytes for one in whole])
 
 
 def _measure_deployed(
