@@ -20,7 +20,7 @@ from device_sdk.graph import Subnet, Supernet
 from device_sdk.paths import sample_uniformly, subnet_count
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.runtimes.port import LoadedStretch
+from device_sdk.runtimes.port import Array, LoadedStretch
 from packager.expansion import expand
 from packager.export import ExportedBlocks, export_blocks
 from packager.tracing import trace
@@ -29,6 +29,7 @@ BATCHES = (1, 3, 64)
 SUBNETS = 20
 TOLERANCE = 1e-4  # of the largest logit, or of 1
 MAX_SPAN = 3
+KEPT_BYTES = 16_000_000  # of one block's fragment
 
 
 def check(name: str) -> dict[str, object]:
@@ -67,28 +68,39 @@ def check(name: str) -> dict[str, object]:
 
 def _compare(runtime: OnnxRuntime, exported: ExportedBlocks, supernet: Supernet, subnets: Sequence[Subnet]) -> float:
     """Run subnets composed and block by block at all batch sizes; the largest relative difference between the two."""
-    used = dict.fromkeys(name for subnet in subnets for name in subnet.block_ids)
-    alone = {name: runtime.load(exported.stretch([name])) for name in used}
+    blocks = _Blocks(runtime, exported)
     worst = 0.0
     for subnet in subnets:
+        inputs = {batch: golden_inputs(supernet.cut_points[0], seed=batch, batch=batch) for batch in BATCHES}
         composed = runtime.load(exported.stretch(subnet.block_ids))
-        for batch in BATCHES:
-            worst = max(worst, _difference(supernet, subnet, composed, alone, batch))
+        found = {batch: composed.run(tensors)[-1] for batch, tensors in inputs.items()}
         composed.close()
+        alone = blocks.answers(subnet, inputs)
+        for batch, answer in found.items():
+            if answer.shape != (batch, CLASSES):
+                raise ValueError(f"{subnet} answers {answer.shape} at batch {batch}")
+            worst = max(worst, _error(answer, alone[batch]))
     return worst
 
 
-def _difference(
-    supernet: Supernet, subnet: Subnet, composed: LoadedStretch, alone: Mapping[str, LoadedStretch], batch: int
-) -> float:
-    inputs = golden_inputs(supernet.cut_points[0], seed=batch, batch=batch)
-    found = composed.run(inputs)[-1]
-    if found.shape != (batch, CLASSES):
-        raise ValueError(f"{subnet} answers {found.shape} at batch {batch}")
-    features = inputs
-    for block in subnet.block_ids:
-        features = alone[block].run(features)
-    return _error(found, features[-1])
+class _Blocks:
+    """Blocks in sessions of their own. Small ones stay; a large one is there for one subnet: memory is limited."""
+
+    def __init__(self, runtime: OnnxRuntime, exported: ExportedBlocks) -> None:
+        self._runtime, self._exported = runtime, exported
+        self._kept: dict[str, LoadedStretch] = {}
+
+    def answers(self, subnet: Subnet, inputs: Mapping[int, list[Array]]) -> dict[int, Array]:
+        """What the subnet answers to the inputs of each batch size, block by block."""
+        features = dict(inputs)
+        for block in subnet.block_ids:
+            session = self._kept.get(block) or self._runtime.load(self._exported.stretch([block]))
+            features = {batch: session.run(tensors) for batch, tensors in features.items()}
+            if len(self._exported.own[block]) <= KEPT_BYTES:
+                self._kept[block] = session
+            elif block not in self._kept:
+                session.close()
+        return {batch: tensors[-1] for batch, tensors in features.items()}
 
 
 def _error(found: np.ndarray, expected: np.ndarray) -> float:

@@ -60,7 +60,9 @@ def make_peers(options: BenchOptions, networks: list[str], calibration: Features
     """Each network in float, then in 8 bits: static, per channel, ranges from ``calibration`` [count, 3, 32, 32]."""
     for network in networks:
         weights = options.data_folder / "pretrained" / f"{network}_cifar10.safetensors"
-        whole = export_whole(load_model(f"zoo:{network}_cifar10", weights=weights).module, TensorSpec("input", INPUT_SHAPE, "float32"))
+        whole = export_whole(
+            load_model(f"zoo:{network}_cifar10", weights=weights).module, TensorSpec("input", INPUT_SHAPE, "float32")
+        )
         yield Peer(network, "fp32", whole)
         yield Peer(network, "int8", _quantised(whole, calibration))
 
