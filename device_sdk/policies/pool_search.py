@@ -13,7 +13,7 @@ from device_sdk.cost import Budget, CostModel
 from device_sdk.errors import BudgetError
 from device_sdk.graph import Subnet
 from device_sdk.paths import k_cheapest
-from device_sdk.policies.adaptation import AdaptationSettings, search_positions
+from device_sdk.policies.adaptation import AdaptationSettings, make_evaluator, search_positions
 from device_sdk.policies.subnet_pool import rungs_ms
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
@@ -30,6 +30,7 @@ class PoolSearch:
     """Searches on the samples on which an adaptation with the same ``settings`` searches.
 
     ``inputs`` [count, *input] and ``labels`` [count] are the device's own. Latencies are those of ``cost_model``.
+    ``memory_cap_bytes``: what all that is loaded meanwhile may take.
     """
 
     def __init__(
@@ -40,10 +41,13 @@ class PoolSearch:
         inputs: Array,
         labels: npt.NDArray[np.int64],
         settings: AdaptationSettings,
+        *,
+        memory_cap_bytes: int | None = None,
     ) -> None:
         kept, _ = search_positions(labels, settings)
         self._bundle, self._runtime, self._cost_model, self._settings = bundle, runtime, cost_model, settings
         self._inputs, self._labels = inputs[kept], labels[kept]
+        self._cap_bytes = memory_cap_bytes
 
     def fill(self, budget: Budget, *, time_limit_s: float, progress: Progress) -> list[Candidate]:
         """Candidates all the way from the fastest subnet to the slowest, besides those near ``budget`` itself.
@@ -113,12 +117,12 @@ class PoolSearch:
         return [Candidate(*one) for one in zip(subnets, costs, accuracies, strict=True)]
 
     def _evaluator(self) -> PrefixTreeEvaluator:
-        return PrefixTreeEvaluator(
-            self._bundle.supernet,
-            lambda edges: self._runtime.load(self._bundle.stretch(edges)),
+        return make_evaluator(
+            self._bundle,
+            self._runtime,
+            self._cost_model,
+            self._settings,
             self._inputs,
             self._labels,
-            self._cost_model,
-            batch=self._settings.batch,
-            cache_bytes=self._settings.cache_bytes,
+            memory_cap_bytes=self._cap_bytes,
         )

@@ -133,17 +133,25 @@ class LiveKeeper:
         return pool.for_budget(budget)
 
     def _pool_search(self, samples: PrivateSamples) -> PoolSearch:
-        labels = samples.labels
+        labels, cap_bytes = samples.labels, self._in_use.lend_memory()
         if labels is None:
             labels = stand_in_labels(
                 self._bundle,
                 self._runtime,
                 samples.inputs,
                 batch=samples.settings.batch,
-                memory_cap_bytes=self._in_use.lend_memory(),
+                memory_cap_bytes=cap_bytes,
             )
         cost_model = samples.profile.cost_model()
-        return PoolSearch(self._bundle, self._runtime, cost_model, samples.inputs, labels, samples.settings)
+        return PoolSearch(
+            self._bundle,
+            self._runtime,
+            cost_model,
+            samples.inputs,
+            labels,
+            samples.settings,
+            memory_cap_bytes=cap_bytes,
+        )
 
 
 def _limited(search: PoolSearch, settings: LiveSettings) -> Callable[[Budget, Callable[[], bool]], list[Candidate]]:

@@ -14,7 +14,8 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import EdgeCost
 from device_sdk.errors import BlobError, BudgetError, RuntimeFailedError
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, LoadedPlan
-from device_sdk.execution.paging import least_memory_cap_bytes
+from device_sdk.execution.paging import PagedEdges, largest_batch, least_memory_cap_bytes
+from device_sdk.execution.plan_segments import segments
 from device_sdk.graph import ExitChoice, Plan, Split
 from device_sdk.runtimes import OnnxRuntime
 
@@ -140,6 +141,39 @@ def test_closed_twice_it_refuses_to_run(own_heavy, lean):
     paged.close()
     with pytest.raises(RuntimeFailedError, match="closed"):
         paged.run(inputs_of(own_heavy))
+
+
+def test_what_was_released_is_loaded_again_and_answers_the_same(own_heavy, lean):
+    paged = LoadedPlan(own_heavy, lean, plan_of(own_heavy), memory_cap_bytes=1000 * MB)
+    expected = paged.run(inputs_of(own_heavy)).output
+    paged.release()
+    paged.release()
+    assert paged.page_loads == 1
+    assert np.array_equal(paged.run(inputs_of(own_heavy)).output, expected)
+    assert paged.page_loads == 2
+
+
+def test_edges_on_demand_share_the_cap_and_answer_as_they_do_alone(own_heavy, lean):
+    edges, features, expected = own_heavy.supernet.original.edges, [inputs_of(own_heavy)], [inputs_of(own_heavy)]
+    load = PagedEdges(own_heavy, lean, cap_bytes=4 * MB, batch=2)
+    loaded = [load((edge,)) for edge in edges]
+    for one, edge in zip(loaded, edges, strict=True):
+        features, expected = one.run(features), lean.load(own_heavy.stretch((edge,))).run(expected)
+        assert np.array_equal(features[0], expected[0])
+    for one in loaded:
+        one.close()
+    with pytest.raises(BudgetError, match="block o0 alone takes"):
+        PagedEdges(own_heavy, lean, cap_bytes=1 * MB, batch=2)
+
+
+def test_the_batch_is_halved_until_it_fits(own_heavy):
+    plan = plan_of(own_heavy)
+    found = segments(own_heavy.supernet, plan)
+    for wanted, room_for, batch in ((64, 64, 64), (64, 32, 32), (64, 63, 32), (200, 64, 50)):
+        cap_bytes = least_memory_cap_bytes(own_heavy, plan, batch=room_for)
+        assert largest_batch(own_heavy, found, cap_bytes, wanted=wanted) == batch
+    assert largest_batch(own_heavy, found, None, wanted=64) == 64
+    assert largest_batch(own_heavy, found, 1, wanted=64) == 1  # whoever loads it says what would fit
 
 
 _MEASURE = """

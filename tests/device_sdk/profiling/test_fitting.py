@@ -36,6 +36,17 @@ def test_with_too_little_to_tell_them_apart_there_is_no_offset(sums_ms):
     assert fit_line(*on_a_line(sums_ms, scale=0.75, offset_ms=0.0)) == (pytest.approx(0.75), 0.0)
 
 
+def test_without_any_subnet_latencies_are_sums_of_blocks_and_with_one_it_sets_the_scale(elastic_supernet):
+    supernet = elastic_supernet(3)
+    blocks_ms = {edge: 1.0 + number for number, edge in enumerate(supernet.edges)}
+    plain = fit_latency(supernet, blocks_ms, [], [])
+    assert (plain.scale, plain.offset_ms, set(plain.factors.values()), plain.changes_ms) == (1.0, 0.0, {1.0}, {})
+    total_ms = sum(blocks_ms[edge] for edge in supernet.original.edges)
+    one = fit_latency(supernet, blocks_ms, [supernet.original], [0.7 * total_ms])
+    assert (one.scale, one.offset_ms) == pytest.approx((0.7, 0.0))
+    assert list(one.factors.values()) == pytest.approx([1.0] * len(blocks_ms))
+
+
 def test_a_line_that_falls_is_not_believed():
     assert fit_line([1.0, 2.0], [4.0, 1.0]) == (pytest.approx(np.median([4.0, 0.5])), 0.0)
 

@@ -5,9 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.cost import MB
 from device_sdk.errors import BlobError
+from device_sdk.execution.paging_plan import SESSION_BYTES, Footprint, all_stay
 from device_sdk.graph import Edge, ExitChoice
-from device_sdk.profiling.stretches import GROUP_BYTES, Part, Timing, groups, measure_parts
+from device_sdk.profiling.stretches import GROUP_BYTES, Part, Timing, groups, groups_that_stay, measure_parts
 
 
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=12), limit=st.integers(0, 120), data=st.data())
@@ -99,3 +101,30 @@ def test_a_blob_that_is_gone_is_a_blob_error(own_bundle):
     with pytest.raises(BlobError) as caught:
         Part.of(bundle, (Edge("o2"),))
     assert caught.value.hint
+
+
+def prints_of(megabytes):
+    return [Footprint(5 * size * MB, size * MB, MB) for size in megabytes]
+
+
+@given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=12), cap=st.integers(0, 300), data=st.data())
+def test_under_a_cap_every_part_is_in_a_group_that_can_be_there_at_once_or_alone(sizes, cap, data):
+    prints, reference = prints_of(sizes), data.draw(st.integers(0, len(sizes) - 1))
+    found = groups_that_stay(prints, cap * MB, reference=reference)
+    assert {index for group in found for index in group} == set(range(len(sizes)))
+    for group in found:
+        assert len(group) == 1 or all_stay([prints[index] for index in group], cap * MB)
+
+
+def test_the_reference_is_in_every_group_that_has_room_for_it():
+    assert groups_that_stay(prints_of([1, 1, 2, 8]), 12 * MB, reference=0) == [[0, 1, 2], [3]]
+    assert groups_that_stay(prints_of([3, 1, 1]), 8 * MB, reference=0) == [[0], [1, 2]]
+
+
+def test_under_a_cap_parts_are_timed_in_turns_only_as_far_as_they_fit(bundle):
+    runtime = SlowingRuntime(quick=100)
+    timing = Timing(rounds=2, clock=runtime.clock, memory_cap_bytes=2 * SESSION_BYTES + 600_000)
+    found = measure_parts(bundle, runtime, parts_of(bundle, 1000), timing, reference=3)
+    assert runtime.most_open == 2
+    assert runtime.open == 0
+    assert not any(one.in_pages for one in found)

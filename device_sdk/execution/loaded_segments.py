@@ -1,0 +1,77 @@
+"""Where what a bundle has becomes something that runs: as it is, or under a memory cap in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.cost import EdgeCost
+from device_sdk.execution.paging import PagedSegments
+from device_sdk.execution.plan_segments import PlanSegment
+from device_sdk.graph import Edge, ExitChoice
+from device_sdk.runtimes.port import LoadedStretch, Runtime
+
+
+class LoadedSegments:
+    """Segments that are ready to run: each is one model, or under a memory cap all of them share it in pages.
+
+    ``stretches``: one per segment, in order; None where nothing runs. The other arguments are those of ``LoadedPlan``.
+
+    Raises:
+        BudgetError: the cap is too small for the largest block; says the least that works.
+        BlobError, CompositionError, RuntimeFailedError: a segment does not load.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        runtime: Runtime,
+        found: Sequence[PlanSegment],
+        *,
+        memory_cap_bytes: int | None = None,
+        costs: Mapping[Edge, EdgeCost] | None = None,
+        batch: int = 1,
+    ) -> None:
+        self._paged: PagedSegments | None = None
+        self.stretches: list[LoadedStretch | None]
+        if memory_cap_bytes is None:
+            self.stretches = [runtime.load(bundle.stretch(one.edges, one.exit)) if one.runs else None for one in found]
+        else:
+            self._paged = PagedSegments(
+                bundle, runtime, found, cap_bytes=memory_cap_bytes, costs=costs or {}, batch=batch
+            )
+            self.stretches = [*self._paged.stretches]
+
+    @property
+    def page_loads(self) -> int | None:
+        """How often a page was loaded so far; None without a memory cap."""
+        return None if self._paged is None else self._paged.pager.loads
+
+    def release(self) -> None:
+        """Free the pages that nobody runs now, until they are needed again; without a memory cap nothing."""
+        if self._paged is not None:
+            self._paged.pager.release()
+
+    def close(self) -> None:
+        """Free the sessions. May be called twice."""
+        for stretch in self.stretches:
+            if stretch is not None:
+                stretch.close()
+        if self._paged is not None:
+            self._paged.close()
+
+
+def load_part(
+    bundle: Bundle,
+    runtime: Runtime,
+    edges: Sequence[Edge],
+    exit_: ExitChoice | None = None,
+    *,
+    memory_cap_bytes: int | None = None,
+    batch: int = 1,
+) -> LoadedStretch:
+    """Consecutive edges, or an exit's branch alone, ready to run. Raises as ``LoadedSegments``."""
+    found = [PlanSegment(tuple(edges), exit_)]
+    [stretch] = LoadedSegments(bundle, runtime, found, memory_cap_bytes=memory_cap_bytes, batch=batch).stretches
+    assert stretch is not None
+    return stretch
