@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from device_sdk.data.preprocessing import prepare
-from packager.batches import BatchSource
+from packager.batches import WHOLE, BatchSource, Share
 
 SIZE = 372  # of digits#search
 
@@ -35,6 +35,28 @@ def test_a_batch_depends_on_seed_and_step_alone(make_source, choices):
     for step in (19, 3, 8, 3, 0, 14):  # as a run that was interrupted, and in any order
         for found, expected in zip(again.batch(step), in_order[step], strict=True):
             assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("choices", [{}, {"flip": True, "crop": 0.25, "variants": 2}])
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_shares_of_several_processes_are_the_batch(make_source, choices, count):
+    whole = make_source(**choices)
+    shares = [Share(rank, count) for rank in range(count)]
+    sources = [make_source(share=share, **choices) for share in shares]
+    for step in (0, 5, 9):
+        images, labels = whole.batch(step)
+        for share, source in zip(shares, sources, strict=True):
+            mine, of_mine = source.batch(step)
+            assert len(mine) == share.of(50)
+            assert torch.equal(mine, images[share.rank :: count])
+            assert torch.equal(of_mine, labels[share.rank :: count])
+            assert (source.batch_size, source.key(step)) == (50, whole.key(step))
+
+
+def test_shares_of_any_batch_add_up():
+    for batch in range(12):
+        assert WHOLE.of(batch) == batch
+        assert sum(Share(rank, 5).of(batch) for rank in range(5)) == batch
 
 
 def test_another_seed_gives_other_batches(make_source):

@@ -16,6 +16,18 @@ def test_a_fresh_run_has_no_state_and_leaves_no_trace_before_it_begins(tmp_path)
     assert not (tmp_path / "work").exists()
 
 
+def test_a_process_that_does_not_lead_reads_and_writes_nothing(tmp_path):
+    leading = Checkpoints(tmp_path / "work", RUN)
+    leading.begin()
+    leading.save({"phase": "distil"})
+    before = {path: path.read_bytes() for path in (tmp_path / "work").iterdir()}
+    following = Checkpoints(tmp_path / "work", {"of": "whatever"}, leads=False)
+    assert following.state is None
+    following.begin()
+    following.save({"phase": "tune"})
+    assert {path: path.read_bytes() for path in (tmp_path / "work").iterdir()} == before
+
+
 def test_saved_state_comes_back_bit_for_bit(tmp_path):
     tensor = torch.randn(3, generator=torch.Generator().manual_seed(0))
     checkpoints = Checkpoints(tmp_path / "work", RUN)

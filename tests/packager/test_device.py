@@ -24,7 +24,7 @@ def test_auto_takes_what_is_there():
     assert found.type == (
         "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     )
-    assert resolve_device("cpu") == torch.device("cpu")
+    assert resolve_device("cpu") == resolve_device("cpu", local_rank=3) == torch.device("cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is one here")
@@ -32,6 +32,14 @@ def test_a_device_that_is_not_there_is_wrong_usage():
     with pytest.raises(UsageError, match="no device cuda") as caught:
         resolve_device("cuda")
     assert "cpu" in str(caught.value.hint)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_every_process_of_a_machine_has_a_cuda_device_of_its_own():
+    assert resolve_device("cuda", local_rank=0) == torch.device("cuda", 0)
+    with pytest.raises(UsageError, match="has no CUDA device") as caught:
+        resolve_device("auto", local_rank=torch.cuda.device_count())
+    assert "one process per device" in str(caught.value.hint)
 
 
 def test_named_precisions_do_not_ask_the_device():

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from device_sdk.graph import Edge, Subnet
-from packager.recalibration import recalibrate
+from packager.recalibration import average_statistics, recalibrate
 
 
 def norms(module: nn.Module) -> list[nn.BatchNorm2d]:
@@ -31,3 +31,19 @@ def test_blocks_that_no_path_passes_and_originals_keep_what_they_have(tiny_expan
     before = [value.clone() for block in others for value in block.module.state_dict().values()]
     recalibrate(tiny_expansion, [(path, noise(8, 1, 8, 8))])
     assert all(map(torch.equal, before, [value for b in others for value in b.module.state_dict().values()]))
+
+
+def test_several_processes_come_to_the_mean_of_their_statistics(together, noise):
+    layers = [nn.Sequential(nn.BatchNorm2d(3), nn.BatchNorm2d(3, track_running_stats=False)) for _ in range(2)]
+    images = [noise(8, 3, 4, 4, seed=seed) * (2 + seed) for seed in range(2)]
+    for layer, batch in zip(layers, images, strict=True):
+        layer(batch)
+    means = [layer[0].running_mean.clone() for layer in layers]
+    variances = [layer[0].running_var.clone() for layer in layers]
+    assert not torch.allclose(*means)
+    for future in together(2, lambda ranks: average_statistics([layers[ranks.share.rank]], ranks)):
+        future.result()
+    for layer in layers:
+        torch.testing.assert_close(layer[0].running_mean, (means[0] + means[1]) / 2)
+        torch.testing.assert_close(layer[0].running_var, (variances[0] + variances[1]) / 2)
+        assert layer[0].num_batches_tracked == 1
