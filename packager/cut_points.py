@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import fx
 
+from packager.errors import TraceError
 from packager.exported_graph import ExportedGraph, is_size, operator_name
 
 # an anchor does the computing that a block is made of; what follows it up to the next anchor belongs to it while it is
@@ -50,13 +51,26 @@ def _is_anchor(node: fx.Node) -> bool:
 def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED) -> list[int]:
     """Indices of the nodes whose output is a cut point, the model's output left out.
 
-    After node k exactly one tensor is live, there is an anchor since the last cut and one to come, and the tail of
-    the last anchor is complete: the operators called as in ``fused`` that follow it.
+    After node k exactly one tensor is live, taps that wait for a head left out; there is an anchor since the last cut
+    and one to come, and the tail of the last anchor is complete: the operators called as in ``fused`` that follow it.
+    Taps are cut points wherever they lie.
+
+    Raises:
+        TraceError: a tap lies where the model cannot be cut.
     """
     singles = _single_live_positions(body)
+    taps = tap_positions(body)
+    if lost := [body.nodes[index].name for index in taps if index not in singles]:
+        raise TraceError(
+            f"the model cannot be cut at {lost[0]}, a feature that the head reads",
+            hint="let the backbone put out what its next layer reads, such as the end of a stage",
+        )
     anchors = [index for index, node in enumerate(body.nodes) if _is_anchor(node)]
     positions: list[int] = []
     for anchor, following in itertools.pairwise(anchors):
+        if tapped := [index for index in taps if anchor <= index < following]:
+            positions += tapped
+            continue
         candidates = [index for index in singles if anchor <= index < following]
         if not candidates:
             continue
@@ -67,6 +81,11 @@ def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED) -> lis
             best = index
         positions.append(best)
     return positions
+
+
+def tap_positions(body: ExportedGraph) -> list[int]:
+    """Indices of the nodes that a head reads besides the last one, in order."""
+    return sorted(body.nodes.index(tap) for tap in body.taps)
 
 
 def _single_live_positions(body: ExportedGraph) -> list[int]:
@@ -99,13 +118,14 @@ def join_small(body: ExportedGraph, positions: Sequence[int], *, gamma: float) -
     """Bounds of the blocks: neighbours are joined while together they have at most gamma · P0 parameters (§4.1).
 
     The first and the last cell stay by themselves: as stem and head they are never merged, and what was joined to them
-    could not be either.
+    could not be either. Taps stay cut points.
     """
     sizes = _cell_parameters(body, positions)
     limit = gamma * sum(sizes)
     bounds, current = [-1], sizes[0]
+    taps = tap_positions(body)
     for cell, (position, size) in enumerate(zip(positions, sizes[1:], strict=True), start=1):
-        if cell in (1, len(positions)) or current + size > limit:
+        if cell in (1, len(positions)) or position in taps or current + size > limit:
             bounds.append(position)
             current = 0
         current += size

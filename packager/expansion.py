@@ -79,8 +79,13 @@ class Expansion:
 
     @property
     def cut_points(self) -> tuple[CutPoint, ...]:
-        """The cut points 0 to N."""
-        return tuple(CutPoint(index, (spec,)) for index, spec in enumerate(self.traced.tensors))
+        """The cut points 0 to N: behind a tap its tensor is live as well, up to the head that reads it."""
+        tensors, taps = self.traced.tensors, self.traced.taps
+        cuts = [
+            CutPoint(index, (spec, *(tensors[tap] for tap in taps if tap < index)), mandatory=index in taps)
+            for index, spec in enumerate(tensors[:-1])
+        ]
+        return (*cuts, CutPoint(len(cuts), tensors[-1:]))
 
     def supernet(self) -> Supernet:
         """The graph over the torch modules, to sample paths from while training."""
@@ -106,7 +111,7 @@ class Expansion:
         features = {0: batch}
         for block_id in subnet.block_ids:
             block = blocks[block_id]
-            features[block.end] = block.module(features[block.start])
+            features[block.end] = block.run(features)
         return features
 
 
@@ -125,14 +130,17 @@ def expand(
     over spans that keep their shape.
 
     The first block (stem) and the last one (head) stay as they are: they turn the input into features and features
-    into answers, which nothing else in the model does.
+    into answers, which nothing else in the model does. Nothing is added over a cut point that the head reads.
     """
-    originals = [original_block(module, index, traced.tensors) for index, module in enumerate(traced.blocks)]
+    originals = [
+        original_block(module, index, traced.tensors, taps=traced.read_by(index)[:-1])
+        for index, module in enumerate(traced.blocks)
+    ]
     inner = originals[1:-1]
     kinds = [
-        merged_blocks(inner, traced.tensors, max_span=max_span, tiled=tiled),
+        merged_blocks(inner, traced.tensors, max_span=max_span, tiled=tiled, taps=traced.taps),
         shrunk_blocks(inner, traced.tensors, rates=shrink_rates),
-        identity_blocks(inner, traced.tensors, max_span=max_span if identity else 0),
+        identity_blocks(inner, traced.tensors, max_span=max_span if identity else 0, taps=traced.taps),
     ]
     added = [block for kind in kinds for block in kind.blocks]
     notes = [note for kind in kinds for note in kind.notes]

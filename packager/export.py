@@ -63,18 +63,26 @@ class ExportedBlocks:
 
 @dataclass(frozen=True)
 class _Part:
-    """What becomes one fragment."""
+    """What becomes one fragment: a module, what it reads and what it puts out."""
 
     id: str
     module: nn.Module
-    start: TensorSpec
+    read: tuple[TensorSpec, ...]
     end: TensorSpec
+
+    @property
+    def inputs(self) -> dict[str, str]:
+        """The names of what it reads, in the graph of all parts side by side, and in its fragment."""
+        return {f"{self.id}/input_{number}": spec.name for number, spec in enumerate(self.read)}
 
 
 def _parts(expansion: Expansion) -> list[_Part]:
     tensors = expansion.traced.tensors
-    blocks = [_Part(block.id, block.module, tensors[block.start], tensors[block.end]) for block in expansion.blocks]
-    exits = [_Part(e.id, e.module, tensors[e.position], _exit_tensor(expansion, e)) for e in expansion.exits]
+    blocks = [
+        _Part(block.id, block.module, tuple(tensors[k] for k in (*block.taps, block.start)), tensors[block.end])
+        for block in expansion.blocks
+    ]
+    exits = [_Part(e.id, e.module, (tensors[e.position],), _exit_tensor(expansion, e)) for e in expansion.exits]
     return blocks + exits
 
 
@@ -85,22 +93,23 @@ def _exit_tensor(expansion: Expansion, exit_: TrainableExit) -> TensorSpec:
 def export_blocks(expansion: Expansion) -> ExportedBlocks:
     """One fragment per block and per exit.
 
-    A block leads from ``cut_<start>`` to ``cut_<end>``, an exit from ``cut_<position>`` to ``exit_<id>``; inner names
-    are ``<id>/…``.
+    A block leads from ``cut_<start>`` to ``cut_<end>``, an exit from ``cut_<position>`` to ``exit_<id>``; a head reads
+    the ``cut_<tap>`` of its taps as well. Inner names are ``<id>/…``.
 
     Raises:
         TraceError: torch cannot export the blocks or exits to ONNX.
     """
     parts = _parts(expansion)
     model = _export(
-        _SideBySide([part.module for part in parts]),
-        [part.start for part in parts],
-        inputs=[f"{part.id}/input" for part in parts],
+        _SideBySide([part.module for part in parts], [len(part.read) for part in parts]),
+        [spec for part in parts for spec in part.read],
+        inputs=[name for part in parts for name in part.inputs],
         outputs=[f"{part.id}/output" for part in parts],
+        own_batches=[number for number, part in enumerate(parts) for _ in part.read],
     )
     select_by_convolution(model.graph)
-    cutter = _Cutter(model.graph, [part.id for part in parts])
-    return share(expansion, {p.id: cutter.fragment(p.id, start=p.start.name, end=p.end.name) for p in parts})
+    cutter = _Cutter(model.graph, parts)
+    return share(expansion, {part.id: cutter.fragment(part) for part in parts})
 
 
 def share(expansion: Expansion, cut: Mapping[str, onnx.GraphProto]) -> ExportedBlocks:
@@ -129,22 +138,33 @@ def export_whole(model: nn.Module, spec: TensorSpec) -> bytes:
 
 
 class _SideBySide(nn.Module):
-    """Runs every part on its own input."""
+    """Runs every part on its own inputs, as many as ``counts`` says."""
 
-    def __init__(self, parts: Sequence[nn.Module]) -> None:
+    def __init__(self, parts: Sequence[nn.Module], counts: Sequence[int]) -> None:
         super().__init__()
         self.parts = nn.ModuleList(parts).eval()
+        self._counts = tuple(counts)
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(part(value) for part, value in zip(self.parts, inputs, strict=True))
+        left = iter(inputs)
+        return tuple(
+            part(*(next(left) for _ in range(count))) for part, count in zip(self.parts, self._counts, strict=True)
+        )
 
 
 def _export(
-    model: nn.Module, specs: Sequence[TensorSpec], *, inputs: Sequence[str], outputs: Sequence[str]
+    model: nn.Module,
+    specs: Sequence[TensorSpec],
+    *,
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    own_batches: Sequence[int] = (0,),
 ) -> onnx.ModelProto:
+    """``own_batches``: for each input the number of its batch size."""
     examples = tuple(torch.zeros(_EXAMPLE_BATCH, *spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs)
     # one symbol per part: with a common one the exporter would measure the batch of one on the input of another
-    batches = [{0: torch.export.Dim(f"batch_{number}", min=1, max=65536)} for number in range(len(specs))]
+    symbols = {number: torch.export.Dim(f"batch_{number}", min=1, max=65536) for number in own_batches}
+    batches = [{0: symbols[number]} for number in own_batches]
     dynamic = (tuple(batches),) if isinstance(model, _SideBySide) else tuple(batches)
     try:
         with torch_silenced(), torch.no_grad():
@@ -171,27 +191,27 @@ def _export(
 class _Cutter:
     """Cuts the graph of parts side by side into one graph per part. What only one part needs moves there."""
 
-    def __init__(self, graph: onnx.GraphProto, part_ids: Sequence[str]) -> None:
+    def __init__(self, graph: onnx.GraphProto, parts: Sequence[_Part]) -> None:
         self._nodes = list(graph.node)
         self._producer = {output: index for index, node in enumerate(self._nodes) for output in node.output}
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
-        self._needed = {part_id: self._needed_by(part_id) for part_id in part_ids}
+        self._needed = {part.id: self._needed_by(part) for part in parts}
         self._owners = collections.Counter(name for _, weights in self._needed.values() for name in weights)
 
-    def fragment(self, part_id: str, *, start: str, end: str) -> onnx.GraphProto:
+    def fragment(self, part: _Part) -> onnx.GraphProto:
         """The nodes and initializers that the part's output needs, renamed."""
-        names = {f"{part_id}/input": start, f"{part_id}/output": end}
-        nodes, weights = self._needed[part_id]
+        names = {**part.inputs, f"{part.id}/output": part.end.name}
+        nodes, weights = self._needed[part.id]
 
         def renamed(name: str) -> str:
-            return names.get(name) or (f"{part_id}/{name}" if name else "")
+            return names.get(name) or (f"{part.id}/{name}" if name else "")
 
         graph = onnx.GraphProto()
         for index in nodes:
             node = graph.node.add()
             node.CopyFrom(self._nodes[index])
             _strip(node)
-            node.name = f"{part_id}/{node.name or index}"
+            node.name = f"{part.id}/{node.name or index}"
             node.input[:] = [renamed(name) for name in node.input]
             node.output[:] = [renamed(name) for name in node.output]
         for name in weights:
@@ -203,20 +223,19 @@ class _Cutter:
                 self._initializers[name].ClearField("raw_data")
         return graph
 
-    def _needed_by(self, part_id: str) -> tuple[list[int], list[str]]:
+    def _needed_by(self, part: _Part) -> tuple[list[int], list[str]]:
         """The nodes, in order, and the initializers that the part's output needs."""
-        output, own_input = f"{part_id}/output", f"{part_id}/input"
         nodes: set[int] = set()
         weights: dict[str, None] = {}
-        waiting = [output]
+        waiting = [f"{part.id}/output"]
         while waiting:
             name = waiting.pop()
-            if name == own_input or not name:
+            if name in part.inputs or not name:
                 continue
             if name in self._initializers:
                 weights[name] = None
             elif name not in self._producer:
-                raise TraceError(f"what is exported from {own_input} reads {name}, which is not its own")
+                raise TraceError(f"what is exported from {part.id} reads {name}, which is not its own")
             elif self._producer[name] not in nodes:
                 nodes.add(self._producer[name])
                 waiting.extend(self._nodes[self._producer[name]].input)

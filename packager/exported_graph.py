@@ -25,23 +25,28 @@ _SEVERAL_VIEWS = ("split", "split_with_sizes", "chunk", "unbind")  # a getitem t
 
 
 class ExportedGraph:
-    """The computing nodes of an exported program, in order, with what each needs to know about its inputs."""
+    """The computing nodes of an exported program, in order, with what each needs to know about its inputs.
 
-    def __init__(self, program: torch.export.ExportedProgram) -> None:
+    ``taps``: what it puts out besides its ``output``, which is the last; only a backbone does (``several_outputs``).
+    """
+
+    def __init__(self, program: torch.export.ExportedProgram, *, several_outputs: bool = False) -> None:
         signature = program.graph_signature
-        if len(signature.user_inputs) != 1 or len(signature.user_outputs) != 1:
+        count = len(signature.user_outputs)
+        if len(signature.user_inputs) != 1 or count < 1 or (count > 1 and not several_outputs):
             raise TraceError(
-                f"the model has {len(signature.user_inputs)} inputs and {len(signature.user_outputs)} outputs; "
-                "one of each is supported"
+                f"the model has {len(signature.user_inputs)} inputs and {count} outputs; one of each is supported",
+                hint="a backbone whose features a head reads is given as packager.two_stage.TwoStage(backbone, head)",
             )
         self.states: dict[str, torch.Tensor] = _states(program)
         graph = program.graph
         by_name = {node.name: node for node in graph.nodes}
         self.input = by_name[signature.user_inputs[0]]
-        output = by_name.get(str(signature.user_outputs[0]))
-        if output is None or not isinstance(output.meta.get("val"), torch.Tensor):
+        outputs = [by_name.get(str(name)) for name in signature.user_outputs]
+        tensors = [node for node in outputs if node and isinstance(node.meta.get("val"), torch.Tensor)]
+        if len(tensors) < count:
             raise TraceError("the model's output is not a tensor")
-        self.output = output
+        *self.taps, self.output = tensors
         self.nodes = [n for n in graph.nodes if n.op == "call_function" and (n.users or _changes_input(n))]
         _undo_inplace(self.nodes)
         _clone_what_views_change(self.nodes, self.input)

@@ -194,7 +194,7 @@ class _ExitBatch:
 
 def imitation_error(block: TrainableBlock, features: Sequence[torch.Tensor]) -> torch.Tensor:
     """``relative_error`` of a block behind the teacher's own ``features``, those at all cut points."""
-    return relative_error(block.module(features[block.start]), features[block.end])
+    return relative_error(block.run(dict(enumerate(features))), features[block.end])
 
 
 def relative_error(imitated: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

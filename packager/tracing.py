@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
 
 from device_sdk.graph import TensorSpec
 from packager.block_builder import BlockBuilder
-from packager.cut_points import FUSED, cut_positions, join_small
+from packager.cut_points import FUSED, cut_positions, join_small, tap_positions
 from packager.errors import TraceError
 from packager.exported_graph import ExportedGraph
 from packager.torch_noise import torch_silenced
+from packager.two_stage import TwoStage
 
 _EXAMPLE_BATCH = 4
 
@@ -30,11 +31,13 @@ class TracedModel:
     """A model cut into original blocks: block k maps cut point k to k + 1.
 
     ``tensors[k]`` describes cut point k (names ``cut_k``), ``blocks[k]`` is trainable, ``whole`` is the model itself.
+    ``taps``: the cut points that the last block, a head, reads before its own; nothing may jump over them.
     """
 
     whole: nn.Module
     blocks: tuple[nn.Module, ...]
     tensors: tuple[TensorSpec, ...]
+    taps: tuple[int, ...] = ()
 
     @property
     def parameters(self) -> tuple[int, ...]:
@@ -44,9 +47,13 @@ class TracedModel:
     def features(self, batch: torch.Tensor) -> list[torch.Tensor]:
         """The tensors at all cut points, 0 to N, for ``batch`` [batch, *input]."""
         features = [batch]
-        for block in self.blocks:
-            features.append(block(features[-1]))
+        for index, block in enumerate(self.blocks):
+            features.append(block(*(features[position] for position in self.read_by(index))))
         return features
+
+    def read_by(self, index: int) -> tuple[int, ...]:
+        """The cut points whose tensors original block ``index`` takes, in order, its own start last."""
+        return (*self.taps, index) if index == len(self.blocks) - 1 else (index,)
 
 
 def parameter_count(module: nn.Module) -> int:
@@ -62,6 +69,8 @@ def trace(
     1. export; 2. find the cut points; 3. join neighbours while a block has at most ``gamma`` · P0 parameters;
     4. rebuild every block from the model's own modules; 5. check that the blocks compute what the model computes.
 
+    Of a ``TwoStage`` model the backbone is cut, and the head is the last block.
+
     ``example`` is one prepared batch [batch, *input] of real samples; ``fused`` names the operators that stay with the
     layer before them.
 
@@ -69,8 +78,8 @@ def trace(
         TraceError: the model cannot be exported (says where), has no cut point, or is not reproduced by its blocks.
     """
     model = _without_inplace_modules(model)
-    program = _export(model, example)
-    body = ExportedGraph(program)
+    cut, head = (model.backbone, model.head) if isinstance(model, TwoStage) else (model, None)
+    body = ExportedGraph(_export(cut, example), several_outputs=head is not None)
     positions = cut_positions(body, fused=fused)
     if not positions:
         raise TraceError(
@@ -78,8 +87,10 @@ def trace(
             hint="a chain of layers or residual blocks can be cut, parallel streams cannot",
         )
     bounds = join_small(body, positions, gamma=gamma)
-    blocks = tuple(BlockBuilder(body, model, first, last).build() for first, last in itertools.pairwise(bounds))
-    return _checked(model, blocks, example)
+    blocks: list[nn.Module] = []
+    blocks += (BlockBuilder(body, cut, first, last).build() for first, last in itertools.pairwise(bounds))
+    taps = tuple(bounds.index(position) for position in tap_positions(body))
+    return _checked(TracedModel(model, (*blocks, head) if head else tuple(blocks), tensors=(), taps=taps), example)
 
 
 def _without_inplace_modules(model: nn.Module) -> nn.Module:
@@ -111,10 +122,8 @@ def _where(error: Exception) -> str:
     return lines[0][:200] + (f" (at {source[-1][:160]})" if source else "")
 
 
-def _checked(model: nn.Module, blocks: Iterable[nn.Module], example: torch.Tensor) -> TracedModel:
+def _checked(traced: TracedModel, example: torch.Tensor) -> TracedModel:
     """Describe the cut points and make sure that the blocks reproduce the model at several batch sizes."""
-    blocks = tuple(blocks)
-    traced = TracedModel(whole=model, blocks=blocks, tensors=())
     with torch.no_grad():
         for batch in (1, 3):
             samples = example[:1].repeat(batch, *[1] * (example.dim() - 1))
@@ -122,7 +131,7 @@ def _checked(model: nn.Module, blocks: Iterable[nn.Module], example: torch.Tenso
                 features = traced.features(samples)
             except Exception as error:
                 raise TraceError(f"the cut model does not run at batch {batch}: {_where(error)}") from error
-            expected = model(samples)
+            expected = traced.whole(samples)
             if not isinstance(expected, torch.Tensor):
                 raise TraceError(f"the model's output is not a tensor but a {type(expected).__name__}")
             difference = (features[-1] - expected).abs().max().item()
@@ -130,7 +139,7 @@ def _checked(model: nn.Module, blocks: Iterable[nn.Module], example: torch.Tenso
                 raise TraceError(f"the cut model differs from the model by {difference:.2g} at batch {batch}")
         features = traced.features(example)
     tensors = tuple(_describe(index, feature) for index, feature in enumerate(features))
-    return TracedModel(whole=model, blocks=blocks, tensors=tensors)
+    return replace(traced, tensors=tensors)
 
 
 def _describe(index: int, feature: torch.Tensor) -> TensorSpec:

@@ -30,20 +30,36 @@ class TorchReference:
 
     def __init__(self, expansion: Expansion) -> None:
         self._cut_points = expansion.cut_points
+        self._taps = expansion.traced.taps
+        self._blocks = {block.id: block for block in expansion.blocks}
         self.modules: dict[str, nn.Module] = {block.id: block.module for block in expansion.blocks}
         self.modules |= {exit_.id: exit_.module for exit_ in expansion.exits}
         self.starts = {block.id: block.start for block in expansion.blocks}
         self.starts |= {exit_.id: exit_.position for exit_ in expansion.exits}
 
-    def answer(self, parts: Sequence[str], inputs: Array) -> Array:
-        """What ``parts``, one after the other, make of ``inputs`` [batch, *shape]."""
-        features = torch.from_numpy(inputs)
+    def answer(self, parts: Sequence[str], inputs: Sequence[Array]) -> list[Array]:
+        """What ``parts``, one after the other, make of the tensors ``inputs`` [batch, *shape] at their start.
+
+        An exit's answer, or the tensors at the cut point that is reached.
+        """
+        position = self.starts[parts[0]]
+        live = [position, *(tap for tap in self._taps if tap < position)]
+        features = dict(zip(live, map(torch.from_numpy, inputs), strict=True))
         with torch.no_grad():
             for part in parts:
-                features = self.modules[part].eval()(features)
-        return features.numpy()
+                module = self.modules[part].eval()
+                if part not in self._blocks:
+                    return [module(features[position]).numpy()]
+                position = self._blocks[part].end
+                features[position] = self._blocks[part].run(features)
+        found = [features[position].numpy()]
+        if position < len(self._cut_points) - 1:
+            found += [features[tap].numpy() for tap in self._taps if tap < position]
+        return found
 
-    def compared(self, name: str, parts: Sequence[str], loaded: LoadedStretch) -> Iterator[tuple[Array, Array]]:
+    def compared(
+        self, name: str, parts: Sequence[str], loaded: LoadedStretch
+    ) -> Iterator[tuple[list[Array], list[Array]]]:
         """What torch and what ``loaded`` answer at several batch sizes, that of the self-test last.
 
         Raises:
@@ -51,9 +67,10 @@ class TorchReference:
         """
         for batch in (*BATCHES, SELF_TEST_BATCH):
             inputs = golden_inputs(self._cut_points[self.starts[parts[0]]], seed=SELF_TEST_SEED, batch=batch)
-            expected, actual = self.answer(parts, inputs[0]), loaded.run(inputs)[0]
-            if actual.shape != expected.shape:
-                raise VerificationError(f"{name} answers {actual.shape}, torch {expected.shape}")
+            expected, actual = self.answer(parts, inputs), loaded.run(inputs)
+            shapes, expected_shapes = ([one.shape for one in found] for found in (actual, expected))
+            if shapes != expected_shapes:
+                raise VerificationError(f"{name} answers {_listed(shapes)}, torch {_listed(expected_shapes)}")
             yield expected, actual
 
     def golden(
@@ -67,13 +84,19 @@ class TorchReference:
             VerificationError: it does not.
         """
         for expected, actual in self.compared(name, parts, loaded):
-            tolerance = relative_tolerance * float(np.abs(expected).max()) + ABSOLUTE_TOLERANCE
-            difference = float(np.abs(actual - expected).max())
+            largest = float(np.max([np.abs(one).max() for one in expected]))
+            tolerance = relative_tolerance * largest + ABSOLUTE_TOLERANCE
+            difference = float(np.max([np.abs(a - b).max() for a, b in zip(actual, expected, strict=True)]))
             if not difference <= tolerance:
                 raise VerificationError(
-                    f"{name} differs from torch by {difference:.2g} at batch {len(actual)} (tolerance {tolerance:.2g})"
+                    f"{name} differs from torch by {difference:.2g} at batch {len(actual[0])} "
+                    f"(tolerance {tolerance:.2g})"
                 )
-        return Golden(samples=sample_outputs([expected]), tolerance=float(f"{tolerance:.3g}"))
+        return Golden(samples=sample_outputs(expected), tolerance=float(f"{tolerance:.3g}"))
+
+
+def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
+    return " and ".join(map(str, shapes))
 
 
 class Verifier:

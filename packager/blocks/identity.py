@@ -6,18 +6,21 @@ A residual network often bears losing a block; which skips are worth keeping is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from torch import nn
 
 from device_sdk.graph import TensorSpec
-from packager.blocks.trainable import Grown, TrainableBlock
+from packager.blocks.trainable import Grown, TrainableBlock, jumps
 
 
-def identity_blocks(originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, max_span: int) -> Grown:
+def identity_blocks(
+    originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, max_span: int, taps: Collection[int] = ()
+) -> Grown:
     """A block ``i<start>-<end>`` over every span of up to ``max_span`` originals with equal shapes at both ends.
 
-    Left out are spans that shorter skips put together: the paths over them are there already.
+    Left out are spans that shorter skips put together: the paths over them are there already, and those that jump over
+    one of the cut points ``taps``.
     """
     blocks: list[TrainableBlock] = []
     skipped: dict[int, set[int]] = {}  # by cut point, those that skips from there lead to
@@ -25,7 +28,7 @@ def identity_blocks(originals: Sequence[TrainableBlock], tensors: Sequence[Tenso
         for first in range(len(originals) - count + 1):
             start, end = originals[first].start, originals[first + count - 1].end
             same = tensors[start].shape == tensors[end].shape and tensors[start].dtype == tensors[end].dtype
-            if not same or _reaches(skipped, start, end):
+            if not same or jumps(start, end, taps) or _reaches(skipped, start, end):
                 continue
             skipped.setdefault(start, set()).add(end)
             blocks.append(

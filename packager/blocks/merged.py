@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import nn
 
 from device_sdk.graph import TensorSpec
-from packager.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes
+from packager.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes, jumps
 from packager.tracing import parameter_count
 
 
 def merged_blocks(
-    originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, max_span: int, tiled: bool = False
+    originals: Sequence[TrainableBlock],
+    tensors: Sequence[TensorSpec],
+    *,
+    max_span: int,
+    tiled: bool = False,
+    taps: Collection[int] = (),
 ) -> Grown:
     """A merged block for every span of 2 to ``max_span`` neighbouring ``originals``; a note where none fits.
 
     ``tiled``: only for spans that begin at the first, the ``max_span + 1``st, … original. Far fewer blocks share the
     training then, and the cheapest path stays what it is where spans of ``max_span`` can be merged everywhere.
+    ``taps``: cut points that no block jumps over.
     """
     blocks: list[TrainableBlock] = []
     notes: list[str] = []
     for first in range(0, len(originals), max_span if tiled else 1):
         for count in range(2, min(max_span, len(originals) - first) + 1):
             replaced = originals[first : first + count]
+            if jumps(replaced[0].start, replaced[-1].end, taps):
+                break
             block = _merged(replaced, tensors)
             if block is not None:
                 blocks.append(block)

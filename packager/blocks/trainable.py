@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,10 @@ from packager.tracing import parameter_count
 
 @dataclass(frozen=True)
 class TrainableBlock:
-    """A block of the growing supernet with its torch module: [batch, *start shape] → [batch, *end shape]."""
+    """A block of the growing supernet with its torch module: [batch, *start shape] → [batch, *end shape].
+
+    ``taps``: cut points whose tensors the module takes before that of its start; only a head has some.
+    """
 
     id: str
     start: int
@@ -24,6 +27,11 @@ class TrainableBlock:
     module: nn.Module
     macs: int
     copied_from: str | None = None
+    taps: tuple[int, ...] = ()
+
+    def run(self, features: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        """What the block makes of the ``features`` at the cut points that it reads."""
+        return self.module(*(features[position] for position in (*self.taps, self.start)))
 
     @property
     def parameters(self) -> int:
@@ -53,17 +61,26 @@ class Grown:
     notes: tuple[str, ...] = ()
 
 
-def original_block(module: nn.Module, index: int, tensors: Sequence[TensorSpec]) -> TrainableBlock:
+def original_block(
+    module: nn.Module, index: int, tensors: Sequence[TensorSpec], *, taps: tuple[int, ...] = ()
+) -> TrainableBlock:
     """The pretrained block from cut point ``index`` to the next."""
-    macs = count_macs(module, tensors[index].shape, dtype=tensors[index].dtype)
-    return TrainableBlock(id=f"o{index}", start=index, end=index + 1, kind="original", module=module, macs=macs)
+    read = [tensors[position] for position in (*taps, index)]
+    macs = count_macs(module, *(spec.shape for spec in read), dtype=tensors[index].dtype)
+    return TrainableBlock(
+        id=f"o{index}", start=index, end=index + 1, kind="original", module=module, macs=macs, taps=taps
+    )
 
 
-def count_macs(module: nn.Module, shape: tuple[int, ...], *, dtype: str = "float32") -> int:
-    """Multiply-accumulate operations for one sample of ``shape`` (operators unknown to torch's counter count 0)."""
+def count_macs(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float32") -> int:
+    """Multiply-accumulate operations for one sample (operators unknown to torch's counter count 0).
+
+    ``shapes``: of a sample of each tensor that the module takes.
+    """
     training = module.training
+    zeros = [torch.zeros(1, *shape, dtype=getattr(torch, dtype)) for shape in shapes]
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module.eval()(torch.zeros(1, *shape, dtype=getattr(torch, dtype)))
+        module.eval()(*zeros)
     module.train(training)
     return counter.get_total_flops() // 2
 
@@ -79,6 +96,11 @@ def fits_shapes(module: nn.Module, source: tuple[int, ...], target: tuple[int, .
     finally:
         module.train(training)
     return shapes == [(1, *target), (3, *target)]
+
+
+def jumps(start: int, end: int, taps: Iterable[int]) -> bool:
+    """Whether a block from ``start`` to ``end`` would jump over one of the cut points ``taps``."""
+    return any(start < tap < end for tap in taps)
 
 
 def listed(starts: Iterable[int]) -> str:

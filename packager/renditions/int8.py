@@ -158,10 +158,10 @@ def _judge(
     A golden vector is what the fragment itself answers here; its tolerance comes from what quantisation costs.
     """
     loaded = OnnxRuntime(threads=1).load(part_stretch(exported, part, graph))
-    expected, actual = reference.answer([part], features), _run(loaded, features)
+    (expected,), actual = reference.answer([part], [features]), _run(loaded, features)
     error, difference = relative_error(actual, expected), float(np.abs(actual - expected).max())
     golden_error = 0.0
-    for expected, actual in reference.compared(f"{NAME} of {part}", [part], loaded):
+    for (expected,), (actual,) in reference.compared(f"{NAME} of {part}", [part], loaded):
         golden_error = max(golden_error, relative_error(actual, expected))
     tolerance = _GOLDEN_TOLERANCE * difference + ABSOLUTE_TOLERANCE
     return _Judged(
