@@ -13,6 +13,8 @@ import torch
 
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.preprocessing import Preprocessing
+from packager.target_data import TargetDataset
+from packager.tasks import Classification, LearningTask
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class BatchSource:
 
     def __init__(
         self,
-        dataset: ImageDataset,
+        dataset: ImageDataset | TargetDataset,
         preprocessing: Preprocessing,
         *,
         batch: int,
@@ -47,6 +49,7 @@ class BatchSource:
         crop: float = 0.0,
         variants: int = 0,
         share: Share = WHOLE,
+        task: LearningTask | None = None,
     ) -> None:
         # [count, channels, height, width] uint8
         self._images = torch.from_numpy(np.ascontiguousarray(dataset.images.transpose(0, 3, 1, 2)))
@@ -57,6 +60,7 @@ class BatchSource:
         self._flip = flip
         self._shift = round(crop * min(self._images.shape[2:]))
         self._variants = variants
+        self._task = task or Classification()
         self.share = share
         self._mine = slice(share.rank, None, share.count)
         self._epoch = self._edition = -1
@@ -95,7 +99,7 @@ class BatchSource:
         return epoch % self._variants, int(self._turn[position])
 
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The batch of ``step``: prepared images [batch, channels, height, width] float32, labels [batch].
+        """The batch of ``step``: prepared images [batch, channels, height, width] float32, labels [batch, …].
 
         Only the ``share`` of it. The images' memory has the channels last: convolutions are half as fast again
         that way.
@@ -106,15 +110,18 @@ class BatchSource:
             self._edition = edition
         chosen = self._order[number * self._batch : (number + 1) * self._batch]
         generator = _generator(self._seed, 2, edition * self.batches_per_epoch + number)
-        images = self._augment(self._images[chosen[self._mine]], generator, batch=len(chosen))
-        return images.contiguous(memory_format=torch.channels_last), self._labels[chosen[self._mine]]
+        mine = chosen[self._mine]
+        images, labels = self._augment(self._images[mine], self._labels[mine], generator, batch=len(chosen))
+        return self._prepare(images).contiguous(memory_format=torch.channels_last), labels
 
     def plain(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """``count`` samples from ``start`` on, in stored order and not augmented."""
         chosen = slice(start, start + count)
         return self._prepare(self._images[chosen]), self._labels[chosen]
 
-    def _augment(self, images: torch.Tensor, generator: torch.Generator, *, batch: int) -> torch.Tensor:
+    def _augment(
+        self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator, *, batch: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """What is drawn at random is drawn for the whole batch, of which ``images`` are the share."""
         count, _, height, width = images.shape
         if self._shift:
@@ -125,10 +132,14 @@ class BatchSource:
             columns = (corner[:, 1:] + torch.arange(width))[:, None, None, :]
             channels = torch.arange(images.shape[1])[None, :, None, None]
             images = padded[torch.arange(count)[:, None, None, None], channels, rows, columns]
+            up, left = (corner - self._shift).unbind(1)
+            labels = self._task.shifted(labels, up, left, size=(height, width))
         if self._flip:
             mirrored = torch.rand(batch, generator=generator)[self._mine] < 0.5
             images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
-        return self._prepare(images)
+            chosen = mirrored.view(-1, *[1] * (labels.dim() - 1))
+            labels = torch.where(chosen, self._task.mirrored(labels), labels)
+        return images, labels
 
     def _prepare(self, images: torch.Tensor) -> torch.Tensor:
         mean = torch.tensor(self._preprocessing.mean).view(1, -1, 1, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,8 @@ from packager.branch_weights import BranchWeights
 from packager.digests import tensors_digest
 from packager.model_loader import LoadedModel
 from packager.recipe import Recipe
+from packager.target_data import TargetDataset
+from packager.tasks import Classification, LearningTask
 
 
 @dataclass(frozen=True)
@@ -29,21 +31,23 @@ class Job:
     """
 
     model: LoadedModel
-    training: ImageDataset
+    training: ImageDataset | TargetDataset
     training_reference: str
-    validation: ImageDataset
+    validation: ImageDataset | TargetDataset
     validation_reference: str
     recipe: Recipe
     name: str
     version: int = 1
     weights_sha256: str | None = None
     branch_weights: BranchWeights | None = None
+    task: LearningTask = field(default_factory=Classification)
 
     def description(self) -> dict[str, Any]:
         """Everything that the bundle depends on: two jobs with equal descriptions make the same bundle."""
         return {
             "name": self.name,
             "version": self.version,
+            "task": self.task.kind,
             "model": self.model.name,
             "module": _module_digest(self.model.module),
             "weights": self.weights_sha256,
@@ -66,6 +70,7 @@ class Job:
             crop=recipe.crop,
             variants=recipe.variants,
             share=share,
+            task=self.task,
         )
 
     def prepared(self, *, count: int | None = None) -> npt.NDArray[np.float32]:
@@ -81,7 +86,7 @@ class Job:
         return torch.from_numpy(prepare(images, self.model.preprocessing, input_shape=self.model.input_shape))
 
     def held_out(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Up to ``count`` validation samples, spread evenly: images as ``prepared``, labels [count] int64."""
+        """Up to ``count`` validation samples, spread evenly: images as ``prepared``, labels [count, …]."""
         labels = self.validation.labels[_spread(len(self.validation), count)]
         return torch.from_numpy(self.prepared(count=count)), torch.from_numpy(labels)
 
@@ -96,7 +101,7 @@ def _module_digest(module: nn.Module) -> str:
     return hashlib.sha256(f"{layers}{tensors_digest(module.state_dict())}".encode()).hexdigest()
 
 
-def _digest(dataset: ImageDataset) -> str:
+def _digest(dataset: ImageDataset | TargetDataset) -> str:
     digest = hashlib.sha256(repr((dataset.images.shape, dataset.class_names)).encode())
     digest.update(dataset.images.data)
     digest.update(dataset.labels.tobytes())

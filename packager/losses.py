@@ -16,6 +16,7 @@ from packager.expansion import Expansion
 from packager.feature_cache import FeatureCache
 from packager.macs_ranges import MacsRanges
 from packager.recipe import Recipe
+from packager.tasks import Classification, LearningTask
 
 _PHASE_BATCHES = 1_000_000_000  # batches of phase k are counted from k times this
 _TUNE, _EXITS, _STATISTICS = (k * _PHASE_BATCHES for k in (1, 2, 3))
@@ -41,7 +42,9 @@ class Losses:
         recipe: Recipe,
         *,
         device: torch.device | None = None,
+        task: LearningTask | None = None,
     ) -> None:
+        self._task = task or Classification()
         self._expansion = expansion
         self._source = source
         self._recipe = recipe
@@ -169,17 +172,12 @@ class Losses:
             features = self._cache.put(number, dict(enumerate(self._expansion.traced.features(images))))
         return {position: value.to(self._device) for position, value in features.items()}
 
-    def _answer_loss(self, logits: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-        """Labels and the teacher's logits at a temperature, mixed. ``logits``, ``teacher``: [batch, classes]."""
-        temperature = self._recipe.temperature
-        imitation = functional.kl_div(
-            functional.log_softmax(logits / temperature, dim=1),
-            functional.log_softmax(teacher / temperature, dim=1),
-            log_target=True,
-            reduction="batchmean",
+    def _answer_loss(self, answers: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        """What the task makes of labels and the teacher's answers, mixed."""
+        recipe = self._recipe
+        return self._task.loss(
+            answers, labels, teacher, temperature=recipe.temperature, label_weight=recipe.label_weight
         )
-        weight = self._recipe.label_weight
-        return weight * functional.cross_entropy(logits, labels) + (1 - weight) * temperature**2 * imitation
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ from packager.ranks import Alone, Ranks
 from packager.renditions import make_renditions
 from packager.renditions.calibration import Calibration, sample_count
 from packager.renditions.made import MadeKind
-from packager.tracing import trace
+from packager.tracing import TracedModel, trace
 from packager.training import Trainer
 from packager.usefulness import without_useless_skips
 from packager.validation import Validation, validate
@@ -160,7 +160,7 @@ def _trained(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress:
     ranks.require_same(job.description)
     judge = _judge(job, expansion) if ranks.leads else None
     source = job.batches(ranks.share)
-    trainer = Trainer(expansion, source, job.recipe, checkpoints, progress, judge=judge, ranks=ranks)
+    trainer = Trainer(expansion, source, job.recipe, checkpoints, progress, judge=judge, ranks=ranks, task=job.task)
     trainer.train()
     ranks.leave()
     return trainer
@@ -210,12 +210,13 @@ def _sign_again(out: Path, private_key: Path) -> None:
         write_atomically(out / SIGNATURE, signature)
 
 
-def _require_logits(shape: tuple[int, ...], class_names: tuple[str, ...]) -> None:
-    if shape != (len(class_names),):
-        raise DataError(
-            f"the model answers with {'×'.join(map(str, shape))} numbers, the data has {len(class_names)} classes",
-            hint="a classifier gives one logit per class, in the order of the class folders' names",
-        )
+def _require_answers(job: Job, traced: TracedModel) -> None:
+    """Refuse a model that does not answer what the task and the data's classes ask for."""
+    complaint = job.task.complaint(traced.tensors[-1].shape, job.training.class_names)
+    if complaint is not None:
+        raise DataError(complaint, hint=f"docs/bundle_format.md says how a model for {job.task.kind} answers")
+    if traced.taps and job.recipe.renditions != ("fp32",):
+        raise UsageError("a model in two stages is packaged in fp32 only so far", hint="leave renditions out")
 
 
 @contextmanager
@@ -230,14 +231,15 @@ def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
     recipe = job.recipe
     fused = FUSED if recipe.fused is None else recipe.fused
     traced = trace(job.model.module, examples, gamma=recipe.gamma, fused=fused)
-    _require_logits(traced.tensors[-1].shape, job.training.class_names)
+    _require_answers(job, traced)
     rates = recipe.shrink_rates
     if rates == "auto":
         rates = shrink_rates_for(sum(traced.parameters))
     expansion = expand(
         traced, max_span=recipe.max_span, tiled=recipe.tiled, shrink_rates=rates, identity=recipe.identity
     )
-    expansion = attach_exits(expansion, count=recipe.exit_positions)
+    if job.task.kind == "classification":
+        expansion = attach_exits(expansion, count=recipe.exit_positions)
     if job.branch_weights is not None:
         load_branches(expansion, job.branch_weights)
     return expansion
@@ -249,13 +251,14 @@ def _judge(job: Job, expansion: Expansion) -> RangeAccuracy | None:
         return None
     ranges = [paths for _, _, paths in MacsRanges(expansion).samples(1, seed=job.recipe.seed)]
     images, labels = job.held_out(_WATCHED_WITH_PATIENCE if job.recipe.patience else _WATCHED)
-    return RangeAccuracy(expansion, images, labels, ranges=ranges)
+    return RangeAccuracy(expansion, images, labels, ranges=ranges, task=job.task)
 
 
 def _without_useless_skips(job: Job, expansion: Expansion) -> Expansion:
     images, labels = job.held_out(_JUDGED)
     recipe = job.recipe
-    return without_useless_skips(expansion, images, labels, points=recipe.identity_points, seed=recipe.seed)
+    judge = RangeAccuracy(expansion, images, labels, task=job.task)
+    return without_useless_skips(expansion, judge, points=recipe.identity_points, seed=recipe.seed)
 
 
 @dataclass(frozen=True)
@@ -285,8 +288,8 @@ def _calibration(job: Job, expansion: Expansion) -> Calibration:
 
 
 def _validate(job: Job, exported: ExportedBlocks) -> Validation:
-    labels = job.validation.labels
-    return validate(exported, job.prepared(), labels, seed=job.recipe.seed, threads=torch.get_num_threads())
+    labels, threads = job.validation.labels, torch.get_num_threads()
+    return validate(exported, job.prepared(), labels, seed=job.recipe.seed, threads=threads, task=job.task)
 
 
 def _metrics(job: Job, trainer: Trainer, verified: _Verified, validated: Validation) -> Metrics:
@@ -318,7 +321,11 @@ def _manifest(
         format_version=FORMAT_VERSION,
         name=job.name,
         version=job.version,
-        task=Task(kind="classification", class_names=job.training.class_names),
+        task=Task(
+            kind=job.task.kind,
+            class_names=job.training.class_names,
+            output="cells" if job.task.kind == "detection" else "logits",
+        ),
         preprocessing=job.model.preprocessing,
         cut_points=tuple(_quantised(cut, kinds) for cut in expansion.cut_points),
         blocks=tuple(

@@ -9,14 +9,15 @@ import torch
 
 from device_sdk.graph import Subnet
 from packager.expansion import Expansion
+from packager.tasks import Classification, LearningTask
 
 _BATCH = 64
 
 
 class RangeAccuracy:
-    """Judges paths of a supernet in training on ``images`` [count, *input] with ``labels`` [count], held out from it.
+    """Judges paths of a supernet in training on ``images`` [count, *input] with ``labels`` [count, …] held out from it.
 
-    ``ranges``: the paths that stand for each range of costs, the cheapest first.
+    ``ranges``: the paths that stand for each range of costs, the cheapest first. ``task``: what an answer is worth.
     """
 
     def __init__(
@@ -26,13 +27,15 @@ class RangeAccuracy:
         labels: torch.Tensor,
         *,
         ranges: Sequence[Sequence[Subnet]] = (),
+        task: LearningTask | None = None,
     ) -> None:
         self._expansion = expansion
         self._images, self._labels = images, labels
         self._ranges = ranges
+        self._task = task or Classification()
 
     def look(self, *, device: torch.device | None = None) -> list[float]:
-        """Mean share of right answers in each range. ``device``: where the modules are."""
+        """Mean share of right answers, or the task's scores, in each range. ``device``: where the modules are."""
         with self._judging():
             return [sum(self._share(path, device) for path in paths) / len(paths) for paths in self._ranges]
 
@@ -42,11 +45,11 @@ class RangeAccuracy:
             return [self._share(path, None) for path in paths]
 
     def _share(self, path: Subnet, device: torch.device | None) -> float:
-        right = 0
+        right = 0.0
         for first in range(0, len(self._labels), _BATCH):
             images = self._images[first : first + _BATCH].contiguous(memory_format=_layout(self._images)).to(device)
-            answers = self._expansion.run(path, images).argmax(1).cpu()
-            right += int((answers == self._labels[first : first + _BATCH]).sum())
+            answers = self._expansion.run(path, images).cpu()
+            right += float(self._task.score(answers, self._labels[first : first + _BATCH]).sum())
         return right / len(self._labels)
 
     @contextlib.contextmanager

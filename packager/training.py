@@ -28,6 +28,7 @@ from packager.ranks import Alone, LeadClock, Ranks
 from packager.recalibration import average_statistics, recalibrate
 from packager.recipe import Recipe
 from packager.schedule import Schedule
+from packager.tasks import LearningTask
 from packager.tuning_watch import TuningWatch
 
 _DONE = "done"
@@ -40,6 +41,7 @@ class Trainer:
 
     ``judge``, if given, is asked for the accuracy by ranges of cost now and then while tuning. ``notes`` say what was
     not done as the recipe has it. ``ranks``: the processes that train together; ``source`` gives the share of this one.
+    ``task``: classification unless it is said.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Trainer:
         *,
         judge: RangeAccuracy | None = None,
         ranks: Ranks | None = None,
+        task: LearningTask | None = None,
     ) -> None:
         self._expansion = expansion
         self._recipe = recipe
@@ -61,7 +64,7 @@ class Trainer:
         assert source.share == self._ranks.share, "the source gives another process's share"
         self._clock = LeadClock(self._ranks)
         self._device = resolve_device(recipe.device, local_rank=self._ranks.local_rank)
-        self._losses = Losses(expansion, source, recipe, device=self._device)
+        self._losses = Losses(expansion, source, recipe, device=self._device, task=task)
         self._descent = Descent(self._losses, recipe, device=self._device, ranks=self._ranks)
         self._phases = training_phases(expansion, self._losses, recipe)
         self._steps = phase_steps(self._phases, recipe.steps or 0)

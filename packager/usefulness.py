@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import torch
-
 from device_sdk.graph import Edge, Subnet
 from packager.expansion import Expansion
 from packager.macs_ranges import MacsRanges
@@ -13,20 +11,16 @@ _PATHS_PER_RANGE = 4
 _TRIES = 3  # paths into which a skip is put to judge it
 
 
-def without_useless_skips(
-    expansion: Expansion, images: torch.Tensor, labels: torch.Tensor, *, points: float, seed: int
-) -> Expansion:
+def without_useless_skips(expansion: Expansion, judge: RangeAccuracy, *, points: float, seed: int) -> Expansion:
     """The expansion without the identities that cost too much accuracy, and a note that names them.
 
-    Sampled paths are judged on ``images`` [count, *input]; a skip is put into the most accurate of those that it fits.
-    It stays if the best path so made loses at most ``points`` (percentage points) against the best of the range of MACs
-    in which that path lies.
+    Sampled paths are judged; a skip is put into the most accurate of those that it fits. It stays if the best path so
+    made loses at most ``points`` (percentage points) against the best of the range of MACs in which that path lies.
     """
     skips = [Edge(block.id) for block in expansion.added if block.kind == "identity"]
     if not skips:
         return expansion
     ranges = MacsRanges(expansion)
-    judge = RangeAccuracy(expansion, images, labels)
     accuracy = _sampled(expansion, ranges, judge, seed=seed)
     best: dict[int, float] = {}
     for path, share in accuracy.items():

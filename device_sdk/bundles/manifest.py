@@ -21,12 +21,21 @@ _BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles, blocks and exits
 
 
-class Task(msgspec.Struct, frozen=True):
-    """What the model does and what its output means: ``logits`` [batch, len(class_names)]."""
+_BOX_SIDES = 4
+TaskKind = Literal["classification", "segmentation", "detection"]
 
-    kind: Literal["classification"]
+
+class Task(msgspec.Struct, frozen=True):
+    """What the model does and what its output means.
+
+    classification, ``logits``: [batch, classes]. segmentation, ``logits``: [batch, classes, height, width]. detection,
+    ``cells``: [batch, classes + 4, rows, columns]: logits of each class, then logarithms of the distances from the
+    cell's centre to the left, top, right and bottom side of its box, in shares of the image.
+    """
+
+    kind: TaskKind
     class_names: tuple[str, ...]
-    output: Literal["logits"] = "logits"
+    output: Literal["logits", "cells"] = "logits"
 
 
 class Onnx(msgspec.Struct, frozen=True):
@@ -169,6 +178,10 @@ def _check_names(manifest: Manifest) -> None:
 
 def _check_output(manifest: Manifest) -> None:
     outputs = manifest.supernet().cut_points[-1].tensors[-1].shape
-    classes = len(manifest.task.class_names)
-    if outputs != (classes,):
-        raise ManifestError(f"the model answers {list(outputs)} values for {classes} classes")
+    classes, kind = len(manifest.task.class_names), manifest.task.kind
+    channels = classes + _BOX_SIDES if kind == "detection" else classes
+    axes = 1 if kind == "classification" else 3
+    if len(outputs) != axes or outputs[0] != channels:
+        raise ManifestError(f"the model answers {list(outputs)} values for {kind} of {classes} classes")
+    if (manifest.task.output == "cells") != (kind == "detection"):
+        raise ManifestError(f"{kind} does not answer with {manifest.task.output}")

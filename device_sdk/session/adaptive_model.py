@@ -176,11 +176,12 @@ class AdaptiveModel:
         Raises:
             InfeasibleBudgetError: no subnet fits; names the nearest. The plan in use stays.
             InputError: samples or labels are not what the model takes.
-            UsageError: ``live`` without a latency budget.
+            UsageError: ``live`` without a latency budget, or the model is no classifier.
         """
         if live and budget.latency_ms is None:
             raise UsageError("live update keeps a latency budget, and there is none", hint="set Budget(latency_ms=…)")
         self._in_use.running()
+        self._samples.require_classifier()
         progress = progress or SilentProgress()
         inputs = self._samples.prepare_all(samples)
         targets = None if labels is None else self._samples.labels(labels)
@@ -237,8 +238,10 @@ class AdaptiveModel:
 
         Raises:
             InputError: samples or labels are not what the model takes.
+            UsageError: the model is no classifier.
         """
         self._in_use.running()
+        self._samples.require_classifier()
         progress = progress or SilentProgress()
         inputs = self._samples.prepare_all(samples)
         targets = None if labels is None else self._samples.labels(labels)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.data.preprocessing import prepare
-from device_sdk.errors import InputError
+from device_sdk.errors import InputError, UsageError
 from device_sdk.runtimes.port import Array
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class SampleChecker:
         self._preprocessing = manifest.preprocessing
         self._input = manifest.cut_points[0].tensors[0]
         self._classes = len(manifest.task.class_names)
+        self._kind = manifest.task.kind
 
     def prepare(self, images: npt.NDArray[np.uint8] | Image.Image) -> npt.NDArray[np.float32]:
         """Raw images [h, w], [h, w, channels] or [batch, h, w, channels] as [batch, *input] float32."""
@@ -39,6 +40,14 @@ class SampleChecker:
         if not len(samples):
             raise InputError("there are no samples")
         return np.concatenate([self.prepare(sample) for sample in samples])
+
+    def require_classifier(self) -> None:
+        """Private samples can only be judged where there is one class for each (UsageError)."""
+        if self._kind != "classification":
+            raise UsageError(
+                f"only classifiers adapt to private data so far; this model is for {self._kind}",
+                hint="choose a subnet with model.use(Plan(subnet)), by model.profile() and data of your own",
+            )
 
     def labels(self, labels: Any) -> npt.NDArray[np.int64]:
         """Class indices as int64 [count]."""

@@ -8,11 +8,21 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from device_sdk.cost import Budget
+from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.errors import DataError, UsageError
 from device_sdk.paths import enumerate_subnets
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.session.adaptive_model import AdaptiveModel
 from packager.errors import TraceError
 from packager.expansion import expand
 from packager.export import export_blocks
+from packager.job import Job
+from packager.model_loader import LoadedModel
+from packager.pipeline import package
+from packager.recipe import Recipe
+from packager.target_data import TargetDataset
+from packager.tasks import Segmentation
 from packager.tracing import trace
 from packager.two_stage import TwoStage
 from packager.verification import Verifier
@@ -144,3 +154,35 @@ def test_several_outputs_without_a_head_are_refused_with_a_hint():
     with pytest.raises(TraceError, match="3 outputs") as caught:
         trace(Backbone(), torch.rand(2, 3, 16, 16))
     assert "TwoStage" in str(caught.value.hint)
+
+
+def test_a_segmentation_model_is_packaged_and_answers_on_the_device(tmp_path, traced):
+    random = np.random.default_rng(0)
+    images = random.integers(0, 255, (24, 16, 16, 3), dtype=np.uint8)
+    maps = (images[..., 0] // 64).astype(np.uint8)
+    data = TargetDataset(images, maps, tuple("abcde"), tuple(map(str, range(24))))
+    preprocessing = Preprocessing(scale=1 / 255, mean=(0.5,) * 3, std=(0.25,) * 3)
+    model = LoadedModel(traced.whole, (3, 16, 16), preprocessing, None, "pyramid", None, "test")
+    recipe = Recipe(steps=6, batch=8, variants=0)
+    job = Job(model, data, "maps", data, "maps", recipe, "pyramid", task=Segmentation())
+    folder = package(job, tmp_path / "bundle").folder
+    with AdaptiveModel.open(folder, state_folder=tmp_path / "state") as opened:
+        inputs = opened.prepare(images[:3])
+        with torch.no_grad():
+            expected = traced.whole(torch.from_numpy(inputs)).numpy()
+        np.testing.assert_allclose(opened.infer(inputs).output, expected, atol=1e-4)
+        assert opened.bundle.manifest.task.kind == "segmentation"
+        assert opened.bundle.manifest.metrics.tune_steps > 0
+        opened.profile()
+        with pytest.raises(UsageError, match="segmentation"):
+            opened.adapt(images, [0] * 24, Budget(latency_ms=1.0))
+
+
+def test_answers_that_do_not_suit_the_task_are_refused(tmp_path, traced):
+    data = TargetDataset(np.zeros((4, 16, 16, 3), np.uint8), np.zeros((4, 16, 16), np.uint8), ("a", "b"), tuple("wxyz"))
+    model = LoadedModel(
+        traced.whole, (3, 16, 16), Preprocessing(scale=1.0, mean=(0.0,) * 3, std=(1.0,) * 3), None, "p", None, "test"
+    )
+    job = Job(model, data, "maps", data, "maps", Recipe(steps=1), "pyramid", task=Segmentation())
+    with pytest.raises(DataError, match="2 classes"):
+        package(job, tmp_path / "bundle")

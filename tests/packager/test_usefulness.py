@@ -35,7 +35,7 @@ def loss_of(expansion: Expansion, skip: str, held_out) -> float:
 def test_skips_that_cost_more_than_the_limit_are_left_out_and_named(expansion, held_out):
     lost = {skip: loss_of(expansion, skip, held_out) for skip in ("i1-2", "i2-3", "i4-5")}
     assert max(lost.values()) > 1.0  # or there would be nothing to see
-    kept = without_useless_skips(expansion, *held_out, points=0.0, seed=0)
+    kept = without_useless_skips(expansion, RangeAccuracy(expansion, *held_out), points=0.0, seed=0)
     left_out = {block.id for block in expansion.added} - {block.id for block in kept.added}
     assert max(lost, key=lost.__getitem__) in left_out
     assert left_out <= set(lost)
@@ -44,11 +44,14 @@ def test_skips_that_cost_more_than_the_limit_are_left_out_and_named(expansion, h
 
 
 def test_with_a_generous_limit_all_stay(expansion, held_out):
-    assert without_useless_skips(expansion, *held_out, points=100.0, seed=0) is expansion
+    assert without_useless_skips(expansion, RangeAccuracy(expansion, *held_out), points=100.0, seed=0) is expansion
 
 
 def test_a_supernet_without_skips_is_left_alone(tiny_expansion, held_out):
-    assert without_useless_skips(tiny_expansion, *held_out, points=0.0, seed=0) is tiny_expansion
+    assert (
+        without_useless_skips(tiny_expansion, RangeAccuracy(tiny_expansion, *held_out), points=0.0, seed=0)
+        is tiny_expansion
+    )
 
 
 def test_skips_are_judged_where_there_is_nothing_else_to_take(tiny_traced, held_out):
@@ -56,12 +59,12 @@ def test_skips_are_judged_where_there_is_nothing_else_to_take(tiny_traced, held_
     assert expansion.added == ()
     alone = expand(tiny_traced, max_span=1, identity=True)
     assert alone.trained == ()
-    assert without_useless_skips(alone, *held_out, points=100.0, seed=0) is alone
+    assert without_useless_skips(alone, RangeAccuracy(alone, *held_out), points=100.0, seed=0) is alone
 
 
 def test_judging_leaves_blocks_in_the_mode_they_were_in(expansion, held_out):
     expansion.trained[0].module.train()
     before = {k: v.clone() for k, v in expansion.trained[0].module.state_dict().items()}
-    without_useless_skips(expansion, *held_out, points=100.0, seed=0)
+    without_useless_skips(expansion, RangeAccuracy(expansion, *held_out), points=100.0, seed=0)
     assert expansion.trained[0].module.training
     assert all(torch.equal(v, before[k]) for k, v in expansion.trained[0].module.state_dict().items())

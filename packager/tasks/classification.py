@@ -1,0 +1,49 @@
+"""One class for each sample."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch.nn import functional
+
+from packager.tasks.port import imitation
+
+
+class Classification:
+    """Answers: logits [batch, classes]; targets: positions of classes [batch] int64."""
+
+    kind: Literal["classification"] = "classification"
+
+    def complaint(self, output: tuple[int, ...], class_names: tuple[str, ...]) -> str | None:
+        """See the port."""
+        if output == (len(class_names),):
+            return None
+        return f"the model answers with {'×'.join(map(str, output))} numbers, the data has {len(class_names)} classes"
+
+    def loss(
+        self,
+        answers: torch.Tensor,
+        targets: torch.Tensor,
+        teacher: torch.Tensor,
+        *,
+        temperature: float,
+        label_weight: float,
+    ) -> torch.Tensor:
+        """Labels and the teacher's logits at a temperature, mixed."""
+        imitated = imitation(answers, teacher, temperature)
+        return label_weight * functional.cross_entropy(answers, targets) + (1 - label_weight) * imitated
+
+    def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """1 where the class is right."""
+        return (answers.argmax(1) == targets).float()
+
+    def shifted(
+        self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
+    ) -> torch.Tensor:
+        """The same: a class is where it is."""
+        return targets
+
+    def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
+        """The same."""
+        return targets

@@ -1,0 +1,71 @@
+"""A class for each pixel."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch.nn import functional
+
+from packager.tasks.port import imitation
+
+IGNORED = 255  # the class of pixels that nothing is known of
+
+
+class Segmentation:
+    """Answers: logits [batch, classes, height, width]; targets: classes [batch, height, width] uint8, or IGNORED.
+
+    Answers may be coarser than targets; they are interpolated.
+    """
+
+    kind: Literal["segmentation"] = "segmentation"
+
+    def complaint(self, output: tuple[int, ...], class_names: tuple[str, ...]) -> str | None:
+        """See the port."""
+        if len(output) == 3 and output[0] == len(class_names):
+            return None
+        return f"the model answers with {'×'.join(map(str, output))}, not {len(class_names)} classes × height × width"
+
+    def loss(
+        self,
+        answers: torch.Tensor,
+        targets: torch.Tensor,
+        teacher: torch.Tensor,
+        *,
+        temperature: float,
+        label_weight: float,
+    ) -> torch.Tensor:
+        """Labels and the teacher's logits at a temperature, mixed; ignored pixels count for the teacher only."""
+        labelled = functional.cross_entropy(_at(answers, targets), targets.long(), ignore_index=IGNORED)
+        imitated = imitation(answers, teacher, temperature)
+        return label_weight * labelled + (1 - label_weight) * imitated
+
+    def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """The share of labelled pixels that are right."""
+        right = _at(answers, targets).argmax(1) == targets
+        counted = targets != IGNORED
+        return (right & counted).flatten(1).sum(1) / counted.flatten(1).sum(1).clamp_min(1)
+
+    def shifted(
+        self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
+    ) -> torch.Tensor:
+        """Moved with the image; what comes in is ignored."""
+        _, height, width = targets.shape
+        sources_y = (torch.arange(height) + rows[:, None])[:, :, None]
+        sources_x = (torch.arange(width) + columns[:, None])[:, None, :]
+        inside = (sources_y >= 0) & (sources_y < height) & (sources_x >= 0) & (sources_x < width)
+        numbers = torch.arange(len(targets))[:, None, None]
+        moved = targets[numbers, sources_y.clamp(0, height - 1), sources_x.clamp(0, width - 1)]
+        return torch.where(inside, moved, torch.full_like(moved, IGNORED))
+
+    def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
+        """Mirrored with the image."""
+        return targets.flip(2)
+
+
+def _at(answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The answers at the resolution of the targets."""
+    size = targets.shape[1:]
+    if answers.shape[2:] == size:
+        return answers
+    return functional.interpolate(answers, size=size, mode="bilinear", align_corners=False)
