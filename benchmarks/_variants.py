@@ -39,6 +39,11 @@ class Curve:
     rows: tuple[dict[str, object], ...]
 
 
+def trained_variant(options: BenchOptions, name: str) -> Path:
+    """The bundle of one of ``RECIPES``, trained now if it was not yet."""
+    return variant_bundle(options, name.replace(" ", "-"), RECIPES[name], minutes=MINUTES)
+
+
 def curves(
     options: BenchOptions, names: Sequence[str], search: Samples, report: Samples, *, budgets: int
 ) -> list[Curve]:

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks import _fastnas
 from benchmarks._bundles import adapted_bundle
 from benchmarks._choice import Chooser, Chosen
 from benchmarks._peers import Peer, Samples, load_samples, make_peers
-from benchmarks._variants import curves, wins
+from benchmarks._variants import MINUTES, curves, trained_variant, wins
 from device_sdk.runtimes import OnnxRuntime
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
@@ -94,6 +95,9 @@ def run(options: BenchOptions) -> BenchOutcome:
     own, *others = curves(options, ["both", "pruning only", "tune only"], search, report, budgets=budgets)
     figures = {f"gap_{duel.peer.name}": duel.gap_points for duel in duels if duel.peer.name != "resnet56"}
     figures |= {"wins_over_pruning": wins(own, others[0]), "wins_over_no_distillation": wins(own, others[1])}
+    if _fastnas.AVAILABLE:
+        duels.append(_against_fastnas(networks[0], search, report, options))
+        figures["gap_fastnas"] = duels[-1].gap_points
     table = [duel.row() for duel in duels] + [row for curve in (own, *others) for row in curve.rows]
     return BenchOutcome(figures, table, data="chosen on cifar10/test.zip#search, judged on #report")
 
