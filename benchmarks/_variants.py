@@ -51,7 +51,7 @@ def curves(
 
     Subnets are chosen on #search within each budget, confirmed by measuring, and looked at once on #report.
     """
-    folders = {name: variant_bundle(options, name.replace(" ", "-"), RECIPES[name], minutes=MINUTES) for name in names}
+    folders = {name: trained_variant(options, name) for name in names}
     found: list[Curve] = []
     ratios: list[float] = []
     with options.progress.task("variants", len(names)) as task:

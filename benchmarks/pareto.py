@@ -102,6 +102,13 @@ def run(options: BenchOptions) -> BenchOutcome:
     return BenchOutcome(figures, table, data="chosen on cifar10/test.zip#search, judged on #report")
 
 
+def _against_fastnas(network: str, search: Samples, report: Samples, options: BenchOptions) -> Duel:
+    """What FastNAS makes of the network against the supernet that was trained as long as it was fine-tuned."""
+    peer = Peer("fastnas", "fp32", _fastnas.pruned(options, network, search, minutes=MINUTES))
+    [duel] = _duels(trained_variant(options, "both"), [peer], search, report, options)
+    return duel
+
+
 def _duels(folder: Path, peers: list[Peer], search: Samples, report: Samples, options: BenchOptions) -> Iterator[Duel]:
     rounds = QUICK_ROUNDS if options.quick else ROUNDS
     chooser = Chooser(folder, search, options.progress)
