@@ -76,8 +76,6 @@ class OnnxRuntime:
         options.graph_optimization_level = self._onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.enable_cpu_mem_arena = not self._lean
         options.add_session_config_entry("session.intra_op.allow_spinning", "0" if self._threads == 1 else "1")
-        # Processors without VNNI add 8-bit products in 16 bits: rather slower there than wrong where that overflows.
-        options.add_session_config_entry("session.x64quantprecision", "1")
         providers = provider_chain(self._provider, model, cache_folder=self._cache_folder)
         try:
             return self._onnxruntime.InferenceSession(model, options, providers=providers)

@@ -117,7 +117,8 @@ class Running:
     ) -> Reply:
         """One request on a connection of its own."""
         with closing(http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_S)) as connection:
-            connection.request(method, path, body=body, headers=headers or {})
+            with suppress(BrokenPipeError):  # a body may be refused before all of it has come; the reply is there
+                connection.request(method, path, body=body, headers=headers or {})
             reply = connection.getresponse()
             return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
 

@@ -32,8 +32,6 @@ public class OnnxRuntime(private val threads: Int = 1) : Runtime {
                 options.setInterOpNumThreads(1)
                 options.setSessionLogLevel(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR)
                 options.addConfigEntry("session.intra_op.allow_spinning", if (threads == 1) "0" else "1")
-                // Processors without VNNI add 8-bit products in 16 bits: rather slower there than wrong.
-                options.addConfigEntry("session.x64quantprecision", "1")
                 environment.createSession(model, options)
             }
         }
