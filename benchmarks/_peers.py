@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
-from onnxruntime import quantization as tool
 
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.data.preprocessing import prepare
 from device_sdk.graph import TensorSpec
 from packager.export import export_whole
 from packager.model_loader import load_model
-from packager.torch_noise import torch_silenced
+from packager.renditions.int8 import quantised
 from pathweave.bench import BenchOptions
 
 INPUT_SHAPE = (3, 32, 32)
-_PREPROCESSED = ("onnx.quant.pre_process", "onnxruntime.quant")  # as the tool's own preparation leaves it
-_BATCH = 64
 
 Features = np.ndarray[Any, np.dtype[np.float32]]
 
@@ -64,30 +59,5 @@ def make_peers(options: BenchOptions, networks: list[str], calibration: Features
             load_model(f"zoo:{network}_cifar10", weights=weights).module, TensorSpec("input", INPUT_SHAPE, "float32")
         )
         yield Peer(network, "fp32", whole)
-        yield Peer(network, "int8", _quantised(whole, calibration))
-
-
-def _quantised(whole: bytes, calibration: Features) -> bytes:
-    model = onnx.ModelProto.FromString(whole)
-    model.metadata_props.add(key=_PREPROCESSED[0], value=_PREPROCESSED[1])
-
-    class Reader(tool.CalibrationDataReader):
-        def __init__(self) -> None:
-            self._batches = iter(np.array_split(calibration, -(-len(calibration) // _BATCH)))
-
-        def get_next(self) -> dict[str, Features] | None:
-            batch = next(self._batches, None)
-            return None if batch is None else {"input": batch}
-
-    with tempfile.TemporaryDirectory() as folder, torch_silenced():
-        path = Path(folder) / "int8.onnx"
-        tool.quantize_static(
-            model,
-            path,
-            Reader(),
-            quant_format=tool.QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=tool.QuantType.QUInt8,
-            weight_type=tool.QuantType.QInt8,
-        )
-        return path.read_bytes()
+        int8 = quantised(onnx.ModelProto.FromString(whole), calibration)
+        yield Peer(network, "int8", int8.SerializeToString())

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -98,6 +99,22 @@ def _quantised(
     model: onnx.ModelProto, part: str, features: Features, quantization: Mapping[int, Quantization]
 ) -> onnx.GraphProto:
     """The fragment with weights in 8 bits, and a pair around every activation. ``features``: [count, *start shape]."""
+    given = {f"cut_{index}": found for index, found in quantization.items()}
+    ends = {value.name for value in (*model.graph.input, *model.graph.output)} & given.keys()
+    options = {
+        "TensorQuantOverrides": {name: [_override(given[name])] for name in ends},
+        "QDQKeepRemovableActivations": _clips_below(model, given),
+    }
+    return as_fragment(quantised(model, features, extra_options=options), part)
+
+
+def quantised(
+    model: onnx.ModelProto, features: Features, *, extra_options: Mapping[str, Any] | None = None
+) -> onnx.ModelProto:
+    """``model`` of one input in 8 bits, its ranges from ``features`` [count, *input]; changes its metadata.
+
+    ``extra_options``: of ONNX Runtime's tool.
+    """
     from onnxruntime import quantization as tool
 
     class Reader(tool.CalibrationDataReader):
@@ -108,8 +125,6 @@ def _quantised(
             batch = next(self._batches, None)
             return None if batch is None else {model.graph.input[0].name: batch}
 
-    given = {f"cut_{index}": found for index, found in quantization.items()}
-    ends = {value.name for value in (*model.graph.input, *model.graph.output)} & given.keys()
     model.metadata_props.add(key=_PREPROCESSED[0], value=_PREPROCESSED[1])
     with tempfile.TemporaryDirectory() as folder, torch_silenced():
         path = Path(folder) / "quantised.onnx"
@@ -122,12 +137,9 @@ def _quantised(
             activation_type=tool.QuantType.QUInt8,
             weight_type=tool.QuantType.QInt8,
             calibrate_method=tool.CalibrationMethod.MinMax,
-            extra_options={
-                "TensorQuantOverrides": {name: [_override(given[name])] for name in ends},
-                "QDQKeepRemovableActivations": _clips_below(model, given),
-            },
+            extra_options=dict(extra_options or {}),
         )
-        return as_fragment(onnx.load(path), part)
+        return onnx.load(path)
 
 
 def _override(quantization: Quantization) -> dict[str, np.ndarray]:
