@@ -21,7 +21,7 @@ PUBLIC_NAMES = {
     *("BudgetError", "InfeasibleBudgetError", "MeasurementError", "ClosedError", "ForkedError", "StorageError"),
 }
 
-IMPORT_LIMIT_S = 0.5
+IMPORT_LIMIT_S = 1.0  # a quiet machine takes a third of it, which `bench overhead` measures
 
 
 def test_the_public_names_are_exactly_these() -> None:

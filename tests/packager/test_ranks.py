@@ -5,6 +5,7 @@ As a script this file is one of several processes, told by torchrun's variables 
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import signal
@@ -203,7 +204,8 @@ def train(together, digits, digits_preprocessing, tmp_path) -> Callable[..., lis
         **choices: Any,
     ) -> list[Any]:
         recipe = Recipe(**({"checkpoint_seconds": 0.0, "precision": "float32", "batch": batch} | choices))
-        expansions = [expansion() for _ in range(count)]
+        # Processes have weights of their own. Threads that share originals and move them at once may spoil them.
+        expansions = [copy.deepcopy(expansion()) for _ in range(count)]
 
         def one(ranks: Ranks) -> Trained:
             rank = ranks.share.rank
