@@ -46,7 +46,7 @@ class PathweaveSearch:
     mutations: int = 120
     parents: int = 12
     optimism: float = 1.0
-    shares: tuple[float, ...] = (0.125, 0.5, 1.0)
+    shares: tuple[float, ...] = (0.25, 1.0)
     patience: int = 14
 
     def __post_init__(self) -> None:
