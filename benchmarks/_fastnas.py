@@ -1,4 +1,7 @@
-"""NVIDIA's FastNAS as a competitor, where ``nvidia-modelopt`` is installed: prune, then train as long as we did."""
+"""NVIDIA's FastNAS as a competitor, where it is installed: prune, then train as long as we did.
+
+pip install nvidia-modelopt 'torchprofile<0.1'    # torchprofile: it counts operations with an interface of 0.0
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from packager.tasks import Classification
 from packager.torch_noise import torch_silenced
 from pathweave.bench import BenchOptions
 
-AVAILABLE = importlib.util.find_spec("modelopt") is not None
+AVAILABLE = all(importlib.util.find_spec(name) for name in ("modelopt", "torchprofile"))
 FLOPS = "50%"  # of the original's; what it saves in latency is measured
 _DIVISOR = 4  # channels come in multiples of this; CIFAR's ResNets have 16 to 64
 _CALIBRATION_BATCHES, _BATCH, _RATE = 20, 128, 1e-2
@@ -56,7 +59,7 @@ def _searched(model: nn.Module, source: BatchSource, search: Samples, options: B
             constraints={"flops": FLOPS},
             dummy_input=torch.zeros(1, *INPUT_SHAPE),
             config={
-                "data_loader": [source.batch(step)[0] for step in range(_CALIBRATION_BATCHES)],
+                "data_loader": [source.batch(step) for step in range(_CALIBRATION_BATCHES)],
                 "score_func": accuracy,
                 "checkpoint": str(options.work_folder / "fastnas.pth"),
                 "verbose": False,
