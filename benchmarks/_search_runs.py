@@ -60,6 +60,9 @@ class Watched:
         self.found += [Found(accuracy[s], seconds, looked_at, work) for s in dict.fromkeys(finished) if self.fits(s)]
         return rows
 
+    def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
+        return self.inner.distances(subnets)
+
 
 @dataclass(frozen=True)
 class SearchRun:

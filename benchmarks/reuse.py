@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from benchmarks._bundles import adapted_bundle
 from benchmarks._reuse_watches import Audit, EdgeTimes, watched
@@ -194,6 +195,9 @@ class _Compared:
             else:
                 self._compare(group, batch, reusing_first=len(group.plain_s) % 2 == 0)
         return self.reusing.right(subnets, samples)
+
+    def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
+        return self.reusing.distances(subnets)
 
     def _compare(self, group: _Group, batch: slice, *, reusing_first: bool) -> None:
         competitors = [(self.reusing, group.reusing_s), (self.plain, group.plain_s)]

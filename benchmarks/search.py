@@ -235,3 +235,6 @@ class _Known:
     def right(self, subnets: Sequence[Subnet], samples: slice, **_: object) -> Right:
         rows = [self.rows[subnet][samples] for subnet in subnets]
         return np.stack(rows) if rows else np.zeros((0, len(range(self.sample_count)[samples])), dtype=np.bool_)
+
+    def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
+        return np.array([1.0 - accuracy for accuracy in self.accuracies(subnets)])

@@ -70,6 +70,7 @@ class PrefixTreeEvaluator:
         self._cache = FeatureCache(self._cache_bytes)
         self._worth: dict[Prefix, float] = {}
         self._answers: dict[Subnet, _Answers] = {}
+        self._references: dict[int, Array] = {}  # by batch: centred logits of the full model
         self._touched: set[int] = set()  # batches that something was evaluated on
         self.edge_runs = 0
         self.edge_runs_without_reuse = 0
@@ -110,6 +111,10 @@ class PrefixTreeEvaluator:
         rows = [self._answers[subnet].right[samples] for subnet in subnets]
         return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=np.bool_)
 
+    def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
+        """See the port. The full model runs once on every batch to compare with; ``edge_runs`` leaves that out."""
+        return np.array([self._answers[subnet].distances.mean() for subnet in subnets], dtype=np.float64)
+
     def close(self) -> None:
         """Free all sessions and features. May be called twice."""
         self._sessions.close()
@@ -128,6 +133,8 @@ class PrefixTreeEvaluator:
                 continue
             if should_stop():
                 raise EvaluationStopped
+            if batch not in self._references:
+                self._references[batch] = self._reference(batch)
             for child in trees[group].children:
                 self._visit(child, [self._inputs[self._samples(batch)]], batch)
             cost = evaluation_cost(trees[group], self._cost_model.edge_latency_ms)
@@ -154,6 +161,7 @@ class PrefixTreeEvaluator:
             samples = self._samples(batch)
             answers = self._answers[Subnet(node.prefix)]
             answers.right[samples] = features[-1].argmax(axis=-1) == self._labels[samples]
+            answers.distances[samples] = ((_centred(features[-1]) - self._references[batch]) ** 2).mean(axis=-1)
             return
         key = (batch, node.prefix)
         if self._cache.keep(key, features, worth=self._worth.get(node.prefix, 0.0), pin=True):
@@ -166,6 +174,13 @@ class PrefixTreeEvaluator:
         del features  # larger than the tree foresaw: every child runs the stretch again
         for child in node.children:
             self._visit(replace(child, stretch=node.stretch + child.stretch), above, batch)
+
+    def _reference(self, batch: int) -> Array:
+        """The full model's centred logits."""
+        features = [self._inputs[self._samples(batch)]]
+        for edge in self._supernet.original.edges:
+            features = self._sessions.get(edge).run(features)
+        return _centred(features[-1])
 
     def _run(self, node: PrefixNode, above: list[Array], batch: int) -> list[Array]:
         """The features at ``node``, from the longest prefix of it that is kept."""
@@ -212,19 +227,28 @@ class PrefixTreeEvaluator:
 
 @dataclass
 class _Answers:
-    """What is known of a subnet: the batches that it was evaluated on, which of their samples it gets right [count]."""
+    """What is known of a subnet: the batches that it was evaluated on, which of their samples it gets right [count].
+
+    ``distances`` [count]: how far its answers are from the full model's.
+    """
 
     right: npt.NDArray[np.bool_]
+    distances: npt.NDArray[np.float32]
     batches: set[int] = field(default_factory=set)
 
     @classmethod
     def none(cls, sample_count: int) -> _Answers:
-        return cls(np.zeros(sample_count, dtype=np.bool_))
+        return cls(np.zeros(sample_count, dtype=np.bool_), np.zeros(sample_count, dtype=np.float32))
 
     def share_right(self, batch: int) -> float:
         """Of the samples that it was evaluated on, in batches of ``batch``."""
         evaluated = sum(min(batch, len(self.right) - number * batch) for number in self.batches)
         return int(np.count_nonzero(self.right)) / evaluated
+
+
+def _centred(logits: Array) -> Array:
+    """Shifted to a mean of 0, which changes no probability: [batch, classes]."""
+    return logits - logits.mean(axis=-1, keepdims=True)
 
 
 class _Sessions:

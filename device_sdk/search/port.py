@@ -59,6 +59,12 @@ class Evaluator(Protocol):
     ) -> npt.NDArray[np.bool_]:
         """Which samples each subnet gets right: [subnets, samples]."""
 
+    def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
+        """How far the answers of subnets evaluated on all samples are from the full model's: [subnets], at least 0.
+
+        The mean squared difference of logits, each sample's shifted to a mean of 0.
+        """
+
 
 @dataclass(frozen=True)
 class SearchProblem:

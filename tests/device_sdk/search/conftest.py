@@ -42,6 +42,9 @@ class TableEvaluator:
         rows = [self._row(subnet)[samples] for subnet in subnets]
         return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=bool)
 
+    def distances(self, subnets: Sequence[Subnet]) -> np.ndarray:
+        return np.array([1.0 - self._accuracy(subnet) for subnet in subnets])
+
     def _look(self, subnets: Sequence[Subnet], samples: int, should_stop: Callable[[], bool]) -> None:
         new = [subnet for subnet in dict.fromkeys(subnets) if self._looked.get(subnet, 0) < samples]
         if not new:

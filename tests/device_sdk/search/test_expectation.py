@@ -21,6 +21,12 @@ class Samples:
     def right(self, subnets, samples, **_):
         return np.stack([self._row(subnet)[samples] for subnet in subnets])
 
+    def distances(self, subnets):
+        """Five times the accuracy that is lost, give or take a fifth."""
+        rngs = [np.random.default_rng([self._seed + 1, *str(subnet).encode()]) for subnet in subnets]
+        own = np.array([rng.normal(1, 0.2) for rng in rngs])
+        return 5 * own.clip(0.1) * [0.96 - truth(subnet) for subnet in subnets]
+
     def _row(self, subnet):
         own = np.random.default_rng([self._seed, *str(subnet).encode()])
         return own.random(self.sample_count) < truth(subnet)
@@ -77,6 +83,20 @@ def test_nothing_else_of_the_result_changes(found):
         (one.subnet, one.cost, one.accuracy) for one in result.pool
     ]
     assert (after.subnets_evaluated, after.stopped) == (result.subnets_evaluated, result.stopped)
+
+
+def test_what_is_nearest_to_the_full_model_is_chosen_over_the_luckiest(found):
+    result, problem = found(50, seed=3)
+    chosen = with_expectations(result, problem).best.subnet
+    assert chosen != result.best.subnet
+    near, lucky = problem.evaluator.distances([chosen, result.best.subnet])
+    assert near < lucky
+
+
+def test_answers_as_near_as_the_full_models_own_are_no_division_by_nothing(found):
+    result, problem = found(50)
+    problem.evaluator.distances = lambda subnets: np.zeros(len(subnets))
+    assert all(0 < one.expected < 1 for one in with_expectations(result, problem).pool)
 
 
 def test_one_candidate_or_none_is_enough(found):
