@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from device_sdk import __version__
-from packager.jobs import make_job
+from packager.job_loader import load_job
 from packager.pipeline import package
 from pathweave.bench import BenchOptions
 
@@ -45,7 +45,7 @@ def _kept(options: BenchOptions, name: str, recipe: Path | None, overrides: Mapp
     folder = _cache_folder() / "bench" / f"{model}-{name}-{_digest(recipe, overrides)}"
     if (folder / "manifest.json").exists():
         return folder
-    job = make_job(
+    job = load_job(
         f"zoo:{model}",
         weights=options.data_folder / "pretrained" / f"{model}.safetensors",
         training=str(cifar / ("test.zip#calibration" if options.quick else "train.zip")),

@@ -11,7 +11,7 @@ import numpy as np
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import Answer
-from packager.jobs import make_job
+from packager.job_loader import load_job
 from packager.model_loader import LoadedModel
 from packager.pipeline import package
 from pathweave.bench import BenchOptions
@@ -46,7 +46,7 @@ def package_pretrained(
     cifar = options.data_folder / "cifar10"
     weights = options.data_folder / "pretrained" / f"{name}.safetensors"
     steps = (QUICK_STEPS if options.quick else None) if train else 0
-    job = make_job(
+    job = load_job(
         f"zoo:{name}",
         weights=weights,
         training=str(cifar / ("train.zip" if train and not options.quick else "test.zip#calibration")),

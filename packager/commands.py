@@ -101,7 +101,7 @@ def package(
     import torch
 
     from device_sdk.bundles.bundle import SIGNATURE
-    from packager.jobs import make_job
+    from packager.job_loader import load_job
     from packager.pipeline import follow
     from packager.pipeline import package as run
 
@@ -111,7 +111,7 @@ def package(
         if overrides["steps"] is None and overrides["budget_minutes"] is None and recipe_path is None:
             raise UsageError("how long may training take?", hint="give --budget-minutes, --steps or --recipe")
         shown = progress(as_json) if ranks.leads else SilentProgress()
-        job = make_job(
+        job = load_job(
             specification,
             weights=weights,
             input_shape=input_shape,

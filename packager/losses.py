@@ -17,12 +17,12 @@ from packager.feature_cache import FeatureCache
 from packager.macs_ranges import MacsRanges
 from packager.recipe import Recipe
 from packager.tasks import Classification, LearningTask
+from packager.teacher_answers import TeacherAnswers
 
 _PHASE_BATCHES = 1_000_000_000  # batches of phase k are counted from k times this
 _TUNE, _EXITS, _STATISTICS = (k * _PHASE_BATCHES for k in (1, 2, 3))
 _EXIT_UPDATES = 4  # features cost far more than the exits that learn from them: one batch of them, several updates
 _SAMPLES_PER_UPDATE = 16  # or more
-_TEACHER_BYTES = 256_000_000  # of answers that are kept
 _LEAST_SAMPLES = 2  # of a process in an update: batch-norm needs them
 
 
@@ -51,7 +51,7 @@ class Losses:
         self._device = device or torch.device("cpu")
         self._cache: FeatureCache | None = None
         self._ranges = MacsRanges(expansion) if expansion.trained else None
-        self._teachers: dict[tuple[int, int], torch.Tensor] = {}
+        self._teacher_answers: TeacherAnswers | None = None
         self._exit_batch = _ExitBatch(-1, {}, torch.empty(0), torch.empty(0))
         self.batch = source.batch_size
         self.exit_updates = max(1, min(_EXIT_UPDATES, min(recipe.batch, len(source)) // _SAMPLES_PER_UPDATE))
@@ -114,12 +114,15 @@ class Losses:
         """Keep features of the originals in ``cache`` between the rounds of the recipe's ``variants``."""
         self._cache = cache
 
+    def keep_answers(self, answers: TeacherAnswers | None) -> None:
+        """Keep the full model's answers in ``answers`` between the rounds of the recipe's ``variants``."""
+        self._teacher_answers = answers
+
     def halve_batch(self) -> bool:
         """From now on take half of each batch: memory is short. False where nothing is left to halve."""
         if self.batch // 2 < self._least_batch:
             return False
         self.batch //= 2
-        self._teachers.clear()
         self._cache = None  # it holds whole batches
         self._exit_batch = _ExitBatch(-1, {}, torch.empty(0), torch.empty(0))
         return True
@@ -138,13 +141,13 @@ class Losses:
 
     def _teacher(self, step: int, images: torch.Tensor) -> torch.Tensor:
         """The full model's logits [batch, classes] for the batch of ``step``, kept for when it comes round again."""
-        key = self._source.key(step)
-        if (known := self._teachers.get(key)) is not None:
-            return known
+        key = (*self._source.key(step), self.samples)
+        if self._teacher_answers is not None and (known := self._teacher_answers.get(key)) is not None:
+            return known.to(self._device)
         with torch.no_grad():
             logits = self._expansion.traced.features(images)[-1].float()
-        if self._recipe.variants and (len(self._teachers) + 1) * logits.nbytes <= _TEACHER_BYTES:
-            self._teachers[key] = logits
+        if self._teacher_answers is not None:
+            self._teacher_answers.put(key, logits)
         return logits
 
     def _new_exit_batch(self, step: int) -> _ExitBatch:

@@ -29,11 +29,13 @@ from packager.recalibration import average_statistics, recalibrate
 from packager.recipe import Recipe
 from packager.schedule import Schedule
 from packager.tasks import LearningTask
+from packager.teacher_answers import TeacherAnswers
 from packager.tuning_watch import TuningWatch
 
 _DONE = "done"
 _STATISTICS_BATCHES = 30
 _MB = 1_000_000  # bytes
+_ANSWERS_BYTES = 256_000_000  # of the full model's, that are kept
 
 
 class Trainer:
@@ -110,6 +112,7 @@ class Trainer:
         self._set_training(phase.modules)
         cache = self._exit_cache() if phase.name == EXITS else None
         self._losses.keep_features(cache)
+        self._losses.keep_answers(self._teacher_answers() if phase.name == TUNE and self._distinct else None)
         try:
             with self._progress.task(phase.name, 1.0) as task:
                 self._step_through(phase, schedule, optimizer, task)
@@ -166,6 +169,13 @@ class Trainer:
             return FeatureCache(self._checkpoints.folder, batches=self._distinct, shapes=shapes)
         except StorageError:  # no room: it goes without
             return None
+
+    def _teacher_answers(self) -> TeacherAnswers:
+        """The full model's answers to this process's share of the batches, also those from before an interruption."""
+        share = self._ranks.share
+        path = self._checkpoints.folder / f"answers.{share.rank}-of-{share.count}.f32"
+        shape = self._expansion.traced.tensors[-1].shape
+        return TeacherAnswers(path, shape=shape, limit_bytes=_ANSWERS_BYTES)
 
     def _schedule(self, phase: Phase, saved: dict[str, Any]) -> Schedule:
         self._clock.tick()

@@ -30,7 +30,7 @@ from device_sdk.runtimes.port import Runtime
 FORMAT = 2  # of the stored profile; what it cannot read is measured again
 
 _MOST_ROUNDS = 120
-_PATIENCE = Patience(rounds=40, precision=0.01, limit_s=15.0)
+PATIENCE = Patience(rounds=40, precision=0.01, limit_s=15.0)
 _FITTED_SUBNETS = 24
 
 
@@ -142,11 +142,13 @@ def profile(
     batch: int = 1,
     clock: Clock = time.perf_counter_ns,
     memory_cap_bytes: int | None = None,
+    patience: Patience = PATIENCE,
 ) -> Profile:
     """Measure every edge and every exit alone and a few dozen whole subnets, at ``batch`` on the runtime's threads.
 
     ``memory_cap_bytes``: what may be taken meanwhile. Parts are timed in turns as far as they fit together, and whole
-    subnets only where they fit in one piece; the full model is timed in pages if it does not.
+    subnets only where they fit in one piece; the full model is timed in pages if it does not. ``patience``: of edges and
+    exits, and again of whole subnets.
 
     1. time edges and exits in turns; 2. time whole subnets in turns, noting their memory: the original, the cheapest
     and random ones, also such that run in one rendition; 3. fit edges and memory to them.
@@ -160,9 +162,7 @@ def profile(
     if batch < 1:
         raise UsageError(f"the batch is {batch}; it must be at least 1")
     conditions, supernet = current_conditions(), bundle.supernet
-    timing = Timing(
-        rounds=_MOST_ROUNDS, batch=batch, patience=_PATIENCE, clock=clock, memory_cap_bytes=memory_cap_bytes
-    )
+    timing = Timing(rounds=_MOST_ROUNDS, batch=batch, patience=patience, clock=clock, memory_cap_bytes=memory_cap_bytes)
     with progress.task("profile", 2.0) as task:
         costs = _measure_alone(bundle, runtime, timing, task.advance)
         edges = {one: cost for one, cost in costs.items() if isinstance(one, Edge)}

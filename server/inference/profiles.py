@@ -10,10 +10,14 @@ import msgspec
 from device_sdk.atomic import write_atomically
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.profiling.profile import Profile, profile
+from device_sdk.profiling.timing import Patience
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
 from device_sdk.untrusted_json import decode_json
+
+# A device waits for the answer, and weighs it against the time of a network that is known no better.
+_PATIENCE = Patience(rounds=10, precision=0.05, limit_s=2.0)
 
 
 class ServerProfiles:
@@ -36,7 +40,8 @@ class ServerProfiles:
             known = _read(path)
             if known is not None and known.valid_for(bundle, self._runtime):
                 return known
-            measured = profile(bundle.runnable(runs_on("onnxruntime")), self._runtime, progress=SilentProgress())
+            runnable = bundle.runnable(runs_on("onnxruntime"))
+            measured = profile(runnable, self._runtime, progress=SilentProgress(), patience=_PATIENCE)
             write_atomically(path, msgspec.json.encode(measured) + b"\n")
             return measured
 

@@ -131,6 +131,28 @@ def zoo_traced(noise) -> Callable[[str], TracedModel]:
     return build
 
 
+class DyingSource(BatchSource):
+    """Raises ``Killed`` when the batch of step ``dies_at`` of a phase is asked for."""
+
+    class Killed(Exception):
+        """The process dies here."""
+
+    dies_at: int | None = None
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        if step % 1_000_000_000 == self.dies_at:
+            raise self.Killed
+        return super().batch(step)
+
+
+@pytest.fixture
+def dying_source(digits, digits_preprocessing) -> DyingSource:
+    """Four batches that come round and round."""
+    source = DyingSource(digits("train", limit=256), digits_preprocessing, batch=64, seed=5, variants=1)
+    assert source.distinct_batches == 4
+    return source
+
+
 # Processes that train together, as threads of this one
 
 

@@ -73,31 +73,17 @@ def test_exits_train_from_the_cache_as_from_what_is_computed_again(
     assert not all(map(torch.equal, cached, again))  # or the cache was not used: it rounds
 
 
-def test_an_interrupted_training_from_the_cache_ends_bit_identical(
-    tiny_traced, digits, digits_preprocessing, run_training
-):
-    class Killed(Exception):
-        pass
-
-    class Dying(BatchSource):
-        deaths = 0
-
-        def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-            if step % 1_000_000_000 == 9 and self.deaths:
-                raise Killed
-            return super().batch(step)
-
+def test_an_interrupted_training_from_the_cache_ends_bit_identical(tiny_traced, dying_source, run_training):
     def expansion():
         return attach_exits(expand(tiny_traced, max_span=1), count=1)
 
     choices = {"steps": 14, "variants": 1, "batch": 64, "cache_mb": 10.0}
-    source = Dying(digits("train", limit=256), digits_preprocessing, batch=64, seed=5, variants=1)
     whole, resumed = expansion(), expansion()
-    run_training(whole, source, work="whole", **choices)
-    source.deaths = 1
-    with pytest.raises(Killed):
-        run_training(expansion(), source, work="killed", **choices)
-    source.deaths = 0
-    run_training(resumed, source, work="killed", **choices)  # with an empty cache
+    run_training(whole, dying_source, work="whole", **choices)
+    dying_source.dies_at = 9
+    with pytest.raises(dying_source.Killed):
+        run_training(expansion(), dying_source, work="killed", **choices)
+    dying_source.dies_at = None
+    run_training(resumed, dying_source, work="killed", **choices)  # with an empty cache
     for a, b in zip(whole.exits, resumed.exits, strict=True):
         assert all(map(torch.equal, a.module.state_dict().values(), b.module.state_dict().values()))

@@ -12,7 +12,7 @@ from device_sdk.bundles.runnable import RunsOn
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
-from packager.jobs import make_job
+from packager.job_loader import load_job
 from packager.pipeline import package
 
 SMALL = {"steps": 0, "max_span": 1, "exit_positions": 1}
@@ -34,7 +34,7 @@ class Failing(SilentProgress):
 
 def test_renditions_are_packaged_and_an_interrupted_run_may_go_on_with_others(pathweave, package_arguments, tmp_path):
     out = tmp_path / "bundle"
-    job = make_job(
+    job = load_job(
         "users_models:small",
         training="digits#train",
         validation="digits#search",

@@ -11,14 +11,14 @@ from safetensors.torch import save_file
 from device_sdk.errors import DataError, UsageError
 from device_sdk.progress import SilentProgress
 from packager.errors import ModelLoadError, WeightsError
-from packager.jobs import make_job
+from packager.job_loader import load_job
 from packager.model_loader import load_model
 
 DIGITS = {"training": "digits#train", "validation": "digits#search", "overrides": {"steps": 0}}
 
 
 def job_of(specification: str = "zoo:resnet_digits", **choices):
-    return make_job(specification, **(DIGITS | choices), progress=SilentProgress())
+    return load_job(specification, **(DIGITS | choices), progress=SilentProgress())
 
 
 @pytest.fixture

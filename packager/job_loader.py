@@ -22,7 +22,7 @@ from packager.model_loader import load_model
 from packager.recipe import load_recipe
 
 
-def make_job(
+def load_job(
     specification: str,
     *,
     training: str,
