@@ -61,7 +61,8 @@ class TeacherAnswers:
         try:
             content = path.read_bytes()
             end = 0
-            for key, answers, end in self._records(content):
+            for key, answers, record_end in self._records(content):
+                end = record_end
                 if self._bytes + answers.nbytes <= self._limit_bytes:
                     self._known[key] = answers
                     self._bytes += answers.nbytes
