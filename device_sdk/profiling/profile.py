@@ -147,8 +147,8 @@ def profile(
     """Measure every edge and every exit alone and a few dozen whole subnets, at ``batch`` on the runtime's threads.
 
     ``memory_cap_bytes``: what may be taken meanwhile. Parts are timed in turns as far as they fit together, and whole
-    subnets only where they fit in one piece; the full model is timed in pages if it does not. ``patience``: of edges and
-    exits, and again of whole subnets.
+    subnets only where they fit in one piece; the full model is timed in pages if it does not. ``patience`` is with each
+    of the two measurements, 1 and 2.
 
     1. time edges and exits in turns; 2. time whole subnets in turns, noting their memory: the original, the cheapest
     and random ones, also such that run in one rendition; 3. fit edges and memory to them.
