@@ -46,6 +46,9 @@ class Watched:
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
         return [float(row.mean()) for row in self.right(subnets, slice(None), should_stop=should_stop)]
 
+    def telling_first(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
+        self.inner.telling_first(should_stop=should_stop)
+
     def right(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
     ) -> Right:

@@ -183,6 +183,10 @@ class _Compared:
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
         return self.right(subnets, slice(None), should_stop=should_stop).mean(axis=1).tolist()
 
+    def telling_first(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
+        for evaluator in (self.reusing, self.plain):
+            evaluator.telling_first(should_stop=should_stop)
+
     def right(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
     ) -> Array:

@@ -168,7 +168,7 @@ def adapt(
 def search_positions(
     labels: npt.NDArray[np.int64], settings: AdaptationSettings
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Positions in ``labels`` [count] to search on, in random order (a race starts with the first), and to hold back.
+    """Positions in ``labels`` [count] to search on, in random order, and to hold back.
 
     Raises:
         UsageError: the share to hold back does not lie between 0 and 1.

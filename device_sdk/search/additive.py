@@ -38,25 +38,26 @@ class Observation:
     """``right`` answers out of ``samples``.
 
     ``noise`` is the part of the sampling variance that this subnet does not share with the others on the same
-    samples, ``easier`` how much higher the log odds of all of them are on these than on all samples.
+    samples, ``unseen`` the variance of ``right`` because some of its answers were not computed but guessed.
     """
 
     subnet: Subnet
     right: float
     samples: int
     noise: float = 1.0
-    easier: float = 0.0
+    unseen: float = 0.0
 
     @property
     def log_odds(self) -> float:
         """Of a right answer."""
-        return log_odds(self.right, self.samples) - self.easier
+        return log_odds(self.right, self.samples)
 
     @property
     def variance(self) -> float:
         """Of the log odds."""
         share = (self.right + 0.5) / (self.samples + 1)
-        return self.noise / (self.samples * share * (1 - share))
+        slope = self.samples * share * (1 - share)  # right answers that one unit of log odds makes
+        return self.noise / slope + self.unseen / slope**2
 
 
 class AdditiveModel:

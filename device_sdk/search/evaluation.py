@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -70,6 +71,7 @@ class PrefixTreeEvaluator:
         self._cache = FeatureCache(self._cache_bytes)
         self._worth: dict[Prefix, float] = {}
         self._answers: dict[Subnet, _Answers] = {}
+        self._order = np.arange(len(labels))
         self._references: dict[int, Array] = {}  # by batch: centred logits of the full model
         self._touched: set[int] = set()  # batches that something was evaluated on
         self.edge_runs = 0
@@ -89,6 +91,23 @@ class PrefixTreeEvaluator:
         """See the port; raises what ``right`` does."""
         answers = self.right(subnets, slice(None), should_stop=should_stop)
         return [int(np.count_nonzero(row)) / self.sample_count for row in answers]
+
+    def telling_first(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
+        """See the port; raises what ``right`` does."""
+        if self._answers:
+            return
+        batches = range(math.ceil(self.sample_count / self._batch))
+        for batch in batches:
+            if should_stop():
+                raise EvaluationStopped
+            self._refer_to(batch)
+        logits = np.concatenate([self._references[batch] for batch in batches])
+        own = np.take_along_axis(logits, self._labels[:, None], axis=-1)[:, 0]
+        np.put_along_axis(logits, self._labels[:, None], -np.inf, axis=-1)
+        order = np.argsort(np.abs(own - logits.max(axis=-1)), kind="stable")
+        references = np.concatenate([self._references[batch] for batch in batches])[order]
+        self._references = {batch: references[self._samples(batch)] for batch in batches}
+        self._order, self._labels = self._order[order], self._labels[order]
 
     def right(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
@@ -133,10 +152,9 @@ class PrefixTreeEvaluator:
                 continue
             if should_stop():
                 raise EvaluationStopped
-            if batch not in self._references:
-                self._references[batch] = self._reference(batch)
+            self._refer_to(batch)
             for child in trees[group].children:
-                self._visit(child, [self._inputs[self._samples(batch)]], batch)
+                self._visit(child, [self._inputs_of(batch)], batch)
             cost = evaluation_cost(trees[group], self._cost_model.edge_latency_ms)
             self.edge_runs_without_reuse += cost.edge_runs_without_reuse
             for subnet in group:
@@ -144,6 +162,9 @@ class PrefixTreeEvaluator:
 
     def _samples(self, batch: int) -> slice:
         return slice(batch * self._batch, (batch + 1) * self._batch)
+
+    def _inputs_of(self, batch: int) -> Array:
+        return self._inputs[self._order[self._samples(batch)]]
 
     def _tree(self, group: tuple[Subnet, ...]) -> PrefixNode:
         return build_tree(
@@ -175,12 +196,14 @@ class PrefixTreeEvaluator:
         for child in node.children:
             self._visit(replace(child, stretch=node.stretch + child.stretch), above, batch)
 
-    def _reference(self, batch: int) -> Array:
-        """The full model's centred logits."""
-        features = [self._inputs[self._samples(batch)]]
+    def _refer_to(self, batch: int) -> None:
+        """Run the full model on ``batch``, once."""
+        if batch in self._references:
+            return
+        features = [self._inputs_of(batch)]
         for edge in self._supernet.original.edges:
             features = self._sessions.get(edge).run(features)
-        return _centred(features[-1])
+        self._references[batch] = _centred(features[-1])
 
     def _run(self, node: PrefixNode, above: list[Array], batch: int) -> list[Array]:
         """The features at ``node``, from the longest prefix of it that is kept."""

@@ -40,14 +40,14 @@ class PathweaveSearch:
         UsageError: a setting that makes no sense.
     """
 
-    generations: int = 40
-    group: int = 12
+    generations: int = 60
+    group: int = 8
     draws: int = 6
     mutations: int = 120
     parents: int = 12
     optimism: float = 1.0
-    shares: tuple[float, ...] = (0.25, 1.0)
-    patience: int = 14
+    shares: tuple[float, ...] = (0.125, 0.25, 1.0)
+    patience: int = 20
 
     def __post_init__(self) -> None:
         if min(self.generations, self.group, self.draws, self.parents, self.patience) < 1:
@@ -60,16 +60,17 @@ class PathweaveSearch:
     def search(self, problem: SearchProblem) -> SearchResult:
         """See the port. Deterministic for the problem's random generator, unless the time limit ends it.
 
-        1. evaluate the path that the distillation errors favour, so that there always is an answer; 2. fit the model
-        to all that was observed; 3. advance the most promising subnets, known and new; again from 2; 4. evaluate what
-        the model favours at latencies near the budget, for the pool; 5. choose by expectation (``expectation``).
+        1. order the samples, and evaluate the path that the distillation errors favour, so that there is an answer;
+        2. fit the model to all that was observed; 3. advance the most promising subnets, known and new; again from 2;
+        4. evaluate what the model favours at latencies near the budget, for the pool; 5. choose by expectation
+        (``expectation``).
         """
         cheapest = require_feasible(problem.supernet, problem.cost_model, problem.budget)
         run = SearchRun(problem)
         race, model = Race(run, self.shares), AdditiveModel(problem.supernet)
         with problem.progress.task("search", self.generations) as task:
             first = _best_by(model.fit([]), problem, problem.budget) or cheapest
-            going = not run.ended() and run.evaluate([first])
+            going = not run.ended() and race.begin() and run.evaluate([first])
             proposals = _Proposals(self, run)
             while going and run.generations < self.generations and run.stale < self.patience:
                 group = proposals.group(model.fit(race.observations()))

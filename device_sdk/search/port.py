@@ -43,7 +43,7 @@ def never_stop() -> bool:
 class Evaluator(Protocol):
     """Measures on the device's own data which samples subnets get right. A group at once, so that work is shared.
 
-    Both calls ask ``should_stop`` between batches and raise ``EvaluationStopped`` once it says yes; the same call
+    Calls ask ``should_stop`` between batches and raise ``EvaluationStopped`` once it says yes; the same call
     made again goes on where it ended.
     """
 
@@ -53,6 +53,12 @@ class Evaluator(Protocol):
 
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
         """The accuracy of each subnet on all samples, 0 to 1, in their order."""
+
+    def telling_first(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
+        """Order the samples, unless some were evaluated: those first on which the full model is least sure.
+
+        Subnets disagree on these, and hardly on the others.
+        """
 
     def right(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from device_sdk.graph import Subnet
-from device_sdk.search.additive import Observation, log_odds, unshared_noise
+from device_sdk.search.additive import Observation, unshared_noise
 from device_sdk.search.port import EvaluationStopped
 from device_sdk.search.run import SearchRun
 
@@ -18,8 +19,8 @@ _REMEMBERED = 128  # unfinished candidates of one stage that are still observed:
 class Race:
     """Advances subnets over ``shares`` of the samples, the last of which is all of them.
 
-    The samples must be in random order. Who advances is the strategy's choice; those that finish are in the run's
-    pool, the others in its ``begun``.
+    ``begin`` puts the samples first that tell most. Who advances is the strategy's choice; those that finish are in
+    the run's pool, the others in its ``begun``.
     """
 
     def __init__(self, run: SearchRun, shares: Sequence[float]) -> None:
@@ -27,6 +28,14 @@ class Race:
         self._evaluator = run.problem.evaluator
         self._count = run.problem.evaluator.sample_count
         self._stages = sorted({max(1, round(share * self._count)) for share in shares} | {self._count})
+
+    def begin(self) -> bool:
+        """Put the samples that tell most first; False if that was stopped."""
+        try:
+            self._evaluator.telling_first(should_stop=self._run.ended)
+        except EvaluationStopped:
+            return False
+        return True
 
     def advance(self, subnets: Sequence[Subnet]) -> bool:
         """Evaluate each on its next share, those on the same one as a group; False if the evaluation was stopped."""
@@ -48,7 +57,10 @@ class Race:
         return True
 
     def observations(self) -> list[Observation]:
-        """What is known of subnets, all that are finished and the latest of the others."""
+        """What is known of subnets, all that are finished and the latest of the others.
+
+        What the others would answer on the rest of the samples is guessed from what the finished ones did.
+        """
         finished = list(self._run.pool.values())
         best = sorted(finished, key=lambda one: -one.accuracy)[:_COMPARED]
         rows = self._evaluator.right([one.subnet for one in best], slice(None))
@@ -56,10 +68,17 @@ class Race:
         found = [Observation(one.subnet, one.accuracy * self._count, self._count, noise) for one in finished]
         for stage in self._stages[:-1]:
             there = [subnet for subnet, done in self._run.begun.items() if done == stage][-_REMEMBERED:]
-            easier = [log_odds(row[:stage].sum(), stage) - log_odds(row.sum(), self._count) for row in rows]
             right = self._evaluator.right(there, slice(0, stage)).sum(axis=1)
+            rest, unseen = _guessed(rows[:, stage:])
             found += [
-                Observation(subnet, float(count), stage, noise, float(np.mean(easier)) if easier else 0.0)
+                Observation(subnet, float(count) + rest, self._count, noise, unseen)
                 for subnet, count in zip(there, right, strict=True)
             ]
         return found
+
+
+def _guessed(right: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """Mean and variance of the number of right answers of one more subnet, after those of others [subnets, samples]."""
+    average = (right.sum() + 0.5) / (right.size + 1)
+    per_sample = (right.sum(axis=0) + average) / (len(right) + 1)
+    return float(per_sample.sum()), float((per_sample * (1 - per_sample)).sum())

@@ -91,9 +91,11 @@ def test_few_samples_count_less(supernet):
     assert nothing > few > many == pytest.approx(0.0, abs=0.01)
 
 
-def test_what_is_easier_on_the_first_samples_is_taken_off(supernet):
-    easy = Observation(supernet.original, 90, 100, easier=log_odds(90, 100) - log_odds(80, 100))
-    assert easy.log_odds == pytest.approx(log_odds(80, 100))
+def test_guessed_answers_make_an_observation_less_certain(supernet):
+    computed, guessed = (Observation(supernet.original, 900, 1000, unseen=unseen) for unseen in (0.0, 90.0))
+    assert guessed.log_odds == computed.log_odds
+    # all of them guessed: 90 is what the number of right answers varies by when 1,000 are drawn
+    assert guessed.variance == pytest.approx(2 * computed.variance, rel=0.01)
 
 
 def test_only_disagreement_is_noise():

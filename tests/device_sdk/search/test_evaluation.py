@@ -228,6 +228,48 @@ def test_a_race_pays_only_for_the_batches_that_each_subnet_ran(make_evaluator, s
     assert evaluator.edge_runs == once + 3 * rest
 
 
+def logits_of(subnet, samples):
+    values, runtime = [samples[0]], MatrixRuntime()
+    for edge in subnet.edges:
+        values = runtime.load((edge,)).run(values)
+    return values[-1]
+
+
+def test_distances_are_those_of_logits_whatever_their_level(make_evaluator, supernet, subnets, samples):
+    evaluator = make_evaluator(supernet, batch=16)
+    evaluator.right([supernet.original, *subnets], slice(None))
+    full = logits_of(supernet.original, samples)
+    differences = [logits_of(one, samples) - full for one in subnets]
+    expected = [np.mean((one - one.mean(axis=1, keepdims=True)) ** 2) for one in differences]
+    assert evaluator.distances(subnets) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+    assert evaluator.distances([supernet.original]) == [0]
+
+
+def test_samples_on_which_the_full_model_is_least_sure_can_come_first(make_evaluator, supernet, subnets, samples):
+    plain, ordered = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
+    ordered.telling_first()
+    logits, labels = logits_of(supernet.original, samples), samples[1]
+    others = np.where(np.arange(VALUES) == labels[:, None], -np.inf, logits).max(axis=1)
+    order = np.argsort(np.abs(logits[np.arange(50), labels] - others))
+    assert np.array_equal(ordered.right(subnets, slice(None)), plain.right(subnets, slice(None))[:, order])
+    distances = (evaluator.distances(subnets) for evaluator in (ordered, plain))
+    assert np.allclose(*distances)
+
+
+def test_once_something_was_evaluated_the_order_stays(make_evaluator, supernet, subnets):
+    evaluator = make_evaluator(supernet, batch=16)
+    before = evaluator.right(subnets[:1], slice(None))
+    evaluator.telling_first()
+    assert np.array_equal(evaluator.right(subnets[:1], slice(None)), before)
+
+
+def test_ordering_can_be_stopped(make_evaluator, supernet, subnets):
+    evaluator, other = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
+    with pytest.raises(EvaluationStopped):
+        evaluator.telling_first(should_stop=lambda: True)
+    assert np.array_equal(evaluator.right(subnets, slice(None)), other.right(subnets, slice(None)))
+
+
 def test_an_evaluation_stops_between_batches_and_goes_on_later(make_evaluator, supernet, subnets):
     evaluator = make_evaluator(supernet, batch=16)
     asked = []

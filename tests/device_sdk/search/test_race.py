@@ -5,7 +5,7 @@ import pytest
 from device_sdk.cost import Budget
 from device_sdk.paths import sample_uniformly
 from device_sdk.random_source import SplitMix64
-from device_sdk.search.additive import log_odds
+from device_sdk.search.port import EvaluationStopped
 from device_sdk.search.race import Race
 from device_sdk.search.run import SearchRun
 
@@ -47,20 +47,47 @@ def test_shares_too_small_for_the_samples_are_one_sample(run, subnets):
     assert run.begun == {subnets[0]: 1}
 
 
-def test_observations_tell_samples_and_how_easy_the_first_are(run, subnets):
+def test_observations_guess_the_rest_from_what_finished(run, subnets):
     race = Race(run, (0.1,))
-    race.advance(subnets[:4])
+    race.advance(subnets[:5])
     race.advance(subnets[:3])
     observed = {one.subnet: one for one in race.observations()}
-    assert len(observed) == 4
+    assert len(observed) == 5
     evaluator = run.problem.evaluator
     for subnet in subnets[:3]:
         assert observed[subnet].samples == 1000
         assert observed[subnet].right == pytest.approx(1000 * run.pool[subnet].accuracy)
-    rows = evaluator.right(subnets[:3], slice(None))
-    easier = [log_odds(row[:100].sum(), 100) - log_odds(row.sum(), 1000) for row in rows]
-    assert observed[subnets[3]].samples == 100
-    assert observed[subnets[3]].easier == pytest.approx(sum(easier) / 3)
+        assert observed[subnet].unseen == 0
+    rest = evaluator.right(subnets[:3], slice(100, None)).sum(axis=1).mean()
+    for subnet in subnets[3:5]:
+        first = evaluator.right([subnet], slice(0, 100)).sum()
+        assert observed[subnet].samples == 1000
+        assert observed[subnet].right == pytest.approx(first + rest, abs=10)
+        assert observed[subnet].unseen > 0
+        assert observed[subnet].variance > observed[subnets[0]].variance
+
+
+def test_before_anything_finished_the_rest_is_anybodys_guess(run, subnets):
+    race = Race(run, (0.1,))
+    race.advance(subnets[:1])
+    (observed,) = race.observations()
+    assert observed.right == pytest.approx(run.problem.evaluator.right(subnets[:1], slice(0, 100)).sum() + 450)
+    assert observed.unseen == pytest.approx(900 / 4)
+
+
+def test_a_race_begins_with_the_telling_samples(run):
+    asked = []
+    run.problem.evaluator.telling_first = lambda *, should_stop: asked.append(should_stop())
+    assert Race(run, (0.1,)).begin()
+    assert asked == [False]
+
+
+def test_a_race_may_be_stopped_at_the_start(run):
+    def stopped(*, should_stop):
+        raise EvaluationStopped
+
+    run.problem.evaluator.telling_first = stopped
+    assert not Race(run, (0.1,)).begin()
 
 
 def test_a_stopped_evaluation_leaves_what_was_there(elastic_supernet, uniform_costs, make_problem):
