@@ -43,6 +43,10 @@ class Watched:
     def sample_count(self) -> int:
         return self.inner.sample_count
 
+    @property
+    def batch(self) -> int:
+        return self.inner.batch
+
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
         return [float(row.mean()) for row in self.right(subnets, slice(None), should_stop=should_stop)]
 

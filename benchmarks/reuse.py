@@ -180,6 +180,10 @@ class _Compared:
     def sample_count(self) -> int:
         return self.reusing.sample_count
 
+    @property
+    def batch(self) -> int:
+        return self.reusing.batch
+
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
         return self.right(subnets, slice(None), should_stop=should_stop).mean(axis=1).tolist()
 

@@ -231,6 +231,10 @@ class _Known:
     def sample_count(self) -> int:
         return len(next(iter(self.rows.values())))
 
+    @property
+    def batch(self) -> int:
+        return BATCH
+
     def accuracies(self, subnets: Sequence[Subnet], **_: object) -> list[float]:
         return [float(row.mean()) for row in self.right(subnets, slice(None))]
 

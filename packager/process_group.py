@@ -76,7 +76,11 @@ def joined(environ: Mapping[str, str]) -> Iterator[Ranks]:
     if not distributed.is_available():
         raise UsageError("this build of torch cannot train in several processes", hint="start a single one")
     with _request_to_end_as_error():
-        yield ProcessGroup(place)
+        group = ProcessGroup(place)
+        try:
+            yield group
+        finally:
+            group.close()
 
 
 class ProcessGroup(Ranks):
@@ -132,10 +136,17 @@ class ProcessGroup(Ranks):
         """Wait for all, then close the connections. All has been exchanged: who is gone by now is not missed."""
         if self._left:
             return
-        self._left = True
         with contextlib.suppress(RuntimeError):
             distributed.all_reduce(torch.zeros(1))
-        distributed.destroy_process_group()
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections, whatever the others do: left open, they can abort the process as it ends."""
+        if self._left:
+            return
+        self._left = True
+        with contextlib.suppress(RuntimeError):
+            distributed.destroy_process_group()
 
 
 @contextlib.contextmanager

@@ -87,6 +87,11 @@ class PrefixTreeEvaluator:
         """See the port."""
         return len(self._labels)
 
+    @property
+    def batch(self) -> int:
+        """See the port."""
+        return self._batch
+
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
         """See the port; raises what ``right`` does."""
         answers = self.right(subnets, slice(None), should_stop=should_stop)

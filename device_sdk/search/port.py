@@ -51,6 +51,10 @@ class Evaluator(Protocol):
     def sample_count(self) -> int:
         """How many samples there are."""
 
+    @property
+    def batch(self) -> int:
+        """How many samples are evaluated together: asking for fewer saves nothing."""
+
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
         """The accuracy of each subnet on all samples, 0 to 1, in their order."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,7 +18,7 @@ _REMEMBERED = 128  # unfinished candidates of one stage that are still observed:
 
 
 class Race:
-    """Advances subnets over ``shares`` of the samples, the last of which is all of them.
+    """Advances subnets over ``shares`` of the samples, in whole batches; the last is all of them.
 
     ``begin`` puts the samples first that tell most. Who advances is the strategy's choice; those that finish are in
     the run's pool, the others in its ``begun``.
@@ -27,7 +28,9 @@ class Race:
         self._run = run
         self._evaluator = run.problem.evaluator
         self._count = run.problem.evaluator.sample_count
-        self._stages = sorted({max(1, round(share * self._count)) for share in shares} | {self._count})
+        batch = run.problem.evaluator.batch
+        wanted = [max(1, round(share * self._count)) for share in shares]
+        self._stages = sorted({min(math.ceil(one / batch) * batch, self._count) for one in wanted} | {self._count})
 
     def begin(self) -> bool:
         """Put the samples that tell most first; False if that was stopped."""

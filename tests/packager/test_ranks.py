@@ -30,7 +30,7 @@ from packager.exits import attach_exits
 from packager.expansion import Expansion, expand
 from packager.losses import distillation_errors
 from packager.macs_ranges import MacsRanges
-from packager.process_group import ProcessGroup, find_place
+from packager.process_group import joined
 from packager.range_accuracy import RangeAccuracy
 from packager.ranks import Alone, LeadClock, Ranks
 from packager.recipe import Recipe
@@ -349,14 +349,12 @@ def test_too_many_processes_for_a_batch_are_wrong_usage(with_exits, train, count
 
 
 def main() -> None:
-    place = find_place(os.environ)
-    assert place is not None
-    ranks = ProcessGroup(place)
-    print(json.dumps(behaviour(ranks)), flush=True)
-    if not ranks.leads:
-        os.kill(os.getpid(), signal.SIGKILL)
     try:
-        ranks.any(False)
+        with joined(os.environ) as ranks:
+            print(json.dumps(behaviour(ranks)), flush=True)
+            if not ranks.leads:
+                os.kill(os.getpid(), signal.SIGKILL)
+            ranks.any(False)
     except TrainingError as error:
         print(json.dumps({"error": str(error), "hint": error.hint}))
 

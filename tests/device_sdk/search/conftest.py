@@ -23,6 +23,7 @@ class TableEvaluator:
     """
 
     sample_count = 1000
+    batch = 1
 
     def __init__(self, accuracy: Callable[[Subnet], float]) -> None:
         self._accuracy = accuracy

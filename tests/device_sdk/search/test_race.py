@@ -41,6 +41,16 @@ def test_a_group_of_several_stages_advances_each(run, subnets):
     assert set(run.begun) == set(subnets[3:])
 
 
+def test_shares_are_whole_batches(run, subnets):
+    run.problem.evaluator.batch = 64
+    race = Race(run, (0.01, 0.1, 0.12, 1.0))
+    for expected in (64, 128):
+        race.advance(subnets[:1])
+        assert run.begun == {subnets[0]: expected}
+    race.advance(subnets[:1])
+    assert list(run.pool) == subnets[:1]
+
+
 def test_shares_too_small_for_the_samples_are_one_sample(run, subnets):
     race = Race(run, (1e-9, 1.0))
     race.advance(subnets[:1])
