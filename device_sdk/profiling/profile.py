@@ -30,7 +30,7 @@ from device_sdk.runtimes.port import Runtime
 FORMAT = 2  # of the stored profile; what it cannot read is measured again
 
 _MOST_ROUNDS = 120
-PATIENCE = Patience(rounds=40, precision=0.01, limit_s=15.0)
+_PATIENCE = Patience(rounds=40, precision=0.01, limit_s=15.0)
 _FITTED_SUBNETS = 24
 
 
@@ -142,7 +142,7 @@ def profile(
     batch: int = 1,
     clock: Clock = time.perf_counter_ns,
     memory_cap_bytes: int | None = None,
-    patience: Patience = PATIENCE,
+    patience: Patience = _PATIENCE,
 ) -> Profile:
     """Measure every edge and every exit alone and a few dozen whole subnets, at ``batch`` on the runtime's threads.
 

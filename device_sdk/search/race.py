@@ -13,7 +13,7 @@ from device_sdk.search.additive import Observation, unshared_noise
 from device_sdk.search.port import EvaluationStopped
 from device_sdk.search.run import SearchRun
 
-_COMPARED = 32  # finished candidates that tell how hard the first samples are
+_COMPARED = 32  # finished candidates from which the rest of the others is guessed: the best
 _REMEMBERED = 128  # unfinished candidates of one stage that are still observed: the latest
 
 
