@@ -14,11 +14,12 @@ BENCH_ARGS ?=
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test test-android lint format bench
+.PHONY: help demo test test-all test-android lint format bench
 
 help:
 	@echo "make demo          package a small network, serve it, adapt it to three simulated devices (about 3 minutes)"
 	@echo "make test          the quick tests, Kotlin's too where a JDK and Maven are; PYTEST_ARGS: only these of pytest's"
+	@echo "make test-all      the slow ones as well, as CI does"
 	@echo "make test-android  the Kotlin tests"
 	@echo "make lint          ruff, mypy, import arrows"
 	@echo "make format        let ruff format and fix"
@@ -27,11 +28,12 @@ help:
 demo: $(INSTALLED)
 	$(VENV)/bin/pathweave demo
 
-test: $(INSTALLED)
+test: MARKED := not slow
+test test-all: $(INSTALLED)
 ifeq ($(PYTEST_ARGS),)
 	@android_demo/test.sh
 endif
-	$(VENV)/bin/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -m "$(MARKED)" $(PYTEST_ARGS)
 
 test-android:
 	@android_demo/test.sh

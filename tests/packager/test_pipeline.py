@@ -137,6 +137,7 @@ def test_a_recipe_can_ask_for_every_kind_of_block_and_way_of_training(command_li
 # Determinism and interruptions
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_twice_elsewhere_goes_on_and_gives_the_same_bytes(
     packaged, command_line, package_arguments
 ):

@@ -117,6 +117,7 @@ def arguments(command_line, tiny_traced) -> tuple[object, ...]:
     return *model, *data, *choices, "--json"
 
 
+@pytest.mark.slow
 def test_two_processes_make_a_bundle_as_good_as_one(command_line, torchrun, pathweave, arguments):
     running = torchrun(*arguments, "--out", "two")
     out, err = running.communicate(timeout=200)

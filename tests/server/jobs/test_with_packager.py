@@ -102,6 +102,7 @@ def start(bundles):
         process.communicate()
 
 
+@pytest.mark.slow
 def test_a_job_killed_with_the_server_halfway_ends_as_a_bundle_that_a_device_opens(
     start, bundles, tiny, tmp_path, eventually
 ):
