@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -42,13 +43,15 @@ class SplitDecision:
 def decide_split(
     bundle: Bundle,
     plan: Plan,
-    profile: Profile,
+    profile: Callable[[], Profile],
     model: RemoteModel,
     *,
     uplink_mbps: float | None,
     progress: Progress,
 ) -> SplitDecision:
     """Ask the server for its profile, measure the uplink unless it is given, and choose.
+
+    ``profile`` is asked for this device's last: measuring it takes seconds, and there may be nothing to decide.
 
     Raises:
         UsageError, TransferError: see ``AdaptiveModel.split``.
@@ -64,7 +67,7 @@ def decide_split(
         measured = measure_uplink(transport, model.server)
         task.advance()
     uplink = measured if given is None else Uplink(given.mbps, measured.round_trip_ms)
-    return choose(bundle, plan, profile, theirs, uplink, model_name=model.model, source="the server's")
+    return choose(bundle, plan, profile(), theirs, uplink, model_name=model.model, source="the server's")
 
 
 def choose(

@@ -293,7 +293,7 @@ class AdaptiveModel:
             decision = decide_split(
                 self._bundle,
                 plan,
-                self.profile(progress=progress),
+                lambda: self.profile(progress=progress),
                 model,
                 uplink_mbps=uplink_mbps,
                 progress=progress or SilentProgress(),

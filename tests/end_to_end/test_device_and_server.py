@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -38,9 +39,24 @@ def server(demo_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield url
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def public_key(demo_folder: Path) -> Path:
     return demo_folder / "demo.pub"
+
+
+@pytest.fixture(scope="module")
+def profiled(demo_folder: Path, public_key: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The state folder of a device that has profiled the bundle: every time anew that would take seconds."""
+    folder = tmp_path_factory.mktemp("profiled")
+    with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=folder) as model:
+        model.profile()
+    return folder
+
+
+@pytest.fixture
+def state(profiled: Path, tmp_path: Path) -> Path:
+    """A copy of its own."""
+    return shutil.copytree(profiled, tmp_path / "state")
 
 
 @pytest.fixture(scope="module")
@@ -133,8 +149,8 @@ def test_an_older_version_is_refused_by_who_has_a_newer_one(demo_folder, tmp_pat
             assert model.bundle.manifest.version == 6
 
 
-def test_hard_samples_get_the_servers_answers(server, public_key, tmp_path, images, full_answers):
-    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=tmp_path) as model:
+def test_hard_samples_get_the_servers_answers(server, public_key, state, images, full_answers):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
         cheapest(model)
         assert not np.allclose(model(images).output, full_answers, atol=1e-3)
         hard_all(model, images)
@@ -146,8 +162,8 @@ def test_hard_samples_get_the_servers_answers(server, public_key, tmp_path, imag
         assert set(model(images).source) == {"subnet"}
 
 
-def test_prepared_tensors_can_be_answered_too(server, public_key, tmp_path, images, full_answers):
-    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=tmp_path) as model:
+def test_prepared_tensors_can_be_answered_too(server, public_key, state, images, full_answers):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
         cheapest(model)
         hard_all(model, images)
         model.connect(settings(server, model="digits"))
@@ -156,12 +172,10 @@ def test_prepared_tensors_can_be_answered_too(server, public_key, tmp_path, imag
         np.testing.assert_allclose(answer.output, full_answers, atol=1e-4)
 
 
-def test_nothing_is_sent_without_leave(demo_folder, public_key, tmp_path, images):
+def test_nothing_is_sent_without_leave(demo_folder, public_key, tmp_path, state, images):
     """The server's own log of requests stays empty, metadata included."""
     with running_server(demo_folder / "bundles" / "digits", data=tmp_path / "server") as url:
-        with AdaptiveModel.open(
-            demo_folder / "bundles" / "digits", trust=public_key, state_folder=tmp_path / "state"
-        ) as model:
+        with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
             hard_all(model, images)
             model.connect(settings(url, privacy="never"))
             assert set(model(images).source) == {"subnet"}
@@ -169,11 +183,11 @@ def test_nothing_is_sent_without_leave(demo_folder, public_key, tmp_path, images
 
 
 def test_every_sample_is_answered_whatever_becomes_of_the_server(
-    demo_folder, public_key, tmp_path, images, full_answers
+    demo_folder, public_key, tmp_path, state, images, full_answers
 ):
     """Killed, and back on the same port: all answers in time, all marked, none of them another sample's."""
     process, url = _start_server(demo_folder / "bundles" / "digits", tmp_path / "server", port=0)
-    with AdaptiveModel.open(f"{url}/v1/bundles/digits", trust=public_key, state_folder=tmp_path / "state") as model:
+    with AdaptiveModel.open(f"{url}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
         cheapest(model)
         local = model(images).output
         hard_all(model, images)
@@ -230,8 +244,8 @@ def test_a_blob_that_decayed_on_the_disk_is_fetched_again(server, public_key, tm
         np.testing.assert_allclose(model(images).output, full_answers, atol=1e-4)
 
 
-def test_a_split_plan_answers_like_the_whole_subnet(server, public_key, tmp_path, images, full_answers):
-    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=tmp_path) as model:
+def test_a_split_plan_answers_like_the_whole_subnet(server, public_key, state, images, full_answers):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
         decision = model.split(tail_of(server), uplink_mbps=3)
         assert [cost.position for cost in decision.costs] == list(range(13))
         for position in (0, 4, 11):
@@ -243,8 +257,8 @@ def test_a_split_plan_answers_like_the_whole_subnet(server, public_key, tmp_path
         assert set(model(images).source) == {"subnet"}
 
 
-def test_the_uplink_is_measured_if_it_is_not_given(server, public_key, tmp_path):
-    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=tmp_path) as model:
+def test_the_uplink_is_measured_if_it_is_not_given(server, public_key, state):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
         decision = model.split(tail_of(server))
         assert decision.uplink.mbps > 10  # within one machine
         assert 0 < decision.uplink.round_trip_ms < 500
@@ -259,11 +273,11 @@ def test_an_uplink_of_nothing_is_refused_before_anything_is_sent(server, public_
             model.split(RemoteModel(server=server, model="digits:tail"), uplink_mbps=3)
 
 
-def test_a_split_plan_falls_back_when_the_server_is_gone(demo_folder, public_key, tmp_path, images, full_answers):
+def test_a_split_plan_falls_back_when_the_server_is_gone(
+    demo_folder, public_key, tmp_path, state, images, full_answers
+):
     process, url = _start_server(demo_folder / "bundles" / "digits", tmp_path / "server", port=0)
-    with AdaptiveModel.open(
-        demo_folder / "bundles" / "digits", trust=public_key, state_folder=tmp_path / "state"
-    ) as model:
+    with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
         model.split(tail_of(url), uplink_mbps=3)
         model.use(Plan(model.bundle.supernet.original, split=Split(4)))
         assert set(model(images).source) == {SERVER}
