@@ -1,6 +1,7 @@
 """The models that ``generality`` elasticizes: every family of torchvision, typical ones of timm, and one on tokens.
 
-Random weights; images are small, so that a batch of 64 is quick: the structure is what counts.
+Random weights, but such that the answers depend on all of them (``_lively``); images are small, so that a batch of 64
+is quick: the structure is what counts.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import nn
 CLASSES = 10
 SIDE = 64
 _TOKENS, _VOCABULARY = 32, 1000
+_FAINT, _LIVELY = 1e-3, 0.1
 
 Made = tuple[nn.Module, torch.Tensor]  # the model in evaluation mode and an example [4, *input]
 
@@ -48,7 +50,29 @@ def _maxvit() -> Made:
 
 
 def _with_images(model: nn.Module, side: int) -> Made:
-    return model.eval(), torch.randn(4, 3, side, side, generator=torch.Generator().manual_seed(0))
+    images = torch.randn(4, 3, side, side, generator=torch.Generator().manual_seed(0))
+    return _lively(model, images), images
+
+
+def _lively(model: nn.Module, example: torch.Tensor) -> nn.Module:
+    """``model`` in evaluation mode, with signals that neither vanish nor explode on their way through it.
+
+    Many models start with zeros in their heads and in what scales their branches, and untrained statistics of batch
+    normalisation let the rest fade: all answers would be the same, whatever was done wrong.
+    """
+    norms = [module for module in model.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.abs().max() < _FAINT:
+                parameter.normal_(std=_LIVELY)
+        for norm in norms:
+            norm.reset_running_stats()
+            norm.momentum = None  # the statistics of the one batch that follows
+        model.eval()
+        for norm in norms:
+            norm.train()
+        model(example)
+    return model.eval()
 
 
 class TokenEncoder(nn.Module):
@@ -72,7 +96,7 @@ class TokenEncoder(nn.Module):
 
 def _tokens() -> Made:
     tokens = torch.randint(0, _VOCABULARY, (4, _TOKENS), generator=torch.Generator().manual_seed(0))
-    return TokenEncoder().eval(), tokens
+    return _lively(TokenEncoder(), tokens), tokens
 
 
 _TORCHVISION = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 
 import torch
@@ -70,7 +71,7 @@ class BlockBuilder:
         return found
 
     def _call_layer(self, path: str, node: fx.Node) -> fx.Node:
-        name = self._member(path, self._model.get_submodule(path))
+        name = self._member(path, _plain(self._model.get_submodule(path)))
         return self._graph.call_module(name, (self._new[self._body.tensor_inputs(node)[0]],))
 
     def _copy(self, node: fx.Node) -> None:
@@ -114,3 +115,17 @@ class BlockBuilder:
         if name not in self._root._modules:
             self._root.add_module(name, module)
         return name
+
+
+def _plain(layer: nn.Module) -> nn.Module:
+    """The layer as torch's own class computes it, with the same weights.
+
+    A subclass may do more in its ``forward`` than that, an activation for example: those are nodes of their own.
+    """
+    own: type[nn.Module] = next(kind for kind in type(layer).__mro__ if kind.__module__.startswith("torch.nn."))
+    if type(layer).forward is own.forward:
+        return layer
+    plain = copy.copy(layer)
+    plain.__class__ = own
+    plain._parameters, plain._buffers, plain._modules = dict(layer._parameters), dict(layer._buffers), {}
+    return plain

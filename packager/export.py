@@ -18,6 +18,7 @@ from torch import nn
 
 from device_sdk.bundles.composition import Stretch
 from device_sdk.graph import TensorSpec
+from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memory
 from packager.errors import TraceError
 from packager.expansion import Expansion, TrainableExit
 from packager.graph_rewrites import select_by_convolution
@@ -120,6 +121,7 @@ def share(expansion: Expansion, cut: Mapping[str, onnx.GraphProto]) -> ExportedB
         for index in reversed(range(len(graph.initializer))):
             if graph.initializer[index].name in shared:
                 del graph.initializer[index]
+        give_back_freed_memory()
     return ExportedBlocks(expansion=expansion, own=_serialized(cut), shared=_serialized(shared), needs=needs)
 
 
@@ -129,6 +131,8 @@ def _serialized(graphs: Mapping[str, onnx.GraphProto]) -> dict[str, bytes]:
     for name, graph in graphs.items():
         found[name] = graph.SerializeToString(deterministic=True)
         graph.Clear()
+        if len(found[name]) >= WORTHWHILE_BYTES:
+            give_back_freed_memory()
     return found
 
 
@@ -221,6 +225,8 @@ class _Cutter:
             tensor.ClearField("doc_string")
             if self._owners[name] == 1:  # a large model is not in memory twice
                 self._initializers[name].ClearField("raw_data")
+        if sum(len(tensor.raw_data) for tensor in graph.initializer) >= WORTHWHILE_BYTES:
+            give_back_freed_memory()
         return graph
 
     def _needed_by(self, part: _Part) -> tuple[list[int], list[str]]:

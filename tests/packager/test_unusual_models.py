@@ -73,7 +73,26 @@ class InPlaceSurprises(Cells):
         return y.sub_(0.1)
 
 
-@pytest.mark.parametrize("build", [SharedModules, UnusedParameters, InPlaceSurprises])
+class ActivatingLinear(nn.Linear):
+    """A layer with an activation of its own, as normalisations of timm have one."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__(*sizes)
+        self.activation = nn.Hardswish()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(super().forward(x))
+
+
+class LayersThatDoMore(Cells):
+    """Subclasses of torch's layers whose ``forward`` is more than that of the layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = nn.ModuleList(nn.Sequential(ActivatingLinear(16, 24), nn.Linear(24, 16)) for _ in range(4))
+
+
+@pytest.mark.parametrize("build", [SharedModules, UnusedParameters, InPlaceSurprises, LayersThatDoMore])
 def test_unusual_models_are_packaged_right(build, digits, digits_preprocessing, run_training, noise):
     torch.manual_seed(0)
     model = build().eval().requires_grad_(False)
