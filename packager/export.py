@@ -6,7 +6,6 @@ export for each.
 
 from __future__ import annotations
 
-import collections
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -110,10 +109,12 @@ def export_blocks(expansion: Expansion) -> ExportedBlocks:
     )
     select_by_convolution(model.graph)
     cutter = _Cutter(model.graph, parts)
-    return share(expansion, {part.id: cutter.fragment(part) for part in parts})
+    cut = {part.id: cutter.fragment(part) for part in parts}
+    del model, cutter  # a large model is not in memory a third time
+    return share(expansion, cut)
 
 
-def share(expansion: Expansion, cut: Mapping[str, onnx.GraphProto]) -> ExportedBlocks:
+def share(expansion: Expansion, cut: dict[str, onnx.GraphProto]) -> ExportedBlocks:
     """Serialize the graphs of blocks and exits, large weights that several have in common apart; empties ``cut``."""
     shared = _shared_initializers(cut)
     needs = {name: tuple(sorted(shared.keys() & _initializer_names(graph))) for name, graph in cut.items()}
@@ -121,16 +122,14 @@ def share(expansion: Expansion, cut: Mapping[str, onnx.GraphProto]) -> ExportedB
         for index in reversed(range(len(graph.initializer))):
             if graph.initializer[index].name in shared:
                 del graph.initializer[index]
-        give_back_freed_memory()
     return ExportedBlocks(expansion=expansion, own=_serialized(cut), shared=_serialized(shared), needs=needs)
 
 
-def _serialized(graphs: Mapping[str, onnx.GraphProto]) -> dict[str, bytes]:
-    """The graphs as bytes. Each is emptied after its turn: a large model is not in memory twice."""
+def _serialized(graphs: dict[str, onnx.GraphProto]) -> dict[str, bytes]:
+    """The graphs as bytes. Each is dropped after its turn: emptied, a message would keep its memory."""
     found: dict[str, bytes] = {}
-    for name, graph in graphs.items():
-        found[name] = graph.SerializeToString(deterministic=True)
-        graph.Clear()
+    for name in list(graphs):
+        found[name] = graphs.pop(name).SerializeToString(deterministic=True)
         if len(found[name]) >= WORTHWHILE_BYTES:
             give_back_freed_memory()
     return found
@@ -200,7 +199,6 @@ class _Cutter:
         self._producer = {output: index for index, node in enumerate(self._nodes) for output in node.output}
         self._initializers = {tensor.name: tensor for tensor in graph.initializer}
         self._needed = {part.id: self._needed_by(part) for part in parts}
-        self._owners = collections.Counter(name for _, weights in self._needed.values() for name in weights)
 
     def fragment(self, part: _Part) -> onnx.GraphProto:
         """The nodes and initializers that the part's output needs, renamed."""
@@ -223,10 +221,6 @@ class _Cutter:
             tensor.CopyFrom(self._initializers[name])
             tensor.name = renamed(name)
             tensor.ClearField("doc_string")
-            if self._owners[name] == 1:  # a large model is not in memory twice
-                self._initializers[name].ClearField("raw_data")
-        if sum(len(tensor.raw_data) for tensor in graph.initializer) >= WORTHWHILE_BYTES:
-            give_back_freed_memory()
         return graph
 
     def _needed_by(self, part: _Part) -> tuple[list[int], list[str]]:
