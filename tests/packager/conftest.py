@@ -156,12 +156,40 @@ def dying_source(digits, digits_preprocessing) -> DyingSource:
 # Processes that train together, as threads of this one
 
 
-class ThreadRanks(Ranks):
-    """One of several threads that exchange what they have at a barrier; one that ends with an error breaks it."""
+class Meeting:
+    """Where threads exchange what they have. One that ends with an error leaves: what it gave before still counts."""
 
-    def __init__(self, share: Share, meeting: threading.Barrier, slots: list[Any]) -> None:
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._changed = threading.Condition()
+        self._rounds: dict[int, dict[int, Any]] = {}
+        self._left = False
+
+    def exchange(self, number: int, rank: int, mine: Any) -> list[Any]:
+        """What all give in the round of this number."""
+        with self._changed:
+            given = self._rounds.setdefault(number, {})
+            given[rank] = mine
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: len(given) == self._count or self._left, timeout=100)
+            if len(given) < self._count:
+                raise TrainingError("another process of this run is gone or does not answer")
+            self._rounds.pop(number - 1, None)  # who gives in this round has taken from the last
+            return [given[other] for other in range(self._count)]
+
+    def leave(self) -> None:
+        with self._changed:
+            self._left = True
+            self._changed.notify_all()
+
+
+class ThreadRanks(Ranks):
+    """One of several threads that exchange what they have at a meeting."""
+
+    def __init__(self, share: Share, meeting: Meeting) -> None:
         super().__init__(share, local_rank=share.rank)
-        self._meeting, self._slots = meeting, slots
+        self._meeting = meeting
+        self._exchanges = 0
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         return torch.stack(self._exchange(values.clone())).sum(0)
@@ -176,14 +204,8 @@ class ThreadRanks(Ranks):
         self._exchange(None)
 
     def _exchange(self, mine: Any) -> list[Any]:
-        self._slots[self.share.rank] = mine
-        try:
-            self._meeting.wait()
-            found = list(self._slots)
-            self._meeting.wait()
-        except threading.BrokenBarrierError as error:
-            raise TrainingError("another process of this run is gone or does not answer") from error
-        return found
+        self._exchanges += 1
+        return self._meeting.exchange(self._exchanges, self.share.rank, mine)
 
 
 @pytest.fixture
@@ -191,15 +213,14 @@ def together() -> Callable[..., list[Future]]:
     """Runs a function of ``Ranks`` in so many of them; returns what became of it in each."""
 
     def run(count: int, work: Callable[[Ranks], Any]) -> list[Future]:
-        meeting = threading.Barrier(count, timeout=100)
-        slots = [None] * count
+        meeting = Meeting(count)
 
         def one(rank: int) -> Any:
             torch.set_num_threads(1)
             try:
-                return work(ThreadRanks(Share(rank, count), meeting, slots))
+                return work(ThreadRanks(Share(rank, count), meeting))
             except BaseException:
-                meeting.abort()
+                meeting.leave()
                 raise
 
         with ThreadPoolExecutor(count) as pool:
