@@ -1,13 +1,13 @@
 """From torch blocks to ONNX graph fragments (docs/bundle_format.md, design of fragments in docs/adr/0002).
 
-All blocks and exits are exported in one go, side by side in one graph, then that graph is cut: much quicker than one
-export for each.
+Blocks and exits are exported side by side, many in one graph, then that graph is cut: much quicker than one export for
+each. Not all in one: above some size, time and memory grow faster than what is exported.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -27,6 +27,8 @@ OPSET = 20
 IR_VERSION = 10
 SHARED_MIN_BYTES = 4096  # smaller weights that several parts use are copied into each
 _EXAMPLE_BATCH = 2
+_MOST_MODULES = 500  # side by side in one graph; a model of 1,067 took 240 s in one, 140 s in three
+_MOST_BYTES = 400_000_000  # of weights side by side, which are in memory three times meanwhile
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,31 @@ def export_blocks(expansion: Expansion) -> ExportedBlocks:
     Raises:
         TraceError: torch cannot export the blocks or exits to ONNX.
     """
-    parts = _parts(expansion)
+    cut: dict[str, onnx.GraphProto] = {}
+    for parts in _groups(_parts(expansion)):
+        cut |= _export_side_by_side(parts)
+        give_back_freed_memory()
+    return share(expansion, cut)
+
+
+def _groups(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
+    """Consecutive parts, as many as go well into one graph."""
+    group: list[_Part] = []
+    modules = size_bytes = 0
+    for part in parts:
+        more = sum(1 for _ in part.module.modules())
+        more_bytes = sum(tensor.nbytes for tensor in part.module.state_dict().values())
+        if group and (modules + more > _MOST_MODULES or size_bytes + more_bytes > _MOST_BYTES):
+            yield group
+            group, modules, size_bytes = [], 0, 0
+        group.append(part)
+        modules, size_bytes = modules + more, size_bytes + more_bytes
+    if group:
+        yield group
+
+
+def _export_side_by_side(parts: Sequence[_Part]) -> dict[str, onnx.GraphProto]:
+    """The graph of each part, by its id."""
     model = _export(
         _SideBySide([part.module for part in parts], [len(part.read) for part in parts]),
         [spec for part in parts for spec in part.read],
@@ -109,9 +135,7 @@ def export_blocks(expansion: Expansion) -> ExportedBlocks:
     )
     select_by_convolution(model.graph)
     cutter = _Cutter(model.graph, parts)
-    cut = {part.id: cutter.fragment(part) for part in parts}
-    del model, cutter  # a large model is not in memory a third time
-    return share(expansion, cut)
+    return {part.id: cutter.fragment(part) for part in parts}
 
 
 def share(expansion: Expansion, cut: dict[str, onnx.GraphProto]) -> ExportedBlocks:
