@@ -15,6 +15,7 @@ from packager.blocks.trainable import TrainableBlock
 from packager.expansion import Expansion
 from packager.feature_cache import FeatureCache
 from packager.macs_ranges import MacsRanges
+from packager.memory_format import training_format
 from packager.recipe import Recipe
 from packager.tasks import Classification, LearningTask
 from packager.teacher_answers import TeacherAnswers
@@ -49,6 +50,7 @@ class Losses:
         self._source = source
         self._recipe = recipe
         self._device = device or torch.device("cpu")
+        self._format = training_format(expansion, self._device)
         self._cache: FeatureCache | None = None
         self._ranges = MacsRanges(expansion) if expansion.trained else None
         self._teacher_answers: TeacherAnswers | None = None
@@ -129,7 +131,8 @@ class Losses:
 
     def _batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         images, labels = self._source.batch(step)
-        return images[: self.samples].to(self._device), labels[: self.samples].to(self._device)
+        images = images[: self.samples].to(self._device, memory_format=self._format)
+        return images, labels[: self.samples].to(self._device)
 
     def _path(self, step: int) -> Subnet:
         """The path that a tuning step trains."""

@@ -1,0 +1,50 @@
+"""In which order a supernet's features lie in memory while it trains.
+
+Convolutions on a processor are quicker when the channels of each position lie side by side, ``channels_last``: a
+tuning step of ResNet-56 takes 0.8 of the time (2 threads). What a model does with memory as it lies, such as ``view``,
+need not bear it.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from device_sdk.graph import TensorSpec
+from packager.expansion import Expansion
+
+_SAMPLES = 2
+_TOLERANCE = 1e-3  # of the largest magnitude
+
+
+def training_format(expansion: Expansion, device: torch.device) -> torch.memory_format:
+    """``channels_last`` on a processor, for images, where every part computes the same from its inputs laid out so."""
+    tensors = expansion.traced.tensors
+    if device.type != "cpu" or len(tensors[0].shape) != 3:
+        return torch.contiguous_format
+    parts = [(block.module, (*block.taps, block.start)) for block in expansion.blocks]
+    parts += [(exit_.module, (exit_.position,)) for exit_ in expansion.exits]
+    for module, read in parts:
+        if not _bears_channels_last(module, [tensors[position] for position in read]):
+            return torch.contiguous_format
+    return torch.channels_last
+
+
+def _bears_channels_last(module: nn.Module, specs: list[TensorSpec]) -> bool:
+    random = torch.Generator().manual_seed(0)
+    inputs = [torch.randn(_SAMPLES, *spec.shape, generator=random) for spec in specs]
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            expected = module(*inputs)
+            found = module(*(_channels_last(tensor) for tensor in inputs))
+    except RuntimeError:  # of an operator that needs another layout
+        return False
+    finally:
+        module.train(training)
+    return bool((found - expected).abs().max() <= _TOLERANCE * expected.abs().max())
+
+
+def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor
