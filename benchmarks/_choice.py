@@ -15,7 +15,7 @@ from benchmarks._peers import Samples
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import MB, Budget, CostModel
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.graph import Subnet
+from device_sdk.graph import Edge, Subnet
 from device_sdk.paths import k_cheapest
 from device_sdk.policies.adaptation import EQUAL_LATENCY
 from device_sdk.profiling.profile import Profile, profile
@@ -85,6 +85,10 @@ class Chooser:
         costs = self._costs.edge_costs
         _, subnet = k_cheapest(self._bundle.supernet, lambda edge: costs[edge].latency_ms, k=1)[0]
         return self._costs.cost(subnet).latency_ms / self.profile.original_ms
+
+    def original(self, rendition: str) -> Subnet:
+        """The path of the original blocks in one of their renditions."""
+        return Subnet(tuple(Edge(block, rendition) for block in self._bundle.supernet.original.block_ids))
 
     def within(self, ratio: float, *, count: int, time_limit_s: float | None = None) -> list[Candidate]:
         """Up to ``count`` subnets that should take at most ``ratio`` of the full model's time, the best first."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,7 @@ NETWORKS = ("resnet56", "resnet44", "resnet32", "resnet20")
 TARGETS = {
     **{f"gap_{name}": Target(maximum=0.0) for name in ("resnet44", "resnet32", "resnet20")},
     **{f"gap_{name}_int8": Target(maximum=0.0) for name in NETWORKS},
+    "int8_composed_over_whole": Target(maximum=1.05),
     "wins_over_pruning": Target(minimum=1.0),
 }
 CANDIDATES = 6  # of the search for each network, confirmed by measuring; the best that is quick enough is taken
@@ -84,16 +84,20 @@ def run(options: BenchOptions) -> BenchOutcome:
     networks = ["resnet20"] if options.quick else [*NETWORKS]
     peers = list(make_peers(options, networks, calibration.inputs))
     duels: list[Duel] = []
+    int8_over_whole = float("nan")
     with options.progress.task("duels", len(peers)) as task:
         for kind, renditions in (("fp32", ("fp32",)), ("int8", ("fp32", "int8"))):
             rivals = [peer for peer in peers if peer.rendition == kind]
-            folder = adapted_bundle(options, renditions=renditions)
-            for duel in _duels(folder, rivals, search, report, options):
-                duels.append(duel)
-                task.advance()
+            with closing(Chooser(adapted_bundle(options, renditions=renditions), search, options.progress)) as chooser:
+                for peer in rivals:
+                    duels.append(_duel(chooser, peer, report, options))
+                    task.advance()
+                if kind == "int8":
+                    int8_over_whole = _int8_over_whole(chooser, rivals[0], options)
     budgets = QUICK_BUDGETS if options.quick else BUDGETS
     own, *others = curves(options, ["both", "pruning only", "tune only"], search, report, budgets=budgets)
     figures = {f"gap_{duel.peer.name}": duel.gap_points for duel in duels if duel.peer.name != "resnet56"}
+    figures["int8_composed_over_whole"] = int8_over_whole
     figures |= {"wins_over_pruning": wins(own, others[0]), "wins_over_no_distillation": wins(own, others[1])}
     if _fastnas.AVAILABLE:
         duels.append(_against_fastnas(networks[0], search, report, options))
@@ -105,24 +109,30 @@ def run(options: BenchOptions) -> BenchOutcome:
 def _against_fastnas(network: str, search: Samples, report: Samples, options: BenchOptions) -> Duel:
     """What FastNAS makes of the network against the supernet that was trained as long as it was fine-tuned."""
     peer = Peer("fastnas", "fp32", _fastnas.pruned(options, network, search, minutes=MINUTES))
-    [duel] = _duels(trained_variant(options, "both"), [peer], search, report, options)
-    return duel
+    with closing(Chooser(trained_variant(options, "both"), search, options.progress)) as chooser:
+        return _duel(chooser, peer, report, options)
 
 
-def _duels(folder: Path, peers: list[Peer], search: Samples, report: Samples, options: BenchOptions) -> Iterator[Duel]:
-    rounds = QUICK_ROUNDS if options.quick else ROUNDS
-    chooser = Chooser(folder, search, options.progress)
-    try:
-        for peer in peers:
-            alone = chooser.measured([], peer.model, rounds=rounds)
-            assert alone.rival is not None
-            ratio = alone.ratio(alone.rival)
-            candidates = chooser.within(ratio, count=CANDIDATES, time_limit_s=QUICK_LIMIT_S if options.quick else None)
-            chosen = chooser.confirmed(candidates, peer.model, ratio=ratio, rounds=rounds)
-            own = None if chosen is None else chooser.right(chosen.candidate.subnet, report)
-            yield Duel(peer, ratio, chosen, _right(peer, report), own)
-    finally:
-        chooser.close()
+def _duel(chooser: Chooser, peer: Peer, report: Samples, options: BenchOptions) -> Duel:
+    rounds = _rounds(options)
+    alone = chooser.measured([], peer.model, rounds=rounds)
+    assert alone.rival is not None
+    ratio = alone.ratio(alone.rival)
+    candidates = chooser.within(ratio, count=CANDIDATES, time_limit_s=QUICK_LIMIT_S if options.quick else None)
+    chosen = chooser.confirmed(candidates, peer.model, ratio=ratio, rounds=rounds)
+    own = None if chosen is None else chooser.right(chosen.candidate.subnet, report)
+    return Duel(peer, ratio, chosen, _right(peer, report), own)
+
+
+def _int8_over_whole(chooser: Chooser, peer: Peer, options: BenchOptions) -> float:
+    """The latency of the original path in 8 bits, composed, over that of ``peer``, the same model quantised whole."""
+    beside = chooser.measured([chooser.original("int8")], peer.model, rounds=_rounds(options))
+    assert beside.rival is not None
+    return beside.subnets[0].median_ms / beside.rival.median_ms
+
+
+def _rounds(options: BenchOptions) -> int:
+    return QUICK_ROUNDS if options.quick else ROUNDS
 
 
 def _right(peer: Peer, samples: Samples) -> Right:
