@@ -84,7 +84,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     networks = ["resnet20"] if options.quick else [*NETWORKS]
     peers = list(make_peers(options, networks, calibration.inputs))
     duels: list[Duel] = []
-    int8_over_whole = float("nan")
+    figures: dict[str, float] = {}
     with options.progress.task("duels", len(peers)) as task:
         for kind, renditions in (("fp32", ("fp32",)), ("int8", ("fp32", "int8"))):
             rivals = [peer for peer in peers if peer.rendition == kind]
@@ -93,11 +93,10 @@ def run(options: BenchOptions) -> BenchOutcome:
                     duels.append(_duel(chooser, peer, report, options))
                     task.advance()
                 if kind == "int8":
-                    int8_over_whole = _int8_over_whole(chooser, rivals[0], options)
+                    figures["int8_composed_over_whole"] = _int8_over_whole(chooser, rivals[0], options)
     budgets = QUICK_BUDGETS if options.quick else BUDGETS
     own, *others = curves(options, ["both", "pruning only", "tune only"], search, report, budgets=budgets)
-    figures = {f"gap_{duel.peer.name}": duel.gap_points for duel in duels if duel.peer.name != "resnet56"}
-    figures["int8_composed_over_whole"] = int8_over_whole
+    figures |= {f"gap_{duel.peer.name}": duel.gap_points for duel in duels if duel.peer.name != "resnet56"}
     figures |= {"wins_over_pruning": wins(own, others[0]), "wins_over_no_distillation": wins(own, others[1])}
     if _fastnas.AVAILABLE:
         duels.append(_against_fastnas(networks[0], search, report, options))

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from device_sdk.graph import TensorSpec
+from packager.blocks.trainable import evaluated
 from packager.expansion import Expansion
 
 _SAMPLES = 2
@@ -33,16 +34,12 @@ def training_format(expansion: Expansion, device: torch.device) -> torch.memory_
 def _bears_channels_last(module: nn.Module, specs: list[TensorSpec]) -> bool:
     random = torch.Generator().manual_seed(0)
     inputs = [torch.randn(_SAMPLES, *spec.shape, generator=random) for spec in specs]
-    training = module.training
-    module.eval()
     try:
-        with torch.no_grad():
+        with evaluated(module):
             expected = module(*inputs)
             found = module(*(_channels_last(tensor) for tensor in inputs))
     except RuntimeError:  # of an operator that needs another layout
         return False
-    finally:
-        module.train(training)
     return bool((found - expected).abs().max() <= _TOLERANCE * expected.abs().max())
 
 

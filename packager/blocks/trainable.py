@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -72,29 +73,36 @@ def original_block(
     )
 
 
+@contextlib.contextmanager
+def evaluated(module: nn.Module) -> Iterator[None]:
+    """While open, ``module`` is in evaluation mode and no gradients are kept."""
+    training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        module.train(training)
+
+
 def count_macs(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float32") -> int:
     """Multiply-accumulate operations for one sample (operators unknown to torch's counter count 0).
 
     ``shapes``: of a sample of each tensor that the module takes.
     """
-    training = module.training
     zeros = [torch.zeros(1, *shape, dtype=getattr(torch, dtype)) for shape in shapes]
-    with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        module.eval()(*zeros)
-    module.train(training)
+    with evaluated(module), FlopCounterMode(display=False) as counter:
+        module(*zeros)
     return counter.get_total_flops() // 2
 
 
 def fits_shapes(module: nn.Module, source: tuple[int, ...], target: tuple[int, ...]) -> bool:
     """Whether ``module`` turns [batch, *source] into [batch, *target], for one sample and for three."""
-    training = module.training
     try:
-        with torch.no_grad():
-            shapes = [tuple(module.eval()(torch.zeros(batch, *source)).shape) for batch in (1, 3)]
+        with evaluated(module):
+            shapes = [tuple(module(torch.zeros(batch, *source)).shape) for batch in (1, 3)]
     except Exception:  # operators raise many kinds on shapes that do not fit
         return False
-    finally:
-        module.train(training)
     return shapes == [(1, *target), (3, *target)]
 
 
