@@ -16,8 +16,8 @@ from benchmarks._peers import INPUT_SHAPE, Samples
 from device_sdk.data.datasets import load_dataset
 from device_sdk.graph import TensorSpec
 from packager.batches import BatchSource
-from packager.export import export_whole
 from packager.model_loader import load_model
+from packager.onnx_exporter import export_whole
 from packager.tasks import Classification
 from packager.torch_noise import torch_silenced
 from pathweave.bench import BenchOptions

@@ -17,8 +17,9 @@ from device_sdk.profiling.timing import Latency, measure_interleaved
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from packager.expansion import Expansion, expand
-from packager.export import export_blocks, export_whole
+from packager.export import export_blocks
 from packager.model_loader import load_model
+from packager.onnx_exporter import export_whole
 from packager.tracing import trace
 from pathweave.bench import BenchOptions
 

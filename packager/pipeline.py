@@ -34,10 +34,11 @@ from packager.cut_points import FUSED
 from packager.errors import PackagingError, ResumeError
 from packager.exits import attach_exits, without_untrained_exits
 from packager.expansion import Expansion, expand, shrink_rates_for
-from packager.export import IR_VERSION, OPSET, ExportedBlocks, export_blocks
+from packager.export import ExportedBlocks, export_blocks
 from packager.job import Job
 from packager.losses import distillation_errors
 from packager.macs_ranges import MacsRanges
+from packager.onnx_exporter import IR_VERSION, OPSET
 from packager.phases import DISTIL, EXITS, TUNE
 from packager.range_accuracy import RangeAccuracy
 from packager.ranks import Alone, Ranks

@@ -10,7 +10,8 @@ from device_sdk.graph import Golden
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
 from packager.errors import VerificationError
-from packager.export import OPSET, ExportedBlocks, share
+from packager.export import ExportedBlocks, share
+from packager.onnx_exporter import OPSET
 from packager.renditions.calibration import Calibration
 from packager.renditions.fragments import as_fragment, part_model, part_stretch
 from packager.renditions.made import MadeKind

@@ -21,7 +21,8 @@ from device_sdk.graph import Golden, Quantization
 from device_sdk.progress import Progress
 from device_sdk.runtimes import LoadedStretch, OnnxRuntime
 from packager.errors import VerificationError
-from packager.export import OPSET, ExportedBlocks, share
+from packager.export import ExportedBlocks, share
+from packager.onnx_exporter import OPSET
 from packager.renditions.calibration import Calibration, Features, fitted_and_held_back, relative_error
 from packager.renditions.fragments import as_fragment, part_model, part_stretch
 from packager.renditions.made import MadeKind

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from device_sdk.bundles.composition import compose
 from device_sdk.errors import CompositionError
 from device_sdk.runtimes import OnnxRuntime
-from packager import export
+from packager import part_graphs
 from packager.expansion import Expansion, expand
-from packager.export import IR_VERSION, OPSET, SHARED_MIN_BYTES, ExportedBlocks, export_blocks, export_whole
+from packager.export import SHARED_MIN_BYTES, ExportedBlocks, export_blocks
+from packager.onnx_exporter import IR_VERSION, OPSET, export_whole
 from packager.tracing import trace
 
 
@@ -65,15 +66,15 @@ def test_the_original_path_equals_the_model_exported_in_one_piece(tiny_exported,
     np.testing.assert_allclose(composed.run([images])[0], whole.run([images])[0], atol=1e-5)
 
 
-@pytest.mark.parametrize(("bound", "most"), [("_MOST_MODULES", 20), ("_MOST_BYTES", 20_000)])
+@pytest.mark.parametrize(("bound", "most"), [("_MOST_MODULES", 8), ("_MOST_BYTES", 20_000)])
 def test_what_is_too_large_for_one_graph_is_exported_in_several(
     tiny_traced, tiny_exported, runtime, noise, monkeypatch, bound, most
 ):
-    monkeypatch.setattr(export, bound, most)
+    monkeypatch.setattr(part_graphs, bound, most)
     exporter = Mock(wraps=torch.onnx.export)
     monkeypatch.setattr(torch.onnx, "export", exporter)
     exported = export_blocks(expand(tiny_traced, max_span=3))
-    assert 2 < exporter.call_count < len(exported.own) - 2
+    assert 1 < exporter.call_count < len(exported.own) - 2
     assert exported.own.keys() == tiny_exported.own.keys()
     assert exported.shared == tiny_exported.shared  # those of parts in different graphs too
     for path in ("o0 o1 o2 o3 o4 o5", "o0 m1-4 o4 o5"):

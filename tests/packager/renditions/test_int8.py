@@ -20,8 +20,9 @@ from device_sdk.runtimes import OnnxRuntime
 from packager.blocks.trainable import TrainableBlock
 from packager.errors import VerificationError
 from packager.expansion import expand
-from packager.export import OPSET, export_blocks, export_whole
+from packager.export import export_blocks
 from packager.graph_rewrites import select_by_convolution
+from packager.onnx_exporter import OPSET, export_whole
 from packager.renditions.calibration import Calibration
 from packager.renditions.fragments import part_stretch
 from packager.renditions.int8 import fitted, make_int8
