@@ -18,7 +18,7 @@ from device_sdk.graph import TensorSpec
 from packager.batches import BatchSource
 from packager.model_loader import load_model
 from packager.onnx_exporter import export_whole
-from packager.tasks import Classification
+from packager.tasks import Classification, mixed_loss
 from packager.torch_noise import torch_silenced
 from pathweave.bench import BenchOptions
 
@@ -84,7 +84,7 @@ def _train(
             images, labels = source.batch(step)
             with torch.no_grad():
                 wanted = teacher(images)
-            loss = task.loss(student(images), labels, wanted, temperature=4.0, label_weight=0.1)
+            loss = mixed_loss(task, student(images), labels, wanted, temperature=4.0, label_weight=0.1)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(student.parameters(), 5.0)

@@ -112,8 +112,7 @@ def train(
             for group in optimizer.param_groups:
                 group["lr"] = RATE * max(rate, 0.01)
             images, targets = source.batch(step)
-            answers = model(images)
-            loss = task.loss(answers, targets, answers.detach(), temperature=1.0, label_weight=1.0)
+            loss = task.target_loss(model(images), targets)
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), 5.0)

@@ -17,7 +17,7 @@ from packager.feature_cache import FeatureCache
 from packager.macs_ranges import MacsRanges
 from packager.memory_format import training_format
 from packager.recipe import Recipe
-from packager.tasks import Classification, LearningTask
+from packager.tasks import Classification, LearningTask, mixed_loss
 from packager.teacher_answers import TeacherAnswers
 
 _PHASE_BATCHES = 1_000_000_000  # batches of phase k are counted from k times this
@@ -181,8 +181,8 @@ class Losses:
     def _answer_loss(self, answers: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
         """What the task makes of labels and the teacher's answers, mixed."""
         recipe = self._recipe
-        return self._task.loss(
-            answers, labels, teacher, temperature=recipe.temperature, label_weight=recipe.label_weight
+        return mixed_loss(
+            self._task, answers, labels, teacher, temperature=recipe.temperature, label_weight=recipe.label_weight
         )
 
 

@@ -5,7 +5,7 @@ A new task is a file here.
 
 from packager.tasks.classification import Classification
 from packager.tasks.detection import Detection
-from packager.tasks.port import LearningTask
+from packager.tasks.port import LearningTask, mixed_loss
 from packager.tasks.segmentation import Segmentation
 
-__all__ = ["Classification", "Detection", "LearningTask", "Segmentation"]
+__all__ = ["Classification", "Detection", "LearningTask", "Segmentation", "mixed_loss"]

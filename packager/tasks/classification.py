@@ -21,18 +21,13 @@ class Classification:
             return None
         return f"the model answers with {'×'.join(map(str, output))} numbers, the data has {len(class_names)} classes"
 
-    def loss(
-        self,
-        answers: torch.Tensor,
-        targets: torch.Tensor,
-        teacher: torch.Tensor,
-        *,
-        temperature: float,
-        label_weight: float,
-    ) -> torch.Tensor:
-        """Labels and the teacher's logits at a temperature, mixed."""
-        imitated = imitation(answers, teacher, temperature)
-        return label_weight * functional.cross_entropy(answers, targets) + (1 - label_weight) * imitated
+    def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy."""
+        return functional.cross_entropy(answers, targets)
+
+    def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+        """The divergence from the teacher's classes."""
+        return imitation(answers, teacher, temperature)
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """1 where the class is right."""

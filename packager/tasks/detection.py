@@ -32,21 +32,15 @@ class Detection:
             return None
         return f"the model answers with {'×'.join(map(str, output))}, not {channels} × rows × columns"
 
-    def loss(
-        self,
-        answers: torch.Tensor,
-        targets: torch.Tensor,
-        teacher: torch.Tensor,
-        *,
-        temperature: float,
-        label_weight: float,
-    ) -> torch.Tensor:
-        """Focal loss of the classes and overlap of the boxes; the same against the teacher's, where it is sure."""
+    def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Focal loss of the classes and overlap of the boxes."""
         wanted = assigned(targets, classes=answers.shape[1] - _SIDES, rows=answers.shape[2], columns=answers.shape[3])
-        labelled = _against(answers, wanted.classes, wanted.distances, wanted.classes.amax(1))
+        return _against(answers, wanted.classes, wanted.distances, wanted.classes.amax(1))
+
+    def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+        """The same against the teacher's classes and boxes, where it is sure; there is no temperature."""
         sure = teacher[:, :-_SIDES].sigmoid()
-        imitated = _against(answers, sure, teacher[:, -_SIDES:].exp(), sure.amax(1))
-        return label_weight * labelled + (1 - label_weight) * imitated
+        return _against(answers, sure, teacher[:, -_SIDES:].exp(), sure.amax(1))
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The share of boxes whose centre's cell names their class and overlaps them by half."""

@@ -1,4 +1,4 @@
-"""The port of tasks, and the imitation of a teacher's logits that most of them share."""
+"""The port of tasks, what tuning makes of their losses, and the imitation of logits that most of them share."""
 
 from __future__ import annotations
 
@@ -20,16 +20,11 @@ class LearningTask(Protocol):
     def complaint(self, output: tuple[int, ...], class_names: tuple[str, ...]) -> str | None:
         """Why a model that answers with ``output`` for one sample cannot be one for this task; None if it can."""
 
-    def loss(
-        self,
-        answers: torch.Tensor,
-        targets: torch.Tensor,
-        teacher: torch.Tensor,
-        *,
-        temperature: float,
-        label_weight: float,
-    ) -> torch.Tensor:
-        """What tuning minimises: distances from the targets and from the teacher's answers, by ``label_weight``."""
+    def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """How far the answers are from the targets: a scalar to learn from."""
+
+    def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+        """How far the answers are from the teacher's, at a temperature where the task has one."""
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """How good each answer is, 0 to 1: [batch]."""
@@ -41,6 +36,20 @@ class LearningTask(Protocol):
 
     def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
         """The targets of images that were mirrored, left for right."""
+
+
+def mixed_loss(
+    task: LearningTask,
+    answers: torch.Tensor,
+    targets: torch.Tensor,
+    teacher: torch.Tensor,
+    *,
+    temperature: float,
+    label_weight: float,
+) -> torch.Tensor:
+    """What tuning minimises: the targets' loss by ``label_weight``, the imitation of the teacher by the rest."""
+    imitated = task.imitation_loss(answers, teacher, temperature)
+    return label_weight * task.target_loss(answers, targets) + (1 - label_weight) * imitated
 
 
 def imitation(answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -26,19 +26,13 @@ class Segmentation:
             return None
         return f"the model answers with {'×'.join(map(str, output))}, not {len(class_names)} classes × height × width"
 
-    def loss(
-        self,
-        answers: torch.Tensor,
-        targets: torch.Tensor,
-        teacher: torch.Tensor,
-        *,
-        temperature: float,
-        label_weight: float,
-    ) -> torch.Tensor:
-        """Labels and the teacher's logits at a temperature, mixed; ignored pixels count for the teacher only."""
-        labelled = functional.cross_entropy(_at(answers, targets), targets.long(), ignore_index=IGNORED)
-        imitated = imitation(answers, teacher, temperature)
-        return label_weight * labelled + (1 - label_weight) * imitated
+    def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        """Cross-entropy of the pixels that are not ignored."""
+        return functional.cross_entropy(_at(answers, targets), targets.long(), ignore_index=IGNORED)
+
+    def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+        """The divergence from the teacher's classes, at all positions of the answers."""
+        return imitation(answers, teacher, temperature)
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """The share of labelled pixels that are right."""

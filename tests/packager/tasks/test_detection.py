@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from packager.tasks import Detection
+from packager.tasks import Detection, mixed_loss
 from packager.tasks.detection import assigned, boxes_of, overlap
 
 TASK = Detection()
@@ -36,17 +36,17 @@ def test_perfect_answers_score_one_and_have_the_least_loss():
     right, silent = perfect(BOXES), perfect(torch.full_like(BOXES, -1))
     assert TASK.score(right, BOXES).tolist() == [1.0]
     assert TASK.score(silent, BOXES).tolist() == [0.0]
-    assert TASK.loss(right, BOXES, right, **MIX) < 0.02 < 0.5 < TASK.loss(silent, BOXES, right, **MIX)
+    assert mixed_loss(TASK, right, BOXES, right, **MIX) < 0.02 < 0.5 < mixed_loss(TASK, silent, BOXES, right, **MIX)
 
 
 def test_the_loss_can_be_learned_from():
     answers = torch.zeros(1, 6, *SIZE, requires_grad=True)
     teacher = perfect(BOXES)
     optimizer = torch.optim.Adam([answers], lr=0.3)
-    first = TASK.loss(answers, BOXES, teacher, **MIX).item()
+    first = mixed_loss(TASK, answers, BOXES, teacher, **MIX).item()
     for _ in range(80):
         optimizer.zero_grad()
-        loss = TASK.loss(answers, BOXES, teacher, **MIX)
+        loss = mixed_loss(TASK, answers, BOXES, teacher, **MIX)
         loss.backward()
         optimizer.step()
     assert loss.item() < 0.2 * first

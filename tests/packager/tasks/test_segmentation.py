@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager.tasks import Segmentation
+from packager.tasks import Segmentation, mixed_loss
 from packager.tasks.segmentation import IGNORED
 
 TASK = Segmentation()
@@ -31,8 +31,8 @@ def test_coarse_answers_are_judged_at_the_resolution_of_the_targets():
 def test_the_loss_is_least_where_answers_agree_with_targets_and_teacher():
     targets = torch.tensor([[[0, 1], [2, IGNORED]]], dtype=torch.uint8)
     right, wrong = answers_for(targets), answers_for(2 - targets.clamp_max(2))
-    assert TASK.loss(right, targets, right, **MIX) < 1e-3
-    assert TASK.loss(wrong, targets, right, **MIX) > 1.0
+    assert mixed_loss(TASK, right, targets, right, **MIX) < 1e-3
+    assert mixed_loss(TASK, wrong, targets, right, **MIX) > 1.0
 
 
 @given(rows=st.integers(-3, 3), columns=st.integers(-3, 3))
