@@ -23,8 +23,8 @@ class Task(Protocol):
 class Progress(Protocol):
     """Where progress goes. ``task`` opens one piece of work that counts up to ``total``."""
 
-    def task(self, name: str, total: float) -> contextlib.AbstractContextManager[Task]:
-        """Start a task of ``total`` units; it ends when the context is left."""
+    def task(self, name: str, total: float, *, done: float = 0.0) -> contextlib.AbstractContextManager[Task]:
+        """Start a task of ``total`` units; it ends when the context is left. ``done``: units that earlier runs did."""
 
 
 class _SilentTask:
@@ -39,7 +39,7 @@ class SilentProgress:
     """Shows nothing: the default of every library call."""
 
     @contextlib.contextmanager
-    def task(self, name: str, total: float) -> Iterator[Task]:
+    def task(self, name: str, total: float, *, done: float = 0.0) -> Iterator[Task]:
         yield _SilentTask()
 
 
@@ -47,7 +47,7 @@ class TerminalProgress:
     """Bars with elapsed and remaining time on standard error."""
 
     @contextlib.contextmanager
-    def task(self, name: str, total: float) -> Iterator[Task]:
+    def task(self, name: str, total: float, *, done: float = 0.0) -> Iterator[Task]:
         from rich.console import Console
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
@@ -62,7 +62,8 @@ class TerminalProgress:
             TextColumn("{task.fields[remark]}"),
         )
         with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-            yield _TerminalTask(bars, bars.add_task(name, total=total, remark=""))
+            # rich says int, and takes any number
+            yield _TerminalTask(bars, bars.add_task(name, total=total, completed=done, remark=""))  # type: ignore[arg-type]
 
 
 class _TerminalTask:
@@ -98,18 +99,26 @@ class FileProgress:
         self._clock = clock
 
     @contextlib.contextmanager
-    def task(self, name: str, total: float) -> Iterator[Task]:
+    def task(self, name: str, total: float, *, done: float = 0.0) -> Iterator[Task]:
         """Start a task of ``total`` units."""
-        with self._shown.task(name, total) as shown:
-            yield _FileTask(self._path, name, total, shown, interval_s=self._interval_s, clock=self._clock)
+        with self._shown.task(name, total, done=done) as shown:
+            yield _FileTask(self._path, name, total, done, shown, interval_s=self._interval_s, clock=self._clock)
 
 
 class _FileTask:
     def __init__(
-        self, path: Path, name: str, total: float, shown: Task, *, interval_s: float, clock: Callable[[], float]
+        self,
+        path: Path,
+        name: str,
+        total: float,
+        done: float,
+        shown: Task,
+        *,
+        interval_s: float,
+        clock: Callable[[], float],
     ) -> None:
         self._path, self._name, self._total, self._shown = path, name, total, shown
-        self._done, self._remark = 0.0, ""
+        self._done, self._remark = done, ""
         self._interval_s, self._clock = interval_s, clock
         self._started_s = clock()
         self._write(self._started_s)

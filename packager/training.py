@@ -114,7 +114,7 @@ class Trainer:
         self._losses.keep_features(cache)
         self._losses.keep_answers(self._teacher_answers() if phase.name == TUNE and self._distinct else None)
         try:
-            with self._progress.task(phase.name, 1.0) as task:
+            with self._progress.task(phase.name, 1.0, done=schedule.progress) as task:
                 self._step_through(phase, schedule, optimizer, task)
         finally:
             if cache is not None:
@@ -124,7 +124,7 @@ class Trainer:
             self._recalibrate(self._recipe.recalibrate_batches, tuned=schedule.done > 0)
 
     def _step_through(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer, task: Task) -> None:
-        shown, saved_at = 0.0, self._clock.tick()
+        shown, saved_at = schedule.progress, self._clock.tick()
         while not schedule.over:
             loss = self._descent.step(phase, schedule, optimizer)
             schedule.done += 1

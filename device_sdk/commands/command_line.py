@@ -118,9 +118,9 @@ class LineProgress:
         self._write = write
 
     @contextlib.contextmanager
-    def task(self, name: str, total: float) -> Iterator[Task]:
+    def task(self, name: str, total: float, *, done: float = 0.0) -> Iterator[Task]:
         """Start a task of ``total`` units."""
-        yield _LineTask(name, total, interval_s=self._interval_s, clock=self._clock, write=self._write)
+        yield _LineTask(name, total, done, interval_s=self._interval_s, clock=self._clock, write=self._write)
 
 
 class _LineTask:
@@ -128,12 +128,14 @@ class _LineTask:
         self,
         name: str,
         total: float,
+        done: float,
         *,
         interval_s: float,
         clock: Callable[[], float],
         write: Callable[[str], None],
     ) -> None:
-        self._name, self._total, self._done, self._remark = name, total, 0.0, ""
+        self._name, self._total, self._remark = name, total, ""
+        self._earlier = self._done = done
         self._interval_s, self._clock, self._write = interval_s, clock, write
         self._started_s = self._written_s = clock()
 
@@ -148,10 +150,11 @@ class _LineTask:
             self._write(self._line(now_s - self._started_s))
 
     def _line(self, elapsed_s: float) -> str:
-        if not 0 < self._done <= self._total:
+        now_done = self._done - self._earlier
+        if now_done <= 0 or not 0 < self._done <= self._total:
             return f"{self._name}: {_clock_time(elapsed_s)}{self._remark}"
         share = self._done / self._total
-        left = _clock_time(elapsed_s * (1 - share) / share)
+        left = _clock_time(elapsed_s * (self._total - self._done) / now_done)
         return f"{self._name}: {share:.0%} after {_clock_time(elapsed_s)}, {left} left{self._remark}"
 
 

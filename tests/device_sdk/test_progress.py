@@ -93,6 +93,14 @@ def test_a_file_tells_of_a_new_task_at_once(in_file: FileProgress, file: Path) -
             assert told(file) == {"task": name, "share": 0.0, "note": "", "elapsed_s": 0.0}
 
 
+def test_a_file_counts_what_earlier_runs_did(in_file: FileProgress, file: Path, clock: Clock) -> None:
+    with in_file.task("train", 10, done=6) as task:
+        assert told(file)["share"] == 0.6
+        clock.now_s += 1
+        task.advance(2)
+        assert told(file)["share"] == 0.8
+
+
 def test_a_file_is_written_at_most_twice_a_second(in_file: FileProgress, file: Path, clock: Clock) -> None:
     with in_file.task("train", 10) as task:
         clock.now_s += 0.4

@@ -35,7 +35,7 @@ class Noting(SilentProgress):
         self.notes: list[str] = []
 
     @contextlib.contextmanager
-    def task(self, name: str, total: float) -> Iterator[Task]:
+    def task(self, name: str, total: float, *, done: float = 0.0) -> Iterator[Task]:
         with super().task(name, total) as silent:
             silent.note = self.notes.append  # type: ignore[method-assign]
             yield silent

@@ -79,11 +79,12 @@ def test_only_results_reach_standard_output(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr() == ('{"x": 1}\nafterwards\n', "noise\n")
 
 
-def lines_of(advances_s: list[float], *, total: float, note: str = "") -> list[str]:
+def lines_of(advances_s: list[float], *, total: float, note: str = "", done: float = 0.0) -> list[str]:
     """What is written when one unit is done at each of these times."""
     times = iter([0.0, *advances_s])
     lines: list[str] = []
-    with LineProgress(interval_s=30, clock=lambda: next(times), write=lines.append).task("tune", total) as task:
+    progress = LineProgress(interval_s=30, clock=lambda: next(times), write=lines.append)
+    with progress.task("tune", total, done=done) as task:
         if note:
             task.note(note)
         for _ in advances_s:
@@ -100,6 +101,10 @@ def test_a_long_task_prints_a_line_per_interval_with_the_time_left() -> None:
         "tune: 20% after 0:30 min, 2:00 min left (loss 0.12)",
         "tune: 50% after 1:15 min, 1:15 min left (loss 0.12)",
     ]
+
+
+def test_what_earlier_runs_did_tells_nothing_of_the_time_left() -> None:
+    assert lines_of([20, 40], total=10, done=6) == ["tune: 80% after 0:40 min, 0:40 min left"]
 
 
 def test_a_task_of_unknown_size_still_tells_its_time() -> None:

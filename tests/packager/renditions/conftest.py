@@ -30,7 +30,7 @@ class Recorded(SilentProgress):
         self.tasks: dict[str, float] = {}
 
     @contextmanager
-    def task(self, name: str, total: float) -> Iterator[Recorded]:
+    def task(self, name: str, total: float, *, done: float = 0.0) -> Iterator[Recorded]:
         self.tasks[name] = total
         self._name = name
         yield self

@@ -25,7 +25,7 @@ class Failing(SilentProgress):
         self._name = name
 
     @contextmanager
-    def task(self, name, total):
+    def task(self, name, total, *, done=0.0):
         if name == self._name:
             raise RuntimeError("as if killed")
         with super().task(name, total) as task:
