@@ -15,11 +15,11 @@ from torch import nn
 from benchmarks._peers import INPUT_SHAPE, Samples
 from device_sdk.data.datasets import load_dataset
 from device_sdk.graph import TensorSpec
-from packager.batches import BatchSource
+from packager.exporting.onnx_exporter import export_whole
 from packager.model_loader import load_model
-from packager.onnx_exporter import export_whole
 from packager.tasks import Classification, mixed_loss
 from packager.torch_noise import torch_silenced
+from packager.training.batches import BatchSource
 from pathweave.bench import BenchOptions
 
 AVAILABLE = all(importlib.util.find_spec(name) for name in ("modelopt", "torchprofile"))

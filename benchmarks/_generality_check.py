@@ -23,8 +23,8 @@ from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
 from packager.expansion import expand
-from packager.export import ExportedBlocks, export_blocks
-from packager.tracing import trace
+from packager.exporting.export import ExportedBlocks, export_blocks
+from packager.tracing.traced_model import trace
 
 BATCHES = (1, 3, 64)
 SUBNETS = 20

@@ -17,10 +17,10 @@ from device_sdk.profiling.timing import Latency, measure_interleaved
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from packager.expansion import Expansion, expand
-from packager.export import export_blocks
+from packager.exporting.export import export_blocks
+from packager.exporting.onnx_exporter import export_whole
 from packager.model_loader import load_model
-from packager.onnx_exporter import export_whole
-from packager.tracing import trace
+from packager.tracing.traced_model import trace
 from pathweave.bench import BenchOptions
 
 ROUNDS, QUICK_ROUNDS = 300, 60

@@ -12,8 +12,8 @@ import onnx
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.data.preprocessing import prepare
 from device_sdk.graph import TensorSpec
+from packager.exporting.onnx_exporter import export_whole
 from packager.model_loader import load_model
-from packager.onnx_exporter import export_whole
 from packager.renditions.int8 import quantised
 from pathweave.bench import BenchOptions
 

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.progress import Progress
-from packager.batches import BatchSource
 from packager.target_data import TargetDataset
 from packager.tasks import LearningTask
+from packager.training.batches import BatchSource
 from packager.two_stage import TwoStage
 from packager.weights import read_state_dict
 from packager.zoo.resnet import cifar_resnet

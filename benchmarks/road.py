@@ -20,9 +20,9 @@ from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
+from packager.exporting.onnx_exporter import export_whole
 from packager.model_loader import load_model
-from packager.onnx_exporter import export_whole
-from packager.tracing import trace
+from packager.tracing.traced_model import trace
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {

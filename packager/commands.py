@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from device_sdk.bundles.manifest import Manifest
     from device_sdk.graph import Block, Exit
     from packager.pipeline import Packaged
-    from packager.ranks import Ranks
+    from packager.training.ranks import Ranks
 
 _existing_file = click.Path(dir_okay=False, path_type=Path)
 
@@ -145,7 +145,7 @@ def package(
 @contextlib.contextmanager
 def _joined() -> Iterator[Ranks]:
     """The processes that torchrun started, or this one alone. What goes wrong is told by one of them."""
-    from packager.process_group import joined
+    from packager.training.process_group import joined
 
     with joined(os.environ) as ranks:
         try:

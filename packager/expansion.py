@@ -16,7 +16,7 @@ from packager.blocks.identity import identity_blocks
 from packager.blocks.merged import merged_blocks
 from packager.blocks.shrunk import shrunk_blocks
 from packager.blocks.trainable import TrainableBlock, count_macs, original_block
-from packager.tracing import TracedModel, parameter_count
+from packager.tracing.traced_model import TracedModel, parameter_count
 
 __all__ = ["Expansion", "TrainableBlock", "TrainableExit", "count_macs", "expand", "shrink_rates_for"]
 

@@ -14,13 +14,13 @@ from torch import nn
 from device_sdk import __version__
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.preprocessing import prepare
-from packager.batches import WHOLE, BatchSource, Share
 from packager.branch_weights import BranchWeights
 from packager.digests import tensors_digest
 from packager.model_loader import LoadedModel
 from packager.recipe import Recipe
 from packager.target_data import TargetDataset
 from packager.tasks import Classification, LearningTask
+from packager.training.batches import WHOLE, BatchSource, Share
 
 
 @dataclass(frozen=True)

@@ -29,27 +29,27 @@ from device_sdk.graph import CutPoint, Golden
 from device_sdk.progress import Progress, SilentProgress
 from packager.branch_weights import load_branches, write_branches
 from packager.bundle_writer import BundleWriter
-from packager.checkpoints import Checkpoints, encode_description, require_same_run
-from packager.cut_points import FUSED
 from packager.errors import PackagingError, ResumeError
 from packager.exits import attach_exits, without_untrained_exits
 from packager.expansion import Expansion, expand, shrink_rates_for
-from packager.export import ExportedBlocks, export_blocks
+from packager.exporting.export import ExportedBlocks, export_blocks
+from packager.exporting.onnx_exporter import IR_VERSION, OPSET
+from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
 from packager.job import Job
-from packager.losses import distillation_errors
 from packager.macs_ranges import MacsRanges
-from packager.onnx_exporter import IR_VERSION, OPSET
-from packager.phases import DISTIL, EXITS, TUNE
-from packager.range_accuracy import RangeAccuracy
-from packager.ranks import Alone, Ranks
 from packager.renditions import make_renditions
 from packager.renditions.calibration import Calibration, sample_count
 from packager.renditions.made import MadeKind
-from packager.tracing import TracedModel, trace
-from packager.training import Trainer
-from packager.usefulness import without_useless_skips
+from packager.tracing.cut_points import FUSED
+from packager.tracing.traced_model import TracedModel, trace
+from packager.training.checkpoints import Checkpoints, encode_description, require_same_run
+from packager.training.losses import distillation_errors
+from packager.training.phases import DISTIL, EXITS, TUNE
+from packager.training.range_accuracy import RangeAccuracy
+from packager.training.ranks import Alone, Ranks
+from packager.training.trainer import Trainer
+from packager.training.usefulness import without_useless_skips
 from packager.validation import Validation, validate
-from packager.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
 
 REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
 _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples that show how the tuning goes

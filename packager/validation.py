@@ -15,7 +15,7 @@ from device_sdk.cost import CostModel, EdgeCost
 from device_sdk.graph import Edge, Subnet
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.search.evaluation import PrefixTreeEvaluator
-from packager.export import ExportedBlocks
+from packager.exporting.export import ExportedBlocks
 from packager.macs_ranges import MacsRanges
 from packager.tasks import LearningTask
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from device_sdk.graph import TensorSpec
 from packager.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes, jumps
-from packager.tracing import parameter_count
+from packager.tracing.traced_model import parameter_count
 
 
 def merged_blocks(

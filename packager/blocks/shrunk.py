@@ -18,7 +18,7 @@ from device_sdk.extras import require
 from device_sdk.graph import TensorSpec
 from packager.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes, listed
 from packager.torch_noise import torch_silenced
-from packager.tracing import parameter_count
+from packager.tracing.traced_model import parameter_count
 
 _ROUND_TO = (8, 4, 2, 1)  # channels remain in the largest of these multiples that leaves any
 _LEAST_SAVED = 0.1  # of the MACs: a block that saves less is not worth its training

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from device_sdk.graph import Block, BlockKind, Rendition, TensorSpec
-from packager.tracing import parameter_count
+from packager.tracing.traced_model import parameter_count
 
 
 @dataclass(frozen=True)

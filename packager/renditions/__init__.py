@@ -7,8 +7,8 @@ from pathlib import Path
 
 from device_sdk.graph import Golden
 from device_sdk.progress import Progress
-from packager.export import ExportedBlocks
-from packager.onnx_exporter import OPSET
+from packager.exporting.export import ExportedBlocks
+from packager.exporting.onnx_exporter import OPSET
 from packager.renditions.calibration import Calibration
 from packager.renditions.fp16 import make_fp16
 from packager.renditions.int8 import make_int8

@@ -10,13 +10,13 @@ from device_sdk.graph import Golden
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
 from packager.errors import VerificationError
-from packager.export import ExportedBlocks, share
-from packager.onnx_exporter import OPSET
+from packager.exporting.export import ExportedBlocks, share
+from packager.exporting.onnx_exporter import OPSET
+from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration
 from packager.renditions.fragments import as_fragment, part_model, part_stretch
 from packager.renditions.made import MadeKind
 from packager.torch_noise import torch_silenced
-from packager.verification import TorchReference
 
 NAME = "fp16"
 PROVIDERS = ("CUDAExecutionProvider", "TensorrtExecutionProvider")

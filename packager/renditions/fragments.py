@@ -8,7 +8,7 @@ import onnx
 
 from device_sdk.bundles.composition import Stretch, compose
 from packager.errors import TraceError
-from packager.export import ExportedBlocks
+from packager.exporting.export import ExportedBlocks
 
 
 def part_stretch(exported: ExportedBlocks, part: str, graph: onnx.GraphProto | None = None) -> Stretch:

@@ -21,13 +21,13 @@ from device_sdk.graph import Golden, Quantization
 from device_sdk.progress import Progress
 from device_sdk.runtimes import LoadedStretch, OnnxRuntime
 from packager.errors import VerificationError
-from packager.export import ExportedBlocks, share
-from packager.onnx_exporter import OPSET
+from packager.exporting.export import ExportedBlocks, share
+from packager.exporting.onnx_exporter import OPSET
+from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
 from packager.renditions.calibration import Calibration, Features, fitted_and_held_back, relative_error
 from packager.renditions.fragments import as_fragment, part_model, part_stretch
 from packager.renditions.made import MadeKind
 from packager.torch_noise import torch_silenced
-from packager.verification import ABSOLUTE_TOLERANCE, TorchReference
 
 NAME = "int8"
 MAX_ERROR = 0.25  # a block that loses more is left out

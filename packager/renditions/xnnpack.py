@@ -19,13 +19,13 @@ from device_sdk.graph import TensorSpec
 from device_sdk.progress import Progress
 from device_sdk.runtimes.executorch import EXECUTORCH, ExecutorchRuntime
 from packager.errors import NotDelegatedError, TraceError
-from packager.export import ExportedBlocks
+from packager.exporting.export import ExportedBlocks
+from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration
 from packager.renditions.delegable import rewritten
 from packager.renditions.fragments import part_stretch
 from packager.renditions.made import MadeKind
 from packager.torch_noise import torch_silenced
-from packager.verification import TorchReference
 
 NAME = "xnnpack"
 ENTRY_POINT = "forward"

@@ -19,17 +19,17 @@ import torch
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.progress import Progress, SilentProgress
-from packager.batches import BatchSource, Share
-from packager.checkpoints import Checkpoints
 from packager.errors import TrainingError
 from packager.exits import attach_exits
 from packager.expansion import Expansion, expand
-from packager.export import ExportedBlocks, export_blocks
+from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.model_loader import load_model
-from packager.ranks import Ranks
 from packager.recipe import Recipe
-from packager.tracing import TracedModel, trace
-from packager.training import Trainer
+from packager.tracing.traced_model import TracedModel, trace
+from packager.training.batches import BatchSource, Share
+from packager.training.checkpoints import Checkpoints
+from packager.training.ranks import Ranks
+from packager.training.trainer import Trainer
 from packager.zoo import ZOO
 from packager.zoo.resnet import SmallResNet
 from pathweave.cli import main

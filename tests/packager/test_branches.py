@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from packager.branches import BRANCHES, build_branch
 from packager.expansion import count_macs
-from packager.tracing import parameter_count
+from packager.tracing.traced_model import parameter_count
 
 WHOLE = 40_000_000  # MACs of the model that the branches belong to
 

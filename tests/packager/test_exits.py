@@ -10,7 +10,7 @@ from torch import nn
 from packager.branches import BRANCHES
 from packager.exits import attach_exits, exit_positions, without_untrained_exits
 from packager.expansion import expand
-from packager.tracing import trace
+from packager.tracing.traced_model import trace
 
 # Positions
 

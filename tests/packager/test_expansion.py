@@ -9,7 +9,7 @@ from torch import nn
 from device_sdk.graph import Edge, Subnet
 from device_sdk.paths import architecture_count, k_cheapest, subnet_count
 from packager.expansion import count_macs, expand
-from packager.tracing import trace
+from packager.tracing.traced_model import trace
 
 
 def test_macs_of_known_layers_are_counted_exactly():

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from packager.batches import BatchSource
 from packager.errors import TrainingError
 from packager.expansion import expand
+from packager.training.batches import BatchSource
 
 
 class SmallMemory(BatchSource):

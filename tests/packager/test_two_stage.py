@@ -16,16 +16,16 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from packager.errors import TraceError
 from packager.expansion import expand
-from packager.export import export_blocks
+from packager.exporting.export import export_blocks
+from packager.exporting.verification import Verifier
 from packager.job import Job
 from packager.model_loader import LoadedModel
 from packager.pipeline import package
 from packager.recipe import Recipe
 from packager.target_data import TargetDataset
 from packager.tasks import Segmentation
-from packager.tracing import trace
+from packager.tracing.traced_model import trace
 from packager.two_stage import TwoStage
-from packager.verification import Verifier
 
 WIDTHS = (4, 6, 8)
 

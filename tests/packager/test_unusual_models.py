@@ -13,12 +13,12 @@ from torch.nn import functional
 from device_sdk.paths import sample_uniformly
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
-from packager.batches import BatchSource
 from packager.exits import attach_exits
 from packager.expansion import expand
-from packager.export import export_blocks
-from packager.tracing import trace
-from packager.verification import Verifier
+from packager.exporting.export import export_blocks
+from packager.exporting.verification import Verifier
+from packager.tracing.traced_model import trace
+from packager.training.batches import BatchSource
 
 
 class Cells(nn.Module):

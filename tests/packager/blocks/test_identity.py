@@ -6,7 +6,7 @@ from torch import nn
 
 from packager.blocks.identity import identity_blocks
 from packager.expansion import expand
-from packager.tracing import trace
+from packager.tracing.traced_model import trace
 
 
 def test_a_skip_is_added_wherever_the_shape_stays(zoo_traced, noise):

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from packager.blocks.shrunk import shrink, shrunk_blocks
 from packager.blocks.trainable import original_block
 from packager.expansion import expand
-from packager.tracing import TracedModel, trace
+from packager.tracing.traced_model import TracedModel, trace
 
 
 def inner(traced: TracedModel):

@@ -17,7 +17,7 @@ from device_sdk.bundles.composition import compose
 from device_sdk.data.preprocessing import prepare
 from device_sdk.progress import SilentProgress
 from packager.expansion import Expansion
-from packager.export import ExportedBlocks
+from packager.exporting.export import ExportedBlocks
 from packager.renditions.calibration import Calibration
 from packager.renditions.int8 import make_int8
 from packager.renditions.made import MadeKind

@@ -11,7 +11,7 @@ from torch import nn
 from device_sdk.runtimes import OnnxRuntime
 from packager.blocks.trainable import TrainableBlock
 from packager.expansion import expand
-from packager.export import export_blocks
+from packager.exporting.export import export_blocks
 from packager.renditions.fp16 import PROVIDERS, make_fp16
 
 HALF, SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT

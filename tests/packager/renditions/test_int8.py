@@ -20,13 +20,13 @@ from device_sdk.runtimes import OnnxRuntime
 from packager.blocks.trainable import TrainableBlock
 from packager.errors import VerificationError
 from packager.expansion import expand
-from packager.export import export_blocks
-from packager.graph_rewrites import select_by_convolution
-from packager.onnx_exporter import OPSET, export_whole
+from packager.exporting.export import export_blocks
+from packager.exporting.graph_rewrites import select_by_convolution
+from packager.exporting.onnx_exporter import OPSET, export_whole
+from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, TorchReference
 from packager.renditions.calibration import Calibration
 from packager.renditions.fragments import part_stretch
 from packager.renditions.int8 import fitted, make_int8
-from packager.verification import SELF_TEST_BATCH, SELF_TEST_SEED, TorchReference
 
 FLOAT_ARITHMETIC = {"Conv", "Add", "Relu", "Gemm", "FusedConv"}
 

@@ -12,10 +12,10 @@ from device_sdk.graph import TensorSpec
 from packager.errors import NotDelegatedError
 from packager.exits import attach_exits
 from packager.expansion import expand
-from packager.export import export_blocks
+from packager.exporting.export import export_blocks
 from packager.renditions.calibration import Calibration
 from packager.renditions.xnnpack import NAME, lowered, make_xnnpack
-from packager.tracing import trace
+from packager.tracing.traced_model import trace
 from packager.zoo.resnet import SmallResNet
 
 pytest.importorskip("executorch.exir", reason="needs the extra: pip install 'pathweave[executorch]'")

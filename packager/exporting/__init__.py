@@ -1,0 +1,1 @@
+"""From torch modules to ONNX fragments that were compared with them."""

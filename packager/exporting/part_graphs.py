@@ -1,0 +1,189 @@
+"""The ONNX graph of every block and exit: many in one export, which is cut (docs/adr/0002).
+
+One export for many parts is much quicker than one for each. Not for all of them: above some size, time and memory grow
+faster than what is exported. And of parts with the same structure only the first is exported, as a template for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx
+from onnx import numpy_helper
+from onnxscript import optimizer
+from torch import nn
+
+from device_sdk.graph import TensorSpec
+from device_sdk.runtimes.allocator import give_back_freed_memory
+from packager.errors import TraceError
+from packager.exporting.graph_rewrites import select_by_convolution
+from packager.exporting.onnx_exporter import IR_VERSION, SideBySide, export_side_by_side, refuse_custom_operators
+from packager.exporting.structures import Structure, structure_of
+
+_MOST_MODULES = 500  # side by side in one graph; a model of 1,067 took 240 s in one, 140 s in three
+_MOST_BYTES = 400_000_000  # of weights side by side, which are in memory three times meanwhile
+
+
+@dataclass(frozen=True)
+class Part:
+    """What becomes one graph: a module, what it reads and what it puts out. Inner names will be ``<id>/…``."""
+
+    id: str
+    module: nn.Module
+    read: tuple[TensorSpec, ...]
+    end: TensorSpec
+
+
+def part_graphs(parts: Sequence[Part]) -> dict[str, onnx.GraphProto]:
+    """The graph of each part, by its id: nodes and initializers, from the names of ``read`` to that of ``end``.
+
+    Raises:
+        TraceError: torch cannot export the parts to ONNX.
+    """
+    structures = {part.id: structure_of(part.module.eval()) for part in parts}
+    kinds = {part.id: _kind(part, structures[part.id]) for part in parts}
+    first: dict[Hashable, Part] = {}
+    for part in parts:
+        first.setdefault(kinds[part.id], part)
+    templates: dict[str, _Template] = {}
+    for group in _groups(list(first.values())):
+        templates |= _templates(group, structures)
+        give_back_freed_memory()
+    return {part.id: templates[first[kinds[part.id]].id].filled(part, structures[part.id]) for part in parts}
+
+
+def _kind(part: Part, structure: Structure) -> Hashable:
+    """Equal for parts that differ in nothing but weights and names."""
+    return structure.key, tuple((spec.shape, spec.dtype) for spec in part.read)
+
+
+def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
+    """Consecutive parts, as many as go well into one graph."""
+    group: list[Part] = []
+    modules = size_bytes = 0
+    for part in parts:
+        more = sum(1 for _ in part.module.modules())
+        more_bytes = sum(tensor.nbytes for tensor in part.module.state_dict().values())
+        if group and (modules + more > _MOST_MODULES or size_bytes + more_bytes > _MOST_BYTES):
+            yield group
+            group, modules, size_bytes = [], 0, 0
+        group.append(part)
+        modules, size_bytes = modules + more, size_bytes + more_bytes
+    if group:
+        yield group
+
+
+def _templates(parts: Sequence[Part], structures: Mapping[str, Structure]) -> dict[str, _Template]:
+    """The parts as templates for all of their kind."""
+    together = export_side_by_side(
+        [part.module for part in parts],
+        [part.read for part in parts],
+        inputs=[name for part in parts for name in _inputs(part)],
+        outputs=[_output(part) for part in parts],
+    )
+    cutter = _Cutter(together)
+    return {part.id: cutter.template(part, structures[part.id]) for part in parts}
+
+
+def _inputs(part: Part) -> list[str]:
+    """The names of what it reads, in the graph of parts side by side."""
+    return [f"{part.id}/input_{number}" for number in range(len(part.read))]
+
+
+def _output(part: Part) -> str:
+    return f"{part.id}/output"
+
+
+@dataclass(frozen=True)
+class _Template:
+    """A model of one part, from which the graph of any part of its kind is made.
+
+    ``states``: for each initializer that is left out of it, which of the structure's tensors belongs there.
+    """
+
+    model: onnx.ModelProto
+    states: Mapping[str, int]
+
+    def filled(self, part: Part, structure: Structure) -> onnx.GraphProto:
+        """The graph of ``part``, with its own weights and names, optimized for inference."""
+        model = onnx.ModelProto()
+        model.CopyFrom(self.model)
+        for name, number in self.states.items():
+            model.graph.initializer.append(
+                numpy_helper.from_array(structure.tensors[number].detach().cpu().numpy(), name)
+            )
+        model = optimizer.optimize(model)
+        refuse_custom_operators(model)
+        select_by_convolution(model.graph)
+        names = {value.name: spec.name for value, spec in zip(model.graph.input, part.read, strict=True)}
+        return _renamed(model.graph, names | {model.graph.output[0].name: part.end.name}, within=part.id)
+
+
+class _Cutter:
+    """Cuts the graph of parts side by side into models of one part each."""
+
+    def __init__(self, together: SideBySide) -> None:
+        graph = together.model.graph
+        self._together = together
+        self._nodes = list(graph.node)
+        self._producer = {output: index for index, node in enumerate(self._nodes) for output in node.output}
+        self._initializers = {tensor.name: tensor for tensor in graph.initializer}
+        self._values = {value.name: value for value in [*graph.input, *graph.output, *graph.value_info]}
+
+    def template(self, part: Part, structure: Structure) -> _Template:
+        """The part's nodes, the shapes of what they compute, and its constants."""
+        nodes, weights = self._needed_by(part)
+        numbers = {id(tensor): number for number, tensor in enumerate(structure.tensors)}
+        states = {name: numbers[id(self._together.states[name])] for name in weights if name in self._together.states}
+        whole = self._together.model
+        model = onnx.ModelProto(ir_version=IR_VERSION, opset_import=whole.opset_import, functions=whole.functions)
+        model.graph.name = part.id
+        model.graph.input.extend(self._values[name] for name in _inputs(part))
+        model.graph.output.append(self._values[_output(part)])
+        model.graph.node.extend(self._nodes[index] for index in nodes)
+        model.graph.initializer.extend(self._initializers[name] for name in weights if name not in states)
+        inner = {name for node in model.graph.node for name in node.output} - {_output(part)}
+        model.graph.value_info.extend(self._values[name] for name in sorted(inner & self._values.keys()))
+        return _Template(model, states)
+
+    def _needed_by(self, part: Part) -> tuple[list[int], list[str]]:
+        """The nodes, in order, and the initializers that the part's output needs."""
+        nodes: set[int] = set()
+        weights: dict[str, None] = {}
+        waiting = [_output(part)]
+        while waiting:
+            name = waiting.pop()
+            if name in _inputs(part) or not name:
+                continue
+            if name in self._initializers:
+                weights[name] = None
+            elif name not in self._producer:
+                raise TraceError(f"what is exported from {part.id} reads {name}, which is not its own")
+            elif self._producer[name] not in nodes:
+                nodes.add(self._producer[name])
+                waiting.extend(self._nodes[self._producer[name]].input)
+        return sorted(nodes), sorted(weights)
+
+
+def _renamed(graph: onnx.GraphProto, names: Mapping[str, str], *, within: str) -> onnx.GraphProto:
+    """Nodes and initializers under ``names``; all others are put ``within``. Nothing names the exporter's machine."""
+
+    def renamed(name: str) -> str:
+        return names.get(name) or (f"{within}/{name}" if name else "")
+
+    found = onnx.GraphProto()
+    for index, node in enumerate(graph.node):
+        copied = found.node.add()
+        copied.CopyFrom(node)
+        del copied.metadata_props[:]
+        copied.ClearField("doc_string")
+        copied.name = f"{within}/{node.name or index}"
+        copied.input[:] = [renamed(name) for name in node.input]
+        copied.output[:] = [renamed(name) for name in node.output]
+    for tensor in sorted(graph.initializer, key=lambda tensor: tensor.name):
+        copied_tensor = found.initializer.add()
+        copied_tensor.CopyFrom(tensor)
+        copied_tensor.name = renamed(tensor.name)
+        copied_tensor.ClearField("doc_string")
+    return found

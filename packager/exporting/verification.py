@@ -1,0 +1,144 @@
+"""Before a bundle is signed, all that was exported, and sampled subnets, run on the device's runtime against torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from device_sdk.execution.self_test import golden_inputs, sample_outputs
+from device_sdk.graph import Golden
+from device_sdk.paths import sample_uniformly
+from device_sdk.random_source import SplitMix64
+from device_sdk.runtimes import Array, LoadedStretch, OnnxRuntime
+from packager.errors import VerificationError
+from packager.expansion import Expansion
+from packager.exporting.export import ExportedBlocks
+
+SELF_TEST_SEED = 20231002
+SELF_TEST_BATCH = 2
+BATCHES = (1, 3)
+SUBNETS = 10
+RELATIVE_TOLERANCE = 1e-3  # of the largest magnitude in the output
+ABSOLUTE_TOLERANCE = 1e-5
+
+
+class TorchReference:
+    """What the torch modules of blocks and exits, both called parts here, answer to golden inputs."""
+
+    def __init__(self, expansion: Expansion) -> None:
+        self._cut_points = expansion.cut_points
+        self._taps = expansion.traced.taps
+        self._blocks = {block.id: block for block in expansion.blocks}
+        self.modules: dict[str, nn.Module] = {block.id: block.module for block in expansion.blocks}
+        self.modules |= {exit_.id: exit_.module for exit_ in expansion.exits}
+        self.starts = {block.id: block.start for block in expansion.blocks}
+        self.starts |= {exit_.id: exit_.position for exit_ in expansion.exits}
+
+    def answer(self, parts: Sequence[str], inputs: Sequence[Array]) -> list[Array]:
+        """What ``parts``, one after the other, make of the tensors ``inputs`` [batch, *shape] at their start.
+
+        An exit's answer, or the tensors at the cut point that is reached.
+        """
+        position = self.starts[parts[0]]
+        live = [position, *(tap for tap in self._taps if tap < position)]
+        features = dict(zip(live, map(torch.from_numpy, inputs), strict=True))
+        with torch.no_grad():
+            for part in parts:
+                module = self.modules[part].eval()
+                if part not in self._blocks:
+                    return [module(features[position]).numpy()]
+                position = self._blocks[part].end
+                features[position] = self._blocks[part].run(features)
+        found = [features[position].numpy()]
+        if position < len(self._cut_points) - 1:
+            found += [features[tap].numpy() for tap in self._taps if tap < position]
+        return found
+
+    def compared(
+        self, name: str, parts: Sequence[str], loaded: LoadedStretch
+    ) -> Iterator[tuple[list[Array], list[Array]]]:
+        """What torch and what ``loaded`` answer at several batch sizes, that of the self-test last.
+
+        Raises:
+            VerificationError: the answers of ``name`` have another shape.
+        """
+        for batch in (*BATCHES, SELF_TEST_BATCH):
+            inputs = golden_inputs(self._cut_points[self.starts[parts[0]]], seed=SELF_TEST_SEED, batch=batch)
+            expected, actual = self.answer(parts, inputs), loaded.run(inputs)
+            shapes, expected_shapes = ([one.shape for one in found] for found in (actual, expected))
+            if shapes != expected_shapes:
+                raise VerificationError(f"{name} answers {_listed(shapes)}, torch {_listed(expected_shapes)}")
+            yield expected, actual
+
+    def golden(
+        self, name: str, parts: Sequence[str], loaded: LoadedStretch, *, relative_tolerance: float = RELATIVE_TOLERANCE
+    ) -> Golden:
+        """The golden vector of ``loaded``, which must answer what torch does.
+
+        ``relative_tolerance``: of the largest magnitude in an answer.
+
+        Raises:
+            VerificationError: it does not.
+        """
+        for expected, actual in self.compared(name, parts, loaded):
+            largest = float(np.max([np.abs(one).max() for one in expected]))
+            tolerance = relative_tolerance * largest + ABSOLUTE_TOLERANCE
+            difference = float(np.max([np.abs(a - b).max() for a, b in zip(actual, expected, strict=True)]))
+            if not difference <= tolerance:
+                raise VerificationError(
+                    f"{name} differs from torch by {difference:.2g} at batch {len(actual[0])} "
+                    f"(tolerance {tolerance:.2g})"
+                )
+        return Golden(samples=sample_outputs(expected), tolerance=float(f"{tolerance:.3g}"))
+
+
+def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
+    return " and ".join(map(str, shapes))
+
+
+class Verifier:
+    """Compares fragments with the torch modules that they come from."""
+
+    def __init__(self, exported: ExportedBlocks, *, threads: int = 1) -> None:
+        self._exported = exported
+        self._expansion = exported.expansion
+        self._reference = TorchReference(exported.expansion)
+        self._runtime = OnnxRuntime(threads=threads)
+
+    def block_golden(self, block_id: str) -> Golden:
+        """Check one block at several batch sizes; returns its golden vector (VerificationError)."""
+        return self._check([block_id])
+
+    def exit_golden(self, exit_id: str) -> Golden:
+        """Check one exit in the same way; returns its golden vector (VerificationError)."""
+        return self._check([], exit_id)
+
+    def original_golden(self) -> Golden:
+        """The same for the whole original path."""
+        return self._check([block.id for block in self._expansion.originals])
+
+    def sampled_subnets(self, *, seed: int) -> None:
+        """Check up to ``SUBNETS`` random whole subnets (VerificationError)."""
+        supernet = self._expansion.supernet()
+        for subnet in dict.fromkeys(sample_uniformly(supernet, count=SUBNETS, random=SplitMix64(seed))):
+            self._check(subnet.block_ids)
+
+    def original_difference(self, samples: torch.Tensor) -> float:
+        """Largest absolute difference of the original path from the torch model on real ``samples``."""
+        loaded = self._runtime.load(self._exported.stretch([block.id for block in self._expansion.originals]))
+        with torch.no_grad():
+            expected = self._expansion.traced.whole(samples).numpy()
+        return float(np.abs(loaded.run([samples.numpy()])[0] - expected).max())
+
+    def _check(self, block_ids: Sequence[str], exit_id: str | None = None) -> Golden:
+        """Compare a path, or an exit alone, with torch at several batch sizes."""
+        name = _name(block_ids) if exit_id is None else f"exit {exit_id}"
+        loaded = self._runtime.load(self._exported.stretch(block_ids, exit_id))
+        return self._reference.golden(name, [*block_ids, *([exit_id] if exit_id else [])], loaded)
+
+
+def _name(block_ids: Sequence[str]) -> str:
+    return f"block {block_ids[0]}" if len(block_ids) == 1 else f"subnet {' '.join(block_ids)}"

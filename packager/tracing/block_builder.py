@@ -1,0 +1,131 @@
+"""Rebuilding one block of an exported graph as a trainable module (docs/adr/0003-real-modules.md)."""
+
+from __future__ import annotations
+
+import copy
+import operator
+
+import torch
+from torch import fx, nn
+
+from packager.errors import TraceError
+from packager.tracing.exported_graph import ExportedGraph, is_size
+
+_LEAF_MODULES = (
+    nn.modules.conv._ConvNd,
+    nn.modules.batchnorm._BatchNorm,
+    nn.Linear,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.modules.dropout._DropoutNd,
+)
+
+
+class BlockBuilder:
+    """Rebuilds the nodes of one block as a GraphModule with the model's own torch.nn layers in it."""
+
+    def __init__(self, body: ExportedGraph, model: nn.Module, first: int, last: int) -> None:
+        self._body = body
+        self._model = model
+        self._nodes = body.nodes[first + 1 : last + 1]
+        self._entry = body.nodes[first] if first >= 0 else body.input
+        self._result = body.nodes[last] if last < len(body.nodes) - 1 else body.output
+        self._inside = set(self._nodes)
+        self._graph = fx.Graph()
+        self._root = nn.Module()
+        self._new: dict[fx.Node, fx.Node] = {}
+        self._members: dict[str, str] = {}
+
+    def build(self) -> fx.GraphModule:
+        """The block as a module: one tensor in, one tensor out."""
+        self._new[self._entry] = self._graph.placeholder("features")
+        layers = self._layer_calls()
+        for node in self._nodes:
+            layer = layers.get(node)
+            if layer is not None:
+                self._new[node] = self._call_layer(layer, node)
+            elif not is_size(node):
+                self._copy(node)
+        self._graph.output(self._new[self._result])
+        module = fx.GraphModule(self._root, self._graph)
+        module.graph.eliminate_dead_code()
+        module.recompile()
+        module.delete_all_unused_submodules()
+        return module.eval()
+
+    def _layer_calls(self) -> dict[fx.Node, str]:
+        """Nodes that are the whole call of one known layer, with the path of that layer in the model."""
+        calls: dict[tuple[str, str], list[fx.Node]] = {}
+        for node in self._nodes:
+            stack = list((node.meta.get("nn_module_stack") or {}).items())
+            if stack and not is_size(node):
+                calls.setdefault((stack[-1][0], stack[-1][1][0]), []).append(node)
+        found = {}
+        for (_, path), nodes in calls.items():
+            try:
+                layer = self._model.get_submodule(path) if path else None
+            except AttributeError:
+                continue
+            if len(nodes) == 1 and isinstance(layer, _LEAF_MODULES):
+                found[nodes[0]] = path
+        return found
+
+    def _call_layer(self, path: str, node: fx.Node) -> fx.Node:
+        name = self._member(path, _plain(self._model.get_submodule(path)))
+        return self._graph.call_module(name, (self._new[self._body.tensor_inputs(node)[0]],))
+
+    def _copy(self, node: fx.Node) -> None:
+        self._new[node] = self._graph.node_copy(node, self._resolve)
+        self._new[node].meta = {}
+
+    def _resolve(self, node: fx.Node) -> fx.Node:
+        if node not in self._new:
+            if node.name in self._body.states:
+                self._new[node] = self._get_state(node.name)
+            elif is_size(node):
+                self._new[node] = self._recompute_size(node)
+            else:
+                raise TraceError(f"the operator at {node.name} reaches over a cut point")
+        return self._new[node]
+
+    def _recompute_size(self, node: fx.Node) -> fx.Node:
+        """A symbolic size from the block's own input instead of from an earlier tensor."""
+        wanted, batch = node.meta["val"], self._entry.meta["val"].shape[0]
+        if isinstance(wanted, torch.SymInt):
+            multiple = wanted.node.expr / batch.node.expr
+            if multiple.is_Integer:
+                size = self._graph.call_function(torch.ops.aten.sym_size.int, (self._new[self._entry], 0))
+                return size if multiple == 1 else self._graph.call_function(operator.mul, (size, int(multiple)))
+        copied = self._graph.node_copy(node, self._resolve)
+        copied.meta = {}
+        return copied
+
+    def _get_state(self, name: str) -> fx.Node:
+        tensor = self._body.states[name]
+        member = name.removeprefix("p_").removeprefix("b_")
+        if member not in self._root._parameters and member not in self._root._buffers:
+            if isinstance(tensor, nn.Parameter):
+                self._root.register_parameter(member, tensor)
+            else:
+                self._root.register_buffer(member, tensor)
+        return self._graph.get_attr(member)
+
+    def _member(self, path: str, module: nn.Module) -> str:
+        name = path.replace(".", "_")
+        if name not in self._root._modules:
+            self._root.add_module(name, module)
+        return name
+
+
+def _plain(layer: nn.Module) -> nn.Module:
+    """The layer as torch's own class computes it, with the same weights.
+
+    A subclass may do more in its ``forward`` than that, an activation for example: those are nodes of their own.
+    """
+    own: type[nn.Module] = next(kind for kind in type(layer).__mro__ if kind.__module__.startswith("torch.nn."))
+    if type(layer).forward is own.forward:
+        return layer
+    plain = copy.copy(layer)
+    plain.__class__ = own
+    plain._parameters, plain._buffers, plain._modules = dict(layer._parameters), dict(layer._buffers), {}
+    return plain

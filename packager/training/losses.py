@@ -1,0 +1,220 @@
+"""What one update of each training phase minimises (AdaptiveNet §4.2; the exits after MEEdge)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from device_sdk.errors import UsageError
+from device_sdk.graph import Subnet
+from packager.blocks.trainable import TrainableBlock
+from packager.expansion import Expansion
+from packager.macs_ranges import MacsRanges
+from packager.recipe import Recipe
+from packager.tasks import Classification, LearningTask, mixed_loss
+from packager.training.batches import BatchSource
+from packager.training.feature_cache import FeatureCache
+from packager.training.memory_format import training_format
+from packager.training.teacher_answers import TeacherAnswers
+
+_PHASE_BATCHES = 1_000_000_000  # batches of phase k are counted from k times this
+_TUNE, _EXITS, _STATISTICS = (k * _PHASE_BATCHES for k in (1, 2, 3))
+_EXIT_UPDATES = 4  # features cost far more than the exits that learn from them: one batch of them, several updates
+_SAMPLES_PER_UPDATE = 16  # or more
+_LEAST_SAMPLES = 2  # of a process in an update: batch-norm needs them
+
+
+class Losses:
+    """The loss of one update in each phase: a function of its number, so that a resumed run repeats it.
+
+    Where several processes train, each has the loss of its ``source``'s share of the batch.
+
+    Raises:
+        UsageError: a batch is too small for so many processes.
+    """
+
+    def __init__(
+        self,
+        expansion: Expansion,
+        source: BatchSource,
+        recipe: Recipe,
+        *,
+        device: torch.device | None = None,
+        task: LearningTask | None = None,
+    ) -> None:
+        self._task = task or Classification()
+        self._expansion = expansion
+        self._source = source
+        self._recipe = recipe
+        self._device = device or torch.device("cpu")
+        self._format = training_format(expansion, self._device)
+        self._cache: FeatureCache | None = None
+        self._ranges = MacsRanges(expansion) if expansion.trained else None
+        self._teacher_answers: TeacherAnswers | None = None
+        self._exit_batch = _ExitBatch(-1, {}, torch.empty(0), torch.empty(0))
+        self.batch = source.batch_size
+        self.exit_updates = max(1, min(_EXIT_UPDATES, min(recipe.batch, len(source)) // _SAMPLES_PER_UPDATE))
+        self._share = source.share
+        self._least_batch = _LEAST_SAMPLES * self._share.count * (self.exit_updates if expansion.exits else 1)
+        if self._share.count > 1 and self.batch < self._least_batch:
+            raise UsageError(
+                f"a batch of {self.batch} is too small for {self._share.count} processes",
+                hint=f"start fewer, or take batches of {self._least_batch} samples or more",
+            )
+
+    @property
+    def samples(self) -> int:
+        """How many samples of a batch this process takes."""
+        return self._share.of(self.batch)
+
+    def distil(self, step: int) -> torch.Tensor:
+        """Added blocks imitate what they replace (§4.2, Eq. 1).
+
+        Either all of them, each from the teacher's own input, or those of a sampled path, from what the path gives
+        them. The squared distance is divided by the variance of the target, so that all blocks weigh the same.
+        """
+        images, _ = self._batch(step)
+        with torch.no_grad():
+            features = self._expansion.traced.features(images)
+        if self._recipe.distil_from == "teacher":
+            return torch.stack([imitation_error(block, features) for block in self._expansion.trained]).sum()
+        assert self._ranges is not None
+        path = self._ranges.sample(self._recipe.seed + step)
+        imitated = self._expansion.features_along(path, images)
+        ends = [block.end for block in self._expansion.trained if block.id in path.block_ids]
+        return torch.stack([relative_error(imitated[end], features[end]) for end in ends]).mean()
+
+    def tune(self, step: int) -> torch.Tensor:
+        """A sampled path learns from the labels and from the full model's logits at a temperature."""
+        images, labels = self._batch(_TUNE + step)
+        teacher = self._teacher(_TUNE + step, images)
+        logits = self._expansion.run(self._path(step), images).float()
+        return self._answer_loss(logits, labels, teacher)
+
+    def statistics(self, step: int) -> tuple[Subnet, torch.Tensor]:
+        """A path drawn uniformly and the images [batch, *input] from which its statistics are taken again."""
+        assert self._ranges is not None
+        return self._ranges.sample(self._recipe.seed + step), self._batch(_STATISTICS + step)[0]
+
+    def exits(self, update: int) -> torch.Tensor:
+        """Every exit learns like a path, from features that get no gradient; several updates share a batch of them."""
+        step, part = divmod(update, self.exit_updates)
+        if self._exit_batch.step != step:
+            self._exit_batch = self._new_exit_batch(step)
+        batch = self._exit_batch
+        losses = []
+        labels, teacher = (whole.tensor_split(self.exit_updates)[part] for whole in (batch.labels, batch.teacher))
+        for exit_ in self._expansion.exits:
+            features = batch.features[exit_.position].tensor_split(self.exit_updates)[part]
+            losses.append(self._answer_loss(exit_.module(features).float(), labels, teacher))
+        return torch.stack(losses).sum()
+
+    def keep_features(self, cache: FeatureCache | None) -> None:
+        """Keep features of the originals in ``cache`` between the rounds of the recipe's ``variants``."""
+        self._cache = cache
+
+    def keep_answers(self, answers: TeacherAnswers | None) -> None:
+        """Keep the full model's answers in ``answers`` between the rounds of the recipe's ``variants``."""
+        self._teacher_answers = answers
+
+    def halve_batch(self) -> bool:
+        """From now on take half of each batch: memory is short. False where nothing is left to halve."""
+        if self.batch // 2 < self._least_batch:
+            return False
+        self.batch //= 2
+        self._cache = None  # it holds whole batches
+        self._exit_batch = _ExitBatch(-1, {}, torch.empty(0), torch.empty(0))
+        return True
+
+    def _batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        images, labels = self._source.batch(step)
+        images = images[: self.samples].to(self._device, memory_format=self._format)
+        return images, labels[: self.samples].to(self._device)
+
+    def _path(self, step: int) -> Subnet:
+        """The path that a tuning step trains."""
+        assert self._ranges is not None
+        seed = self._recipe.seed + step
+        if self._recipe.sampling == "uniform" or step % 4 == 3:
+            return self._ranges.sample(seed)
+        return self._ranges.between(seed) if step % 4 == 1 else self._ranges.cheapest
+
+    def _teacher(self, step: int, images: torch.Tensor) -> torch.Tensor:
+        """The full model's logits [batch, classes] for the batch of ``step``, kept for when it comes round again."""
+        key = (*self._source.key(step), self.samples)
+        if self._teacher_answers is not None and (known := self._teacher_answers.get(key)) is not None:
+            return known.to(self._device)
+        with torch.no_grad():
+            logits = self._expansion.traced.features(images)[-1].float()
+        if self._teacher_answers is not None:
+            self._teacher_answers.put(key, logits)
+        return logits
+
+    def _new_exit_batch(self, step: int) -> _ExitBatch:
+        """Features of the original path; in every other step those of a sampled path replace them where it passes.
+
+        An exit has to answer behind an adapted subnet too.
+        """
+        images, labels = self._batch(_EXITS + step)
+        with torch.no_grad():
+            features = self._original_features(_EXITS + step, images)
+            teacher = features[len(self._expansion.originals)].float()
+            if self._ranges is not None and step % 2:
+                path = self._ranges.sample(self._recipe.seed + step)
+                features |= self._expansion.features_along(path, images)
+        return _ExitBatch(step, features, labels, teacher)
+
+    def _original_features(self, step: int, images: torch.Tensor) -> dict[int, torch.Tensor]:
+        """What the originals compute for the batch of ``step``, by cut point; from the cache where it is there."""
+        if self._cache is None:
+            return dict(enumerate(self._expansion.traced.features(images)))
+        edition, number = self._source.key(step)
+        number += edition * self._source.batches_per_epoch
+        features = self._cache.get(number)
+        if features is None:
+            features = self._cache.put(number, dict(enumerate(self._expansion.traced.features(images))))
+        return {position: value.to(self._device) for position, value in features.items()}
+
+    def _answer_loss(self, answers: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
+        """What the task makes of labels and the teacher's answers, mixed."""
+        recipe = self._recipe
+        return mixed_loss(
+            self._task, answers, labels, teacher, temperature=recipe.temperature, label_weight=recipe.label_weight
+        )
+
+
+@dataclass(frozen=True)
+class _ExitBatch:
+    """What the exits learn from in one step: features by cut point, labels [batch], teacher [batch, classes]."""
+
+    step: int
+    features: Mapping[int, torch.Tensor]
+    labels: torch.Tensor
+    teacher: torch.Tensor
+
+
+def imitation_error(block: TrainableBlock, features: Sequence[torch.Tensor]) -> torch.Tensor:
+    """``relative_error`` of a block behind the teacher's own ``features``, those at all cut points."""
+    return relative_error(block.run(dict(enumerate(features))), features[block.end])
+
+
+def relative_error(imitated: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    """Mean squared distance over the variance of the target."""
+    target = target.float()
+    return functional.mse_loss(imitated.float(), target) / target.var().clamp_min(1e-8)
+
+
+def distillation_errors(expansion: Expansion, samples: torch.Tensor) -> dict[str, float]:
+    """For each added block, its ``imitation_error`` on ``samples``: prepared [batch, *input], not trained on."""
+    with torch.no_grad():
+        features = expansion.traced.features(samples)
+        return {block.id: round(imitation_error(block, features).item(), 5) for block in expansion.added}
+
+
+def exit_cache_shapes(expansion: Expansion, *, batch: int) -> dict[int, tuple[int, ...]]:
+    """What a cache for the exits' training holds of each batch, by cut point: [batch, *features], and the answers."""
+    positions = {exit_.position for exit_ in expansion.exits} | {len(expansion.originals)}
+    return {position: (batch, *expansion.traced.tensors[position].shape) for position in sorted(positions)}

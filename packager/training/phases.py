@@ -1,0 +1,68 @@
+"""The phases of training, in order: what each of them trains, and for how long. Their losses: ``packager/losses.py``.
+
+distil (added blocks imitate what they replace) → tune (sampled paths learn) → exits (branches learn from frozen
+features). AdaptiveNet §4.2; the exits after MEEdge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from packager.expansion import Expansion
+from packager.recipe import Recipe
+from packager.training.losses import Losses
+
+DISTIL, TUNE, EXITS = "distil", "tune", "exits"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One training phase: its name, share of the training, highest rate, what it trains, and the loss of an update.
+
+    A step is one batch; it makes ``updates`` of the weights. ``loss`` takes the number of the update.
+    """
+
+    name: str
+    share: float
+    rate: float
+    modules: Mapping[str, nn.Module]
+    loss: Callable[[int], torch.Tensor]
+    updates: int = 1
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """Everything that the phase changes."""
+        return [parameter for module in self.modules.values() for parameter in module.parameters()]
+
+    def optimizer(self) -> torch.optim.Optimizer:
+        """A fresh one."""
+        if self.name == DISTIL:
+            return torch.optim.Adam(self.parameters, lr=self.rate)
+        return torch.optim.SGD(self.parameters, lr=self.rate, momentum=0.9, nesterov=True, weight_decay=1e-4)
+
+
+def training_phases(expansion: Expansion, losses: Losses, recipe: Recipe) -> tuple[Phase, ...]:
+    """The phases in which something is trained; those for which there is nothing leave their share to the others."""
+    blocks = {block.id: block.module for block in expansion.trained}
+    exits = {exit_.id: exit_.module for exit_ in expansion.exits}
+    for_exits = (recipe.exit_share if blocks else 1.0) if exits else 0.0
+    for_blocks = 1.0 - for_exits
+    phases = (
+        Phase(DISTIL, for_blocks * recipe.distil_share, recipe.distil_rate, blocks, losses.distil),
+        Phase(TUNE, for_blocks * (1 - recipe.distil_share), recipe.tune_rate, blocks, losses.tune),
+        Phase(EXITS, for_exits, recipe.exit_rate, exits, losses.exits, losses.exit_updates),
+    )
+    return tuple(phase for phase in phases if phase.modules)
+
+
+def phase_steps(phases: Sequence[Phase], steps: int) -> dict[str, int]:
+    """``steps`` shared among the phases; they add up to it."""
+    bounds, share = [0], 0.0
+    for phase in phases:
+        share += phase.share
+        bounds.append(round(steps * share))
+    return {phase.name: bounds[k + 1] - bounds[k] for k, phase in enumerate(phases)}

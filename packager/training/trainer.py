@@ -1,0 +1,220 @@
+"""Training what was added to the model, phase by phase (``packager/phases.py``), through any interruption.
+
+The original blocks stay frozen in evaluation mode, so the pretrained model is one of the subnets, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from device_sdk.errors import StorageError
+from device_sdk.graph import Subnet
+from device_sdk.progress import Progress, Task
+from packager.digests import tensors_digest
+from packager.expansion import Expansion
+from packager.recipe import Recipe
+from packager.tasks import LearningTask
+from packager.training.batches import BatchSource
+from packager.training.checkpoints import Checkpoints
+from packager.training.descent import Descent
+from packager.training.device import on_device, resolve_device
+from packager.training.feature_cache import FeatureCache
+from packager.training.losses import Losses, exit_cache_shapes
+from packager.training.phases import DISTIL, EXITS, TUNE, Phase, phase_steps, training_phases
+from packager.training.range_accuracy import RangeAccuracy
+from packager.training.ranks import Alone, LeadClock, Ranks
+from packager.training.recalibration import average_statistics, recalibrate
+from packager.training.schedule import Schedule
+from packager.training.teacher_answers import TeacherAnswers
+from packager.training.tuning_watch import TuningWatch
+
+_DONE = "done"
+_STATISTICS_BATCHES = 30
+_MB = 1_000_000  # bytes
+_ANSWERS_BYTES = 256_000_000  # of the full model's, that are kept
+
+
+class Trainer:
+    """Trains the added blocks and the exits of ``expansion`` as ``recipe`` says, saving its state every so often.
+
+    ``judge``, if given, is asked for the accuracy by ranges of cost now and then while tuning. ``notes`` say what was
+    not done as the recipe has it. ``ranks``: the processes that train together; ``source`` gives the share of this one.
+    ``task``: classification unless it is said.
+    """
+
+    def __init__(
+        self,
+        expansion: Expansion,
+        source: BatchSource,
+        recipe: Recipe,
+        checkpoints: Checkpoints,
+        progress: Progress,
+        *,
+        judge: RangeAccuracy | None = None,
+        ranks: Ranks | None = None,
+        task: LearningTask | None = None,
+    ) -> None:
+        self._expansion = expansion
+        self._recipe = recipe
+        self._checkpoints = checkpoints
+        self._progress = progress
+        self._ranks = ranks or Alone()
+        assert source.share == self._ranks.share, "the source gives another process's share"
+        self._clock = LeadClock(self._ranks)
+        self._device = resolve_device(recipe.device, local_rank=self._ranks.local_rank)
+        self._losses = Losses(expansion, source, recipe, device=self._device, task=task)
+        self._descent = Descent(self._losses, recipe, device=self._device, ranks=self._ranks)
+        self._phases = training_phases(expansion, self._losses, recipe)
+        self._steps = phase_steps(self._phases, recipe.steps or 0)
+        self._modules: dict[str, nn.Module] = {}  # all that is trained in any phase
+        for phase in self._phases:
+            self._modules |= phase.modules
+        self._distinct = source.distinct_batches
+        self._watch = TuningWatch(judge, patience=recipe.patience, device=self._device, ranks=self._ranks)
+        self.steps_done = dict.fromkeys((DISTIL, TUNE, EXITS), 0)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What was not done as the recipe has it."""
+        return self._descent.notes
+
+    def train(self) -> None:
+        """Run the phases, or what is left of them after an interruption.
+
+        Raises:
+            TrainingError: the loss is no longer a number (the last good state stays saved), memory is too short, or
+                another process is gone or starts from something else.
+        """
+        if not self._phases:
+            return
+        modules = [block.module for block in self._expansion.blocks]
+        modules += [exit_.module for exit_ in self._expansion.exits]
+        with on_device(modules, self._device):
+            self._ranks.require_same(lambda: _start(modules, self._device))
+            names = [*(phase.name for phase in self._phases), _DONE]
+            saved = self._ranks.state_from_lead(self._checkpoints.state) or {"phase": names[0]}
+            self._restore(saved)
+            for phase, following in list(zip(self._phases, names[1:], strict=True))[names.index(saved["phase"]) :]:
+                self._run(phase, saved)
+                saved = {"phase": following}
+                self._save(following)
+            self._set_training(())
+
+    def _run(self, phase: Phase, saved: dict[str, Any]) -> None:
+        optimizer = phase.optimizer()
+        if "optimizer" in saved:
+            optimizer.load_state_dict(saved["optimizer"])
+        schedule = self._schedule(phase, saved)
+        self._set_training(phase.modules)
+        cache = self._exit_cache() if phase.name == EXITS else None
+        self._losses.keep_features(cache)
+        self._losses.keep_answers(self._teacher_answers() if phase.name == TUNE and self._distinct else None)
+        try:
+            with self._progress.task(phase.name, 1.0, done=schedule.progress) as task:
+                self._step_through(phase, schedule, optimizer, task)
+        finally:
+            if cache is not None:
+                cache.close()
+        self.steps_done[phase.name] = schedule.done
+        if phase.name == TUNE:
+            self._recalibrate(self._recipe.recalibrate_batches, tuned=schedule.done > 0)
+
+    def _step_through(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer, task: Task) -> None:
+        shown, saved_at = schedule.progress, self._clock.tick()
+        while not schedule.over:
+            loss = self._descent.step(phase, schedule, optimizer)
+            schedule.done += 1
+            self._clock.tick()
+            if phase.name == TUNE:
+                self._watch.after_step(schedule)
+            task.advance(schedule.progress - shown)
+            task.note(f"loss {loss:.4f}{self._watch.seen if phase.name == TUNE else ''}")
+            shown = schedule.progress
+            if self._clock() - saved_at >= self._recipe.checkpoint_seconds:
+                self._save(phase.name, schedule, optimizer)
+                saved_at = self._clock.tick()
+
+    def _set_training(self, names: Collection[str]) -> None:
+        """Put the modules of these names in training mode, all others in evaluation mode."""
+        for name, module in self._modules.items():
+            module.train(name in names)
+
+    def _recalibrate(self, wanted: int | None, *, tuned: bool) -> None:
+        count = wanted if wanted is not None else _STATISTICS_BATCHES * tuned
+        if not count:
+            return
+        self._set_training(())
+        with self._progress.task("recalibrate", count) as task:
+            recalibrate(self._expansion, self._statistics(count, task))
+
+    def _statistics(self, count: int, task: Task) -> Iterator[tuple[Subnet, torch.Tensor]]:
+        for step in range(count):
+            yield self._losses.statistics(step)
+            task.advance()
+
+    def _exit_cache(self) -> FeatureCache | None:
+        """A cache for the features that exits learn from, if the same batches come again and all of them fit."""
+        steps = self._steps[EXITS] if self._recipe.steps is not None else None
+        if not self._distinct or (steps is not None and steps <= self._distinct):
+            return None
+        shapes = exit_cache_shapes(self._expansion, batch=self._losses.samples)
+        size_bytes = FeatureCache.size_bytes(batches=self._distinct, shapes=shapes) * self._ranks.share.count
+        if size_bytes > self._recipe.cache_mb * _MB:
+            return None
+        try:
+            return FeatureCache(self._checkpoints.folder, batches=self._distinct, shapes=shapes)
+        except StorageError:  # no room: it goes without
+            return None
+
+    def _teacher_answers(self) -> TeacherAnswers:
+        """The full model's answers to this process's share of the batches, also those from before an interruption."""
+        share = self._ranks.share
+        path = self._checkpoints.folder / f"answers.{share.rank}-of-{share.count}.f32"
+        shape = self._expansion.traced.tensors[-1].shape
+        return TeacherAnswers(path, shape=shape, limit_bytes=_ANSWERS_BYTES)
+
+    def _schedule(self, phase: Phase, saved: dict[str, Any]) -> Schedule:
+        self._clock.tick()
+        seconds = (self._recipe.budget_minutes or 0.0) * 60 * phase.share
+        return Schedule(
+            steps=None if self._recipe.steps is None else self._steps[phase.name],
+            seconds=None if self._recipe.steps is not None else seconds,
+            done=saved.get("done", 0),
+            elapsed=saved.get("elapsed", 0.0),
+            winding_from=saved.get("winding_from"),
+            clock=self._clock,
+        )
+
+    def _save(
+        self, phase: str, schedule: Schedule | None = None, optimizer: torch.optim.Optimizer | None = None
+    ) -> None:
+        average_statistics(self._modules.values(), self._ranks)
+        state: dict[str, Any] = {
+            "phase": phase,
+            "modules": {name: module.state_dict() for name, module in self._modules.items()},
+            "steps_done": dict(self.steps_done),
+            "watch": self._watch.state,
+            "notes": list(self.notes),
+        }
+        if schedule is not None and optimizer is not None:
+            state |= {"optimizer": optimizer.state_dict(), "done": schedule.done, "elapsed": schedule.elapsed}
+            state |= {"winding_from": schedule.winding_from}
+        self._checkpoints.save(state)
+
+    def _restore(self, saved: dict[str, Any]) -> None:
+        if "modules" in saved:
+            for name, module in self._modules.items():
+                module.load_state_dict(saved["modules"][name])
+        self.steps_done.update(saved.get("steps_done", {}))
+        self._watch.restore(saved.get("watch"))
+        self._descent.restore(saved.get("notes", ()))
+
+
+def _start(modules: Sequence[nn.Module], device: torch.device) -> dict[str, str]:
+    """What processes that train together have to have in common, besides the job."""
+    tensors = {f"{k}.{name}": value for k, module in enumerate(modules) for name, value in module.state_dict().items()}
+    return {"weights": tensors_digest(tensors), "device": device.type}
