@@ -1,1 +1,1 @@
-"""From a pretrained model to its chain of blocks: exported once, cut where one tensor carries all, rebuilt as modules."""
+"""From a pretrained model to its chain of blocks: exported once, cut where one tensor carries all, rebuilt in torch."""
