@@ -30,6 +30,7 @@ from device_sdk.search.port import Candidate, SearchProblem, rank
 _BATCH, _CACHE_BYTES = 64, 256 * MB
 _WARMUP = 10
 _SAMPLES_AT_ONCE = 64
+_SEARCHES, _LESS = 4, 0.98  # how often at most, each time within this share of the time before or less
 
 
 @dataclass(frozen=True)
@@ -124,18 +125,25 @@ class Chooser:
                 session.close()
         return Measured(found["full"], tuple(found[str(n)] for n in range(len(subnets))), found.get("rival"))
 
-    def confirmed(
-        self, candidates: Sequence[Candidate], rival: bytes | None, *, ratio: float, rounds: int
+    def best(
+        self, ratio: float, rival: bytes | None, *, count: int, rounds: int, time_limit_s: float | None = None
     ) -> Chosen | None:
-        """The first candidate that takes no longer than ``rival``, or without one than ``ratio`` of the full model.
+        """The best subnet that is measured to take no longer than ``rival``, or without one than ``ratio`` of the full.
 
-        2 % count as equal.
+        2 % count as equal. Where all of ``count`` candidates turn out too slow, others are searched for within as much
+        less, as a device does when it adapts.
         """
-        beside = self.measured([one.subnet for one in candidates], rival, rounds=rounds)
-        allowed_ms = ratio * beside.full.median_ms if beside.rival is None else beside.rival.median_ms
-        for candidate, latency in zip(candidates, beside.subnets, strict=True):
-            if latency.median_ms <= EQUAL_LATENCY * allowed_ms:
-                return Chosen(candidate, latency, beside)
+        expected = ratio
+        for _ in range(_SEARCHES):
+            candidates = self.within(expected, count=count, time_limit_s=time_limit_s)
+            if not candidates:
+                return None
+            beside = self.measured([one.subnet for one in candidates], rival, rounds=rounds)
+            allowed_ms = ratio * beside.full.median_ms if beside.rival is None else beside.rival.median_ms
+            for candidate, latency in zip(candidates, beside.subnets, strict=True):
+                if latency.median_ms <= EQUAL_LATENCY * allowed_ms:
+                    return Chosen(candidate, latency, beside)
+            expected *= min(_LESS, allowed_ms / min(latency.median_ms for latency in beside.subnets))
         return None
 
     def right(self, subnet: Subnet, samples: Samples) -> npt.NDArray[np.bool_]:

@@ -73,8 +73,8 @@ def _curve(
     accuracies: list[float | None] = []
     for ratio in ratios:
         seconds = _QUICK_SECONDS if options.quick else _SECONDS
-        candidates = chooser.within(ratio, count=_CANDIDATES, time_limit_s=seconds)
-        chosen = chooser.confirmed(candidates, None, ratio=ratio, rounds=_QUICK_ROUNDS if options.quick else _ROUNDS)
+        rounds = _QUICK_ROUNDS if options.quick else _ROUNDS
+        chosen = chooser.best(ratio, None, count=_CANDIDATES, rounds=rounds, time_limit_s=seconds)
         right = None if chosen is None else chooser.right(chosen.candidate.subnet, report)
         accuracies.append(None if right is None else 100 * float(right.mean()))
         row: dict[str, object] = {"what": name, "budget_ratio": ratio, "accuracy": accuracies[-1]}

@@ -117,8 +117,8 @@ def _duel(chooser: Chooser, peer: Peer, report: Samples, options: BenchOptions) 
     alone = chooser.measured([], peer.model, rounds=rounds)
     assert alone.rival is not None
     ratio = alone.ratio(alone.rival)
-    candidates = chooser.within(ratio, count=CANDIDATES, time_limit_s=QUICK_LIMIT_S if options.quick else None)
-    chosen = chooser.confirmed(candidates, peer.model, ratio=ratio, rounds=rounds)
+    limit_s = QUICK_LIMIT_S if options.quick else None
+    chosen = chooser.best(ratio, peer.model, count=CANDIDATES, rounds=rounds, time_limit_s=limit_s)
     own = None if chosen is None else chooser.right(chosen.candidate.subnet, report)
     return Duel(peer, ratio, chosen, _right(peer, report), own)
 
