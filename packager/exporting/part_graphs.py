@@ -150,14 +150,14 @@ class _Cutter:
     def _needed_by(self, part: Part) -> tuple[list[int], list[str]]:
         """The nodes, in order, and the initializers that the part's output needs."""
         nodes: set[int] = set()
-        weights: dict[str, None] = {}
-        waiting = [_output(part)]
+        weights: set[str] = set()
+        given, waiting = {*_inputs(part), ""}, [_output(part)]
         while waiting:
             name = waiting.pop()
-            if name in _inputs(part) or not name:
+            if name in given:
                 continue
             if name in self._initializers:
-                weights[name] = None
+                weights.add(name)
             elif name not in self._producer:
                 raise TraceError(f"what is exported from {part.id} reads {name}, which is not its own")
             elif self._producer[name] not in nodes:

@@ -17,8 +17,8 @@ import torch
 from torch import fx, nn
 
 _HELD_BY_ALL = frozenset(vars(nn.Module()))
-_PLAIN = (bool, int, str, bytes, types.NoneType, enum.Enum)
-_PLAIN_TORCH = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_TORCHS_OWN = (torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN = (bool, int, str, bytes, types.NoneType, enum.Enum, *_TORCHS_OWN)
 _CODE = (type, types.FunctionType, types.BuiltinFunctionType, torch._ops.OpOverload)
 
 
@@ -100,7 +100,7 @@ class _Reader:
         return self._numbers[id(tensor)], tuple(tensor.shape), tensor.dtype
 
     def _value(self, value: Any, numbers: Mapping[fx.Node, int] | None = None) -> Hashable:
-        if isinstance(value, _PLAIN + _PLAIN_TORCH):
+        if isinstance(value, _PLAIN):
             return type(value), value
         if isinstance(value, float):
             return float, repr(value)  # -0.0 is not 0.0 here
