@@ -67,6 +67,9 @@ class Watched:
         self.found += [Found(accuracy[s], seconds, looked_at, work) for s in dict.fromkeys(finished) if self.fits(s)]
         return rows
 
+    def full_right(self) -> Right:
+        return self.inner.full_right()
+
     def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
         return self.inner.distances(subnets)
 

@@ -204,6 +204,9 @@ class _Compared:
                 self._compare(group, batch, reusing_first=len(group.plain_s) % 2 == 0)
         return self.reusing.right(subnets, samples)
 
+    def full_right(self) -> npt.NDArray[np.bool_]:
+        return self.reusing.full_right()
+
     def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
         return self.reusing.distances(subnets)
 

@@ -156,7 +156,9 @@ class _Bench:
         evaluator = self._evaluator(self.inputs, self.labels)
         subnets = list(enumerate_subnets(supernet, limit=EXACT_SUBNETS))
         evaluator.telling_first()
-        known = _Known(dict(zip(subnets, evaluator.right(subnets, slice(None)), strict=True)))
+        rows = dict(zip(subnets, evaluator.right(subnets, slice(None)), strict=True))
+        distances = dict(zip(subnets, evaluator.distances(subnets).tolist(), strict=True))
+        known = _Known(rows, distances, evaluator.full_right())
         evaluator.close()
         best = max(known.rows[s].mean() for s in subnets if budget.fits(self.cost_model.cost(s)))
         gaps = {}
@@ -226,6 +228,8 @@ class _Known:
     """An evaluator that knows all answers."""
 
     rows: Mapping[Subnet, Right]
+    distance: Mapping[Subnet, float]
+    full: Right
 
     @property
     def sample_count(self) -> int:
@@ -245,5 +249,8 @@ class _Known:
         rows = [self.rows[subnet][samples] for subnet in subnets]
         return np.stack(rows) if rows else np.zeros((0, len(range(self.sample_count)[samples])), dtype=np.bool_)
 
+    def full_right(self) -> Right:
+        return self.full
+
     def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
-        return np.array([1.0 - accuracy for accuracy in self.accuracies(subnets)])
+        return np.array([self.distance[subnet] for subnet in subnets])

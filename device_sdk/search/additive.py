@@ -2,16 +2,18 @@
 
 The log odds of a right answer are a constant, minus what each edge costs, plus what edges do to each other. As a
 Gaussian process this says how sure it is: a draw of the edges' costs is additive, so that exact path algorithms find
-the best subnet of the draw (Thompson sampling), and subnets that share edges share what the sum does not explain. What
-a device does not know yet is filled in by the distillation errors that the packager measured.
+the best subnet of the draw (Thompson sampling), and subnets that share blocks share what the sum does not explain. An
+edge costs what its block costs, whatever the rendition, and little more for a rendition that computes almost the same.
+What a device does not know yet is filled in by the errors that the packager measured, of blocks and of renditions.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,11 +28,28 @@ _SLOPE_MEAN, _SLOPE_SPREAD = 4.0, 4.0  # log odds that one unit of relative squa
 _ERROR_PER_SPAN = 0.05  # of an added block, where the packager measured none
 _RENDITION_ERROR = 0.01  # of a rendition that is not the original's
 _LARGEST_ERROR = 2.0  # nothing is left of a feature; more cannot be told apart
-_LEAST_ERROR = 0.02  # a smaller error does not make an edge's cost more certain
-_OWN_SPREADS = (1.0, 3.0)  # log odds per error by which single edges deviate: those that are tried
+_LEAST_ERROR = 0.02  # a smaller error of a block does not make its cost more certain
+_LEAST_RENDITION_ERROR = 0.002  # nor one of a rendition, which computes the same block
+_OWN_SPREADS = (1.0, 3.0)  # log odds per error by which blocks and renditions deviate: those that are tried
 _JOINT_SPREADS = (0.05, 0.1, 0.2, 0.4)  # log odds that edges do to each other: those that are tried
 _LEAST_NOISE = 0.1  # of the sampling variance
 _FEW = 8  # observations below which none are tried
+
+
+class Observed(Protocol):
+    """What is known of one subnet."""
+
+    @property
+    def subnet(self) -> Subnet:
+        """Which."""
+
+    @property
+    def log_odds(self) -> float:
+        """Of a right answer."""
+
+    @property
+    def variance(self) -> float:
+        """Of the log odds."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +85,23 @@ class AdditiveModel:
     def __init__(self, supernet: Supernet) -> None:
         self.edges = supernet.edges
         self._place = {edge: place for place, edge in enumerate(self.edges)}
-        errors = prior_errors(supernet)
-        self.errors: Floats = np.array([errors[edge] for edge in self.edges])  # [edges]
+        of_blocks, of_renditions = block_errors(supernet), rendition_errors(supernet)
+        self.errors: Floats = np.array([of_blocks[edge.block] + of_renditions[edge] for edge in self.edges])  # [edges]
+        blocks = np.array([edge.block for edge in self.edges])
+        self.same_block: Floats = (blocks[:, None] == blocks).astype(np.float64)  # [edges, edges]
+        self.unknown = self._unknown(of_blocks, of_renditions)
+
+    def _unknown(self, of_blocks: Mapping[str, float], of_renditions: Mapping[Edge, float]) -> Floats:
+        """The covariance of what errors do not say of edges' costs, per squared spread: [edges, edges].
+
+        Renditions of a block share what is not known of it. Edges without any error cost nothing, which is certain.
+        """
+        blocks = np.array([of_blocks[edge.block] for edge in self.edges])
+        renditions = np.array([of_renditions[edge] for edge in self.edges])
+        of_block = np.where(blocks > 0, blocks + _LEAST_ERROR, 0.0)
+        of_rendition = np.where(renditions > 0, renditions + _LEAST_RENDITION_ERROR, 0.0)
+        unknown: Floats = self.same_block * np.outer(of_block, of_block) + np.diag(of_rendition**2)
+        return unknown
 
     def design(self, subnets: Sequence[Subnet]) -> Floats:
         """Which edges each subnet has, as 0 and 1: [subnets, edges]."""
@@ -76,7 +110,12 @@ class AdditiveModel:
             design[row, [self._place[edge] for edge in subnet.edges]] = 1
         return design
 
-    def fit(self, observations: Sequence[Observation]) -> Belief:
+    def foretold(self, subnets: Sequence[Subnet]) -> Floats:
+        """What the log odds are below those of the original path, by errors alone: [subnets]."""
+        losses: Floats = _SLOPE_MEAN * (self.design(subnets) @ self.errors)
+        return losses
+
+    def fit(self, observations: Sequence[Observed]) -> Belief:
         """The belief after ``observations``; the spreads of highest likelihood are taken once there are enough."""
         if len(observations) < _FEW:
             return Belief(self, observations, _OWN_SPREADS[0], _JOINT_SPREADS[1])
@@ -87,13 +126,12 @@ class AdditiveModel:
 class Belief:
     """What is believed after observations. ``own`` and ``joint`` are the spreads of edges and of their interaction."""
 
-    def __init__(self, model: AdditiveModel, observations: Sequence[Observation], own: float, joint: float) -> None:
+    def __init__(self, model: AdditiveModel, observations: Sequence[Observed], own: float, joint: float) -> None:
         self._model = model
         self._joint = joint
         errors = model.errors
         self._covariance = _SLOPE_SPREAD**2 * np.outer(errors, errors)  # of the edges' values, [edges, edges]
-        deviation = np.where(errors > 0, own * (errors + _LEAST_ERROR), 0.0)
-        self._covariance[np.diag_indices_from(self._covariance)] += deviation**2
+        self._covariance += own**2 * model.unknown
         self._design = model.design([one.subnet for one in observations])  # [observations, edges]
         kernel = self._kernel(self._design)
         kernel[np.diag_indices_from(kernel)] += [one.variance for one in observations]
@@ -139,7 +177,7 @@ class Belief:
     def _kernel(self, design: Floats) -> Floats:
         """Prior covariance with the observed subnets: [subnets, observations]."""
         other = self._design
-        shared = design @ other.T
+        shared = design @ self._model.same_block @ other.T
         together = design.sum(axis=1)[:, None] + other.sum(axis=1) - shared
         kernel: Floats = design @ self._covariance @ other.T + _CONSTANT_SPREAD**2
         return kernel + self._joint**2 * (shared / together) ** 2
@@ -162,25 +200,28 @@ def unshared_noise(right: npt.NDArray[np.bool_]) -> float:
     return min(max(unshared, _LEAST_NOISE), 1.0)
 
 
-def prior_errors(supernet: Supernet) -> dict[Edge, float]:
-    """How far each edge is from what the original path computes: relative squared errors, 0 on that path itself.
+def block_errors(supernet: Supernet) -> dict[str, float]:
+    """How far each block is from what the original ones compute: relative squared errors, 0 of these themselves.
 
     Unknown ones are taken to be like the known ones of other blocks, per cut point that they go over.
     """
     added = [block for block in supernet.blocks if block.kind != "original"]
     known = [b.distillation_error / (b.end - b.start) for b in added if b.distillation_error is not None]
     per_span = float(np.median(known)) if known else _ERROR_PER_SPAN
-    original = set(supernet.original.edges)
+    errors = {block.id: 0.0 for block in supernet.blocks}
+    for block in added:
+        own = block.distillation_error
+        errors[block.id] = min(per_span * (block.end - block.start) if own is None else own, _LARGEST_ERROR)
+    return errors
+
+
+def rendition_errors(supernet: Supernet) -> dict[Edge, float]:
+    """How far each edge is from what its block computes in its first rendition: relative squared errors."""
     errors = {}
     for block in supernet.blocks:
-        own = block.distillation_error
-        if own is None:
-            own = 0.0 if block.kind == "original" else per_span * (block.end - block.start)
         for place, rendition in enumerate(block.renditions):
-            guessed = own + (_RENDITION_ERROR if place else 0.0)
-            edge = Edge(block.id, rendition.name)
-            error = guessed if rendition.error is None else max(own, rendition.error)
-            errors[edge] = 0.0 if edge in original else min(error, _LARGEST_ERROR)
+            guessed = _RENDITION_ERROR if rendition.error is None else rendition.error
+            errors[Edge(block.id, rendition.name)] = min(guessed, _LARGEST_ERROR) if place else 0.0
     return errors
 
 

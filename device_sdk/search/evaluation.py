@@ -135,6 +135,12 @@ class PrefixTreeEvaluator:
         rows = [self._answers[subnet].right[samples] for subnet in subnets]
         return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=np.bool_)
 
+    def full_right(self) -> npt.NDArray[np.bool_]:
+        """See the port. Costs nothing: the full model ran for the distances."""
+        logits = np.concatenate([self._references[batch] for batch in range(len(self._references))])
+        right: npt.NDArray[np.bool_] = logits.argmax(axis=-1) == self._labels
+        return right
+
     def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
         """See the port. The full model runs once on every batch to compare with; ``edge_runs`` leaves that out."""
         return np.array([self._answers[subnet].distances.mean() for subnet in subnets], dtype=np.float64)

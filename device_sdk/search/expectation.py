@@ -1,9 +1,9 @@
 """What is to be expected of candidates on samples that the search did not see.
 
 The best of many on a few hundred samples is mostly lucky: candidates differ by less than such a number of right answers
-can tell. How far their answers are from the full model's differs far more than it varies with the samples. A line
-from the one to the other takes the luck back: what a candidate has measured above the line counts as far as candidates
-lie off the line by more than chance.
+can tell, and near copies of a lucky one are lucky together. How far their answers are from the full model's varies far
+less with the samples. A line through the full model, from that distance to the log odds of a right answer, takes
+the luck back: what a candidate has measured above the line counts as far as candidates lie off it by more than chance.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.search.additive import Observation, log_odds, unshared_noise
+from device_sdk.search.additive import log_odds
 from device_sdk.search.port import SearchProblem, SearchResult, best_within
 
 Floats = npt.NDArray[np.float64]
+Right = npt.NDArray[np.bool_]
 
 _COMPARABLE = 2.0  # log odds below the best
-_SLOPE_MEAN, _SLOPE_SPREAD = -0.4, 0.25  # of the log odds over the logarithm of the distance
-_OWN_SPREADS = (0.02, 0.05, 0.1, 0.2, 0.4)  # log odds by which candidates lie off the line: those that are tried
-_FLAT = 1e-6  # how sure the level of the line is before anything was measured
-_NEAREST = 0.05  # of the median distance: what is nearer is as good as the full model itself
+_SLOPE_MEAN, _SLOPE_SPREAD = 0.5, 1.0  # log odds that are lost at the median distance
+_LINE_SAMPLES = (100_000, 10_000, 1_000, 100, 10)  # so many samples the line is worth: those that are tried
+_OWN_LUCK = 0.25  # of a candidate's chance deviation, what it shares with no other
+_LEAST_NOISE = 0.5  # right answers, squared: candidates with the full model's answers are no certainty either
+_BEND = 0.3  # of what candidates lie below the full model on average: how far the line is off for all of them
 
 
 @dataclass(frozen=True)
@@ -45,32 +47,49 @@ def with_expectations(result: SearchResult, problem: SearchProblem) -> SearchRes
     best = max(log_odds(one.accuracy * samples, samples) for one in result.pool)
     near = [one for one in result.pool if log_odds(one.accuracy * samples, samples) >= best - _COMPARABLE]
     subnets = [one.subnet for one in near]
-    noise = unshared_noise(problem.evaluator.right(subnets, slice(None))) if len(near) > 1 else 1.0
-    observations = [Observation(one.subnet, one.accuracy * samples, samples, noise) for one in near]
-    log_distances = _log_distances(problem.evaluator.distances(subnets))
-    line = max((_line(observations, log_distances, own) for own in _OWN_SPREADS), key=lambda one: one.log_likelihood)
-    expected = dict(zip(subnets, (1 / (1 + np.exp(-line.expected))).tolist(), strict=True))
-    pool = tuple(replace(one, expected=expected.get(one.subnet, one.accuracy)) for one in result.pool)
+    right = problem.evaluator.right(subnets, slice(None))
+    expected = _expected_log_odds(right, problem.evaluator.full_right(), problem.evaluator.distances(subnets))
+    accuracies = dict(zip(subnets, (1 / (1 + np.exp(-expected))).tolist(), strict=True))
+    pool = tuple(replace(one, expected=accuracies.get(one.subnet, one.accuracy)) for one in result.pool)
     return replace(result, pool=pool, best=best_within(pool, problem.budget))
 
 
-def _log_distances(distances: Floats) -> Floats:
-    """Their logarithms around a mean of 0."""
-    least = _NEAREST * float(np.median(distances)) or 1.0
-    logarithms: Floats = np.log(np.maximum(distances, least))
-    return logarithms - logarithms.mean()
+def _expected_log_odds(right: Right, full: Right, distances: Floats) -> Floats:
+    """[candidates], from which samples they get right [candidates, samples], and the full model [samples]."""
+    samples = len(full)
+    reference = log_odds(float(full.sum()), samples)
+    above = np.array([log_odds(float(row.sum()), samples) for row in right]) - reference
+    relative = distances / (float(np.median(distances)) or 1.0)
+    scatter = _scatter(right, full)
+    lines = [_line(above, relative, scatter, samples, worth) for worth in _LINE_SAMPLES]
+    expected = max(lines, key=lambda one: one.log_likelihood).expected
+    bend, luck = (_BEND * above.mean()) ** 2, scatter.mean() / samples
+    return reference + expected + bend / (bend + luck) * (above - expected).mean()
 
 
-def _line(observations: list[Observation], log_distances: Floats, own: float) -> _Line:
-    """Bayesian regression; candidates lie off the line by ``own`` (standard deviation) beside the sampling noise."""
-    observed = np.array([one.log_odds for one in observations])
-    weights = 1 / (np.array([one.variance for one in observations]) + own**2)
-    features = np.stack([np.ones_like(log_distances), log_distances], axis=1)
-    prior = np.diag([_FLAT, _SLOPE_SPREAD**-2])
-    precision = features.T @ (weights[:, None] * features) + prior
-    level, slope = np.linalg.solve(precision, features.T @ (weights * observed) + prior @ [0.0, _SLOPE_MEAN])
-    line = level + slope * log_distances
-    above = observed - line
-    likelihood = 0.5 * np.log(weights).sum() - 0.5 * (weights * above**2).sum()
+def _scatter(right: Right, full: Right) -> Floats:
+    """How log odds above the full model's vary with a sample that is drawn, and together: [candidates, candidates].
+
+    Only answers that differ from the full model's make a difference, and candidates that differ on the same samples
+    are lucky together.
+    """
+    differences = right.astype(np.float64) - full
+    together = differences @ differences.T
+    together[np.diag_indices_from(together)] *= 1 / (1 - _OWN_LUCK)
+    together[np.diag_indices_from(together)] += _LEAST_NOISE
+    shares = (right.sum(axis=1) + 0.5) / (len(full) + 1)
+    slopes = shares * (1 - shares)  # right answers per sample that one unit of log odds makes
+    scatter: Floats = together / len(full) / np.outer(slopes, slopes)
+    return scatter
+
+
+def _line(above: Floats, distances: Floats, scatter: Floats, samples: int, worth: int) -> _Line:
+    """Bayesian regression through the full model; candidates lie off the line as ``worth`` samples scatter."""
+    root = np.linalg.cholesky(scatter * (1 / samples + 1 / worth))
+    far, seen = np.linalg.solve(root, np.stack([distances, above], axis=1)).T
+    precision = far @ far + _SLOPE_SPREAD**-2
+    slope = max((_SLOPE_MEAN * _SLOPE_SPREAD**-2 - far @ seen) / precision, 0.0)
+    likelihood = -0.5 * ((seen + slope * far) ** 2).sum() - np.log(np.diag(root)).sum()
     likelihood -= 0.5 * ((slope - _SLOPE_MEAN) / _SLOPE_SPREAD) ** 2
-    return _Line(line + own**2 * weights * above, float(likelihood))
+    line = -slope * distances
+    return _Line(line + samples / (samples + worth) * (above - line), float(likelihood))

@@ -14,7 +14,8 @@ from device_sdk.cost import Budget
 from device_sdk.errors import UsageError
 from device_sdk.graph import Subnet
 from device_sdk.paths import subnet_count
-from device_sdk.search.additive import AdditiveModel, Belief
+from device_sdk.progress import Task
+from device_sdk.search.additive import AdditiveModel, Belief, log_odds
 from device_sdk.search.expectation import with_expectations
 from device_sdk.search.feasibility import require_feasible
 from device_sdk.search.nearby import LISTING_LIMIT, Neighbourhood, nearby_mutate, within_budget
@@ -24,6 +25,8 @@ from device_sdk.search.race import Race
 from device_sdk.search.run import SearchRun
 
 _LADDER = (0.8, 0.9, 1.1, 1.2)  # other budgets, relative to the one asked for, that the pool gets a subnet for
+_EXPECTED_PATIENCE = 2  # generations by expectation without a better subnet
+_EXPECTED_VARIANCE, _EXPECTED_SCATTER = 1e-4, 0.03  # of expected log odds; of what they lie below the best, its share
 _WINDOW_RATIO = 0.05  # mutations stay this close below the budget
 
 
@@ -31,10 +34,10 @@ _WINDOW_RATIO = 0.05  # mutations stay this close below the budget
 class PathweaveSearch:
     """Bayesian search over exact paths.
 
-    ``generations`` groups of ``group`` subnets at most, evaluated on growing ``shares`` of the samples; ends early when
-    ``patience`` generations in a row brought no better subnet. Each generation looks at the best paths of ``draws``
-    draws from the belief and at ``mutations`` of what is best so far; ``optimism`` is how many standard deviations
-    count for a subnet.
+    ``generations`` groups of ``group`` subnets at most, the first few evaluated on all samples, the others on growing
+    ``shares`` of them; ends early when ``patience`` generations in a row brought no better subnet. Each generation
+    looks at the best paths of ``draws`` draws from the belief and at ``mutations`` of what is best so far; ``optimism``
+    is how many standard deviations count for a subnet.
 
     Raises:
         UsageError: a setting that makes no sense.
@@ -61,9 +64,10 @@ class PathweaveSearch:
         """See the port. Deterministic for the problem's random generator, unless the time limit ends it.
 
         1. order the samples, and evaluate the path that the distillation errors favour, so that there is an answer;
-        2. fit the model to all that was observed; 3. advance the most promising subnets, known and new; again from 2;
-        4. evaluate what the model favours at latencies near the budget, for the pool; 5. choose by expectation
-        (``expectation``).
+        2. fit the model to what is expected of all that was evaluated (``expectation``), evaluate the most promising
+        subnets; again, as long as it finds better ones; 3. fit the model to all that was observed; 4. advance the most
+        promising subnets, known and new; again from 3; 5. evaluate what the model favours at latencies near the budget,
+        for the pool; 6. choose by expectation.
         """
         cheapest = require_feasible(problem.supernet, problem.cost_model, problem.budget)
         run = SearchRun(problem)
@@ -72,6 +76,7 @@ class PathweaveSearch:
             first = _best_by(model.fit([]), problem, problem.budget) or cheapest
             going = not run.ended() and race.begin() and run.evaluate([first])
             proposals = _Proposals(self, run)
+            going = going and self._expect(run, model, proposals, task)
             while going and run.generations < self.generations and run.stale < self.patience:
                 group = proposals.group(model.fit(race.observations()))
                 if not group:
@@ -81,6 +86,44 @@ class PathweaveSearch:
             if going:
                 run.evaluate([cheapest, *_ladder(model.fit(race.observations()), problem)])
         return with_expectations(run.result(), problem)
+
+    def _expect(self, run: SearchRun, model: AdditiveModel, proposals: _Proposals, task: Task) -> bool:
+        """Evaluate what promises most by expectation as long as that finds better; False if it was stopped."""
+        best, stale = None, 0
+        while stale < _EXPECTED_PATIENCE and run.generations < self.generations:
+            found = with_expectations(run.result(), run.problem)
+            group = proposals.group(model.fit(_expectations(found, model, run.problem.evaluator.sample_count)))
+            if not group:
+                break
+            if not run.evaluate(group) or run.ended():
+                return False
+            run.finish_generation(task)
+            subnet = found.best and found.best.subnet
+            best, stale = subnet, stale + 1 if subnet == best else 0
+        run.stale = 0
+        return True
+
+
+@dataclass(frozen=True)
+class _Expectation:
+    """Log odds that are expected of a subnet, as an observation."""
+
+    subnet: Subnet
+    log_odds: float
+    variance: float
+
+
+def _expectations(found: SearchResult, model: AdditiveModel, samples: int) -> list[_Expectation]:
+    """What is expected of the pool, stretched to the range that errors foretold: the belief's spreads are made for it.
+
+    Expectations follow distances, which hardly vary with the samples.
+    """
+    subnets = [one.subnet for one in found.pool]
+    odds = np.array([log_odds((one.expected or 0.0) * samples, samples) for one in found.pool])
+    stretch = max(np.ptp(model.foretold(subnets)) / (np.ptp(odds) or 1.0), 1.0)
+    below = stretch * (odds.max() - odds)
+    variances = _EXPECTED_VARIANCE + (_EXPECTED_SCATTER * below) ** 2
+    return [_Expectation(*one) for one in zip(subnets, -below, variances, strict=True)]
 
 
 class _Proposals:

@@ -69,6 +69,9 @@ class Evaluator(Protocol):
     ) -> npt.NDArray[np.bool_]:
         """Which samples each subnet gets right: [subnets, samples]."""
 
+    def full_right(self) -> npt.NDArray[np.bool_]:
+        """Which samples the full model gets right, once subnets were evaluated on all: [samples]."""
+
     def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
         """How far the answers of subnets evaluated on all samples are from the full model's: [subnets], at least 0.
 

@@ -46,6 +46,9 @@ class TableEvaluator:
         rows = [self._row(subnet)[samples] for subnet in subnets]
         return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=bool)
 
+    def full_right(self) -> np.ndarray:
+        return np.ones(self.sample_count, dtype=bool)
+
     def distances(self, subnets: Sequence[Subnet]) -> np.ndarray:
         return np.array([1.0 - self._accuracy(subnet) for subnet in subnets])
 

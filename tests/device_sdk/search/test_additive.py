@@ -6,10 +6,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from device_sdk.graph import Block, Edge, Supernet
+from device_sdk.graph import Block, Edge, Subnet, Supernet
 from device_sdk.paths import sample_uniformly
 from device_sdk.random_source import SplitMix64
-from device_sdk.search.additive import AdditiveModel, Observation, log_odds, prior_errors, unshared_noise
+from device_sdk.search.additive import (
+    AdditiveModel,
+    Observation,
+    block_errors,
+    log_odds,
+    rendition_errors,
+    unshared_noise,
+)
 
 SAMPLES = 10_000
 
@@ -106,23 +113,51 @@ def test_only_disagreement_is_noise():
     assert unshared_noise(np.ones((3, 10), dtype=bool)) == 0.1
 
 
-def test_errors_of_edges_come_from_the_packager_or_from_other_blocks(build_supernet):
+def test_errors_come_from_the_packager_or_from_other_blocks(build_supernet):
     bare = build_supernet(4, [(0, 2), (1, 4)], int8=["o0", "m0_2"])
-    assert prior_errors(bare)[Edge("m1_4")] > prior_errors(bare)[Edge("m0_2")] > 0
-    known = prior_errors(with_errors(bare, {"m0_2": 0.3}))
-    assert known[Edge("m0_2")] == 0.3
-    assert known[Edge("m1_4")] == pytest.approx(0.45)
-    assert known[Edge("m0_2", "int8")] > 0.3
-    assert known[Edge("o0")] == 0.0 < known[Edge("o0", "int8")] < 0.05
+    assert block_errors(bare)["m1_4"] > block_errors(bare)["m0_2"] > 0 == block_errors(bare)["o0"]
+    known = block_errors(with_errors(bare, {"m0_2": 0.3}))
+    assert known["m0_2"] == 0.3
+    assert known["m1_4"] == pytest.approx(0.45)
+    renditions = rendition_errors(bare)
+    assert renditions[Edge("m0_2")] == renditions[Edge("o0")] == 0.0
+    assert renditions[Edge("m0_2", "int8")] == renditions[Edge("o0", "int8")] > 0
+
+
+def measured(supernet, error):
+    """The supernet with that ``error`` of every rendition."""
+
+    def with_error(block: Block) -> Block:
+        renditions = tuple(msgspec.structs.replace(one, error=error) for one in block.renditions)
+        return msgspec.structs.replace(block, renditions=renditions)
+
+    return Supernet(supernet.cut_points, [with_error(block) for block in supernet.blocks])
 
 
 def test_the_measured_error_of_a_rendition_counts(build_supernet):
-    supernet = build_supernet(2, int8=["o0"])
+    errors = rendition_errors(measured(build_supernet(2, int8=["o0"]), 0.2))
+    assert errors == {Edge("o0"): 0.0, Edge("o0", "int8"): 0.2, Edge("o1"): 0.0}
 
-    def measured(block: Block) -> Block:
-        renditions = tuple(msgspec.structs.replace(one, error=0.2) for one in block.renditions)
-        return msgspec.structs.replace(block, renditions=renditions)
 
-    errors = prior_errors(Supernet(supernet.cut_points, [measured(block) for block in supernet.blocks]))
-    assert errors[Edge("o0", "int8")] == 0.2
-    assert errors[Edge("o0")] == 0.0
+def test_what_is_seen_of_a_block_holds_for_its_renditions_as_far_as_these_compute_the_same(build_supernet):
+    gained = []
+    for error in (0.0005, 0.5):
+        supernet = measured(build_supernet(4, [(0, 2)], int8=["m0_2"]), error)
+        original, fp32, int8 = (
+            Subnet((*first, Edge("o2"), Edge("o3")))
+            for first in ([Edge("o0"), Edge("o1")], [Edge("m0_2")], [Edge("m0_2", "int8")])
+        )
+        model = AdditiveModel(supernet)
+        seen = [Observation(original, 0.9 * SAMPLES, SAMPLES), Observation(fp32, 0.9 * SAMPLES, SAMPLES)]
+        known, other = model.fit(seen).predict([fp32, int8])[1]
+        gained.append(other - known)
+    alike, different = gained
+    assert 0 < alike < 0.02
+    assert different > 0.3
+
+
+def test_errors_foretell_losses(supernet):
+    known = with_errors(supernet, {"m0_2": 0.4, "m2_4": 0.01, "m4_6": 0.1})
+    merged = next(s for s in sample_uniformly(known, count=50, random=SplitMix64(1)) if s != known.original)
+    below = AdditiveModel(known).foretold([known.original, merged])
+    assert below[0] == 0 < below[1]

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -12,7 +14,10 @@ from device_sdk.search import Candidate, SearchResult, with_expectations
 
 
 class Samples:
-    """An evaluator of ``count`` samples: which are right is drawn by a true accuracy that falls per added block."""
+    """An evaluator of ``count`` samples: right are those that are easy enough for a true accuracy.
+
+    How easy a sample is differs a little from subnet to subnet.
+    """
 
     def __init__(self, count, *, seed):
         self.sample_count = count
@@ -21,6 +26,9 @@ class Samples:
     def right(self, subnets, samples, **_):
         return np.stack([self._row(subnet)[samples] for subnet in subnets])
 
+    def full_right(self):
+        return self._draw("full", 0.96)
+
     def distances(self, subnets):
         """Five times the accuracy that is lost, give or take a fifth."""
         rngs = [np.random.default_rng([self._seed + 1, *str(subnet).encode()]) for subnet in subnets]
@@ -28,8 +36,13 @@ class Samples:
         return 5 * own.clip(0.1) * [0.96 - truth(subnet) for subnet in subnets]
 
     def _row(self, subnet):
-        own = np.random.default_rng([self._seed, *str(subnet).encode()])
-        return own.random(self.sample_count) < truth(subnet)
+        return self._draw(str(subnet), truth(subnet))
+
+    def _draw(self, name, accuracy):
+        shared, own = (
+            np.random.default_rng([self._seed, *n]).normal(size=self.sample_count) for n in (b"", name.encode())
+        )
+        return math.sqrt(0.8) * shared + math.sqrt(0.2) * own < NormalDist().inv_cdf(accuracy)
 
 
 def truth(subnet):
@@ -59,15 +72,37 @@ def test_on_few_samples_the_choice_by_expectation_is_better_than_by_accuracy(fou
         result, problem = found(50, seed=seed)
         chosen = with_expectations(result, problem)
         gains.append(truth(chosen.best.subnet) - truth(result.best.subnet))
-    assert np.mean(gains) > 0.02
+    assert np.mean(gains) > 0.005
 
 
 def test_expectations_are_nearer_to_the_truth_than_accuracies(found):
-    result, problem = found(50)
-    pool = with_expectations(result, problem).pool
-    true = np.array([truth(one.subnet) for one in pool])
-    measured, expected = (np.array([getattr(one, name) for one in pool]) for name in ("accuracy", "expected"))
-    assert np.abs(expected - true).mean() < 0.7 * np.abs(measured - true).mean()
+    errors = {"accuracy": [], "expected": []}
+    for seed in range(20):
+        result, problem = found(200, seed=seed)
+        for one in with_expectations(result, problem).pool:
+            for name, values in errors.items():
+                values.append(abs(getattr(one, name) - truth(one.subnet)))
+    assert np.mean(errors["expected"]) < np.mean(errors["accuracy"])
+
+
+def test_near_copies_that_are_lucky_together_count_as_one(found):
+    result, problem = found(400)
+    pool = result.pool[:30]
+    subnets = [one.subnet for one in pool]
+    random = np.random.default_rng(1)
+    full = random.random(400) < 0.93
+    lucky = full ^ (random.random(400) < 0.06)
+    lucky[np.flatnonzero(~full)[:16]] = True
+    near, poor = full ^ (random.random(400) < 0.01), full & (random.random(400) > 0.06)
+    rows = np.array([near, poor, *[lucky ^ (random.random(400) < 0.002) for _ in pool[2:]]])
+    distances = np.array([0.5, 5.0, *[3.0 for _ in pool[2:]]])
+    problem.evaluator.full_right = lambda: full
+    problem.evaluator.right = lambda asked, samples: rows[[subnets.index(one) for one in asked]]
+    problem.evaluator.distances = lambda asked: distances[[subnets.index(one) for one in asked]]
+    pool = tuple(replace(one, accuracy=float(row.mean())) for one, row in zip(pool, rows, strict=True))
+    assert max(pool, key=lambda one: one.accuracy).subnet not in subnets[:2]
+    chosen = with_expectations(replace(result, pool=pool), problem)
+    assert chosen.best.subnet == subnets[0]
 
 
 def test_on_many_samples_expectations_are_what_was_measured(found):
