@@ -142,18 +142,21 @@ class Chooser:
         """The best subnet that is measured to take no longer than ``rival``, or without one than ``ratio`` of the full.
 
         2 % count as equal. Where all of ``count`` candidates turn out too slow, others are searched for within as much
-        less, as a device does when it adapts.
+        less, as a device does when it adapts. Nothing is measured twice until it happens to be quick enough.
         """
-        expected = ratio
+        expected, slow = ratio, set[Subnet]()
         for _ in range(_SEARCHES):
-            candidates = self.within(expected, count=count, time_limit_s=time_limit_s)
+            within = self.within(expected, count=count, time_limit_s=time_limit_s)
+            candidates = [one for one in within if one.subnet not in slow]
             if not candidates:
-                return None
+                expected *= _LESS
+                continue
             beside = self.measured([one.subnet for one in candidates], rival, rounds=rounds)
             allowed_ms = ratio * beside.full.median_ms if beside.rival is None else beside.rival.median_ms
             for candidate, latency in zip(candidates, beside.subnets, strict=True):
                 if latency.median_ms <= EQUAL_LATENCY * allowed_ms:
                     return Chosen(candidate, latency, beside)
+            slow |= {one.subnet for one in candidates}
             expected *= min(_LESS, allowed_ms / min(latency.median_ms for latency in beside.subnets))
         return None
 

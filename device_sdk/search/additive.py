@@ -1,6 +1,6 @@
 """A model of accuracy that is additive over edges, fitted while the search goes on.
 
-The log odds of a right answer are a constant, minus what each edge costs, plus what edges do to each other. As a
+The log odds of a right answer are a constant, minus what each edge costs, plus what blocks do to each other. As a
 Gaussian process this says how sure it is: a draw of the edges' costs is additive, so that exact path algorithms find
 the best subnet of the draw (Thompson sampling), and subnets that share blocks share what the sum does not explain. An
 edge costs what its block costs, whatever the rendition, and little more for a rendition that computes almost the same.
@@ -31,7 +31,7 @@ _LARGEST_ERROR = 2.0  # nothing is left of a feature; more cannot be told apart
 _LEAST_ERROR = 0.02  # a smaller error of a block does not make its cost more certain
 _LEAST_RENDITION_ERROR = 0.002  # nor one of a rendition, which computes the same block
 _OWN_SPREADS = (1.0, 3.0)  # log odds per error by which blocks and renditions deviate: those that are tried
-_JOINT_SPREADS = (0.05, 0.1, 0.2, 0.4)  # log odds that edges do to each other: those that are tried
+_JOINT_SPREADS = (0.05, 0.1, 0.2, 0.4)  # log odds that blocks do to each other: those that are tried
 _LEAST_NOISE = 0.1  # of the sampling variance
 _FEW = 8  # observations below which none are tried
 

@@ -29,7 +29,7 @@ _BEND = 0.3  # of what candidates lie below the full model on average: how far t
 
 @dataclass(frozen=True)
 class _Line:
-    """Expected log odds [candidates], and how likely the measured ones are, up to a constant."""
+    """Expected log odds above the full model's [candidates], whitened; how likely the measured ones are."""
 
     expected: Floats
     log_likelihood: float
@@ -61,8 +61,10 @@ def _expected_log_odds(right: Right, full: Right, distances: Floats) -> Floats:
     above = np.array([log_odds(float(row.sum()), samples) for row in right]) - reference
     relative = distances / (float(np.median(distances)) or 1.0)
     scatter = _scatter(right, full)
-    lines = [_line(above, relative, scatter, samples, worth) for worth in _LINE_SAMPLES]
-    expected = max(lines, key=lambda one: one.log_likelihood).expected
+    root = np.linalg.cholesky(scatter)
+    far, seen = np.linalg.solve(root, np.stack([relative, above], axis=1)).T
+    lines = [_line(far, seen, samples, worth) for worth in _LINE_SAMPLES]
+    expected = root @ max(lines, key=lambda one: one.log_likelihood).expected
     bend, luck = (_BEND * above.mean()) ** 2, scatter.mean() / samples
     return reference + expected + bend / (bend + luck) * (above - expected).mean()
 
@@ -83,13 +85,15 @@ def _scatter(right: Right, full: Right) -> Floats:
     return scatter
 
 
-def _line(above: Floats, distances: Floats, scatter: Floats, samples: int, worth: int) -> _Line:
-    """Bayesian regression through the full model; candidates lie off the line as ``worth`` samples scatter."""
-    root = np.linalg.cholesky(scatter * (1 / samples + 1 / worth))
-    far, seen = np.linalg.solve(root, np.stack([distances, above], axis=1)).T
-    precision = far @ far + _SLOPE_SPREAD**-2
-    slope = max((_SLOPE_MEAN * _SLOPE_SPREAD**-2 - far @ seen) / precision, 0.0)
-    likelihood = -0.5 * ((seen + slope * far) ** 2).sum() - np.log(np.diag(root)).sum()
-    likelihood -= 0.5 * ((slope - _SLOPE_MEAN) / _SLOPE_SPREAD) ** 2
+def _line(distances: Floats, above: Floats, samples: int, worth: int) -> _Line:
+    """Bayesian regression through the full model, of whitened distances and log odds [candidates].
+
+    Candidates lie off the line as far as ``worth`` samples scatter.
+    """
+    variance = 1 / samples + 1 / worth
+    precision = distances @ distances / variance + _SLOPE_SPREAD**-2
+    slope = max(float((_SLOPE_MEAN * _SLOPE_SPREAD**-2 - distances @ above / variance) / precision), 0.0)
     line = -slope * distances
+    likelihood = -0.5 * ((above - line) ** 2).sum() / variance - 0.5 * len(above) * np.log(variance)
+    likelihood -= 0.5 * ((slope - _SLOPE_MEAN) / _SLOPE_SPREAD) ** 2
     return _Line(line + samples / (samples + worth) * (above - line), float(likelihood))

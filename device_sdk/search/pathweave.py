@@ -26,6 +26,7 @@ from device_sdk.search.run import SearchRun
 
 _LADDER = (0.8, 0.9, 1.1, 1.2)  # other budgets, relative to the one asked for, that the pool gets a subnet for
 _EXPECTED_PATIENCE = 2  # generations by expectation without a better subnet
+_EXPECTED_GAIN = 0.1  # right answers that a better subnet is better by: less is rounding
 _EXPECTED_VARIANCE, _EXPECTED_SCATTER = 1e-4, 0.03  # of expected log odds; of what they lie below the best, its share
 _WINDOW_RATIO = 0.05  # mutations stay this close below the budget
 
@@ -89,17 +90,21 @@ class PathweaveSearch:
 
     def _expect(self, run: SearchRun, model: AdditiveModel, proposals: _Proposals, task: Task) -> bool:
         """Evaluate what promises most by expectation as long as that finds better; False if it was stopped."""
-        best, stale = None, 0
+        samples, stale = run.problem.evaluator.sample_count, 0
+        best: Subnet | None = None
         while stale < _EXPECTED_PATIENCE and run.generations < self.generations:
             found = with_expectations(run.result(), run.problem)
-            group = proposals.group(model.fit(_expectations(found, model, run.problem.evaluator.sample_count)))
-            if not group:
+            group = proposals.group(model.fit(_expectations(found, model, samples)))
+            if not group or found.best is None:
                 break
             if not run.evaluate(group) or run.ended():
                 return False
             run.finish_generation(task)
-            subnet = found.best and found.best.subnet
-            best, stale = subnet, stale + 1 if subnet == best else 0
+            expected = {one.subnet: one.expected or 0.0 for one in found.pool}
+            if best is None or expected[found.best.subnet] > expected[best] + _EXPECTED_GAIN / samples:
+                best, stale = found.best.subnet, 0
+            else:
+                stale += 1
         run.stale = 0
         return True
 
