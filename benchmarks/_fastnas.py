@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from benchmarks._peers import INPUT_SHAPE, Samples
+from benchmarks._variants import BATCH, TUNE_RATE
 from device_sdk.data.datasets import load_dataset
 from device_sdk.graph import TensorSpec
 from packager.exporting.onnx_exporter import export_whole
@@ -25,7 +26,7 @@ from pathweave.bench import BenchOptions
 AVAILABLE = all(importlib.util.find_spec(name) for name in ("modelopt", "torchprofile"))
 FLOPS = "50%"  # of the original's; what it saves in latency is measured
 _DIVISOR = 4  # channels come in multiples of this; CIFAR's ResNets have 16 to 64
-_CALIBRATION_BATCHES, _BATCH, _RATE = 20, 128, 1e-2
+_CALIBRATION_BATCHES = 80
 _JUDGED = 256  # samples that tell a pruned model's worth while it searches
 _QUICK_STEPS = 2
 
@@ -36,7 +37,7 @@ def pruned(options: BenchOptions, network: str, search: Samples, *, minutes: flo
     loaded = load_model(f"zoo:{network}_cifar10", weights=weights)
     archive = options.data_folder / "cifar10" / ("test.zip" if options.quick else "train.zip")
     data = load_dataset(f"{archive}#calibration" if options.quick else str(archive), progress=options.progress)
-    source = BatchSource(data, loaded.preprocessing, batch=_BATCH, seed=0, flip=True, crop=0.125)
+    source = BatchSource(data, loaded.preprocessing, batch=BATCH, seed=0, flip=True, crop=0.125)
     student = _searched(load_model(f"zoo:{network}_cifar10", weights=weights).module, source, search, options)
     _train(student, loaded.module, source, minutes=minutes, options=options)
     return export_whole(student.eval(), TensorSpec("input", INPUT_SHAPE, "float32"))
@@ -71,7 +72,7 @@ def _searched(model: nn.Module, source: BatchSource, search: Samples, options: B
 def _train(
     student: nn.Module, teacher: nn.Module, source: BatchSource, *, minutes: float, options: BenchOptions
 ) -> None:
-    optimizer = torch.optim.SGD(student.parameters(), lr=_RATE, momentum=0.9, nesterov=True, weight_decay=1e-4)
+    optimizer = torch.optim.SGD(student.parameters(), lr=TUNE_RATE, momentum=0.9, nesterov=True, weight_decay=1e-4)
     task, started_s, step = Classification(), time.monotonic(), 0
     student.to(memory_format=torch.channels_last).train()
     with options.progress.task("fine-tune what FastNAS found", 1.0) as shown:
@@ -80,7 +81,7 @@ def _train(
             if done >= 1.0:
                 return
             for group in optimizer.param_groups:
-                group["lr"] = _RATE * max(0.5 * (1 + math.cos(math.pi * done)), 1e-3)
+                group["lr"] = TUNE_RATE * max(0.5 * (1 + math.cos(math.pi * done)), 1e-3)
             images, labels = source.batch(step)
             with torch.no_grad():
                 wanted = teacher(images)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 import torch
 from hypothesis import given
@@ -125,6 +126,23 @@ def test_weights_are_stored_in_8_bits(tiny_exported, tiny_int8):
     matrices = [tensor for tensor in convolution.initializer if len(tensor.dims) > 1]
     assert [tensor.data_type for tensor in matrices] == [onnx.TensorProto.INT8] * 2
     assert len(tiny_int8.own["o4"]) < 0.5 * 4 * sum(np.prod(tensor.dims) for tensor in matrices)
+
+
+def test_integer_operators_answer_what_their_pairs_say_on_every_processor(
+    tiny_exported, tiny_int8, in_place_of, composed, digit_samples
+):
+    # Without VNNI x86 adds two products in 16 bits: weights beyond ±64 would saturate there.
+    images, _ = digit_samples
+    originals = [block.id for block in tiny_exported.expansion.originals]
+    model = composed(in_place_of(tiny_exported, tiny_int8), originals)
+    weights = [numpy_helper.to_array(tensor) for tensor in onnx.ModelProto.FromString(model).graph.initializer]
+    assert max(np.abs(values.astype(int)).max() for values in weights if values.dtype == np.int8) == 64
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # the pairs, in float
+    session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    found = OnnxRuntime(threads=1).load_model(model).run([images.numpy()])[0]
+    assert np.mean((found - expected) ** 2) < 1e-3 * expected.var()
 
 
 def test_fragments_keep_the_rules_of_fragments(tiny_exported, tiny_int8):
