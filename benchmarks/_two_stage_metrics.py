@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from packager.tasks.detection import boxes_of, overlap
+from packager.tasks.detection import boxes_of
 from packager.tasks.segmentation import IGNORED
 
 Run = Callable[[np.ndarray], np.ndarray]
@@ -50,15 +50,11 @@ def map50_percent(run: Run, inputs: np.ndarray, targets: np.ndarray) -> float:
 
 def _boxes(answer: torch.Tensor) -> dict[str, torch.Tensor]:
     """The boxes of one answer [classes + 4, rows, columns], those that overlap a surer one of their class left out."""
+    from torchvision.ops import batched_nms
+
     sure, labels = answer[:-4].sigmoid().flatten(1).max(0)
     boxes = boxes_of(answer[None])[0].flatten(1).T.clamp(0, 1)
     order = sure.argsort(descending=True)[:1000]
     order = order[sure[order] >= LEAST_SURE]
-    kept: list[int] = []
-    for index in order.tolist():
-        rivals = [other for other in kept if labels[other] == labels[index]]
-        if not rivals or overlap(boxes[rivals], boxes[index].expand(len(rivals), 4)).max() <= SAME:
-            kept.append(index)
-        if len(kept) == MOST_BOXES:
-            break
+    kept = order[batched_nms(boxes[order], sure[order], labels[order], SAME)][:MOST_BOXES]
     return {"boxes": boxes[kept], "scores": sure[kept], "labels": labels[kept]}
