@@ -1,0 +1,130 @@
+"""The best subnet of a two-stage model whose backbone is quick enough, chosen on training images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks._two_stage_metrics import Run
+from benchmarks._two_stage_models import PREPROCESSING
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.cost import Budget
+from device_sdk.data.preprocessing import prepare
+from device_sdk.graph import Subnet
+from device_sdk.profiling.profile import profile
+from device_sdk.profiling.timing import measure_interleaved
+from device_sdk.random_source import SplitMix64
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.runtimes.port import LoadedStretch
+from device_sdk.search.nearby import Neighbourhood, latency_range_ms, nearby_mutate
+from packager.target_data import TargetDataset
+from pathweave.bench import BenchOptions
+
+_SEARCHED, _QUICK_SEARCHED = 96, 8  # training images
+_DRAWN, _CHILDREN, _GENERATIONS, _PARENTS = 48, 12, 6, 6
+_QUICK_DRAWN = 3
+_WINDOW = 0.1  # subnets lie this close below the budget
+_CONFIRMED = 8  # at once
+_ROUNDS, _QUICK_ROUNDS = 60, 5
+_EQUAL = 1.02  # 2 % more latency count as equal
+
+Judge = Callable[[Run, np.ndarray, np.ndarray], float]
+
+
+class Chooser:
+    """Looks for the subnet that ``judge`` scores highest on images of ``training``, near a budget for its backbone."""
+
+    def __init__(self, folder: Path, training: TargetDataset, judge: Judge, options: BenchOptions) -> None:
+        self._bundle = Bundle.open(folder)
+        self._training, self._judge, self._options = training, judge, options
+        self._runtime = OnnxRuntime(threads=1)
+        self._costs = profile(self._bundle, self._runtime, progress=options.progress).cost_model()
+        self.looked_at = 0
+
+    @property
+    def original(self) -> Subnet:
+        """The full model."""
+        return self._bundle.supernet.original
+
+    def best(self, ratio: float) -> tuple[Subnet, float]:
+        """It, and its backbone's share of the whole backbone's latency: at most ``ratio``, measured in turns.
+
+        Subnets just below the budget, then changes of the best of them that stay there (AdaptiveNet §5.1).
+        """
+        ranked = self._ranked(self._near(ratio))
+        for first in range(0, len(ranked), _CONFIRMED):
+            group = ranked[first : first + _CONFIRMED]
+            for subnet, measured in zip(group, self._measured_ratios(group), strict=True):
+                if measured <= _EQUAL * ratio:
+                    return subnet, measured
+        raise RuntimeError(f"no subnet's backbone was measured at {ratio} of the latency")
+
+    def score(self, subnet: Subnet, data: TargetDataset, *, count: int | None = None) -> float:
+        """In percent, on ``count`` images spread over the data, or on all."""
+        chosen = np.linspace(0, len(data) - 1, min(count or len(data), len(data)), dtype=np.int64)
+        height, width = data.images.shape[1:3]
+        inputs = prepare(data.images[chosen], PREPROCESSING, input_shape=(3, height, width))
+        session = self._runtime.load(self._bundle.stretch(subnet.edges))
+        try:
+            return self._judge(lambda batch: session.run([batch])[-1], inputs, data.labels[chosen])
+        finally:
+            session.close()
+
+    def block_counts(self) -> dict[str, int]:
+        """How many blocks of each kind there are."""
+        kinds = [block.kind for block in self._bundle.supernet.blocks]
+        return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
+
+    def _near(self, ratio: float) -> Neighbourhood:
+        """Subnets whose backbone should take a little less than ``ratio`` of the whole one's time."""
+        supernet, costs = self._bundle.supernet, self._costs
+        head_ms = costs.edge_latency_ms(self.original.edges[-1])
+        backbone_ms = costs.latency_ms(self.original) - head_ms
+        high_ms = head_ms + ratio * backbone_ms
+        low_ms = head_ms + (1 - _WINDOW) * ratio * backbone_ms
+        fastest_ms, _ = latency_range_ms(supernet, costs)
+        near = Neighbourhood(supernet, costs, Budget(latency_ms=high_ms), low_ms, high_ms)
+        while near.low_ms > fastest_ms and not near.draw(count=_PARENTS, random=SplitMix64(0)):
+            near = near.widened()
+        return near
+
+    def _ranked(self, near: Neighbourhood) -> list[Subnet]:
+        """Those that were looked at, the best first."""
+        quick, random = self._options.quick, SplitMix64(0)
+        generations = 0 if quick else _GENERATIONS
+        scores: dict[Subnet, float] = {}
+        with self._options.progress.task("look at subnets", 1 + generations) as task:
+            self._look_at(near.draw(count=_QUICK_DRAWN if quick else _DRAWN, random=random), scores)
+            task.advance()
+            for _ in range(generations):
+                parents = _best_first(scores)[:_PARENTS]
+                children = [nearby_mutate(near, parents[k % len(parents)], random=random) for k in range(_CHILDREN)]
+                self._look_at([child for child in children if child is not None], scores)
+                task.advance()
+        self.looked_at = len(scores)
+        return _best_first(scores)
+
+    def _look_at(self, subnets: Sequence[Subnet], scores: dict[Subnet, float]) -> None:
+        count = _QUICK_SEARCHED if self._options.quick else _SEARCHED
+        for subnet in subnets:
+            if subnet not in scores:
+                scores[subnet] = self.score(subnet, self._training, count=count)
+
+    def _measured_ratios(self, subnets: Sequence[Subnet]) -> list[float]:
+        """Latencies of the backbones, deployed without their head, over the whole one's."""
+        sessions: list[LoadedStretch] = [
+            self._runtime.load(self._bundle.stretch(one.edges[:-1])) for one in (self.original, *subnets)
+        ]
+        sample = np.zeros((1, *self._bundle.supernet.cut_points[0].tensors[0].shape), dtype=np.float32)
+        calls = {str(number): partial(session.run, [sample]) for number, session in enumerate(sessions)}
+        found = measure_interleaved(calls, rounds=_QUICK_ROUNDS if self._options.quick else _ROUNDS, warmup=3)
+        for session in sessions:
+            session.close()
+        return [found[str(number + 1)].median_ms / found["0"].median_ms for number in range(len(subnets))]
+
+
+def _best_first(scores: dict[Subnet, float]) -> list[Subnet]:
+    return sorted(scores, key=lambda subnet: (-scores[subnet], str(subnet)))
