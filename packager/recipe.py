@@ -37,7 +37,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     optimizer stay in float32.
     ``sampling``: the path that a tuning step trains: from a range of MACs drawn at random (``uniform``), or every other
     time the cheapest of all, and in between in turns one that lies between it and the original and a uniform one
-    (``sandwich``).
+    (``sandwich``), or never a uniform one (``cheapest``): blocks that are not on the cheapest path stay as distilled.
     ``distil_from``: added blocks imitate from the teacher's features (``teacher``, all at once and independently) or
     from those of a sampled path (``student``).
     ``recalibrate_batches``: after tuning, batch-norm statistics are taken again from so many batches; 0: they stay; not
@@ -71,7 +71,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     exit_rate: float = 5e-2
     temperature: float = 4.0
     label_weight: float = 0.1
-    sampling: Literal["uniform", "sandwich"] = "uniform"
+    sampling: Literal["uniform", "sandwich", "cheapest"] = "uniform"
     distil_from: Literal["teacher", "student"] = "teacher"
     recalibrate_batches: int | None = None
     patience: int = 0

@@ -95,9 +95,14 @@ class Losses:
         return self._answer_loss(logits, labels, teacher)
 
     def statistics(self, step: int) -> tuple[Subnet, torch.Tensor]:
-        """A path drawn uniformly and the images [batch, *input] from which its statistics are taken again."""
+        """A path and the images [batch, *input] from which its statistics are taken again.
+
+        Drawn uniformly, or as tuning draws where that is to leave all other paths alone.
+        """
         assert self._ranges is not None
-        return self._ranges.sample(self._recipe.seed + step), self._batch(_STATISTICS + step)[0]
+        leaves_others = self._recipe.sampling == "cheapest"
+        path = self._path(step) if leaves_others else self._ranges.sample(self._recipe.seed + step)
+        return path, self._batch(_STATISTICS + step)[0]
 
     def exits(self, update: int) -> torch.Tensor:
         """Every exit learns like a path, from features that get no gradient; several updates share a batch of them."""
@@ -137,10 +142,10 @@ class Losses:
     def _path(self, step: int) -> Subnet:
         """The path that a tuning step trains."""
         assert self._ranges is not None
-        seed = self._recipe.seed + step
-        if self._recipe.sampling == "uniform" or step % 4 == 3:
+        sampling, seed = self._recipe.sampling, self._recipe.seed + step
+        if sampling == "uniform" or (sampling == "sandwich" and step % 4 == 3):
             return self._ranges.sample(seed)
-        return self._ranges.between(seed) if step % 4 == 1 else self._ranges.cheapest
+        return self._ranges.between(seed) if step % 2 else self._ranges.cheapest
 
     def _teacher(self, step: int, images: torch.Tensor) -> torch.Tensor:
         """The full model's logits [batch, classes] for the batch of ``step``, kept for when it comes round again."""

@@ -175,6 +175,17 @@ def test_sandwich_sampling_trains_the_cheapest_path_every_other_step(tiny_expans
     ]
 
 
+def test_cheapest_sampling_leaves_blocks_beside_the_cheapest_path_as_distilled(tiny_traced, train, tmp_path):
+    distilled, tuned = (expand(tiny_traced, max_span=2, shrink_rates=(0.5,)) for _ in range(2))
+    train(distilled, steps=6, distil_share=1.0, work=tmp_path / "distilled")
+    train(tuned, steps=12, distil_share=0.5, sampling="cheapest")
+    cheapest = set(MacsRanges(tuned).cheapest.block_ids)
+    trained = {block.id for block in tuned.trained}
+    changed = {name.split(".")[0] for name in differing(weights(distilled), weights(tuned))}
+    assert trained - cheapest
+    assert changed == trained & cheapest
+
+
 def test_exits_come_to_answer_like_the_full_model(tiny_traced, train, held_back):
     expansion = attach_exits(expand(tiny_traced, max_span=1), count=3)
 
