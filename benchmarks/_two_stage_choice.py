@@ -14,22 +14,22 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import Budget
 from device_sdk.data.preprocessing import prepare
 from device_sdk.graph import Subnet
+from device_sdk.policies.adaptation import EQUAL_LATENCY
 from device_sdk.profiling.profile import profile
 from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import LoadedStretch
-from device_sdk.search.nearby import Neighbourhood, latency_range_ms, nearby_mutate
+from device_sdk.search.nearby import nearby_init, nearby_mutate
 from packager.target_data import TargetDataset
 from pathweave.bench import BenchOptions
 
 _SEARCHED, _QUICK_SEARCHED = 96, 8  # training images
 _DRAWN, _CHILDREN, _GENERATIONS, _PARENTS = 48, 12, 6, 6
 _QUICK_DRAWN = 3
-_WINDOW = 0.1  # subnets lie this close below the budget
+_WINDOW_RATIO = 0.05  # subnets lie this close to the middle of a window that ends at the budget
 _CONFIRMED = 8  # at once
 _ROUNDS, _QUICK_ROUNDS = 60, 5
-_EQUAL = 1.02  # 2 % more latency count as equal
 
 Judge = Callable[[Run, np.ndarray, np.ndarray], float]
 
@@ -54,11 +54,11 @@ class Chooser:
 
         Subnets just below the budget, then changes of the best of them that stay there (AdaptiveNet §5.1).
         """
-        ranked = self._ranked(self._near(ratio))
+        ranked = self._ranked(self._high_ms(ratio))
         for first in range(0, len(ranked), _CONFIRMED):
             group = ranked[first : first + _CONFIRMED]
             for subnet, measured in zip(group, self._measured_ratios(group), strict=True):
-                if measured <= _EQUAL * ratio:
+                if measured <= EQUAL_LATENCY * ratio:
                     return subnet, measured
         raise RuntimeError(f"no subnet's backbone was measured at {ratio} of the latency")
 
@@ -78,26 +78,26 @@ class Chooser:
         kinds = [block.kind for block in self._bundle.supernet.blocks]
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
-    def _near(self, ratio: float) -> Neighbourhood:
-        """Subnets whose backbone should take a little less than ``ratio`` of the whole one's time."""
-        supernet, costs = self._bundle.supernet, self._costs
-        head_ms = costs.edge_latency_ms(self.original.edges[-1])
-        backbone_ms = costs.latency_ms(self.original) - head_ms
-        high_ms = head_ms + ratio * backbone_ms
-        low_ms = head_ms + (1 - _WINDOW) * ratio * backbone_ms
-        fastest_ms, _ = latency_range_ms(supernet, costs)
-        near = Neighbourhood(supernet, costs, Budget(latency_ms=high_ms), low_ms, high_ms)
-        while near.low_ms > fastest_ms and not near.draw(count=_PARENTS, random=SplitMix64(0)):
-            near = near.widened()
-        return near
+    def _high_ms(self, ratio: float) -> float:
+        """Of the whole model, when its backbone takes ``ratio`` of its time."""
+        head_ms = self._costs.edge_latency_ms(self.original.edges[-1])
+        return head_ms + ratio * (self._costs.latency_ms(self.original) - head_ms)
 
-    def _ranked(self, near: Neighbourhood) -> list[Subnet]:
-        """Those that were looked at, the best first."""
+    def _ranked(self, high_ms: float) -> list[Subnet]:
+        """Those that were looked at, which should take ``high_ms`` or a little less; the best first."""
         quick, random = self._options.quick, SplitMix64(0)
+        drawn, near = nearby_init(
+            self._bundle.supernet,
+            self._costs,
+            Budget(latency_ms=high_ms / (1 + _WINDOW_RATIO)),
+            window_ratio=_WINDOW_RATIO,
+            count=_QUICK_DRAWN if quick else _DRAWN,
+            random=random,
+        )
         generations = 0 if quick else _GENERATIONS
         scores: dict[Subnet, float] = {}
         with self._options.progress.task("look at subnets", 1 + generations) as task:
-            self._look_at(near.draw(count=_QUICK_DRAWN if quick else _DRAWN, random=random), scores)
+            self._look_at(drawn, scores)
             task.advance()
             for _ in range(generations):
                 parents = _best_first(scores)[:_PARENTS]
@@ -120,9 +120,11 @@ class Chooser:
         ]
         sample = np.zeros((1, *self._bundle.supernet.cut_points[0].tensors[0].shape), dtype=np.float32)
         calls = {str(number): partial(session.run, [sample]) for number, session in enumerate(sessions)}
-        found = measure_interleaved(calls, rounds=_QUICK_ROUNDS if self._options.quick else _ROUNDS, warmup=3)
-        for session in sessions:
-            session.close()
+        try:
+            found = measure_interleaved(calls, rounds=_QUICK_ROUNDS if self._options.quick else _ROUNDS, warmup=3)
+        finally:
+            for session in sessions:
+                session.close()
         return [found[str(number + 1)].median_ms / found["0"].median_ms for number in range(len(subnets))]
 
 

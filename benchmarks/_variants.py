@@ -20,7 +20,7 @@ MINUTES = 8.0  # of training, each
 BATCH, TUNE_RATE = 32, 4e-3  # minutes on a processor are few images: small batches make more updates of them
 _TRAINED = {"batch": BATCH, "distil_rate": 1e-3, "tune_rate": TUNE_RATE, "exit_positions": 0}
 # Merged and shrunk blocks, but none that keep a quarter: three of those are fewer operations than the block that merges
-# them, and it is the path of fewest operations that tuning trains most.
+# them, and it is the path of fewest operations that tuning trains most. Tuning alone has to reach all blocks.
 _BLOCKS = {"max_span": 3, "tiled": True, "shrink_rates": [0.75, 0.5], "variants": 1}
 RECIPES: Mapping[str, Mapping[str, object]] = {
     "both": {**_BLOCKS, **_TRAINED, "sampling": "cheapest", "distil_share": 0.7},
