@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import LoadedStretch
-from device_sdk.search.nearby import nearby_init, nearby_mutate
+from device_sdk.search.nearby import Neighbourhood, nearby_init, nearby_mutate
 from packager.target_data import TargetDataset
 from pathweave.bench import BenchOptions
 
@@ -54,7 +55,7 @@ class Chooser:
 
         Subnets just below the budget, then changes of the best of them that stay there (AdaptiveNet §5.1).
         """
-        ranked = self._ranked(self._high_ms(ratio))
+        ranked = self._ranked(self._high_ms(ratio / self._over_prediction(ratio)))
         for first in range(0, len(ranked), _CONFIRMED):
             group = ranked[first : first + _CONFIRMED]
             for subnet, measured in zip(group, self._measured_ratios(group), strict=True):
@@ -78,22 +79,33 @@ class Chooser:
         kinds = [block.kind for block in self._bundle.supernet.blocks]
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
+    def _over_prediction(self, ratio: float) -> float:
+        """What backbones that should take about ``ratio`` of the whole one's latency take of what they should."""
+        subnets, _ = self._near(self._high_ms(ratio), count=_CONFIRMED, random=SplitMix64(0))
+        pairs = zip(subnets, self._measured_ratios(subnets), strict=True)
+        whole_ms = self._backbone_ms(self.original)
+        return median(measured * whole_ms / self._backbone_ms(subnet) for subnet, measured in pairs)
+
+    def _backbone_ms(self, subnet: Subnet) -> float:
+        """Its predicted latency without its head's."""
+        return self._costs.latency_ms(subnet) - self._costs.edge_latency_ms(subnet.edges[-1])
+
     def _high_ms(self, ratio: float) -> float:
         """Of the whole model, when its backbone takes ``ratio`` of its time."""
         head_ms = self._costs.edge_latency_ms(self.original.edges[-1])
-        return head_ms + ratio * (self._costs.latency_ms(self.original) - head_ms)
+        return head_ms + ratio * self._backbone_ms(self.original)
+
+    def _near(self, high_ms: float, *, count: int, random: SplitMix64) -> tuple[list[Subnet], Neighbourhood]:
+        """Up to ``count`` subnets that should take ``high_ms`` or a little less, and where they come from."""
+        budget = Budget(latency_ms=high_ms / (1 + _WINDOW_RATIO))
+        return nearby_init(
+            self._bundle.supernet, self._costs, budget, window_ratio=_WINDOW_RATIO, count=count, random=random
+        )
 
     def _ranked(self, high_ms: float) -> list[Subnet]:
         """Those that were looked at, which should take ``high_ms`` or a little less; the best first."""
         quick, random = self._options.quick, SplitMix64(0)
-        drawn, near = nearby_init(
-            self._bundle.supernet,
-            self._costs,
-            Budget(latency_ms=high_ms / (1 + _WINDOW_RATIO)),
-            window_ratio=_WINDOW_RATIO,
-            count=_QUICK_DRAWN if quick else _DRAWN,
-            random=random,
-        )
+        drawn, near = self._near(high_ms, count=_QUICK_DRAWN if quick else _DRAWN, random=random)
         generations = 0 if quick else _GENERATIONS
         scores: dict[Subnet, float] = {}
         with self._options.progress.task("look at subnets", 1 + generations) as task:
