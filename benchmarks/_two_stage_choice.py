@@ -55,7 +55,7 @@ class Chooser:
 
         Subnets just below the budget, then changes of the best of them that stay there (AdaptiveNet §5.1).
         """
-        ranked = self._ranked(self._high_ms(ratio / self._over_prediction(ratio)))
+        ranked = self._ranked(self._high_ms(ratio / self._measured_over_predicted(ratio)))
         for first in range(0, len(ranked), _CONFIRMED):
             group = ranked[first : first + _CONFIRMED]
             for subnet, measured in zip(group, self._measured_ratios(group), strict=True):
@@ -79,8 +79,8 @@ class Chooser:
         kinds = [block.kind for block in self._bundle.supernet.blocks]
         return {kind: kinds.count(kind) for kind in sorted(set(kinds))}
 
-    def _over_prediction(self, ratio: float) -> float:
-        """What backbones that should take about ``ratio`` of the whole one's latency take of what they should."""
+    def _measured_over_predicted(self, ratio: float) -> float:
+        """How far predictions are off, for backbones that should take about ``ratio`` of the whole one's latency."""
         subnets, _ = self._near(self._high_ms(ratio), count=_CONFIRMED, random=SplitMix64(0))
         pairs = zip(subnets, self._measured_ratios(subnets), strict=True)
         whole_ms = self._backbone_ms(self.original)
