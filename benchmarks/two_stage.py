@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass
 from functools import partial
 
+from msgspec import structs
+
 from benchmarks._two_stage_choice import Chooser, Judge
 from benchmarks._two_stage_metrics import map50_percent, miou_percent
 from benchmarks._two_stage_models import PREPROCESSING, Kind, build, train
@@ -22,8 +24,17 @@ from pathweave.bench import BenchOptions, BenchOutcome, Target
 TARGETS = {"miou_drop_points": Target(maximum=2.0), "map50_drop_points": Target(maximum=2.0)}
 BACKBONE_RATIO, QUICK_RATIO = 0.7, 2.0  # of the backbone's latency
 EPOCHS, QUICK_EPOCHS = 30.0, 0.2
-MINUTES = 5.0  # of packaging
-QUICK_STEPS = 2
+RECIPE = Recipe(
+    budget_minutes=20.0,
+    batch=8,
+    tiled=True,
+    shrink_rates=(0.75, 0.5),
+    variants=0,
+    crop=0.1,
+    distil_share=0.6,
+    tune_rate=1e-2,
+)
+QUICK_RECIPE = structs.replace(RECIPE, budget_minutes=None, steps=2)
 CAMVID = (*("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),)
 BCCD = ("RBC", "WBC", "Platelets")
 
@@ -90,8 +101,7 @@ def _measured(case: Case, options: BenchOptions) -> dict[str, float]:
     trained_s = time.monotonic() - started_s
     height, width = case.training.images.shape[1:3]
     loaded = LoadedModel(model, (3, height, width), PREPROCESSING, None, case.name, None, "trained by this bench")
-    length = {"steps": QUICK_STEPS} if options.quick else {"budget_minutes": MINUTES}
-    recipe = Recipe(**length, batch=8, tune_rate=1e-2, variants=0, crop=0.1, distil_share=0.4)
+    recipe = QUICK_RECIPE if options.quick else RECIPE
     job = Job(loaded, case.training, "training", case.validation, "validation", recipe, case.name, task=case.task)
     packaged = package(job, options.work_folder / case.name, progress=options.progress)
     chooser = Chooser(packaged.folder, case.training, case.judge, options)
