@@ -1,6 +1,7 @@
 """One model, elasticized in a process of its own: ``python -m benchmarks._generality_check NAME`` prints what it found.
 
-No training: tracing, expansion, export, and the checks that any subnet has to pass.
+No training: tracing, expansion, batch-norm statistics of what was added, export, and the checks that any subnet has to
+pass.
 """
 
 from __future__ import annotations
@@ -16,8 +17,7 @@ import numpy as np
 import torch
 
 from benchmarks._generality_models import CLASSES, MODELS
-from device_sdk.execution.self_test import golden_inputs
-from device_sdk.graph import Subnet, Supernet
+from device_sdk.graph import Subnet
 from device_sdk.paths import sample_uniformly, subnet_count
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
@@ -25,8 +25,10 @@ from device_sdk.runtimes.port import Array, LoadedStretch
 from packager.expansion import expand
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.tracing.traced_model import trace
+from packager.training.recalibration import recalibrate
 
 BATCHES = (1, 3, 64)
+EXAMPLES = 4
 SUBNETS = 20
 TOLERANCE = 1e-4  # of the largest logit
 MAX_SPAN = 3
@@ -37,10 +39,13 @@ def check(name: str) -> dict[str, object]:
     """Cut points, blocks, subnets, the largest error of the original path, and of subnets alone against composed."""
     started = time.monotonic()
     torch.manual_seed(0)
-    model, example = MODELS[name]()
+    model, inputs = MODELS[name]()
+    example = inputs[:EXAMPLES]
     expansion = expand(trace(model, example), max_span=MAX_SPAN)
-    exported = export_blocks(expansion)
     supernet = expansion.supernet()
+    subnets = list(dict.fromkeys(sample_uniformly(supernet, count=4 * SUBNETS, random=SplitMix64(0))))[:SUBNETS]
+    recalibrate(expansion, ((subnet, example) for subnet in subnets))
+    exported = export_blocks(expansion)
     exported_s = time.monotonic() - started
     runtime = OnnxRuntime(threads=os.cpu_count() or 1, lean=True)  # arenas of many sessions are large at batch 64
     original = runtime.load(exported.stretch(supernet.original.block_ids))
@@ -48,8 +53,7 @@ def check(name: str) -> dict[str, object]:
         expected = model(example).numpy()
     original_error = _error(original.run([example.numpy()])[-1], expected)
     original.close()
-    subnets = list(dict.fromkeys(sample_uniformly(supernet, count=4 * SUBNETS, random=SplitMix64(0))))[:SUBNETS]
-    subnet_error = _compare(runtime, exported, supernet, subnets)
+    subnet_error = _compare(runtime, exported, subnets, inputs.numpy())
     return {
         "model": name,
         "cut_points": len(supernet.cut_points),
@@ -67,16 +71,16 @@ def check(name: str) -> dict[str, object]:
     }
 
 
-def _compare(runtime: OnnxRuntime, exported: ExportedBlocks, supernet: Supernet, subnets: Sequence[Subnet]) -> float:
+def _compare(runtime: OnnxRuntime, exported: ExportedBlocks, subnets: Sequence[Subnet], inputs: Array) -> float:
     """Run subnets composed and block by block at all batch sizes; the largest relative difference between the two."""
     blocks = _Blocks(runtime, exported)
+    batches = {batch: [inputs[:batch]] for batch in BATCHES}
     worst = 0.0
     for subnet in subnets:
-        inputs = {batch: golden_inputs(supernet.cut_points[0], seed=batch, batch=batch) for batch in BATCHES}
         composed = runtime.load(exported.stretch(subnet.block_ids))
-        found = {batch: composed.run(tensors)[-1] for batch, tensors in inputs.items()}
+        found = {batch: composed.run(tensors)[-1] for batch, tensors in batches.items()}
         composed.close()
-        alone = blocks.answers(subnet, inputs)
+        alone = blocks.answers(subnet, batches)
         for batch, answer in found.items():
             if answer.shape != (batch, CLASSES):
                 raise ValueError(f"{subnet} answers {answer.shape} at batch {batch}")

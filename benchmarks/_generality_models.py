@@ -1,7 +1,8 @@
 """The models that ``generality`` elasticizes: every family of torchvision, typical ones of timm, and one on tokens.
 
-Random weights, but such that the answers depend on all of them (``_lively``); images are small, so that a batch of 64
-is quick: the structure is what counts.
+Random weights, but such that the answers depend on all of them (``_lively``); images are small, so that all are quick
+at once: the structure is what counts. They have coarse patterns, as photographs do: noise alone looks the same to late
+layers, whose statistics then magnify the rounding errors of earlier ones.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from torch import nn
 CLASSES = 10
 SIDE = 64
 _TOKENS, _VOCABULARY = 32, 1000
+INPUTS = 64
+_COARSE, _FINE = 4, 0.2  # patches of a side; noise on them
 _FAINT, _LIVELY = 1e-3, 0.1
 
-Made = tuple[nn.Module, torch.Tensor]  # the model in evaluation mode and an example [4, *input]
+Made = tuple[nn.Module, torch.Tensor]  # the model in evaluation mode and inputs [INPUTS, *input]
 
 
 def _torchvision(name: str, *, side: int = SIDE, **choices: object) -> Made:
@@ -50,11 +53,14 @@ def _maxvit() -> Made:
 
 
 def _with_images(model: nn.Module, side: int) -> Made:
-    images = torch.randn(4, 3, side, side, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.randn(INPUTS, 3, _COARSE, _COARSE, generator=generator)
+    fine = torch.randn(INPUTS, 3, side, side, generator=generator)
+    images = nn.functional.interpolate(coarse, (side, side), mode="bicubic") + _FINE * fine
     return _lively(model, images), images
 
 
-def _lively(model: nn.Module, example: torch.Tensor) -> nn.Module:
+def _lively(model: nn.Module, inputs: torch.Tensor) -> nn.Module:
     """``model`` in evaluation mode, with signals that neither vanish nor explode on their way through it.
 
     Many models start with zeros in their heads and in what scales their branches, and untrained statistics of batch
@@ -71,7 +77,7 @@ def _lively(model: nn.Module, example: torch.Tensor) -> nn.Module:
         model.eval()
         for norm in norms:
             norm.train()
-        model(example)
+        model(inputs)
     return model.eval()
 
 
@@ -95,12 +101,12 @@ class TokenEncoder(nn.Module):
 
 
 def _tokens() -> Made:
-    tokens = torch.randint(0, _VOCABULARY, (4, _TOKENS), generator=torch.Generator().manual_seed(0))
+    tokens = torch.randint(0, _VOCABULARY, (INPUTS, _TOKENS), generator=torch.Generator().manual_seed(0))
     return _lively(TokenEncoder(), tokens), tokens
 
 
 _TORCHVISION = (
-    *("alexnet", "vgg16_bn", "resnet18", "resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121"),
+    *("alexnet", "resnet18", "resnet50", "resnext50_32x4d", "wide_resnet50_2", "densenet121"),
     *("mobilenet_v2", "mobilenet_v3_large", "shufflenet_v2_x1_0", "squeezenet1_1", "mnasnet1_0"),
     *("efficientnet_b0", "efficientnet_v2_s", "regnet_y_400mf", "convnext_tiny", "swin_t"),
 )
@@ -111,6 +117,7 @@ _TIMM = (
 
 MODELS: Mapping[str, Callable[[], Made]] = {
     **{f"torchvision:{name}": partial(_torchvision, name) for name in _TORCHVISION},
+    "torchvision:vgg16_bn": partial(_torchvision, "vgg16_bn", side=SIDE // 2),
     "torchvision:googlenet": partial(_torchvision, "googlenet", aux_logits=False, init_weights=False),
     "torchvision:inception_v3": partial(_torchvision, "inception_v3", side=96, aux_logits=False, init_weights=False),
     "torchvision:vit_b_16": partial(_torchvision, "vit_b_16", image_size=SIDE),
