@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from statistics import median
 
 import numpy as np
 
-from benchmarks._two_stage_metrics import Run
+from benchmarks._two_stage_metrics import BATCH, Run
 from benchmarks._two_stage_models import PREPROCESSING
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import Budget
@@ -36,7 +37,9 @@ Judge = Callable[[Run, np.ndarray, np.ndarray], float]
 
 
 class Chooser:
-    """Looks for the subnet that ``judge`` scores highest on images of ``training``, near a budget for its backbone."""
+    """Looks for the subnet that answers most like the full model on images of ``training``, near a budget for its
+    backbone. ``judge`` scores what was chosen.
+    """
 
     def __init__(self, folder: Path, training: TargetDataset, judge: Judge, options: BenchOptions) -> None:
         self._bundle = Bundle.open(folder)
@@ -63,16 +66,10 @@ class Chooser:
                     return subnet, measured
         raise RuntimeError(f"no subnet's backbone was measured at {ratio} of the latency")
 
-    def score(self, subnet: Subnet, data: TargetDataset, *, count: int | None = None) -> float:
-        """In percent, on ``count`` images spread over the data, or on all."""
-        chosen = np.linspace(0, len(data) - 1, min(count or len(data), len(data)), dtype=np.int64)
-        height, width = data.images.shape[1:3]
-        inputs = prepare(data.images[chosen], PREPROCESSING, input_shape=(3, height, width))
-        session = self._runtime.load(self._bundle.stretch(subnet.edges))
-        try:
-            return self._judge(lambda batch: session.run([batch])[-1], inputs, data.labels[chosen])
-        finally:
-            session.close()
+    def score(self, subnet: Subnet, data: TargetDataset) -> float:
+        """In percent."""
+        with self._loaded(subnet) as run:
+            return self._judge(run, _prepared(data.images), data.labels)
 
     def block_counts(self) -> dict[str, int]:
         """How many blocks of each kind there are."""
@@ -103,27 +100,44 @@ class Chooser:
         )
 
     def _ranked(self, high_ms: float) -> list[Subnet]:
-        """Those that were looked at, which should take ``high_ms`` or a little less; the best first."""
+        """Those that were looked at, which should take ``high_ms`` or a little less; the most alike first."""
         quick, random = self._options.quick, SplitMix64(0)
         drawn, near = self._near(high_ms, count=_QUICK_DRAWN if quick else _DRAWN, random=random)
         generations = 0 if quick else _GENERATIONS
-        scores: dict[Subnet, float] = {}
+        inputs = self._searched_inputs()
+        wanted = self._answers(self.original, inputs)
+        distances: dict[Subnet, float] = {}
         with self._options.progress.task("look at subnets", 1 + generations) as task:
-            self._look_at(drawn, scores)
-            task.advance()
-            for _ in range(generations):
-                parents = _best_first(scores)[:_PARENTS]
-                children = [nearby_mutate(near, parents[k % len(parents)], random=random) for k in range(_CHILDREN)]
-                self._look_at([child for child in children if child is not None], scores)
+            found: Sequence[Subnet] = drawn
+            for generation in range(1 + generations):
+                if generation:
+                    parents = _nearest_first(distances)[:_PARENTS]
+                    children = [nearby_mutate(near, parents[k % len(parents)], random=random) for k in range(_CHILDREN)]
+                    found = [child for child in children if child is not None]
+                for subnet in found:
+                    if subnet not in distances:
+                        distances[subnet] = float(np.mean((self._answers(subnet, inputs) - wanted) ** 2))
                 task.advance()
-        self.looked_at = len(scores)
-        return _best_first(scores)
+        self.looked_at = len(distances)
+        return _nearest_first(distances)
 
-    def _look_at(self, subnets: Sequence[Subnet], scores: dict[Subnet, float]) -> None:
-        count = _QUICK_SEARCHED if self._options.quick else _SEARCHED
-        for subnet in subnets:
-            if subnet not in scores:
-                scores[subnet] = self.score(subnet, self._training, count=count)
+    def _searched_inputs(self) -> np.ndarray:
+        """Images spread over the training data."""
+        count = min(_QUICK_SEARCHED if self._options.quick else _SEARCHED, len(self._training))
+        return _prepared(self._training.images[np.linspace(0, len(self._training) - 1, count, dtype=np.int64)])
+
+    def _answers(self, subnet: Subnet, inputs: np.ndarray) -> np.ndarray:
+        with self._loaded(subnet) as run:
+            return np.concatenate([run(inputs[first : first + BATCH]) for first in range(0, len(inputs), BATCH)])
+
+    @contextmanager
+    def _loaded(self, subnet: Subnet) -> Iterator[Run]:
+        """The whole subnet, to be run."""
+        session = self._runtime.load(self._bundle.stretch(subnet.edges))
+        try:
+            yield lambda batch: session.run([batch])[-1]
+        finally:
+            session.close()
 
     def _measured_ratios(self, subnets: Sequence[Subnet]) -> list[float]:
         """Latencies of the backbones, deployed without their head, over the whole one's."""
@@ -140,5 +154,10 @@ class Chooser:
         return [found[str(number + 1)].median_ms / found["0"].median_ms for number in range(len(subnets))]
 
 
-def _best_first(scores: dict[Subnet, float]) -> list[Subnet]:
-    return sorted(scores, key=lambda subnet: (-scores[subnet], str(subnet)))
+def _nearest_first(distances: dict[Subnet, float]) -> list[Subnet]:
+    return sorted(distances, key=lambda subnet: (distances[subnet], str(subnet)))
+
+
+def _prepared(images: np.ndarray) -> np.ndarray:
+    height, width = images.shape[1:3]
+    return prepare(images, PREPROCESSING, input_shape=(3, height, width))
