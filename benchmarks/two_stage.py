@@ -31,8 +31,7 @@ RECIPE = Recipe(
     shrink_rates=(0.75, 0.5),
     variants=0,
     crop=0.1,
-    distil_share=0.6,
-    tune_rate=1e-2,
+    distil_share=0.5,
 )
 QUICK_RECIPE = structs.replace(RECIPE, budget_minutes=None, steps=2)
 CAMVID = (*("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist"),)
