@@ -70,8 +70,8 @@ class Watched:
     def full_right(self) -> Right:
         return self.inner.full_right()
 
-    def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
-        return self.inner.distances(subnets)
+    def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
+        return self.inner.distances(subnets, samples)
 
 
 @dataclass(frozen=True)

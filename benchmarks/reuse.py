@@ -207,8 +207,8 @@ class _Compared:
     def full_right(self) -> npt.NDArray[np.bool_]:
         return self.reusing.full_right()
 
-    def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
-        return self.reusing.distances(subnets)
+    def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
+        return self.reusing.distances(subnets, samples)
 
     def _compare(self, group: _Group, batch: slice, *, reusing_first: bool) -> None:
         competitors = [(self.reusing, group.reusing_s), (self.plain, group.plain_s)]

@@ -157,7 +157,9 @@ class _Bench:
         subnets = list(enumerate_subnets(supernet, limit=EXACT_SUBNETS))
         evaluator.telling_first()
         rows = dict(zip(subnets, evaluator.right(subnets, slice(None)), strict=True))
-        distances = dict(zip(subnets, evaluator.distances(subnets).tolist(), strict=True))
+        samples = range(evaluator.sample_count)
+        apart = np.stack([evaluator.distances(subnets, slice(k, k + 1)) for k in samples], axis=1)
+        distances = dict(zip(subnets, apart, strict=True))
         known = _Known(rows, distances, evaluator.full_right())
         evaluator.close()
         best = max(known.rows[s].mean() for s in subnets if budget.fits(self.cost_model.cost(s)))
@@ -228,7 +230,7 @@ class _Known:
     """An evaluator that knows all answers."""
 
     rows: Mapping[Subnet, Right]
-    distance: Mapping[Subnet, float]
+    distance: Mapping[Subnet, npt.NDArray[np.float64]]  # of each sample
     full: Right
 
     @property
@@ -252,5 +254,5 @@ class _Known:
     def full_right(self) -> Right:
         return self.full
 
-    def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
-        return np.array([self.distance[subnet] for subnet in subnets])
+    def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
+        return np.array([self.distance[subnet][samples].mean() for subnet in subnets])

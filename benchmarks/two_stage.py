@@ -53,7 +53,7 @@ class Case:
 def run(options: BenchOptions) -> BenchOutcome:
     """Train each model, package it, choose on training images a subnet whose backbone is quick enough, and judge both.
 
-    The validation images are looked at once, for the full model and the chosen subnet.
+    The validation images decide nothing: they judge the full model and the chosen subnet at the end.
     """
     figures: dict[str, float] = {}
     rows: list[dict[str, object]] = []

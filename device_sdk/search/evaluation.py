@@ -141,9 +141,9 @@ class PrefixTreeEvaluator:
         right: npt.NDArray[np.bool_] = logits.argmax(axis=-1) == self._labels
         return right
 
-    def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
+    def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         """See the port. The full model runs once on every batch to compare with; ``edge_runs`` leaves that out."""
-        return np.array([self._answers[subnet].distances.mean() for subnet in subnets], dtype=np.float64)
+        return np.array([self._answers[subnet].distances[samples].mean() for subnet in subnets], dtype=np.float64)
 
     def close(self) -> None:
         """Free all sessions and features. May be called twice."""

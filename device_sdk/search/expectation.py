@@ -8,13 +8,16 @@ the luck back: what a candidate has measured above the line counts as far as can
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.graph import Subnet
 from device_sdk.search.additive import log_odds
-from device_sdk.search.port import SearchProblem, SearchResult, best_within
+from device_sdk.search.port import Evaluator, SearchProblem, SearchResult, best_within
 
 Floats = npt.NDArray[np.float64]
 Right = npt.NDArray[np.bool_]
@@ -22,6 +25,7 @@ Right = npt.NDArray[np.bool_]
 _COMPARABLE = 2.0  # log odds below the best
 _SLOPE_MEAN, _SLOPE_SPREAD = 0.5, 1.0  # log odds that are lost at the median distance
 _LINE_SAMPLES = (100_000, 10_000, 1_000, 100, 10)  # so many samples the line is worth: those that are tried
+_FAR = 30.0  # deviations out, where the tail of a normal distribution is an exponential one
 _OWN_LUCK = 0.25  # of a candidate's chance deviation, what it shares with no other
 _LEAST_NOISE = 0.5  # right answers, squared: candidates with the full model's answers are no certainty either
 _BEND = 0.3  # of what candidates lie below the full model on average: how far the line is off for all of them
@@ -38,20 +42,28 @@ class _Line:
 def with_expectations(result: SearchResult, problem: SearchProblem) -> SearchResult:
     """``result`` with the ``expected`` accuracy of its candidates, and the best by it. Costs no evaluation.
 
-    Candidates that are far worse than the best say nothing about it, and nothing more is expected of them than was
-    measured. Raises what the evaluator raises.
+    Raises what the evaluator raises.
     """
     if not result.pool:
         return result
-    samples = problem.evaluator.sample_count
-    best = max(log_odds(one.accuracy * samples, samples) for one in result.pool)
-    near = [one for one in result.pool if log_odds(one.accuracy * samples, samples) >= best - _COMPARABLE]
-    subnets = [one.subnet for one in near]
-    right = problem.evaluator.right(subnets, slice(None))
-    expected = _expected_log_odds(right, problem.evaluator.full_right(), problem.evaluator.distances(subnets))
-    accuracies = dict(zip(subnets, (1 / (1 + np.exp(-expected))).tolist(), strict=True))
-    pool = tuple(replace(one, expected=accuracies.get(one.subnet, one.accuracy)) for one in result.pool)
+    expected = expected_accuracies(problem.evaluator, [one.subnet for one in result.pool], slice(None))
+    pool = tuple(replace(one, expected=value) for one, value in zip(result.pool, expected.tolist(), strict=True))
     return replace(result, pool=pool, best=best_within(pool, problem.budget))
+
+
+def expected_accuracies(evaluator: Evaluator, subnets: Sequence[Subnet], samples: slice) -> Floats:
+    """What is to be expected, on more samples like these, of subnets that were evaluated on ``samples``: [subnets].
+
+    Subnets that are far worse than the best say nothing about it, and nothing more is expected of them than was
+    measured. Raises what the evaluator raises.
+    """
+    right = evaluator.right(subnets, samples)
+    measured = np.array([log_odds(float(row.sum()), len(row)) for row in right])
+    near = np.flatnonzero(measured >= measured.max() - _COMPARABLE)
+    distances = evaluator.distances([subnets[place] for place in near.tolist()], samples)
+    expected: Floats = right.mean(axis=1)
+    expected[near] = 1 / (1 + np.exp(-_expected_log_odds(right[near], evaluator.full_right()[samples], distances)))
+    return expected
 
 
 def _expected_log_odds(right: Right, full: Right, distances: Floats) -> Floats:
@@ -91,9 +103,22 @@ def _line(distances: Floats, above: Floats, samples: int, worth: int) -> _Line:
     Candidates lie off the line as far as ``worth`` samples scatter.
     """
     variance = 1 / samples + 1 / worth
-    precision = distances @ distances / variance + _SLOPE_SPREAD**-2
-    slope = max(float((_SLOPE_MEAN * _SLOPE_SPREAD**-2 - distances @ above / variance) / precision), 0.0)
+    precision = float(distances @ distances) / variance + _SLOPE_SPREAD**-2
+    peak = (_SLOPE_MEAN * _SLOPE_SPREAD**-2 - float(distances @ above) / variance) / precision
+    slope = _mean_above_0(peak, 1 / math.sqrt(precision))
     line = -slope * distances
     likelihood = -0.5 * ((above - line) ** 2).sum() / variance - 0.5 * len(above) * np.log(variance)
     likelihood -= 0.5 * ((slope - _SLOPE_MEAN) / _SLOPE_SPREAD) ** 2
     return _Line(line + samples / (samples + worth) * (above - line), float(likelihood))
+
+
+def _mean_above_0(peak: float, deviation: float) -> float:
+    """The mean of what would be normally distributed but cannot be negative.
+
+    So the nearer of two is preferred also where everything that is far was lucky.
+    """
+    below = -peak / deviation
+    if below > _FAR:
+        return deviation / below
+    density, above = math.exp(-0.5 * below**2) / math.sqrt(math.tau), 0.5 * math.erfc(below / math.sqrt(2))
+    return peak + deviation * density / above

@@ -6,9 +6,11 @@ fit is the graph: the best path of an additive draw within a budget can be found
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from device_sdk.cost import Budget
 from device_sdk.errors import UsageError
@@ -16,7 +18,7 @@ from device_sdk.graph import Subnet
 from device_sdk.paths import subnet_count
 from device_sdk.progress import Task
 from device_sdk.search.additive import AdditiveModel, Belief, log_odds
-from device_sdk.search.expectation import with_expectations
+from device_sdk.search.expectation import expected_accuracies, with_expectations
 from device_sdk.search.feasibility import require_feasible
 from device_sdk.search.nearby import LISTING_LIMIT, Neighbourhood, nearby_mutate, within_budget
 from device_sdk.search.pareto import best_path
@@ -77,7 +79,7 @@ class PathweaveSearch:
             first = _best_by(model.fit([]), problem, problem.budget) or cheapest
             going = not run.ended() and race.begin() and run.evaluate([first])
             proposals = _Proposals(self, run)
-            going = going and self._expect(run, model, proposals, task)
+            going = going and self._expect(run, race, model, proposals, task)
             while going and run.generations < self.generations and run.stale < self.patience:
                 group = proposals.group(model.fit(race.observations()))
                 if not group:
@@ -88,21 +90,28 @@ class PathweaveSearch:
                 run.evaluate([cheapest, *_ladder(model.fit(race.observations()), problem)])
         return with_expectations(run.result(), problem)
 
-    def _expect(self, run: SearchRun, model: AdditiveModel, proposals: _Proposals, task: Task) -> bool:
-        """Evaluate what promises most by expectation as long as that finds better; False if it was stopped."""
-        samples, stale = run.problem.evaluator.sample_count, 0
+    def _expect(self, run: SearchRun, race: Race, model: AdditiveModel, proposals: _Proposals, task: Task) -> bool:
+        """Begin what promises most by expectation, as long as that finds better; False if it was stopped.
+
+        What is expected on the first share is enough to go by, as distances hardly vary with the samples. The best of
+        each generation is evaluated on all, so that there is an answer whenever time is up.
+        """
+        evaluator, samples, stale = run.problem.evaluator, race.first, 0
         best: Subnet | None = None
         while stale < _EXPECTED_PATIENCE and run.generations < self.generations:
-            found = with_expectations(run.result(), run.problem)
-            group = proposals.group(model.fit(_expectations(found, model, samples)))
-            if not group or found.best is None:
+            looked_at = [*run.pool, *run.begun]
+            expected = expected_accuracies(evaluator, looked_at, samples)
+            odds = np.array([log_odds(share * samples.stop, samples.stop) for share in expected.tolist()])
+            leader = looked_at[int(odds.argmax())]
+            group = proposals.group(model.fit(_expectations(looked_at, odds, model)), begun=False)
+            if not group:
                 break
-            if not run.evaluate(group) or run.ended():
+            if not run.evaluate([leader]) or not race.advance(group) or run.ended():
                 return False
             run.finish_generation(task)
-            expected = {one.subnet: one.expected or 0.0 for one in found.pool}
-            if best is None or expected[found.best.subnet] > expected[best] + _EXPECTED_GAIN / samples:
-                best, stale = found.best.subnet, 0
+            now = dict(zip(looked_at, expected.tolist(), strict=True))
+            if best is None or now[leader] > now[best] + _EXPECTED_GAIN / samples.stop:
+                best, stale = leader, 0
             else:
                 stale += 1
         run.stale = 0
@@ -118,13 +127,11 @@ class _Expectation:
     variance: float
 
 
-def _expectations(found: SearchResult, model: AdditiveModel, samples: int) -> list[_Expectation]:
-    """What is expected of the pool, stretched to the range that errors foretold: the belief's spreads are made for it.
+def _expectations(subnets: Sequence[Subnet], odds: npt.NDArray[np.float64], model: AdditiveModel) -> list[_Expectation]:
+    """What is expected of subnets, stretched to the range that errors foretold: the belief's spreads are made for it.
 
     Expectations follow distances, which hardly vary with the samples.
     """
-    subnets = [one.subnet for one in found.pool]
-    odds = np.array([log_odds((one.expected or 0.0) * samples, samples) for one in found.pool])
     stretch = max(np.ptp(model.foretold(subnets)) / (np.ptp(odds) or 1.0), 1.0)
     below = stretch * (odds.max() - odds)
     variances = _EXPECTED_VARIANCE + (_EXPECTED_SCATTER * below) ** 2
@@ -144,8 +151,11 @@ class _Proposals:
         low_ms = max(fitting.low_ms, fitting.high_ms * (1 - _WINDOW_RATIO))
         self._nearby = Neighbourhood(problem.supernet, problem.cost_model, problem.budget, low_ms, fitting.high_ms)
 
-    def group(self, belief: Belief) -> list[Subnet]:
-        """The unfinished subnets of the highest optimistic estimate, begun or new; empty if all are finished."""
+    def group(self, belief: Belief, *, begun: bool = True) -> list[Subnet]:
+        """The unfinished subnets of the highest optimistic estimate; empty if all are finished.
+
+        They are new, or ``begun`` too.
+        """
         settings, problem, pool = self._settings, self._problem, self._run.pool
         open_ = dict.fromkeys([*self._run.begun, *self._listed])
         for value in (belief.values(), *(belief.draw(problem.random) for _ in range(settings.draws))):
@@ -157,7 +167,8 @@ class _Proposals:
             child = nearby_mutate(self._nearby, parents[number % len(parents)], random=problem.random)
             if child is not None:
                 open_[child] = None
-        return self._best(belief, [subnet for subnet in open_ if subnet not in pool], settings.group)
+        done = pool.keys() if begun else pool.keys() | self._run.begun.keys()
+        return self._best(belief, [subnet for subnet in open_ if subnet not in done], settings.group)
 
     def _best(self, belief: Belief, subnets: list[Subnet], count: int) -> list[Subnet]:
         if not subnets:

@@ -70,10 +70,10 @@ class Evaluator(Protocol):
         """Which samples each subnet gets right: [subnets, samples]."""
 
     def full_right(self) -> npt.NDArray[np.bool_]:
-        """Which samples the full model gets right, once subnets were evaluated on all: [samples]."""
+        """Which samples the full model gets right, once they were ordered or evaluated on: [samples]."""
 
-    def distances(self, subnets: Sequence[Subnet]) -> npt.NDArray[np.float64]:
-        """How far the answers of subnets evaluated on all samples are from the full model's: [subnets], at least 0.
+    def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
+        """How far answers are from the full model's, of subnets evaluated on ``samples``: [subnets], at least 0.
 
         The mean squared difference of logits, each sample's shifted to a mean of 0.
         """

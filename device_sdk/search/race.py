@@ -32,6 +32,11 @@ class Race:
         wanted = [max(1, round(share * self._count)) for share in shares]
         self._stages = sorted({min(math.ceil(one / batch) * batch, self._count) for one in wanted} | {self._count})
 
+    @property
+    def first(self) -> slice:
+        """The samples that everything is evaluated on that is begun."""
+        return slice(0, self._stages[0])
+
     def begin(self) -> bool:
         """Put the samples that tell most first; False if that was stopped."""
         try:

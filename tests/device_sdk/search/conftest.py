@@ -49,7 +49,7 @@ class TableEvaluator:
     def full_right(self) -> np.ndarray:
         return np.ones(self.sample_count, dtype=bool)
 
-    def distances(self, subnets: Sequence[Subnet]) -> np.ndarray:
+    def distances(self, subnets: Sequence[Subnet], samples: slice) -> np.ndarray:
         return np.array([1.0 - self._accuracy(subnet) for subnet in subnets])
 
     def _look(self, subnets: Sequence[Subnet], samples: int, should_stop: Callable[[], bool]) -> None:

@@ -241,8 +241,16 @@ def test_distances_are_those_of_logits_whatever_their_level(make_evaluator, supe
     full = logits_of(supernet.original, samples)
     differences = [logits_of(one, samples) - full for one in subnets]
     expected = [np.mean((one - one.mean(axis=1, keepdims=True)) ** 2) for one in differences]
-    assert evaluator.distances(subnets) == pytest.approx(expected, rel=1e-4, abs=1e-9)
-    assert evaluator.distances([supernet.original]) == [0]
+    assert evaluator.distances(subnets, slice(None)) == pytest.approx(expected, rel=1e-4, abs=1e-9)
+    assert evaluator.distances([supernet.original], slice(None)) == [0]
+
+
+def test_distances_on_some_samples_need_no_others(make_evaluator, supernet, subnets):
+    some, every = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
+    some.right(subnets, slice(0, 16))
+    every.right(subnets, slice(None))
+    assert np.array_equal(some.distances(subnets, slice(0, 16)), every.distances(subnets, slice(0, 16)))
+    assert not np.allclose(every.distances(subnets, slice(0, 16)), every.distances(subnets, slice(None)))
 
 
 def test_samples_on_which_the_full_model_is_least_sure_can_come_first(make_evaluator, supernet, subnets, samples):
@@ -252,7 +260,7 @@ def test_samples_on_which_the_full_model_is_least_sure_can_come_first(make_evalu
     others = np.where(np.arange(VALUES) == labels[:, None], -np.inf, logits).max(axis=1)
     order = np.argsort(np.abs(logits[np.arange(50), labels] - others))
     assert np.array_equal(ordered.right(subnets, slice(None)), plain.right(subnets, slice(None))[:, order])
-    distances = (evaluator.distances(subnets) for evaluator in (ordered, plain))
+    distances = (evaluator.distances(subnets, slice(None)) for evaluator in (ordered, plain))
     assert np.allclose(*distances)
 
 

@@ -11,6 +11,7 @@ from device_sdk.cost import Budget
 from device_sdk.paths import sample_uniformly
 from device_sdk.random_source import SplitMix64
 from device_sdk.search import Candidate, SearchResult, with_expectations
+from device_sdk.search.expectation import expected_accuracies
 
 
 class Samples:
@@ -29,7 +30,7 @@ class Samples:
     def full_right(self):
         return self._draw("full", 0.96)
 
-    def distances(self, subnets):
+    def distances(self, subnets, samples):
         """Five times the accuracy that is lost, give or take a fifth."""
         rngs = [np.random.default_rng([self._seed + 1, *str(subnet).encode()]) for subnet in subnets]
         own = np.array([rng.normal(1, 0.2) for rng in rngs])
@@ -98,7 +99,7 @@ def test_near_copies_that_are_lucky_together_count_as_one(found):
     distances = np.array([0.5, 5.0, *[3.0 for _ in pool[2:]]])
     problem.evaluator.full_right = lambda: full
     problem.evaluator.right = lambda asked, samples: rows[[subnets.index(one) for one in asked]]
-    problem.evaluator.distances = lambda asked: distances[[subnets.index(one) for one in asked]]
+    problem.evaluator.distances = lambda asked, samples: distances[[subnets.index(one) for one in asked]]
     pool = tuple(replace(one, accuracy=float(row.mean())) for one, row in zip(pool, rows, strict=True))
     assert max(pool, key=lambda one: one.accuracy).subnet not in subnets[:2]
     chosen = with_expectations(replace(result, pool=pool), problem)
@@ -124,13 +125,13 @@ def test_what_is_nearest_to_the_full_model_is_chosen_over_the_luckiest(found):
     result, problem = found(50, seed=3)
     chosen = with_expectations(result, problem).best.subnet
     assert chosen != result.best.subnet
-    near, lucky = problem.evaluator.distances([chosen, result.best.subnet])
+    near, lucky = problem.evaluator.distances([chosen, result.best.subnet], slice(None))
     assert near < lucky
 
 
 def test_answers_as_near_as_the_full_models_own_are_no_division_by_nothing(found):
     result, problem = found(50)
-    problem.evaluator.distances = lambda subnets: np.zeros(len(subnets))
+    problem.evaluator.distances = lambda subnets, samples: np.zeros(len(subnets))
     assert all(0 < one.expected < 1 for one in with_expectations(result, problem).pool)
 
 
@@ -140,3 +141,32 @@ def test_one_candidate_or_none_is_enough(found):
     assert alone.best.subnet == result.pool[0].subnet
     empty = replace(result, pool=(), best=None)
     assert with_expectations(empty, problem) == empty
+
+
+def test_where_everything_far_was_lucky_the_nearer_is_preferred_all_the_same(found):
+    result, problem = found(400)
+    subnets = [one.subnet for one in result.pool]
+    random = np.random.default_rng(2)
+    full = random.random(400) < 0.9
+    distances = np.linspace(0.2, 3, len(subnets))
+    rows = np.array([full ^ (random.random(400) < 0.01 * distance) for distance in distances])
+    for row, distance in zip(rows, distances, strict=True):
+        row[np.flatnonzero(~full)[: round(8 * distance)]] = True
+    problem.evaluator.full_right = lambda: full
+    problem.evaluator.right = lambda asked, samples: rows[[subnets.index(one) for one in asked]]
+    problem.evaluator.distances = lambda asked, samples: distances[[subnets.index(one) for one in asked]]
+    pool = tuple(replace(one, accuracy=float(row.mean())) for one, row in zip(result.pool, rows, strict=True))
+    assert subnets.index(max(pool, key=lambda one: one.accuracy).subnet) > len(subnets) / 2
+    chosen = with_expectations(replace(result, pool=pool), problem)
+    assert chosen.best.subnet == subnets[0]
+
+
+def test_expectations_on_some_samples_use_no_others(found):
+    result, problem = found(400)
+    subnets, evaluator = [one.subnet for one in result.pool], problem.evaluator
+    some = expected_accuracies(evaluator, subnets, slice(0, 50))
+    asked, whole = evaluator.right, evaluator.full_right()
+    evaluator.right = lambda subnets, samples: asked(subnets, slice(0, 50))[:, samples]
+    evaluator.full_right = lambda: whole[:50]
+    assert np.array_equal(some, expected_accuracies(evaluator, subnets, slice(0, 50)))
+    assert not np.array_equal(some, asked(subnets, slice(0, 50)).mean(axis=1))

@@ -47,6 +47,17 @@ def test_where_distances_tell_all_the_best_is_found_at_once(elastic_supernet, un
     assert short.best.subnet == long.best.subnet
 
 
+def test_while_it_goes_by_distances_only_leaders_are_evaluated_on_all_samples(
+    elastic_supernet, uniform_costs, make_problem
+):
+    supernet = elastic_supernet(24)
+    problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=19), accuracy=additive)
+    evaluator, generations = problem.evaluator, 3
+    PathweaveSearch(generations=generations, shares=(0.1, 1.0)).search(problem)
+    begun, finished = generations * 8, 1 + generations + 6  # the first, the leaders, and for the pool at the end
+    assert evaluator.samples_run <= (0.1 * begun + finished) * evaluator.sample_count
+
+
 def test_the_first_look_is_what_distillation_errors_favour(elastic_supernet, uniform_costs, make_problem):
     plain = elastic_supernet(12)
     bad = {"m0_2", "m0_3", "m1_3", "m1_4", "m2_4", "m2_5"}
@@ -67,7 +78,7 @@ def test_the_first_look_is_what_distillation_errors_favour(elastic_supernet, uni
 def test_where_distances_tell_nothing_most_subnets_are_given_up_early(elastic_supernet, uniform_costs, make_problem):
     supernet = elastic_supernet(24)
     problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=19), accuracy=additive)
-    problem.evaluator.distances = lambda subnets: np.ones(len(subnets))
+    problem.evaluator.distances = lambda subnets, samples: np.ones(len(subnets))
     result = PathweaveSearch(generations=30).search(problem)
     evaluator = problem.evaluator
     assert len(result.pool) < result.subnets_evaluated
