@@ -46,6 +46,15 @@ class ProfilingTest {
     }
 
     @Test
+    fun `what a competitor leaves in the caches is not timed`() {
+        var now = 0L
+        var last = -1
+        val calls = List(3) { { now += if (last == it) 1_000_000L else 9_000_000L; last = it } }
+        val latencies = measureInterleaved(calls, rounds = 6, warmup = 1, clock = { now })
+        assertEquals(listOf(1.0, 1.0, 1.0), latencies.map { it.p95Ms })
+    }
+
+    @Test
     fun `medians and spread are of the counted rounds`() {
         var now = 0L
         var call = 0
