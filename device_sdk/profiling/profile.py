@@ -27,7 +27,7 @@ from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Runtime
 
-FORMAT = 2  # of the stored profile; what it cannot read is measured again
+FORMAT = 3  # of the stored profile; what it cannot read is measured again
 
 _MOST_ROUNDS = 120
 _PATIENCE = Patience(rounds=40, precision=0.01, limit_s=15.0)

@@ -1,8 +1,8 @@
 /**
  * Latency of calls: medians with spread, competitors interleaved.
  *
- * A device's speed drifts; competitors that take turns meet the same drift, so their ratio holds. Every turn begins with
- * a call that does not count: a deployed model finds the caches as it left them itself.
+ * A device's speed drifts; competitors that take turns meet the same drift, so their ratio holds. Every turn begins
+ * with a call that does not count: a deployed model finds the caches as it left them itself.
  */
 package pathweave.sdk
 
@@ -24,8 +24,8 @@ public data class Latency(
  * Time competitors in turns: each has one turn per round, in an order that is another one every round.
  *
  * The order rotates, so that everyone starts equally often, and every second rotation runs backwards, so that nobody
- * always follows the same neighbour. Where there are several, each is called twice in its turn and the second call timed.
- * The first [warmup] rounds do not count.
+ * always follows the same neighbour. Where there are several, each is called twice in its turn and the second call
+ * timed. The first [warmup] rounds do not count.
  */
 public fun measureInterleaved(
     calls: List<() -> Unit>,
