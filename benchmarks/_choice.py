@@ -80,12 +80,10 @@ class Chooser:
             cache_bytes=_CACHE_BYTES,
         )
 
-    @property
-    def cheapest_ratio(self) -> float:
-        """Of the full model's latency, what the quickest subnet takes, as predicted."""
-        costs = self._costs.edge_costs
-        _, subnet = k_cheapest(self._bundle.supernet, lambda edge: costs[edge].latency_ms, k=1)[0]
-        return self._costs.cost(subnet).latency_ms / self.profile.original_ms
+    def cheapest_ratio(self, *, rounds: int) -> float:
+        """Of the full model's latency, what the subnet that should be the quickest takes, as measured."""
+        beside = self.measured(self._cheapest(1), None, rounds=rounds)
+        return beside.ratio(beside.subnets[0])
 
     def original(self, rendition: str) -> Subnet:
         """The path of the original blocks in one of their renditions."""
@@ -114,12 +112,15 @@ class Chooser:
         return sorted((one for one in found.pool if budget.fits(one.cost)), key=rank)[:count]
 
     def _quickest(self, count: int) -> list[Candidate]:
-        costs = self._costs.edge_costs
-        paths = k_cheapest(self._bundle.supernet, lambda edge: costs[edge].latency_ms, k=count)
-        subnets = [subnet for _, subnet in paths]
+        subnets = self._cheapest(count)
         accuracies = self._evaluator.accuracies(subnets)
         found = [Candidate(*one) for one in zip(subnets, map(self._costs.cost, subnets), accuracies, strict=True)]
         return sorted(found, key=rank)
+
+    def _cheapest(self, count: int) -> list[Subnet]:
+        costs = self._costs.edge_costs
+        paths = k_cheapest(self._bundle.supernet, lambda edge: costs[edge].latency_ms, k=count)
+        return [subnet for _, subnet in paths]
 
     def measured(self, subnets: Sequence[Subnet], rival: bytes | None, *, rounds: int) -> Measured:
         """Measure subnets beside the full model and ``rival``, an ONNX model."""

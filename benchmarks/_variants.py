@@ -62,7 +62,9 @@ def curves(
         for name, folder in folders.items():
             chooser = Chooser(folder, search, options.progress)
             try:
-                ratios = ratios or np.linspace(_ABOVE_CHEAPEST * chooser.cheapest_ratio, _HIGHEST, budgets).tolist()
+                if not ratios:
+                    lowest = _ABOVE_CHEAPEST * chooser.cheapest_ratio(rounds=_rounds(options))
+                    ratios = np.linspace(lowest, _HIGHEST, budgets).tolist()
                 found.append(_curve(name, folder, chooser, ratios, report, options))
             finally:
                 chooser.close()
@@ -77,8 +79,7 @@ def _curve(
     accuracies: list[float | None] = []
     for ratio in ratios:
         seconds = _QUICK_SECONDS if options.quick else _SECONDS
-        rounds = _QUICK_ROUNDS if options.quick else _ROUNDS
-        chosen = chooser.best(ratio, None, count=_CANDIDATES, rounds=rounds, time_limit_s=seconds)
+        chosen = chooser.best(ratio, None, count=_CANDIDATES, rounds=_rounds(options), time_limit_s=seconds)
         right = None if chosen is None else chooser.right(chosen.candidate.subnet, report)
         accuracies.append(None if right is None else 100 * float(right.mean()))
         row: dict[str, object] = {"what": name, "budget_ratio": ratio, "accuracy": accuracies[-1]}
@@ -86,6 +87,10 @@ def _curve(
             row |= {"subnet": str(chosen.candidate.subnet), "subnet_ratio": chosen.ratio}
         rows.append(row)
     return Curve(name, tuple(accuracies), tuple(rows))
+
+
+def _rounds(options: BenchOptions) -> int:
+    return _QUICK_ROUNDS if options.quick else _ROUNDS
 
 
 def wins(own: Curve, other: Curve) -> float:
