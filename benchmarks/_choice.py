@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -89,11 +89,20 @@ class Chooser:
         """The path of the original blocks in one of their renditions."""
         return Subnet(tuple(Edge(block, rendition) for block in self._bundle.supernet.original.block_ids))
 
-    def within(self, ratio: float, *, count: int, time_limit_s: float | None = None) -> list[Candidate]:
+    def within(
+        self,
+        ratio: float,
+        *,
+        count: int,
+        time_limit_s: float | None = None,
+        seen: dict[Subnet, Candidate] | None = None,
+    ) -> list[Candidate]:
         """Up to ``count`` subnets that should take at most ``ratio`` of the full model's time, the best first.
 
         Where none should, the quickest: what they take is measured afterwards, and predictions are off by some percent.
+        ``seen``: candidates of earlier searches, which count as well; those of this one are put there.
         """
+        seen = {} if seen is None else seen
         budget = Budget(latency_ms=EQUAL_LATENCY * ratio * self.profile.original_ms)
         problem = SearchProblem(
             supernet=self._bundle.supernet,
@@ -106,10 +115,12 @@ class Chooser:
             time_limit_s=time_limit_s,
         )
         try:
-            found = with_expectations(make_strategy("pathweave").search(problem), problem)
+            found = make_strategy("pathweave").search(problem)
         except InfeasibleBudgetError:
             return self._quickest(count)
-        return sorted((one for one in found.pool if budget.fits(one.cost)), key=rank)[:count]
+        seen |= {one.subnet: one for one in found.pool}
+        pool = with_expectations(replace(found, pool=tuple(seen.values())), problem).pool
+        return sorted((one for one in pool if budget.fits(one.cost)), key=rank)[:count]
 
     def _quickest(self, count: int) -> list[Candidate]:
         subnets = self._cheapest(count)
@@ -142,24 +153,33 @@ class Chooser:
     ) -> Chosen | None:
         """The best subnet that is measured to take no longer than ``rival``, or without one than ``ratio`` of the full.
 
-        2 % count as equal. Where all of ``count`` candidates turn out too slow, others are searched for within as much
-        less, as a device does when it adapts. Nothing is measured twice until it happens to be quick enough.
+        2 % count as equal. Where the most promising of ``count`` candidates turns out too slow, others are searched for
+        within as much less, as a device does when it adapts: one further down is taken only if those are not better.
+        Nothing is measured twice until it happens to be quick enough.
         """
-        expected, slow = ratio, set[Subnet]()
+        expected, slow, seen = ratio, set[Subnet](), dict[Subnet, Candidate]()
+        quick: dict[Subnet, Chosen] = {}
         for _ in range(_SEARCHES):
-            within = self.within(expected, count=count, time_limit_s=time_limit_s)
-            candidates = [one for one in within if one.subnet not in slow]
-            if not candidates:
+            within = self.within(expected, count=count + len(slow), time_limit_s=time_limit_s, seen=seen)
+            candidates = [one for one in within if one.subnet not in slow][:count]
+            if candidates and candidates[0].subnet in quick:
+                return quick[candidates[0].subnet]
+            unknown = [one for one in candidates if one.subnet not in quick]
+            if not unknown:
                 expected *= _LESS
                 continue
-            beside = self.measured([one.subnet for one in candidates], rival, rounds=rounds)
-            allowed_ms = ratio * beside.full.median_ms if beside.rival is None else beside.rival.median_ms
-            for candidate, latency in zip(candidates, beside.subnets, strict=True):
-                if latency.median_ms <= EQUAL_LATENCY * allowed_ms:
-                    return Chosen(candidate, latency, beside)
-            slow |= {one.subnet for one in candidates}
-            expected *= min(_LESS, allowed_ms / min(latency.median_ms for latency in beside.subnets))
-        return None
+            beside = self.measured([one.subnet for one in unknown], rival, rounds=rounds)
+            allowed_ms = EQUAL_LATENCY * (
+                ratio * beside.full.median_ms if beside.rival is None else beside.rival.median_ms
+            )
+            for candidate, latency in zip(unknown, beside.subnets, strict=True):
+                if latency.median_ms <= allowed_ms:
+                    quick[candidate.subnet] = Chosen(candidate, latency, beside)
+            if candidates[0].subnet in quick:
+                return quick[candidates[0].subnet]
+            slow |= {one.subnet for one in unknown} - quick.keys()
+            expected *= min(_LESS, allowed_ms / EQUAL_LATENCY / beside.subnets[0].median_ms)
+        return min(quick.values(), key=lambda one: rank(one.candidate), default=None)
 
     def right(self, subnet: Subnet, samples: Samples) -> npt.NDArray[np.bool_]:
         """Which of the samples the subnet gets right: [count]."""
