@@ -10,7 +10,7 @@ from device_sdk.errors import MeasurementError, RuntimeFailedError, UsageError
 from device_sdk.execution.self_test import golden_inputs
 from device_sdk.graph import Edge, Subnet
 from device_sdk.profiling.conditions import current_conditions
-from device_sdk.profiling.profile import Profile, measure_subnets, profile
+from device_sdk.profiling.profile import FORMAT, Profile, measure_subnets, profile
 from device_sdk.progress import SilentProgress
 
 NANOSECONDS = 1_000_000
@@ -172,7 +172,7 @@ def test_a_stored_profile_is_read_again_and_one_of_another_format_is_not(measure
     stored = msgspec.json.encode(measured)
     assert msgspec.json.decode(stored, type=Profile) == measured
     with pytest.raises(msgspec.ValidationError, match="format"):
-        msgspec.json.decode(stored.replace(b'"format":2', b'"format":1'), type=Profile)
+        msgspec.json.decode(stored.replace(b'"format":%d' % FORMAT, b'"format":1'), type=Profile)
 
 
 def test_what_the_line_misses_is_the_edges_own(bundle, times_ms):

@@ -12,6 +12,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import StorageError
 from device_sdk.graph import Edge, Escalation, Plan, Subnet
 from device_sdk.profiling.conditions import current_conditions
+from device_sdk.profiling.profile import FORMAT
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.device_state import DeviceState, default_state_folder
 
@@ -119,11 +120,11 @@ def test_each_power_mode_driver_and_batch_has_a_profile_of_its_own(tmp_path, bun
     assert state.load_profile() is None
 
 
-@pytest.mark.parametrize("format_", [b"1", b"3", b'"x"'])
+@pytest.mark.parametrize("format_", [b"%d" % (FORMAT - 1), b"%d" % (FORMAT + 1), b'"x"'])
 def test_a_profile_of_another_format_is_ignored(state, slow_profile, format_):
     state.save_profile(slow_profile)
     [path] = state.folder.iterdir()
-    path.write_bytes(path.read_bytes().replace(b'"format":2', b'"format":' + format_))
+    path.write_bytes(path.read_bytes().replace(b'"format":%d' % FORMAT, b'"format":' + format_))
     assert state.load_profile() is None
 
 
@@ -153,6 +154,7 @@ from pathlib import Path
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.session.device_state import DeviceState
 from device_sdk.graph import Escalation, Plan
+from device_sdk.profiling.profile import FORMAT
 from device_sdk.runtimes import OnnxRuntime
 
 bundle = Bundle.open(sys.argv[2])
