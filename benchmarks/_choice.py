@@ -89,20 +89,14 @@ class Chooser:
         """The path of the original blocks in one of their renditions."""
         return Subnet(tuple(Edge(block, rendition) for block in self._bundle.supernet.original.block_ids))
 
-    def within(
-        self,
-        ratio: float,
-        *,
-        count: int,
-        time_limit_s: float | None = None,
-        seen: dict[Subnet, Candidate] | None = None,
+    def _within(
+        self, ratio: float, seen: dict[Subnet, Candidate], *, count: int, time_limit_s: float | None
     ) -> list[Candidate]:
         """Up to ``count`` subnets that should take at most ``ratio`` of the full model's time, the best first.
 
         Where none should, the quickest: what they take is measured afterwards, and predictions are off by some percent.
         ``seen``: candidates of earlier searches, which count as well; those of this one are put there.
         """
-        seen = {} if seen is None else seen
         budget = Budget(latency_ms=EQUAL_LATENCY * ratio * self.profile.original_ms)
         problem = SearchProblem(
             supernet=self._bundle.supernet,
@@ -160,25 +154,22 @@ class Chooser:
         expected, slow, seen = ratio, set[Subnet](), dict[Subnet, Candidate]()
         quick: dict[Subnet, Chosen] = {}
         for _ in range(_SEARCHES):
-            within = self.within(expected, count=count + len(slow), time_limit_s=time_limit_s, seen=seen)
+            within = self._within(expected, seen, count=count + len(slow), time_limit_s=time_limit_s)
             candidates = [one for one in within if one.subnet not in slow][:count]
+            less = _LESS
+            if candidates and candidates[0].subnet not in quick:
+                unknown = [one for one in candidates if one.subnet not in quick]
+                beside = self.measured([one.subnet for one in unknown], rival, rounds=rounds)
+                allowed_ms = ratio * beside.full.median_ms if beside.rival is None else beside.rival.median_ms
+                for candidate, latency in zip(unknown, beside.subnets, strict=True):
+                    if latency.median_ms <= EQUAL_LATENCY * allowed_ms:
+                        quick[candidate.subnet] = Chosen(candidate, latency, beside)
+                    else:
+                        slow.add(candidate.subnet)
+                less = min(_LESS, allowed_ms / beside.subnets[0].median_ms)
             if candidates and candidates[0].subnet in quick:
                 return quick[candidates[0].subnet]
-            unknown = [one for one in candidates if one.subnet not in quick]
-            if not unknown:
-                expected *= _LESS
-                continue
-            beside = self.measured([one.subnet for one in unknown], rival, rounds=rounds)
-            allowed_ms = EQUAL_LATENCY * (
-                ratio * beside.full.median_ms if beside.rival is None else beside.rival.median_ms
-            )
-            for candidate, latency in zip(unknown, beside.subnets, strict=True):
-                if latency.median_ms <= allowed_ms:
-                    quick[candidate.subnet] = Chosen(candidate, latency, beside)
-            if candidates[0].subnet in quick:
-                return quick[candidates[0].subnet]
-            slow |= {one.subnet for one in unknown} - quick.keys()
-            expected *= min(_LESS, allowed_ms / EQUAL_LATENCY / beside.subnets[0].median_ms)
+            expected *= less
         return min(quick.values(), key=lambda one: rank(one.candidate), default=None)
 
     def right(self, subnet: Subnet, samples: Samples) -> npt.NDArray[np.bool_]:

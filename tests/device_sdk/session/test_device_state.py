@@ -154,7 +154,6 @@ from pathlib import Path
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.session.device_state import DeviceState
 from device_sdk.graph import Escalation, Plan
-from device_sdk.profiling.profile import FORMAT
 from device_sdk.runtimes import OnnxRuntime
 
 bundle = Bundle.open(sys.argv[2])
