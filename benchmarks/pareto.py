@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,6 @@ TARGETS = {
 CANDIDATES = 6  # of the search for each network, confirmed by measuring; the best that is quick enough is taken
 BUDGETS, QUICK_BUDGETS = 10, 2  # at which supernets are compared
 ROUNDS, QUICK_ROUNDS = 200, 20
-SESSIONS = 3  # of a network, measured before subnets are searched for: in 8 bits they differ by up to 15 %
 QUICK_LIMIT_S = 2.0
 RESAMPLES = 2000
 _BATCH = 64
@@ -116,17 +114,11 @@ def _against_fastnas(network: str, search: Samples, report: Samples, options: Be
 
 def _duel(chooser: Chooser, peer: Peer, report: Samples, options: BenchOptions) -> Duel:
     rounds = _rounds(options)
-    ratio = median(_ratio(chooser, peer, rounds) for _ in range(SESSIONS))
+    ratio = chooser.rival_ratio(peer.model, rounds=rounds)
     limit_s = QUICK_LIMIT_S if options.quick else None
     chosen = chooser.best(ratio, peer.model, count=CANDIDATES, rounds=rounds, time_limit_s=limit_s)
     own = None if chosen is None else chooser.right(chosen.candidate.subnet, report)
     return Duel(peer, ratio, chosen, _right(peer, report), own)
-
-
-def _ratio(chooser: Chooser, peer: Peer, rounds: int) -> float:
-    alone = chooser.measured([], peer.model, rounds=rounds)
-    assert alone.rival is not None
-    return alone.ratio(alone.rival)
 
 
 def _int8_over_whole(chooser: Chooser, peer: Peer, options: BenchOptions) -> float:
