@@ -28,8 +28,9 @@ _Shape = tuple[int, ...]
 def shrunk_blocks(
     originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, rates: Sequence[float]
 ) -> Grown:
-    """A block ``s<start>-<percent>`` for every original and every rate, the share of inner channels that is kept.
+    """A block ``s<start>-<percent>`` for every original and every rate, the share of inner channels to be kept.
 
+    Channels remain in round numbers, so the percentage in the name, which is what was kept, may be below the rate.
     Notes say which blocks cannot be shrunk: those without channels inside, and those that no longer run.
 
     Raises:
@@ -45,13 +46,9 @@ def shrunk_blocks(
                 blocks.append(made)
                 smallest = made
             else:
-                failed.setdefault((_percent(rate), made), []).append(original.start)
+                failed.setdefault((round(100 * rate), made), []).append(original.start)
     notes = [f"{listed(starts)} not shrunk to {percent} %: {why}" for (percent, why), starts in failed.items()]
     return Grown(tuple(blocks), tuple(notes))
-
-
-def _percent(rate: float) -> int:
-    return round(100 * rate)
 
 
 def _shrunk(
@@ -69,7 +66,7 @@ def _shrunk(
     if parameter_count(module) >= smallest.parameters or macs > (1 - _LEAST_SAVED) * smallest.macs:
         return "hardly any work would be saved"
     return TrainableBlock(
-        id=f"s{original.start}-{_percent(rate)}",
+        id=f"s{original.start}-{_kept_percent(original.module, module)}",
         start=original.start,
         end=original.end,
         kind="shrunk",
@@ -141,6 +138,20 @@ def _pruned(module: nn.Module, shape: _Shape, groups: Sequence[_Group], *, rate:
         )
         pruner.step()
     return copied
+
+
+def _kept_percent(module: nn.Module, shrunk: nn.Module) -> int:
+    """The channels that ``shrunk`` kept of every hundred that the layers had that lost some."""
+    layers = dict(shrunk.named_modules())
+    outputs = [(_outputs(layer), _outputs(layers[name])) for name, layer in module.named_modules()]
+    before, after = (sum(ends) for ends in zip(*(pair for pair in outputs if pair[0] != pair[1]), strict=True))
+    return round(100 * after / before)
+
+
+def _outputs(layer: nn.Module) -> int:
+    """Channels that a layer with weights gives out; 0 of other modules."""
+    found = getattr(layer, "out_channels", getattr(layer, "out_features", 0))
+    return found if isinstance(found, int) else 0
 
 
 def _round_to(channels: float) -> int:

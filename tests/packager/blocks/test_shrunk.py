@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from device_sdk.graph import TensorSpec
 from packager.blocks.shrunk import shrink, shrunk_blocks
 from packager.blocks.trainable import original_block
 from packager.expansion import expand
@@ -64,6 +65,14 @@ def test_channels_remain_in_round_numbers(channels, rate, kept):
     made = shrink(block, (4, 6, 6), (4, 6, 6), rate=rate)
     assert made is not None
     assert [tuple(layer.weight.shape[:2]) for layer in made if isinstance(layer, nn.Conv2d)] == [(kept, 4), (4, kept)]
+
+
+@pytest.mark.parametrize(("channels", "rate", "percent"), [(16, 0.75, 50), (32, 0.75, 75), (48, 0.25, 17)])
+def test_blocks_are_named_after_the_channels_that_they_kept(channels, rate, percent):
+    block = nn.Sequential(nn.Conv2d(4, channels, 3, padding=1), nn.ReLU(), nn.Conv2d(channels, 4, 1))
+    tensors = [TensorSpec("ends", (4, 6, 6))] * 2
+    (made,) = shrunk_blocks([original_block(block, 0, tensors)], tensors, rates=(rate,)).blocks
+    assert made.id == f"s0-{percent}"
 
 
 def test_depthwise_layers_lose_channels_with_their_neighbours():
