@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from device_sdk import __version__
 from packager.job_loader import load_job
-from packager.pipeline import package
+from packager.pipeline import REPORT, package
 from pathweave.bench import BenchOptions
 
 _ZOO = Path(__file__).parent.parent / "zoo"
@@ -37,6 +38,17 @@ def variant_bundle(options: BenchOptions, name: str, recipe: Mapping[str, object
     """
     length = {"steps": _QUICK_STEPS} if options.quick else {"budget_minutes": minutes}
     return _kept(options, name, None, {**recipe, **length})
+
+
+def packaging_cost(folder: Path) -> dict[str, float]:
+    """What packaging the bundle took when it was made, in an earlier run perhaps.
+
+    Minutes, and the most memory in GB that its process had taken by then, which holds what the process did before.
+    """
+    report = json.loads((folder / REPORT).read_bytes())
+    cost = {"packaging_minutes": report["seconds"] / 60}
+    peak_bytes = report["peak_rss_bytes"]
+    return cost if peak_bytes is None else cost | {"packaging_peak_rss_gb": peak_bytes / 1e9}
 
 
 def _kept(options: BenchOptions, name: str, recipe: Path | None, overrides: Mapping[str, object]) -> Path:

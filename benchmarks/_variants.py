@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks._bundles import variant_bundle
+from benchmarks._bundles import packaging_cost, variant_bundle
 from benchmarks._choice import Chooser
 from benchmarks._peers import Samples
 from pathweave.bench import BenchOptions
@@ -37,7 +37,10 @@ _ABOVE_CHEAPEST, _HIGHEST = 1.05, 0.95  # the budgets, of the cheapest path's an
 
 @dataclass(frozen=True)
 class Curve:
-    """One supernet's best subnets at the same budgets: their accuracies on #report in percent, None where none fits."""
+    """One supernet's best subnets at the same budgets: their accuracies on #report in percent, None where none fits.
+
+    ``rows``: what packaging it took, then a row for each budget.
+    """
 
     name: str
     accuracies: tuple[float | None, ...]
@@ -76,7 +79,7 @@ def curves(
 def _curve(
     name: str, folder: Path, chooser: Chooser, ratios: Sequence[float], report: Samples, options: BenchOptions
 ) -> Curve:
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = [{"what": name, **packaging_cost(folder)}]
     accuracies: list[float | None] = []
     for ratio in ratios:
         seconds = _QUICK_SECONDS if options.quick else _SECONDS

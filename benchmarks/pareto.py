@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks import _fastnas
-from benchmarks._bundles import adapted_bundle
+from benchmarks._bundles import adapted_bundle, packaging_cost
 from benchmarks._choice import Chooser, Chosen
 from benchmarks._peers import Peer, Samples, load_samples, make_peers
 from benchmarks._variants import MINUTES, curves, trained_variant, wins
@@ -84,11 +84,14 @@ def run(options: BenchOptions) -> BenchOutcome:
     networks = ["resnet20"] if options.quick else [*NETWORKS]
     peers = list(make_peers(options, networks, calibration.inputs))
     duels: list[Duel] = []
+    costs: list[dict[str, object]] = []
     figures: dict[str, float] = {}
     with options.progress.task("duels", len(peers)) as task:
         for kind, renditions in (("fp32", ("fp32",)), ("int8", ("fp32", "int8"))):
             rivals = [peer for peer in peers if peer.rendition == kind]
-            with closing(Chooser(adapted_bundle(options, renditions=renditions), search, options.progress)) as chooser:
+            folder = adapted_bundle(options, renditions=renditions)
+            costs.append({"what": f"zoo bundle, {kind}", **packaging_cost(folder)})
+            with closing(Chooser(folder, search, options.progress)) as chooser:
                 for peer in rivals:
                     duels.append(_duel(chooser, peer, report, options))
                     task.advance()
@@ -101,7 +104,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     if _fastnas.AVAILABLE:
         duels.append(_against_fastnas(networks[0], search, report, options))
         figures["gap_fastnas"] = duels[-1].gap_points
-    table = [duel.row() for duel in duels] + [row for curve in (own, *others) for row in curve.rows]
+    table = [duel.row() for duel in duels] + costs + [row for curve in (own, *others) for row in curve.rows]
     return BenchOutcome(figures, table, data="chosen on cifar10/test.zip#search, judged on #report")
 
 

@@ -9,6 +9,7 @@ from functools import partial
 
 from msgspec import structs
 
+from benchmarks._bundles import packaging_cost
 from benchmarks._two_stage_choice import Chooser, Judge
 from benchmarks._two_stage_metrics import map50_percent, miou_percent
 from benchmarks._two_stage_models import PREPROCESSING, Kind, build, train
@@ -112,7 +113,6 @@ def _measured(case: Case, options: BenchOptions) -> dict[str, float]:
         "backbone_ratio": ratio,
         "subnets_looked_at": float(chooser.looked_at),
         "training_minutes": trained_s / 60,
-        "packaging_minutes": packaged.seconds / 60,
-        "packaging_peak_rss_gb": (packaged.peak_rss_bytes or 0) / 1e9,
+        **packaging_cost(packaged.folder),
         **{f"blocks_of_{kind}": float(count) for kind, count in chooser.block_counts().items()},
     }
