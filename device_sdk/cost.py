@@ -83,7 +83,7 @@ class CostModel(msgspec.Struct, frozen=True):
     edge_costs: Mapping[Edge, EdgeCost]
     scale: float = 1.0
     offset_ms: float = 0.0
-    exit_costs: Mapping[tuple[str, str], EdgeCost] = {}  # by exit and rendition
+    exit_costs: Mapping[tuple[str, str, tuple[int, ...]], EdgeCost] = {}  # by exit, rendition and input size
     entry_change_ms: Mapping[Edge, float] = {}  # of an edge that follows one of another rendition
 
     def latency_ms(self, subnet: Subnet) -> float:
@@ -100,13 +100,13 @@ class CostModel(msgspec.Struct, frozen=True):
         """What it costs that ``after`` runs in another rendition than its neighbour ``before``; at least 0."""
         return 0.0 if before.rendition == after.rendition else self.entry_change_ms.get(after, 0.0)
 
-    def exit_latency_ms(self, choice: ExitChoice) -> float:
+    def exit_latency_ms(self, choice: ExitChoice, input_size: tuple[int, ...] = ()) -> float:
         """What trying an exit costs a sample: its branch, in a segment of its own."""
-        return self.exit_costs[choice.exit, choice.rendition].latency_ms
+        return self.exit_costs[choice.exit, choice.rendition, input_size].latency_ms
 
     def exit_bytes(self, choice: ExitChoice) -> int:
         """Memory that an exit adds to a plan."""
-        return self.exit_costs[choice.exit, choice.rendition].resident_bytes
+        return self.exit_costs[choice.exit, choice.rendition, ()].resident_bytes
 
     def edge_latency_ms(self, edge: Edge) -> float:
         """The share of one edge in a composed subnet, next to neighbours of its own rendition."""

@@ -1,8 +1,12 @@
-"""The one graph: cut points, blocks and their renditions, exits, subnets and plans.
+"""The one graph: cut points, blocks and their renditions, input sizes, exits, subnets and plans.
 
 A pretrained model is cut where few tensors are live. Cut points are numbered 0 (input) to N (output); a
 block maps the tensors at its start to those at its end; a subnet is a path 0 → N that names, edge by edge,
-a block and the rendition in which it runs. These types are the ones that the manifest stores.
+a block, the rendition in which it runs and the input size of the path. These types are the ones that the manifest
+stores.
+
+The input size is a dimension of the path: the graph has one copy of the inner cut points per input size, and all copies
+share the input and the output. Algorithms on paths see nodes and edges only and need no notion of sizes.
 """
 
 from __future__ import annotations
@@ -70,6 +74,21 @@ class CutPoint(msgspec.Struct, frozen=True):
         return sum(tensor.nbytes for tensor in self.tensors)
 
 
+class InputSize(msgspec.Struct, frozen=True):
+    """An input of another size than the model's own, at which the same fragments run.
+
+    ``size``: height and width; ``shapes[k][n]``: of tensor n at cut point k; ``golden``: what the original path answers
+    to the golden input of this size. ``error``: mean squared distance of the
+    original path's answers from those at the model's own size over the variance of these, on real samples; None where
+    it was not measured.
+    """
+
+    size: tuple[Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=1)]]
+    shapes: tuple[tuple[tuple[Annotated[int, msgspec.Meta(ge=1)], ...], ...], ...]
+    golden: Golden
+    error: float | None = None
+
+
 class Golden(msgspec.Struct, frozen=True):
     """What a rendition must answer to the seeded golden input of its start (docs/bundle_format.md).
 
@@ -85,7 +104,7 @@ class Rendition(msgspec.Struct, frozen=True):
 
     ``providers`` of the runtime that it is for, where not for all of them. ``error``: mean squared distance from what
     the block was trained to answer over the variance of that, on real samples; None where it is the same but for
-    rounding.
+    rounding. ``any_size``: it runs at every input size of the bundle, not only at the model's own.
     """
 
     name: str
@@ -98,6 +117,7 @@ class Rendition(msgspec.Struct, frozen=True):
     entry_point: str | None = None
     providers: tuple[str, ...] = ()
     error: float | None = None
+    any_size: bool = False
 
 
 class Block(msgspec.Struct, frozen=True):
@@ -128,33 +148,65 @@ class Exit(msgspec.Struct, frozen=True):
 
 
 class Edge(msgspec.Struct, frozen=True, order=True):
-    """One step of a subnet: a block id and the name of one of its renditions."""
+    """One step of a subnet: a block id, the name of one of its renditions, and the input size of the subnet.
+
+    ``input_size``: height and width of the images at cut point 0; empty for the model's own size.
+    """
 
     block: str
     rendition: str = "fp32"
+    input_size: tuple[int, ...] = ()
 
     def __str__(self) -> str:
+        return f"{self._without_size}:{size_text(self.input_size)}" if self.input_size else self._without_size
+
+    @property
+    def _without_size(self) -> str:
         return self.block if self.rendition == "fp32" else f"{self.block}@{self.rendition}"
+
+    def at(self, input_size: tuple[int, ...]) -> Edge:
+        """The same block and rendition at another input size."""
+        return Edge(self.block, self.rendition, input_size)
 
     @classmethod
     def parse(cls, text: str) -> Edge:
-        """The edge that ``str`` writes as ``text``."""
-        block, _, rendition = text.partition("@")
-        return cls(block, rendition or "fp32")
+        """The edge that ``str`` writes as ``text``.
+
+        Raises:
+            ValueError: what follows the colon is not a size.
+        """
+        name, _, size = text.partition(":")
+        block, _, rendition = name.partition("@")
+        return cls(block, rendition or "fp32", tuple(map(int, size.split("x"))) if size else ())
+
+
+def size_text(size: tuple[int, ...]) -> str:
+    """``(160, 160)`` as ``160x160``, height first."""
+    return "x".join(map(str, size))
 
 
 class Subnet(msgspec.Struct, frozen=True, order=True):
-    """A path 0 → N, written as explicit block ids."""
+    """A path 0 → N, written as explicit block ids. All edges have one input size."""
 
     edges: tuple[Edge, ...]
 
     def __str__(self) -> str:
-        return " ".join(str(edge) for edge in self.edges)
+        names = " ".join(edge._without_size for edge in self.edges)
+        return f"{size_text(self.input_size)}: {names}" if self.input_size else names
 
     @property
     def block_ids(self) -> tuple[str, ...]:
         """The ids of its blocks, in order."""
         return tuple(edge.block for edge in self.edges)
+
+    @property
+    def input_size(self) -> tuple[int, ...]:
+        """Height and width of its input; empty for the model's own."""
+        return self.edges[0].input_size if self.edges else ()
+
+    def at(self, input_size: tuple[int, ...]) -> Subnet:
+        """The same blocks and renditions at another input size."""
+        return Subnet(tuple(edge.at(input_size) for edge in self.edges))
 
 
 class ExitChoice(msgspec.Struct, frozen=True):
@@ -197,10 +249,17 @@ class Supernet:
         ManifestError: the parts do not make a graph on which an original path 0 → N exists.
     """
 
-    def __init__(self, cut_points: Iterable[CutPoint], blocks: Iterable[Block], exits: Iterable[Exit] = ()) -> None:
+    def __init__(
+        self,
+        cut_points: Iterable[CutPoint],
+        blocks: Iterable[Block],
+        exits: Iterable[Exit] = (),
+        input_sizes: Iterable[InputSize] = (),
+    ) -> None:
         self.cut_points = tuple(cut_points)
         self.blocks = tuple(blocks)
         self.exits = tuple(exits)
+        self.input_sizes = tuple(input_sizes)  # besides the model's own
         self._blocks_by_id = {block.id: block for block in self.blocks}
         self._exits_by_id = {exit_.id: exit_ for exit_ in self.exits}
         self._check()
@@ -227,6 +286,26 @@ class Supernet:
         starts = sorted(block.start for block in self.blocks if block.kind == "original")
         if starts != list(range(self.output_index)):
             raise ManifestError("the original blocks do not make one path from the input to the output")
+        self._check_input_sizes()
+
+    def _check_input_sizes(self) -> None:
+        sizes = [one.size for one in self.input_sizes]
+        own = tuple(self.cut_points[0].tensors[0].shape[1:])
+        if len({*sizes, own}) <= len(sizes):
+            raise ManifestError("an input size is listed twice, or is the model's own")
+        counts = [len(cut.tensors) for cut in self.cut_points]
+        for one in self.input_sizes:
+            name = size_text(one.size)
+            if [len(shapes) for shapes in one.shapes] != counts:
+                raise ManifestError(f"the input size {name} does not give one shape per tensor of every cut point")
+            for cut, shapes in zip(self.cut_points, one.shapes, strict=True):
+                if any(len(shape) != len(spec.shape) for shape, spec in zip(shapes, cut.tensors, strict=True)):
+                    raise ManifestError(f"at the input size {name} a tensor of cut point {cut.index} has other axes")
+            if one.shapes[0][0][1:] != one.size or one.shapes[-1][-1] != self.cut_points[-1].tensors[-1].shape:
+                raise ManifestError(f"the input size {name} has other ends than the model")
+        stuck = [block.id for block in self.blocks if block.kind == "original" and not _runs_at_any_size(block)]
+        if self.input_sizes and stuck:
+            raise ManifestError(f"block {stuck[0]} runs at no other input size than the model's own")
 
     def _check_tensors(self, cut: CutPoint) -> None:
         if not cut.tensors:
@@ -256,17 +335,84 @@ class Supernet:
         return {block.start: block for block in self.blocks if block.kind == "original"}
 
     @cached_property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """The input sizes of edges: the model's own, written as (), then the others."""
+        return ((), *(one.size for one in self.input_sizes))
+
+    @property
+    def node_count(self) -> int:
+        """Nodes of the graph: input, output, and the inner cut points once per input size, in topological order.
+
+        With one input size, node k is cut point k.
+        """
+        return len(self.sizes) * (self.output_index - 1) + 2
+
+    @property
+    def output_node(self) -> int:
+        """The last node."""
+        return self.node_count - 1
+
+    def node(self, position: int, input_size: tuple[int, ...] = ()) -> int:
+        """The node of cut point ``position`` on paths of this input size; UsageError where there are none."""
+        if input_size not in self._size_numbers:
+            raise UsageError(f"the bundle has no input size {size_text(input_size)}")
+        if position in (0, self.output_index):
+            return self.output_node if position else 0
+        return self._size_numbers[input_size] * (self.output_index - 1) + position
+
+    @cached_property
+    def _size_numbers(self) -> dict[tuple[int, ...], int]:
+        return {size: number for number, size in enumerate(self.sizes)}
+
+    @cached_property
+    def _cut_points_by_size(self) -> dict[tuple[int, ...], tuple[CutPoint, ...]]:
+        found: dict[tuple[int, ...], tuple[CutPoint, ...]] = {(): self.cut_points}
+        for one in self.input_sizes:
+            found[one.size] = tuple(map(_resized, self.cut_points, one.shapes))
+        return found
+
+    def cut_points_at(self, input_size: tuple[int, ...]) -> tuple[CutPoint, ...]:
+        """The cut points with the shapes that their tensors have at this input size; UsageError if there is none."""
+        if input_size not in self._cut_points_by_size:
+            raise UsageError(f"the bundle has no input size {size_text(input_size)}")
+        return self._cut_points_by_size[input_size]
+
+    @cached_property
+    def free_axes(self) -> dict[str, frozenset[int]]:
+        """By tensor, the axes (0 is the batch) whose extents differ between the input sizes."""
+        found: dict[str, frozenset[int]] = {}
+        for cut in self.cut_points if self.input_sizes else ():
+            for number, spec in enumerate(cut.tensors):
+                shapes = [spec.shape, *(one.shapes[cut.index][number] for one in self.input_sizes)]
+                extents = enumerate(zip(*shapes, strict=True), start=1)
+                found[spec.name] = frozenset(axis for axis, several in extents if len(set(several)) > 1)
+        return found
+
+    def ends(self, edge: Edge) -> tuple[CutPoint, CutPoint]:
+        """The cut points that ``edge`` leads from and to, at its input size."""
+        block, cuts = self.block(edge.block), self.cut_points_at(edge.input_size)
+        return cuts[block.start], cuts[block.end]
+
+    def nodes_of(self, edge: Edge) -> tuple[int, int]:
+        """The nodes that ``edge`` leads from and to."""
+        block = self.block(edge.block)
+        return self.node(block.start, edge.input_size), self.node(block.end, edge.input_size)
+
+    @cached_property
     def edges_from(self) -> tuple[tuple[tuple[Edge, int], ...], ...]:
-        """For each cut point, the edges that leave it and the cut point that each reaches."""
-        leaving: list[list[tuple[Edge, int]]] = [[] for _ in self.cut_points]
-        for block in self.blocks:
-            for rendition in block.renditions:
-                leaving[block.start].append((Edge(block.id, rendition.name), block.end))
+        """For each node, the edges that leave it and the node that each reaches."""
+        leaving: list[list[tuple[Edge, int]]] = [[] for _ in range(self.node_count)]
+        for size in self.sizes:
+            for block in self.blocks:
+                start, end = self.node(block.start, size), self.node(block.end, size)
+                for rendition in block.renditions:
+                    if not size or rendition.any_size:
+                        leaving[start].append((Edge(block.id, rendition.name, size), end))
         return tuple(tuple(edges) for edges in leaving)
 
     @cached_property
     def edges(self) -> tuple[Edge, ...]:
-        """All edges, by start."""
+        """All edges, by the node that they leave."""
         return tuple(edge for leaving in self.edges_from for edge, _ in leaving)
 
     def block(self, block_id: str) -> Block:
@@ -305,13 +451,26 @@ class Supernet:
     def exits_along(self, subnet: Subnet) -> tuple[Exit, ...]:
         """The exits at cut points that ``subnet`` passes, by position: a merged block jumps over some."""
         passed = {block.end for _, block in self.walk(subnet)}
-        return tuple(sorted((e for e in self.exits if e.position in passed), key=lambda e: e.position))
+        usable = [one for one in self.exits if not subnet.input_size or _runs_at_any_size(one)]
+        return tuple(sorted((e for e in usable if e.position in passed), key=lambda e: e.position))
 
     @cached_property
     def original(self) -> Subnet:
-        """The path of the original blocks in their first rendition: the developer's own model."""
+        """The path of the original blocks in their first rendition at the model's own size: the developer's model."""
         chain = (self._originals[index] for index in range(self.output_index))
         return Subnet(tuple(Edge(block.id, block.renditions[0].name) for block in chain))
+
+    @cached_property
+    def any_size_original(self) -> Subnet:
+        """The path of the original blocks in their first renditions that run at every input size.
+
+        The same as ``original`` where there is only one size.
+        """
+        edges = []
+        for edge in self.original.edges:
+            names = [one.name for one in self.block(edge.block).renditions if one.any_size or not self.input_sizes]
+            edges.append(Edge(edge.block, names[0]))
+        return Subnet(tuple(edges))
 
     def check(self, subnet: Subnet) -> None:
         """Raise UsageError unless ``subnet`` is a path from the input to the output."""
@@ -319,10 +478,17 @@ class Supernet:
 
     def check_stretch(self, edges: Iterable[Edge], *, start: int, end: int) -> None:
         """Raise UsageError unless ``edges`` follow each other from cut point ``start`` to ``end``."""
-        position = start
+        position, size = start, None
         for edge in edges:
-            self.rendition(edge)
+            rendition = self.rendition(edge)
             block = self.block(edge.block)
+            if size is None:
+                self.node(0, edge.input_size)
+            if edge.input_size and not rendition.any_size:
+                raise UsageError(f"block {edge.block}@{edge.rendition} runs only at the model's own input size")
+            if size not in (None, edge.input_size):
+                raise UsageError(f"block {edge.block} runs at another input size than those before it")
+            size = edge.input_size
             if block.start != position:
                 raise UsageError(f"block {edge.block} starts at cut point {block.start}, not at {position}")
             position = block.end
@@ -336,8 +502,9 @@ class Supernet:
         along = self.exits_along(plan.subnet)
         positions = []
         for choice in plan.exits:
-            self.exit_rendition(choice)
-            exit_ = self.exit(choice.exit)
+            rendition, exit_ = self.exit_rendition(choice), self.exit(choice.exit)
+            if plan.subnet.input_size and not rendition.any_size:
+                raise UsageError(f"exit {exit_.id}@{rendition.name} runs only at the model's own input size")
             if exit_ not in along:
                 raise UsageError(f"the subnet does not pass cut point {exit_.position}, where exit {exit_.id} is")
             positions.append(exit_.position)
@@ -348,6 +515,8 @@ class Supernet:
 
     def _check_split(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
         passed = [0, *(block.end for _, block in self.walk(subnet))]
+        if subnet.input_size:
+            raise UsageError("a path that is split runs at the model's own input size")
         if split.position not in passed[:-1]:
             raise UsageError(f"the subnet cannot be split at cut point {split.position}: it does not pass there")
         if split.bits != _SPLIT_BITS:
@@ -360,6 +529,15 @@ class Supernet:
         for edge in subnet.edges:
             self.rendition(edge)
             yield edge, self.block(edge.block)
+
+
+def _runs_at_any_size(part: Block | Exit) -> bool:
+    return any(rendition.any_size for rendition in part.renditions)
+
+
+def _resized(cut: CutPoint, shapes: tuple[tuple[int, ...], ...]) -> CutPoint:
+    tensors = (msgspec.structs.replace(spec, shape=shape) for spec, shape in zip(cut.tensors, shapes, strict=True))
+    return CutPoint(cut.index, tuple(tensors), cut.mandatory)
 
 
 def _check_renditions(owner: str, renditions: tuple[Rendition, ...]) -> None:

@@ -1,7 +1,7 @@
 """Exact algorithms on the paths of a supernet: count, enumerate, sample, k cheapest.
 
-All are dynamic programmes over cut points in order, exact in Python's big integers. Edge weights are any additive
-cost (``CostModel.edge_latency_ms`` as a rule).
+All are dynamic programmes over the graph's nodes in order, exact in Python's big integers. Edge weights are any
+additive cost (``CostModel.edge_latency_ms`` as a rule).
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ WINDOW_STEPS = 512  # resolution of the cost axis when sampling inside a window,
 
 
 def architecture_count(supernet: Supernet) -> int:
-    """Number of paths 0 → N over blocks, renditions not told apart."""
-    return _count(supernet, lambda leaving: {(edge.block, end) for edge, end in leaving})
+    """Number of paths 0 → N over blocks, renditions and input sizes not told apart."""
+    return _count(supernet, lambda leaving: {(edge.block, end) for edge, end in leaving if not edge.input_size})
 
 
 def subnet_count(supernet: Supernet) -> int:
-    """Number of paths 0 → N over renditions of blocks."""
+    """Number of paths 0 → N over renditions of blocks and input sizes."""
     return _count(supernet, lambda leaving: leaving)
 
 
 def _count(supernet: Supernet, choices) -> int:  # type: ignore[no-untyped-def]
-    to_output = [0] * supernet.output_index + [1]
-    for index in range(supernet.output_index - 1, -1, -1):
+    to_output = [0] * supernet.output_node + [1]
+    for index in range(supernet.output_node - 1, -1, -1):
         to_output[index] = sum(to_output[end] for _, end in choices(supernet.edges_from[index]))
     return to_output[0]
 
@@ -49,7 +49,7 @@ def enumerate_subnets(supernet: Supernet, *, limit: int) -> Iterator[Subnet]:
 
 
 def _paths_from(supernet: Supernet, index: int, prefix: tuple[Edge, ...]) -> Iterator[Subnet]:
-    if index == supernet.output_index:
+    if index == supernet.output_node:
         yield Subnet(prefix)
         return
     for edge, end in supernet.edges_from[index]:
@@ -59,12 +59,12 @@ def _paths_from(supernet: Supernet, index: int, prefix: tuple[Edge, ...]) -> Ite
 def k_cheapest(supernet: Supernet, weight: EdgeWeight, *, k: int) -> list[tuple[float, Subnet]]:
     """The ``k`` subnets of least total weight, cheapest first (fewer if there are fewer).
 
-    Keeps the k best suffixes of every cut point and merges them lazily: O(edges · k log k).
+    Keeps the k best suffixes of every node and merges them lazily: O(edges · k log k).
     """
     # best[i]: up to k (weight, edge or None, rank in the list of the edge's end) in ascending order
-    best: list[list[tuple[float, Edge | None, int, int]]] = [[] for _ in supernet.cut_points]
-    best[supernet.output_index] = [(0.0, None, 0, 0)]
-    for index in range(supernet.output_index - 1, -1, -1):
+    best: list[list[tuple[float, Edge | None, int, int]]] = [[] for _ in range(supernet.node_count)]
+    best[supernet.output_node] = [(0.0, None, 0, 0)]
+    for index in range(supernet.output_node - 1, -1, -1):
         heads = [
             (weight(edge) + best[end][0][0], number, 0)
             for number, (edge, end) in enumerate(supernet.edges_from[index])
@@ -116,9 +116,9 @@ class WindowSampler:
 
     def _count_suffixes(self, highest: int) -> list[dict[int, int]]:
         """suffixes[i][c]: number of paths i → N of grid cost c, those above ``highest`` left out."""
-        suffixes: list[dict[int, int]] = [{} for _ in self._supernet.cut_points]
-        suffixes[self._supernet.output_index] = {0: 1}
-        for index in range(self._supernet.output_index - 1, -1, -1):
+        suffixes: list[dict[int, int]] = [{} for _ in range(self._supernet.node_count)]
+        suffixes[self._supernet.output_node] = {0: 1}
+        for index in range(self._supernet.output_node - 1, -1, -1):
             here = suffixes[index]
             for edge, end in self._supernet.edges_from[index]:
                 own = self._grid[edge]
@@ -150,7 +150,7 @@ class WindowSampler:
             ticket -= number
         edges: list[Edge] = []
         index = 0
-        while index < self._supernet.output_index:
+        while index < self._supernet.output_node:
             for edge, end in self._supernet.edges_from[index]:
                 rest = cost - self._grid[edge]
                 number = self._suffixes[end].get(rest, 0)

@@ -131,12 +131,18 @@ class Bundle:
         return tuple(dict.fromkeys(name for one in renditions for name in (*one.shared, one.blob)))
 
     def stretch(
-        self, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, held: HeldBlobs | None = None
+        self,
+        edges: Sequence[Edge],
+        exit_: ExitChoice | None = None,
+        *,
+        held: HeldBlobs | None = None,
+        any_size: bool = False,
     ) -> Stretch:
-        """The blocks of ``edges``, which follow each other, as one model to run.
+        """The blocks of ``edges``, which follow each other, as one model to run at their input size.
 
         With ``exit_``, the branch at their end answers as well: its output comes after those of the cut point. Without
-        edges it is the branch alone. With ``held`` nothing is read before the stretch is loaded, and then from there.
+        edges it is the branch alone, for all input sizes of the bundle. With ``held`` nothing is read before the
+        stretch is loaded, and then from there. ``any_size``: the blocks too are one model for all input sizes.
 
         Raises:
             BlobError: a blob does not verify.
@@ -145,23 +151,24 @@ class Bundle:
         supernet, renditions = self.supernet, self._renditions(edges, exit_)
         outputs: tuple[TensorSpec, ...] = ()
         if edges:
-            start, end = supernet.block(edges[0].block).start, supernet.block(edges[-1].block).end
-            outputs = supernet.cut_points[end].tensors
+            start, end = supernet.ends(edges[0])[0], supernet.ends(edges[-1])[1]
+            outputs = end.tensors
         if exit_ is not None:
             branch = supernet.exit(exit_.exit)
             outputs += (supernet.exit_tensor(branch),)
             if not edges:
-                start = branch.position
+                start = supernet.cut_points[branch.position]
         names, runtime = self.blob_names(edges, exit_), renditions[0].runtime
         return Stretch(
             fragments=tuple(map(self.read_blob, names)) if held is None else held.fragments(names),
-            inputs=supernet.cut_points[start].tensors,
+            inputs=start.tensors,
             outputs=outputs,
             ir_version=self.manifest.onnx.ir_version,
             opset=self.manifest.onnx.opset,
             runtime=runtime,
             entry_points=() if runtime == COMPOSED else tuple(one.entry_point or "forward" for one in renditions),
             branch=bool(edges) and exit_ is not None,
+            free_axes=supernet.free_axes if any_size or not edges else {},
         )
 
     def _renditions(self, edges: Sequence[Edge], exit_: ExitChoice | None) -> list[Rendition]:

@@ -7,8 +7,8 @@ of a message field, so a model is: header, one ``graph`` field per fragment, one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from device_sdk.bundles import protobuf
 from device_sdk.errors import CompositionError
@@ -35,7 +35,8 @@ class Stretch:
 
     ``runtime``: whose renditions they are. Where it is not ``COMPOSED`` nothing is composed: ``fragments`` are whole
     programs, one per block, that run one after the other, and ``entry_points`` the method of each; with ``branch`` the
-    last one is an exit's, which answers from what the others answered and beside it.
+    last one is an exit's, which answers from what the others answered and beside it. ``free_axes``: by tensor, the axes
+    (0 is the batch) whose extents the composed model leaves open, so that one session runs at several input sizes.
     """
 
     fragments: Sequence[bytes]  # read whenever they are looked at, if they lie on disk
@@ -46,6 +47,7 @@ class Stretch:
     runtime: str = COMPOSED
     entry_points: tuple[str, ...] = ()
     branch: bool = False
+    free_axes: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
 
 def compose(stretch: Stretch) -> bytes:
@@ -67,8 +69,10 @@ def compose(stretch: Stretch) -> bytes:
     for fragment in fragments:  # joined below: weights are copied once
         parts += [protobuf.bytes_head(_MODEL_GRAPH, len(fragment)), fragment]
     boundary = protobuf.text_field(_GRAPH_NAME, "pathweave")
-    boundary += b"".join(protobuf.bytes_field(_GRAPH_INPUT, _value_info(spec)) for spec in stretch.inputs)
-    boundary += b"".join(protobuf.bytes_field(_GRAPH_OUTPUT, _value_info(spec)) for spec in stretch.outputs)
+    for number, specs in ((_GRAPH_INPUT, stretch.inputs), (_GRAPH_OUTPUT, stretch.outputs)):
+        for spec in specs:
+            free = stretch.free_axes.get(spec.name, frozenset())
+            boundary += protobuf.bytes_field(number, _value_info(spec, free))
     parts.append(protobuf.bytes_field(_MODEL_GRAPH, boundary))
     return b"".join(parts)
 
@@ -118,12 +122,11 @@ def _node_outputs(node: memoryview) -> list[bytes]:
     ]
 
 
-def _value_info(spec: TensorSpec) -> bytes:
-    batch = protobuf.bytes_field(_SHAPE_DIMENSION, protobuf.text_field(_DIMENSION_SYMBOL, "batch"))
-    shape = batch + b"".join(
-        protobuf.bytes_field(_SHAPE_DIMENSION, protobuf.integer_field(_DIMENSION_VALUE, extent))
-        for extent in spec.shape
-    )
+def _value_info(spec: TensorSpec, free_axes: Collection[int]) -> bytes:
+    shape = protobuf.bytes_field(_SHAPE_DIMENSION, protobuf.text_field(_DIMENSION_SYMBOL, "batch"))
+    for axis, extent in enumerate(spec.shape, start=1):
+        dimension = b"" if axis in free_axes else protobuf.integer_field(_DIMENSION_VALUE, extent)
+        shape += protobuf.bytes_field(_SHAPE_DIMENSION, dimension)
     tensor = protobuf.integer_field(_TENSOR_TYPE_ELEMENT, _ELEMENT_TYPES[spec.dtype])
     tensor += protobuf.bytes_field(_TENSOR_TYPE_SHAPE, shape)
     kind = protobuf.bytes_field(_TYPE_TENSOR, tensor)

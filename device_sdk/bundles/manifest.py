@@ -12,10 +12,10 @@ import msgspec
 
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import ManifestError, UnsupportedFormatError
-from device_sdk.graph import Block, CutPoint, Exit, Golden, Supernet
+from device_sdk.graph import Block, CutPoint, Exit, Golden, InputSize, Supernet
 from device_sdk.untrusted_json import decode_json
 
-FORMAT_VERSION = "1.1"
+FORMAT_VERSION = "1.2"
 
 _BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles, blocks and exits
@@ -109,12 +109,13 @@ class Manifest(msgspec.Struct, frozen=True):
     metrics: Metrics
     provenance: Provenance
     exits: tuple[Exit, ...] = ()
+    input_sizes: tuple[InputSize, ...] = ()  # besides the model's own
     public_names: PublicNames = PublicNames()
     notes: tuple[str, ...] = ()
 
     def supernet(self) -> Supernet:
         """The graph of this bundle."""
-        return Supernet(self.cut_points, self.blocks, self.exits)
+        return Supernet(self.cut_points, self.blocks, self.exits, self.input_sizes)
 
     def blobs(self) -> dict[str, int | None]:
         """Every blob that the manifest names, with its size where it is stated."""

@@ -47,4 +47,8 @@ def runnable_part(manifest: Manifest, runs: Runs) -> Manifest:
             )
     exits = [msgspec.structs.replace(one, renditions=tuple(filter(runs, one.renditions))) for one in manifest.exits]
     exits = [one for one in exits if one.renditions]
-    return msgspec.structs.replace(manifest, blocks=tuple(blocks), exits=tuple(exits))
+    # other input sizes need a path of original blocks that runs at them
+    originals = [block for block in blocks if block.kind == "original"]
+    resizable = all(any(one.any_size for one in block.renditions) for block in originals)
+    sizes = manifest.input_sizes if resizable else ()
+    return msgspec.structs.replace(manifest, blocks=tuple(blocks), exits=tuple(exits), input_sizes=sizes)

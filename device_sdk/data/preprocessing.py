@@ -70,8 +70,8 @@ def prepare(
         InputError: another rank, type, channel count or size than expected; says which and what came.
     """
     batch = _as_batch(images, channels=preprocessing.channels)  # [n, h, w, c]
-    if preprocessing.resize is not None and batch.shape[1:3] != preprocessing.resize:
-        batch = np.stack([resize_image(image, preprocessing.resize) for image in batch])
+    if preprocessing.resize is not None and batch.shape[1:3] != input_shape[1:]:
+        batch = np.stack([resize_image(image, input_shape[1:]) for image in batch])
     channels_first = batch.transpose(0, 3, 1, 2)  # [n, c, h, w]
     if channels_first.shape[1:] != input_shape:
         raise InputError(

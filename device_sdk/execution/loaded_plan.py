@@ -69,6 +69,7 @@ class LoadedPlan:
         batch: int = 1,
     ) -> None:
         bundle.supernet.check_plan(plan)
+        self.input_size = plan.subnet.input_size  # of the tensors that it takes; empty: the model's own
         self._exits = len(plan.exits)
         found = segments(bundle.supernet, plan)
         self._loaded = LoadedSegments(

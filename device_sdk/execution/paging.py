@@ -37,8 +37,8 @@ def one_model_footprint(
 
 
 def each_edge(bundle: Bundle) -> list[PlanSegment]:
-    """Every edge of the supernet as a segment of its own."""
-    return [PlanSegment((edge,), None) for edge in bundle.supernet.edges]
+    """Every edge of the supernet at the model's own input size, the largest, as a segment of its own."""
+    return [PlanSegment((edge,), None) for edge in bundle.supernet.edges if not edge.input_size]
 
 
 def largest_batch(bundle: Bundle, found: Sequence[PlanSegment], cap_bytes: int | None, *, wanted: int) -> int:
@@ -54,9 +54,11 @@ def room_beside_largest(bundle: Bundle, found: Sequence[PlanSegment], cap_bytes:
     return max(0, cap_bytes - _least_bytes(bundle, found, costs={}, batch=1))
 
 
-def stretch_from_disk(bundle: Bundle, edges: Sequence[Edge], exit_: ExitChoice | None = None) -> Stretch:
+def stretch_from_disk(
+    bundle: Bundle, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, any_size: bool = False
+) -> Stretch:
     """As ``Bundle.stretch``, but its blobs are in memory only while it is composed."""
-    return bundle.stretch(edges, exit_, held=bundle.hold(bundle.blob_names(edges, exit_)))
+    return bundle.stretch(edges, exit_, held=bundle.hold(bundle.blob_names(edges, exit_)), any_size=any_size)
 
 
 class PagedEdges:
@@ -71,14 +73,14 @@ class PagedEdges:
     def __init__(self, bundle: Bundle, runtime: Runtime, *, cap_bytes: int, batch: int) -> None:
         pieces = [_pieces(bundle, one, bundle.blob_size, {}, batch) for one in each_edge(bundle)]
         check_cap([piece for page in pieces for piece in page], cap_bytes)
-        self._numbers = {edge: number for number, edge in enumerate(bundle.supernet.edges)}
-        reads = (partial(stretch_from_disk, bundle, (edge,)) for edge in self._numbers)
+        self._numbers = {one.edges[0]: number for number, one in enumerate(each_edge(bundle))}
+        reads = (partial(stretch_from_disk, bundle, (edge,), any_size=True) for edge in self._numbers)
         found = [Page(read, footprint(page)) for read, page in zip(reads, pieces, strict=True)]
         self._pager = Pager(runtime, found, cap_bytes=cap_bytes)
 
     def __call__(self, edges: tuple[Edge, ...]) -> LoadedStretch:
         """What runs ``edges``. Nothing is loaded before it does."""
-        return PagedStretch(self._pager, [self._numbers[edge] for edge in edges])
+        return PagedStretch(self._pager, [self._numbers[edge.at(())] for edge in edges])
 
 
 class PagedSegments:
@@ -165,8 +167,7 @@ def _working_bytes(
     supernet = bundle.supernet
     ends_bytes = 0
     if edge is not None:
-        block = supernet.block(edge.block)
-        ends_bytes = supernet.cut_points[block.start].nbytes + supernet.cut_points[block.end].nbytes
+        ends_bytes = sum(cut.nbytes for cut in supernet.ends(edge))
     if exit_ is not None:
         branch = supernet.exit(exit_.exit)
         ends_bytes += supernet.exit_tensor(branch).nbytes

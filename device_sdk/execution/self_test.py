@@ -14,7 +14,7 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import SelfTestError
 from device_sdk.execution.loaded_segments import load_part
-from device_sdk.graph import CutPoint, Edge, ExitChoice, Golden, TensorSpec
+from device_sdk.graph import CutPoint, Edge, ExitChoice, Golden, TensorSpec, size_text
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.runtimes.port import Array, Runtime
@@ -77,7 +77,7 @@ def matches(golden: Golden, outputs: Sequence[Array]) -> bool:
 def run_self_test(
     bundle: Bundle, runtime: Runtime, *, memory_cap_bytes: int | None = None, progress: Progress | None = None
 ) -> None:
-    """Run every block and every exit alone, and the original path whole, on the golden inputs.
+    """Run every block and every exit alone, and the original path whole at each input size, on the golden inputs.
 
     Under a memory cap one sample at a time, and the path in pages if it takes more.
 
@@ -93,8 +93,10 @@ def run_self_test(
         for rendition in exit_.renditions
     ]
     check = _Check(bundle, runtime, memory_cap_bytes)
-    with (progress or SilentProgress()).task("self-test", len(supernet.edges) + len(exits) + 1) as task:
-        for edge in supernet.edges:
+    edges = [edge for edge in supernet.edges if not edge.input_size]
+    total = len(edges) + len(exits) + len(supernet.sizes)
+    with (progress or SilentProgress()).task("self-test", total) as task:
+        for edge in edges:
             start = cut_points[supernet.block(edge.block).start]
             check(f"block {edge}", (edge,), None, start, supernet.rendition(edge).golden)
             task.advance()
@@ -104,6 +106,11 @@ def run_self_test(
         original = supernet.original.edges
         check("the original path", original, None, cut_points[0], bundle.manifest.self_test.original)
         task.advance()
+        for size in supernet.input_sizes:
+            path = supernet.any_size_original.at(size.size).edges
+            name = f"the original path at {size_text(size.size)}"
+            check(name, path, None, supernet.cut_points_at(size.size)[0], size.golden)
+            task.advance()
 
 
 class _Check:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import MB, Budget, CostModel
 from device_sdk.data.datasets import split_positions
+from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
 from device_sdk.execution.loaded_segments import load_part
 from device_sdk.execution.paging import PagedEdges, each_edge, largest_batch, room_beside_largest
@@ -74,6 +75,9 @@ class Adaptation:
 class AdaptationSettings:
     """How to adapt. The defaults suit a few hundred private samples.
 
+    ``batch``: samples evaluated together at most; fewer where the tensors between two blocks would take more than
+    ``batch_bytes``. ``cache_bytes``: of features that are kept to be used again.
+
     Raises:
         UsageError: the batch is not above zero.
     """
@@ -82,6 +86,7 @@ class AdaptationSettings:
     holdout_share: float = 0.3
     seed: int = 0
     batch: int = 64
+    batch_bytes: int = 32_000_000
     cache_bytes: int = 64_000_000
     time_limit_s: float | None = None
     cancelled: Callable[[], bool] = lambda: False
@@ -95,7 +100,7 @@ def adapt(
     bundle: Bundle,
     runtime: Runtime,
     profile: Profile,
-    inputs: Array,
+    inputs: Inputs | Array,
     labels: npt.NDArray[np.int64] | None,
     budget: Budget,
     *,
@@ -103,7 +108,9 @@ def adapt(
     progress: Progress,
     memory_cap_bytes: int | None = None,
 ) -> Adaptation:
-    """Find the most accurate subnet within ``budget`` on ``inputs`` [count, *input] with ``labels`` [count].
+    """Find the most accurate subnet within ``budget`` on ``inputs`` with ``labels`` [count].
+
+    ``inputs``: the samples, or an array [count, *input] of prepared ones.
 
     1. without labels, the full model's answers stand in; 2. hold some samples back; 3. search on the others, and say
     what is to be expected of the candidates elsewhere; 4. confirm the best of them by measuring; 5. judge the chosen
@@ -120,6 +127,7 @@ def adapt(
     """
     started = time.monotonic()
     _check_inputs(inputs)
+    inputs = as_inputs(inputs)
     if labels is None:
         labels = stand_in_labels(bundle, runtime, inputs, batch=settings.batch, memory_cap_bytes=memory_cap_bytes)
     _check_labels(labels, inputs, bundle)
@@ -127,7 +135,7 @@ def adapt(
     cost_model = profile.cost_model()
     budget = within_cap(bundle.supernet, cost_model, budget, memory_cap_bytes)
     evaluate = partial(make_evaluator, bundle, runtime, cost_model, settings, memory_cap_bytes=memory_cap_bytes)
-    evaluator = evaluate(inputs[kept], labels[kept])
+    evaluator = evaluate(inputs.subset(kept), labels[kept])
     problem = SearchProblem(
         supernet=bundle.supernet,
         cost_model=cost_model,
@@ -145,7 +153,7 @@ def adapt(
         evaluator.close()
     confirmed = _confirm(bundle, runtime, found, budget, memory_cap_bytes)
     chosen = confirmed.candidate
-    judged = _judge(evaluate, inputs[held], labels[held], [chosen.subnet, bundle.supernet.original])
+    judged = _judge(evaluate, inputs.subset(held), labels[held], [chosen.subnet, bundle.supernet.original])
     return Adaptation(
         plan=Plan(chosen.subnet),
         budget=budget,
@@ -177,9 +185,11 @@ def search_positions(
     return np.array(SplitMix64(settings.seed).shuffled(kept.tolist()), dtype=np.int64), held
 
 
-def _check_inputs(inputs: Array) -> None:
+def _check_inputs(inputs: Inputs | Array) -> None:
     if not len(inputs):
         raise InputError("there are no samples to adapt on")
+    if not isinstance(inputs, np.ndarray):
+        return
     broken = [at for at, sample in enumerate(inputs) if not np.isfinite(sample).all()]
     if broken:
         raise InputError(
@@ -188,7 +198,7 @@ def _check_inputs(inputs: Array) -> None:
         )
 
 
-def _check_labels(labels: npt.NDArray[np.int64], inputs: Array, bundle: Bundle) -> None:
+def _check_labels(labels: npt.NDArray[np.int64], inputs: Inputs, bundle: Bundle) -> None:
     if labels.shape != (len(inputs),):
         raise InputError(f"there are {len(inputs)} samples and labels of shape {labels.shape}")
     classes = len(bundle.manifest.task.class_names)
@@ -210,18 +220,19 @@ def make_evaluator(
     runtime: Runtime,
     cost_model: CostModel,
     settings: AdaptationSettings,
-    inputs: Array,
+    inputs: Inputs | Array,
     labels: npt.NDArray[np.int64],
     *,
     memory_cap_bytes: int | None = None,
 ) -> PrefixTreeEvaluator:
-    """Evaluates subnets on ``inputs`` [count, *input] with ``labels`` [count].
+    """Evaluates subnets on ``inputs`` with ``labels`` [count].
 
-    Under a memory cap, edges leave memory for others, features get at most half of what the largest edge leaves, and
-    batches are as large as then fits.
+    Batches are small where features are large (``settings.batch_bytes``). Under a memory cap, edges leave memory for
+    others, features get at most half of what the largest edge leaves, and batches are as large as then fits.
     """
-    batch, cache_bytes = settings.batch, settings.cache_bytes
-    load: Load = partial(_load_edges, bundle, runtime)
+    cache_bytes = settings.cache_bytes
+    batch = _batch_within(bundle.supernet, settings)
+    load: Load = partial(_load_edge, bundle, runtime.taking_turns())
     if memory_cap_bytes is not None:
         edges = each_edge(bundle)
         cache_bytes = min(cache_bytes, room_beside_largest(bundle, edges, memory_cap_bytes) // 2)
@@ -231,14 +242,24 @@ def make_evaluator(
     return PrefixTreeEvaluator(bundle.supernet, load, inputs, labels, cost_model, batch=batch, cache_bytes=cache_bytes)
 
 
-def _load_edges(bundle: Bundle, runtime: Runtime, edges: tuple[Edge, ...]) -> LoadedStretch:
-    return runtime.load(bundle.stretch(edges))
+def _load_edge(bundle: Bundle, runtime: Runtime, edges: tuple[Edge, ...]) -> LoadedStretch:
+    return runtime.load(bundle.stretch(edges, any_size=True))
+
+
+def _batch_within(supernet: Supernet, settings: AdaptationSettings) -> int:
+    """The settings' batch, or half as many samples again and again until the tensors at a block's ends fit."""
+    edges = [edge for edge in supernet.edges if not edge.input_size]
+    largest_bytes = max(sum(cut.nbytes for cut in supernet.ends(edge)) for edge in edges)
+    batch = settings.batch
+    while batch > 1 and batch * largest_bytes > settings.batch_bytes:
+        batch //= 2
+    return batch
 
 
 def stand_in_labels(
-    bundle: Bundle, runtime: Runtime, inputs: Array, *, batch: int, memory_cap_bytes: int | None = None
+    bundle: Bundle, runtime: Runtime, inputs: Inputs | Array, *, batch: int, memory_cap_bytes: int | None = None
 ) -> npt.NDArray[np.int64]:
-    """The full model's answers to ``inputs`` [count, *input], in place of labels: [count].
+    """The full model's answers to ``inputs``, in place of labels: [count].
 
     Under a memory cap it runs in pages if it has to, in batches that fit.
     """
@@ -246,7 +267,9 @@ def stand_in_labels(
     batch = largest_batch(bundle, [PlanSegment(whole, None)], memory_cap_bytes, wanted=batch)
     loaded = load_part(bundle, runtime, whole, memory_cap_bytes=memory_cap_bytes, batch=batch)
     try:
-        outputs = [loaded.run([inputs[at : at + batch]])[-1] for at in range(0, len(inputs), batch)]
+        positions = np.arange(len(inputs))
+        batches = (positions[at : at + batch] for at in range(0, len(inputs), batch))
+        outputs = [loaded.run([as_inputs(inputs).take(one)])[-1] for one in batches]
     finally:
         loaded.close()
     return np.concatenate(outputs).argmax(axis=-1)
@@ -300,8 +323,8 @@ def _nothing_confirmed(budget: Budget, fastest: _Confirmed | None) -> BudgetErro
 
 
 def _judge(
-    evaluate: Callable[[Array, npt.NDArray[np.int64]], PrefixTreeEvaluator],
-    inputs: Array,
+    evaluate: Callable[[Inputs, npt.NDArray[np.int64]], PrefixTreeEvaluator],
+    inputs: Inputs,
     labels: npt.NDArray[np.int64],
     subnets: Sequence[Subnet],
 ) -> Sequence[float | None]:

@@ -151,7 +151,7 @@ class _Seen:
             confidence=confidence(self.logits[number]),
             right=self.right(number),
             reach_ms=costs.latency_along_ms(self.subnet.edges[: self.edges[number]]),
-            branch_ms=costs.exit_latency_ms(choice),
+            branch_ms=costs.exit_latency_ms(choice, self.subnet.input_size),
         )
 
 

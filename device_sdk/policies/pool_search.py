@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import Budget, CostModel
+from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import BudgetError
 from device_sdk.graph import Subnet
 from device_sdk.paths import k_cheapest
@@ -29,7 +30,7 @@ _LEAST_RUNG_S = 1.0
 class PoolSearch:
     """Searches on the samples on which an adaptation with the same ``settings`` searches.
 
-    ``inputs`` [count, *input] and ``labels`` [count] are the device's own. Latencies are those of ``cost_model``.
+    ``inputs`` and ``labels`` [count] are the device's own. Latencies are those of ``cost_model``.
     ``memory_cap_bytes``: what all that is loaded meanwhile may take.
     """
 
@@ -38,7 +39,7 @@ class PoolSearch:
         bundle: Bundle,
         runtime: Runtime,
         cost_model: CostModel,
-        inputs: Array,
+        inputs: Inputs | Array,
         labels: npt.NDArray[np.int64],
         settings: AdaptationSettings,
         *,
@@ -46,7 +47,7 @@ class PoolSearch:
     ) -> None:
         kept, _ = search_positions(labels, settings)
         self._bundle, self._runtime, self._cost_model, self._settings = bundle, runtime, cost_model, settings
-        self._inputs, self._labels = inputs[kept], labels[kept]
+        self._inputs, self._labels = as_inputs(inputs).subset(kept), labels[kept]
         self._cap_bytes = memory_cap_bytes
 
     def fill(self, budget: Budget, *, time_limit_s: float, progress: Progress) -> list[Candidate]:

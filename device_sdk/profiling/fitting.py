@@ -1,9 +1,9 @@
 """From measured blocks and a few measured whole subnets to what an edge costs within a composed subnet. Pure.
 
 1. A line turns sums of blocks into latencies of subnets: the composed graph saves calls and conversions. 2. What the
-line leaves unexplained is shared out: each edge gets a factor near 1, each rendition one for all its edges, and each
-byte that neighbours of different renditions hand over gets a price. Ridge regression keeps the factors near 1 where a
-few dozen subnets do not tell them apart. Both steps give subnets that lie far off less weight (Huber): something else
+line leaves unexplained is shared out: each edge gets a factor near 1, each rendition at each input size one for all its
+edges, and each byte that neighbours of different renditions hand over gets a price. Ridge regression keeps the factors
+near 1 where a few dozen subnets do not tell them apart. Both steps give subnets that lie far off less weight (Huber): something else
 was running meanwhile. The model stays additive over edges and neighbours.
 """
 
@@ -79,8 +79,8 @@ def fit_latency(
     edges = list(blocks_ms)
     shares = scale * np.array([blocks_ms[edge] for edge in edges])  # [edge]
     within = np.array([[edge in one.edges for edge in edges] for one in subnets]) * shares  # [subnet, edge]
-    names = sorted({edge.rendition for edge in edges})
-    of_rendition = np.array([[edge.rendition == name for name in names] for edge in edges], dtype=float)
+    names = sorted({(edge.rendition, edge.input_size) for edge in edges})
+    of_rendition = np.array([[(edge.rendition, edge.input_size) == name for name in names] for edge in edges], float)
     converted = np.array([sum(_converted_bytes(supernet, one).values()) for one in subnets], dtype=float)
     unit = shares.mean() / max(converted.mean(), 1.0)  # ms per byte that make conversions as dear as blocks
     columns = [within, within @ of_rendition, np.full((len(subnets), 1), shares.mean()), (converted * unit)[:, None]]
@@ -129,7 +129,7 @@ def _changes_ms(supernet: Supernet, edges: Sequence[Edge], per_byte_ms: float) -
 
 
 def _entry_bytes(supernet: Supernet, edge: Edge) -> int:
-    return supernet.cut_points[supernet.block(edge.block).start].nbytes
+    return supernet.ends(edge)[0].nbytes
 
 
 def fit_memory(costs: Mapping[Edge, EdgeCost], subnets: Sequence[Subnet], peaks: Sequence[int | None]) -> MemoryFit:

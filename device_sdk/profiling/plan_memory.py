@@ -32,7 +32,8 @@ def measured_peak_bytes(
     """
     through = tuple(msgspec.structs.replace(choice, threshold=_NEVER_TAKEN) for choice in plan.exits)
     whole = msgspec.structs.replace(plan, exits=through)
-    inputs = golden_inputs(bundle.supernet.cut_points[0], seed=0, batch=batch)[0]
+    first = bundle.supernet.cut_points_at(plan.subnet.input_size)[0]
+    inputs = golden_inputs(first, seed=0, batch=batch)[0]
     gc.collect()
 
     def load_and_run() -> LoadedPlan:

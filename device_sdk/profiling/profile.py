@@ -27,10 +27,10 @@ from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Runtime
 
-FORMAT = 3  # of the stored profile; what it cannot read is measured again
+FORMAT = 4  # of the stored profile; what it cannot read is measured again
 
 _MOST_ROUNDS = 120
-_PATIENCE = Patience(rounds=40, precision=0.01, limit_s=15.0)
+_PATIENCE = Patience(rounds=40, precision=0.01, limit_s=8.0, least=8)
 _FITTED_SUBNETS = 24
 
 
@@ -60,11 +60,12 @@ class MeasuredEdge(msgspec.Struct, frozen=True):
 
 
 class MeasuredExit(msgspec.Struct, frozen=True):
-    """One exit's branch and what it costs alone."""
+    """One exit's branch and what it costs alone, at one input size of the path."""
 
     exit: str
     rendition: str
     cost: EdgeCost
+    input_size: tuple[int, ...] = ()
 
 
 class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
@@ -99,7 +100,7 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
 
     def cost_model(self) -> CostModel:
         """Predicts subnets and plans from this profile: edges cost what they cost within a composed subnet."""
-        exits = {(measured.exit, measured.rendition): measured.cost for measured in self.exits}
+        exits = {(measured.exit, measured.rendition, measured.input_size): measured.cost for measured in self.exits}
         return CostModel(
             {measured.edge: self._share(measured) for measured in self.edges},
             scale=self.scale,
@@ -146,12 +147,14 @@ def profile(
 ) -> Profile:
     """Measure every edge and every exit alone and a few dozen whole subnets, at ``batch`` on the runtime's threads.
 
+    All of that at every input size of the bundle.
+
     ``memory_cap_bytes``: what may be taken meanwhile. Parts are timed in turns as far as they fit together, and whole
     subnets only where they fit in one piece; the full model is timed in pages if it does not. ``patience`` is with each
     of the two measurements, 1 and 2.
 
-    1. time edges and exits in turns; 2. time whole subnets in turns, noting their memory: the original, the cheapest
-    and random ones, also such that run in one rendition; 3. fit edges and memory to them.
+    1. time edges and exits in turns; 2. time whole subnets in turns, noting their memory: the original at every input
+    size, the cheapest and random ones, also such that run in one rendition; 3. fit edges and memory to them.
 
     Raises:
         BlobError, RuntimeFailedError: a block does not load or run.
@@ -165,7 +168,7 @@ def profile(
     timing = Timing(rounds=_MOST_ROUNDS, batch=batch, patience=patience, clock=clock, memory_cap_bytes=memory_cap_bytes)
     with progress.task("profile", 2.0) as task:
         costs = _measure_alone(bundle, runtime, timing, task.advance)
-        edges = {one: cost for one, cost in costs.items() if isinstance(one, Edge)}
+        edges = {part.edges[0]: cost for part, cost in costs.items() if part.exit is None}
         subnets = _subnets_to_fit(bundle, CostModel(edges), timing, seed=seed)
         fitted = _measure_deployed(bundle, runtime, timing, subnets, edges, task.advance)
     whole = [one for one in fitted if not one.in_pages]
@@ -190,7 +193,11 @@ def profile(
         offset_ms=latency.offset_ms,
         fitted=fitted,
         original_ms=fitted[0].measured_ms,
-        exits=tuple(MeasuredExit(one.exit, one.rendition, costs[one]) for one in costs if isinstance(one, ExitChoice)),
+        exits=tuple(
+            MeasuredExit(part.exit.exit, part.exit.rendition, cost, part.input_size)
+            for part, cost in costs.items()
+            if part.exit is not None
+        ),
         power_mode=conditions.power_mode,
         driver=conditions.driver,
         memory_scale=memory.scale,
@@ -229,41 +236,52 @@ def _measure_deployed(
 
 def _measure_alone(
     bundle: Bundle, runtime: Runtime, timing: Timing, advance: Callable[[float], None]
-) -> dict[Edge | ExitChoice, EdgeCost]:
+) -> dict[Part, EdgeCost]:
     """What every edge and every exit's branch costs by itself: its time, its weights, the tensors at its ends."""
-    supernet = bundle.supernet
-    choices: list[Edge | ExitChoice] = [*supernet.edges, *_all_exits(supernet)]
-    parts = [Part.of(bundle, (one,)) if isinstance(one, Edge) else Part.of(bundle, (), one) for one in choices]
-    largest = max(range(len(supernet.edges)), key=lambda index: supernet.block(supernet.edges[index].block).macs)
+    parts = _parts_alone(bundle)
+    own = [index for index, part in enumerate(parts) if part.exit is None and not part.input_size]
+    largest = max(own, key=lambda index: bundle.supernet.block(parts[index].edges[0].block).macs)
     measured = measure_parts(bundle, runtime, parts, timing, reference=largest, advance=advance)
     return {
-        choice: EdgeCost(
+        part: EdgeCost(
             latency_ms=one.latency.median_ms,
             p95_latency_ms=one.latency.p95_ms,
             resident_bytes=part.weight_bytes,
-            working_bytes=_working_bytes(bundle, choice, part, timing),
+            working_bytes=_working_bytes(bundle, part, timing),
         )
-        for choice, part, one in zip(choices, parts, measured, strict=True)
+        for part, one in zip(parts, measured, strict=True)
     }
 
 
-def _working_bytes(bundle: Bundle, choice: Edge | ExitChoice, part: Part, timing: Timing) -> int:
+def _parts_alone(bundle: Bundle) -> list[Part]:
+    """Every edge and every exit's branch at every input size; the sizes of one block follow each other."""
+    supernet = bundle.supernet
+    places = {size: place for place, size in enumerate(supernet.sizes)}
+    edges = sorted(
+        supernet.edges, key=lambda edge: (supernet.block(edge.block).start, edge.at(()), places[edge.input_size])
+    )
+    exits = [
+        Part.of(bundle, (), ExitChoice(one.id, 1.0, rendition.name), size)
+        for one in supernet.exits
+        for rendition in one.renditions
+        for size in supernet.sizes
+        if not size or rendition.any_size
+    ]
+    return [*(Part.of(bundle, (edge,)) for edge in edges), *exits]
+
+
+def _working_bytes(bundle: Bundle, part: Part, timing: Timing) -> int:
     """The tensors at its ends; under a cap what paging reckons with."""
     if timing.memory_cap_bytes is not None:
         return one_model_footprint(bundle, part.edges, part.exit, batch=timing.batch).working_bytes
-    return timing.batch * _bytes_at_ends(bundle.supernet, choice)
+    return timing.batch * _bytes_at_ends(bundle.supernet, part)
 
 
-def _bytes_at_ends(supernet: Supernet, choice: Edge | ExitChoice) -> int:
-    if isinstance(choice, Edge):
-        block = supernet.block(choice.block)
-        return supernet.cut_points[block.start].nbytes + supernet.cut_points[block.end].nbytes
-    exit_ = supernet.exit(choice.exit)
-    return supernet.cut_points[exit_.position].nbytes + supernet.exit_tensor(exit_).nbytes
-
-
-def _all_exits(supernet: Supernet) -> list[ExitChoice]:
-    return [ExitChoice(one.id, 1.0, rendition.name) for one in supernet.exits for rendition in one.renditions]
+def _bytes_at_ends(supernet: Supernet, part: Part) -> int:
+    if part.exit is None:
+        return sum(cut.nbytes for cut in supernet.ends(part.edges[0]))
+    exit_ = supernet.exit(part.exit.exit)
+    return supernet.cut_points_at(part.input_size)[exit_.position].nbytes + supernet.exit_tensor(exit_).nbytes
 
 
 def measure_subnets(
@@ -283,7 +301,7 @@ def measure_subnets(
 
 
 def _subnets_to_fit(bundle: Bundle, costs: CostModel, timing: Timing, *, seed: int) -> list[Subnet]:
-    """The original first, then the cheapest, the original in each rendition, and random ones.
+    """The original first, then the cheapest, the original in each rendition at each input size, and random ones.
 
     With several renditions a third of the random ones stays as it was drawn, changing its rendition all the time; the
     others run in one rendition wherever they can, as good subnets do. Under a memory cap those behind the original fit
@@ -292,7 +310,8 @@ def _subnets_to_fit(bundle: Bundle, costs: CostModel, timing: Timing, *, seed: i
     supernet = bundle.supernet
     cheapest = k_cheapest(supernet, costs.edge_latency_ms, k=1)[0][1]
     names = sorted({edge.rendition for edge in supernet.edges})
-    found = [supernet.original, cheapest, *(_in_rendition(supernet, supernet.original, name) for name in names)]
+    whole = [supernet.original, *(supernet.any_size_original.at(size) for size in supernet.sizes[1:])]
+    found = [supernet.original, cheapest, *(_in_rendition(supernet, one, name) for one in whole for name in names)]
     for number, drawn in enumerate(sample_uniformly(supernet, count=3 * _FITTED_SUBNETS, random=SplitMix64(seed))):
         ways = [drawn, *(_in_rendition(supernet, drawn, name) for name in names)] if len(names) > 1 else [drawn]
         found.append(ways[number % len(ways)])
@@ -308,6 +327,7 @@ def _subnets_to_fit(bundle: Bundle, costs: CostModel, timing: Timing, *, seed: i
 
 
 def _in_rendition(supernet: Supernet, subnet: Subnet, name: str) -> Subnet:
-    """``subnet`` with all those blocks in rendition ``name`` that have it."""
+    """``subnet`` with all those blocks in rendition ``name`` that have it at its input size."""
     there = {edge for edge in supernet.edges if edge.rendition == name}
-    return Subnet(tuple(Edge(edge.block, name) if Edge(edge.block, name) in there else edge for edge in subnet.edges))
+    wanted = [Edge(edge.block, name, edge.input_size) for edge in subnet.edges]
+    return Subnet(tuple(new if new in there else edge for new, edge in zip(wanted, subnet.edges, strict=True)))

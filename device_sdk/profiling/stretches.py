@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 
 from device_sdk.bundles.bundle import Bundle
@@ -28,17 +28,36 @@ FIRST_RUNS = 2  # after these a runtime has taken the memory that it works with
 
 @dataclass(frozen=True)
 class Part:
-    """Something to be timed: consecutive edges, or an exit's branch alone. ``weight_bytes``: of its blobs."""
+    """Something to be timed: consecutive edges, or an exit's branch alone. ``weight_bytes``: of its blobs.
+
+    ``input_size``: of the path that it is part of; empty for the model's own.
+    """
 
     edges: tuple[Edge, ...]
     exit: ExitChoice | None
     weight_bytes: int
+    input_size: tuple[int, ...] = ()
 
     @classmethod
-    def of(cls, bundle: Bundle, edges: Sequence[Edge] = (), exit_: ExitChoice | None = None) -> Part:
-        """The part of ``bundle``, its blobs weighed (each once), or BlobError."""
+    def of(
+        cls,
+        bundle: Bundle,
+        edges: Sequence[Edge] = (),
+        exit_: ExitChoice | None = None,
+        input_size: tuple[int, ...] = (),
+    ) -> Part:
+        """The part of ``bundle``, its blobs weighed (each once), or BlobError. ``edges`` bring their input size."""
         names = dict.fromkeys(bundle.blob_names(edges, exit_))
-        return cls(tuple(edges), exit_, sum(_size(bundle, name) for name in names))
+        size = edges[0].input_size if edges else input_size
+        return cls(tuple(edges), exit_, sum(_size(bundle, name) for name in names), size)
+
+    @property
+    def model(self) -> Hashable:
+        """Equal for parts that one session runs: the same block or branch alone, at whatever input size.
+
+        Several edges are timed as they are deployed: in a session for their input size.
+        """
+        return (self.edges if len(self.edges) > 1 else tuple(edge.at(()) for edge in self.edges)), self.exit
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +149,8 @@ def measure_parts(
     grouped = _grouped(bundle, parts, timing, reference=reference)
     for group in grouped:
         share = _Share(advance, 1 / len(grouped), steps=len(group) + WARMUP + timing.rounds)
-        measured = _measure_group(bundle, runtime, [parts[index] for index in group], timing, share.step)
+        timed = replace(timing, patience=timing.patience and timing.patience.shared_by(len(grouped)))
+        measured = _measure_group(bundle, runtime, [parts[index] for index in group], timed, share.step)
         share.finish()
         speed = 1.0
         if reference in group:
@@ -145,7 +165,11 @@ def measure_parts(
 def _grouped(bundle: Bundle, parts: Sequence[Part], timing: Timing, *, reference: int) -> list[list[int]]:
     cap_bytes = timing.memory_cap_bytes
     if cap_bytes is None:
-        return groups([part.weight_bytes for part in parts], limit=GROUP_BYTES, reference=reference)
+        models = [part.model for part in parts]
+        sizes = [
+            0 if index and models[index] == models[index - 1] else part.weight_bytes for index, part in enumerate(parts)
+        ]
+        return groups(sizes, limit=GROUP_BYTES, reference=reference)
     prints = [one_model_footprint(bundle, part.edges, part.exit, batch=timing.batch) for part in parts]
     return groups_that_stay(prints, cap_bytes, reference=reference)
 
@@ -179,9 +203,11 @@ def _measure_group(
 ) -> list[Measured]:
     gc.collect()  # what is freed while parts are loaded would count as theirs
     loaded: list[_Loaded] = []
+    models: dict[Hashable, LoadedStretch] = {}
     try:
         for part in parts:
-            loaded.append(_Loaded(bundle, runtime, part, timing))
+            loaded.append(_Loaded(bundle, runtime, part, timing, models.get(part.model)))
+            models[part.model] = loaded[-1].stretch
             step()
         in_pages = any(one.in_pages for one in loaded)  # then it is the only one
         timed = measure_interleaved(
@@ -206,25 +232,30 @@ def _size(bundle: Bundle, blob: str) -> int:
 
 
 class _Loaded:
-    """A part with its inputs, loaded and run for the first time."""
+    """A part with its inputs, loaded and run for the first time. ``stretch``: what runs it, if that is loaded."""
 
-    def __init__(self, bundle: Bundle, runtime: Runtime, part: Part, timing: Timing) -> None:
+    def __init__(
+        self, bundle: Bundle, runtime: Runtime, part: Part, timing: Timing, stretch: LoadedStretch | None
+    ) -> None:
         supernet = bundle.supernet
         if part.edges:
             start = supernet.block(part.edges[0].block).start
         else:
             assert part.exit is not None
             start = supernet.exit(part.exit.exit).position
-        self._inputs = golden_inputs(supernet.cut_points[start], seed=0, batch=timing.batch)
+        self._inputs = golden_inputs(supernet.cut_points_at(part.input_size)[start], seed=0, batch=timing.batch)
         self.in_pages = False
-        self._stretch, self.peak_bytes = peak_during(lambda: self._first(self._load(bundle, runtime, part, timing)))
+        self.stretch, self.peak_bytes = peak_during(
+            lambda: self._first(stretch or self._load(bundle, runtime, part, timing))
+        )
 
     def _load(self, bundle: Bundle, runtime: Runtime, part: Part, timing: Timing) -> LoadedStretch:
         cap_bytes, batch = timing.memory_cap_bytes, timing.batch
+        alone = len(part.edges) < 2
         if cap_bytes is None:
-            return runtime.load(bundle.stretch(part.edges, part.exit))
+            return runtime.load(bundle.stretch(part.edges, part.exit, any_size=alone))
         if one_model_footprint(bundle, part.edges, part.exit, batch=batch).least_bytes <= cap_bytes:
-            return runtime.load(stretch_from_disk(bundle, part.edges, part.exit))
+            return runtime.load(stretch_from_disk(bundle, part.edges, part.exit, any_size=alone))
         self.in_pages = True
         return load_part(bundle, runtime, part.edges, part.exit, memory_cap_bytes=cap_bytes, batch=batch)
 
@@ -234,7 +265,7 @@ class _Loaded:
         return stretch
 
     def run(self) -> list[Array]:
-        return self._stretch.run(self._inputs)
+        return self.stretch.run(self._inputs)
 
     def close(self) -> None:
-        self._stretch.close()
+        self.stretch.close()

@@ -35,15 +35,20 @@ _SETTLED_SHARE = 0.9  # of the calls have to have a median that is known well
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """When to stop before the last round, but never before ``rounds``.
+    """When to stop before the last round.
 
-    ``precision``: once 90 % of the medians have a standard error below this share of themselves; ``limit_s``: once
-    this much time has passed.
+    ``precision``: after ``rounds``, once 90 % of the medians have a standard error below this share of themselves;
+    ``limit_s``: once this much time has passed, but never before ``least`` rounds (``rounds`` unless it is given).
     """
 
     rounds: int
     precision: float
     limit_s: float
+    least: int | None = None
+
+    def shared_by(self, count: int) -> Patience:
+        """The patience with each of ``count`` groups that share the time."""
+        return msgspec.structs.replace(self, limit_s=self.limit_s / count)
 
 
 def interruptions() -> int:
@@ -166,11 +171,10 @@ def measure_interleaved(
 
 
 def _is_enough(index: int, patience: Patience, samples: Mapping[str, _Samples], *, elapsed_s: float) -> bool:
-    if index < max(patience.rounds, 1):
-        return False
-    if elapsed_s >= patience.limit_s:
+    least = patience.rounds if patience.least is None else patience.least
+    if index >= max(least, 1) and elapsed_s >= patience.limit_s:
         return True
-    if index % _CHECK_EVERY or not samples:
+    if index < max(patience.rounds, 1) or index % _CHECK_EVERY or not samples:
         return False
     errors = sorted(one.relative_error() for one in samples.values())
     return errors[int(_SETTLED_SHARE * (len(errors) - 1))] <= patience.precision

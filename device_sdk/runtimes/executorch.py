@@ -54,6 +54,10 @@ class ExecutorchRuntime:
 
         return f"executorch-{importlib.metadata.version(EXECUTORCH)}-{self._provider}-{self._threads}t"
 
+    def taking_turns(self) -> ExecutorchRuntime:
+        """See the port: a program's memory is planned ahead and nothing is kept beside it."""
+        return self
+
     def load(self, stretch: Stretch) -> ExecutorchStretch:
         """Load each block's program (see the port).
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
+import threading
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,7 @@ class OnnxRuntime:
         self._provider = provider
         self._lean = lean
         self._cache_folder = cache_folder
+        self._shares_arena = False
         onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
 
     @property
@@ -48,6 +52,19 @@ class OnnxRuntime:
         """For example ``onnxruntime-1.31.1-CPUExecutionProvider-1t``; a lean one says so."""
         lean = "-lean" if self._lean else ""
         return f"onnxruntime-{self._onnxruntime.__version__}-{self._provider}-{self._threads}t{lean}"
+
+    def taking_turns(self) -> OnnxRuntime:
+        """See the port.
+
+        Each session has an arena of its own otherwise, which keeps what its largest run took (measured: 40 blocks of
+        112×112 features at batch 8 take 2.2 GB with arenas of their own and 0.1 GB with a shared one).
+        """
+        if self._lean or self._provider != _CPU:
+            return self
+        _register_shared_arena(self._onnxruntime)
+        other = copy.copy(self)
+        other._shares_arena = True
+        return other
 
     def load(self, stretch: Stretch) -> OnnxSession:
         """Compose and create a session (see the port)."""
@@ -75,12 +92,30 @@ class OnnxRuntime:
         # All of it: otherwise the quantise and dequantise pairs between int8 blocks would stay.
         options.graph_optimization_level = self._onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.enable_cpu_mem_arena = not self._lean
+        if self._shares_arena:
+            options.add_session_config_entry("session.use_env_allocators", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0" if self._threads == 1 else "1")
         providers = provider_chain(self._provider, model, cache_folder=self._cache_folder)
         try:
             return self._onnxruntime.InferenceSession(model, options, providers=providers)
         except Exception as error:  # the binding raises many unrelated types
             raise RuntimeFailedError(f"ONNX Runtime refused the model: {_first_line(error)}") from error
+
+
+_registering = threading.Lock()
+
+
+def _register_shared_arena(onnxruntime: Any) -> None:
+    """Make the arena that sessions of this process share, once. It grows by what is asked for, never in powers of 2."""
+    with _registering:
+        _registered(onnxruntime)
+
+
+@cache
+def _registered(onnxruntime: Any) -> None:
+    kinds, where = onnxruntime.OrtAllocatorType, onnxruntime.OrtMemType.DEFAULT
+    info = onnxruntime.OrtMemoryInfo("Cpu", kinds.ORT_ARENA_ALLOCATOR, 0, where)
+    onnxruntime.create_and_register_allocator(info, onnxruntime.OrtArenaCfg({"arena_extend_strategy": 1}))
 
 
 _OTHER_RUNTIME = "open the bundle with the runtime that its blocks are for"

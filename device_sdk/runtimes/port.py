@@ -42,3 +42,6 @@ class Runtime(Protocol):
             RuntimeFailedError: the runtime refused the model.
             CompositionError: the fragments do not make one model.
         """
+
+    def taking_turns(self) -> Runtime:
+        """The same runtime for many stretches of which one runs at a time: they share their working memory."""

@@ -3,7 +3,8 @@
 The log odds of a right answer are a constant, minus what each edge costs, plus what blocks do to each other. As a
 Gaussian process this says how sure it is: a draw of the edges' costs is additive, so that exact path algorithms find
 the best subnet of the draw (Thompson sampling), and subnets that share blocks share what the sum does not explain. An
-edge costs what its block costs, whatever the rendition, and little more for a rendition that computes almost the same.
+edge costs what its block costs, whatever its rendition and input size, and little more for a rendition that computes
+almost the same.
 What a device does not know yet is filled in by the errors that the packager measured, of blocks and of renditions.
 """
 
@@ -27,6 +28,7 @@ _CONSTANT_MEAN, _CONSTANT_SPREAD = 2.5, 1.5  # log odds of a model that is worth
 _SLOPE_MEAN, _SLOPE_SPREAD = 4.0, 4.0  # log odds that one unit of relative squared feature error costs
 _ERROR_PER_SPAN = 0.05  # of an added block, where the packager measured none
 _RENDITION_ERROR = 0.01  # of a rendition that is not the original's
+_SIZE_ERROR = 0.1  # of an input size, where the packager measured none
 _LARGEST_ERROR = 2.0  # nothing is left of a feature; more cannot be told apart
 _LEAST_ERROR = 0.02  # a smaller error of a block does not make its cost more certain
 _LEAST_RENDITION_ERROR = 0.002  # nor one of a rendition, which computes the same block
@@ -216,12 +218,20 @@ def block_errors(supernet: Supernet) -> dict[str, float]:
 
 
 def rendition_errors(supernet: Supernet) -> dict[Edge, float]:
-    """How far each edge is from what its block computes in its first rendition: relative squared errors."""
+    """How far each edge is from what its block computes in its first rendition: relative squared errors.
+
+    What an input size costs counts once: with the first edge of the paths at it.
+    """
     errors = {}
-    for block in supernet.blocks:
-        for place, rendition in enumerate(block.renditions):
-            guessed = _RENDITION_ERROR if rendition.error is None else rendition.error
-            errors[Edge(block.id, rendition.name)] = min(guessed, _LARGEST_ERROR) if place else 0.0
+    size_errors: dict[tuple[int, ...], float] = {(): 0.0}
+    for one in supernet.input_sizes:
+        size_errors[one.size] = _SIZE_ERROR if one.error is None else min(one.error, _LARGEST_ERROR)
+    for size, of_size in size_errors.items():
+        for block in supernet.blocks:
+            for place, rendition in enumerate(block.renditions):
+                guessed = _RENDITION_ERROR if rendition.error is None else rendition.error
+                error = min(guessed, _LARGEST_ERROR) if place else 0.0
+                errors[Edge(block.id, rendition.name, size)] = error + (of_size if block.start == 0 else 0.0)
     return errors
 
 

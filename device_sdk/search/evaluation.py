@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.cost import CostModel
+from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import ClosedError, DataError, InputError, UsageError
 from device_sdk.graph import Edge, Subnet, Supernet
 from device_sdk.runtimes.port import Array, LoadedStretch
@@ -31,9 +32,10 @@ class PrefixTreeEvaluator:
     features that later groups probably share are kept too. Every edge runs in a session of its own, with and without
     reuse, so that answers are bit-identical. What was answered is remembered. Not thread-safe. ``close`` frees all.
 
-    ``inputs``: [count, *shape of cut point 0], prepared; ``labels``: [count] class indices. The output of the
-    last cut point is [batch, classes] (its last tensor, if it has several). At most ``cache_bytes`` of features outlive
-    the edge run that makes or reads them, and at most ``max_sessions`` sessions are open (all edges' by default).
+    ``inputs``: the samples, or an array [count, *shape of cut point 0] of prepared ones; ``labels``: [count] class
+    indices. The output of the last cut point is [batch, classes] (its last tensor, if it has several). At most
+    ``cache_bytes`` of features outlive the edge run that makes or reads them, and at most ``max_sessions`` sessions are
+    open (all edges' by default). ``load``: makes one edge ready to run at every input size; one session serves all.
 
     Counters over all calls: ``edge_runs`` (one edge on one batch), ``edge_runs_without_reuse`` (what evaluating the
     same subnets one by one takes), ``peak_cached_bytes``.
@@ -48,7 +50,7 @@ class PrefixTreeEvaluator:
         self,
         supernet: Supernet,
         load: Load,
-        inputs: Array,
+        inputs: Inputs | Array,
         labels: npt.NDArray[np.int64],
         cost_model: CostModel,
         batch: int = 64,
@@ -64,7 +66,7 @@ class PrefixTreeEvaluator:
             raise UsageError("batch and max_sessions must be at least 1 and cache_bytes at least 0")
         self._supernet = supernet
         self._sessions = _Sessions(load, limit=max_sessions)
-        self._inputs, self._labels = inputs, labels
+        self._inputs, self._labels = as_inputs(inputs), labels
         self._cost_model = cost_model
         self._batch = batch
         self._cache_bytes = cache_bytes if reuse else 0
@@ -164,8 +166,12 @@ class PrefixTreeEvaluator:
             if should_stop():
                 raise EvaluationStopped
             self._refer_to(batch)
-            for child in trees[group].children:
-                self._visit(child, [self._inputs_of(batch)], batch)
+            prepared: dict[tuple[int, ...], Array] = {}
+            for child in sorted(trees[group].children, key=lambda child: child.prefix[0].input_size):
+                size = child.prefix[0].input_size
+                if size not in prepared:
+                    prepared = {size: self._inputs_of(batch, size)}
+                self._visit(child, [prepared[size]], batch)
             cost = evaluation_cost(trees[group], self._cost_model.edge_latency_ms)
             self.edge_runs_without_reuse += cost.edge_runs_without_reuse
             for subnet in group:
@@ -174,8 +180,8 @@ class PrefixTreeEvaluator:
     def _samples(self, batch: int) -> slice:
         return slice(batch * self._batch, (batch + 1) * self._batch)
 
-    def _inputs_of(self, batch: int) -> Array:
-        return self._inputs[self._order[self._samples(batch)]]
+    def _inputs_of(self, batch: int, input_size: tuple[int, ...] = ()) -> Array:
+        return self._inputs.take(self._order[self._samples(batch)], input_size)
 
     def _tree(self, group: tuple[Subnet, ...]) -> PrefixNode:
         return build_tree(
@@ -255,8 +261,7 @@ class PrefixTreeEvaluator:
         return dict.fromkeys(parents, len(group) / len(parents))
 
     def _feature_bytes(self, edge: Edge) -> int:
-        end = self._supernet.block(edge.block).end
-        return self._supernet.cut_points[end].nbytes * min(self._batch, self.sample_count)
+        return self._supernet.ends(edge)[1].nbytes * min(self._batch, self.sample_count)
 
 
 @dataclass
@@ -296,6 +301,7 @@ class _Sessions:
     def get(self, edge: Edge) -> LoadedStretch:
         if self._loaded is None:
             raise ClosedError("the evaluator was closed")
+        edge = edge.at(())
         if edge in self._loaded:
             self._loaded.move_to_end(edge)
             return self._loaded[edge]

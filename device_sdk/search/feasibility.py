@@ -71,13 +71,13 @@ def fastest_within(supernet: Supernet, cost_model: CostModel, *, memory_mb: floa
 def _fastest_under(supernet: Supernet, cost_model: CostModel, memory_bytes: float) -> Subnet | None:
     latency_ahead = _cheapest_to_output(supernet, cost_model.edge_latency_ms)
     resident_ahead = _cheapest_to_output(supernet, lambda edge: cost_model.edge_costs[edge].resident_bytes)
-    # a label: (least possible latency, running number, cut point, latency, resident, working, edges)
+    # a label: (least possible latency, running number, node, latency, resident, working, edges)
     queue: list[tuple[float, int, int, float, int, int, tuple[Edge, ...]]] = [(0.0, 0, 0, 0.0, 0, 0, ())]
-    settled: list[list[tuple[int, int]]] = [[] for _ in supernet.cut_points]
+    settled: list[list[tuple[int, int]]] = [[] for _ in range(supernet.node_count)]
     pushed = 1
     while queue and pushed < LABEL_LIMIT:
         _, _, position, latency, resident, working, edges = heapq.heappop(queue)
-        if position == supernet.output_index:
+        if position == supernet.output_node:
             return Subnet(edges)
         if any(other[0] <= resident and other[1] <= working for other in settled[position]):
             continue
@@ -97,8 +97,8 @@ def _fastest_under(supernet: Supernet, cost_model: CostModel, memory_bytes: floa
 
 
 def _cheapest_to_output(supernet: Supernet, weight: Callable[[Edge], float]) -> list[float]:
-    ahead = [math.inf] * supernet.output_index + [0.0]
-    for index in range(supernet.output_index - 1, -1, -1):
+    ahead = [math.inf] * supernet.output_node + [0.0]
+    for index in range(supernet.output_node - 1, -1, -1):
         ahead[index] = min(weight(edge) + ahead[end] for edge, end in supernet.edges_from[index])
     return ahead
 

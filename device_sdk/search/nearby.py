@@ -18,6 +18,7 @@ LISTING_LIMIT = 4096  # supernets with at most this many subnets are listed inst
 _DRAW_ROUNDS = 8
 _MAX_WIDENINGS = 64
 _STRETCH_EDGES = 3  # a mutation replaces at most this many edges of the path
+_SIZE_EVERY = 6  # one mutation of so many changes the input size, where the bundle has several
 _TRIES = 8  # random replacements looked at before a subnet counts as having none
 
 
@@ -144,20 +145,28 @@ def nearby_mutate(nearby: Neighbourhood, subnet: Subnet, *, random: SplitMix64) 
 
 
 def _replace_random_stretch(supernet: Supernet, subnet: Subnet, random: SplitMix64) -> tuple[Subnet, int, int] | None:
-    """The subnet with another path in one stretch, and the cut points between which it lies."""
-    cuts = [0, *(block.end for _, block in supernet.walk(subnet))]
+    """The subnet with another path in one stretch, or at another input size; the nodes between which it changed."""
+    if len(supernet.sizes) > 1 and not random.below(_SIZE_EVERY):
+        return _at_random_size(supernet, subnet, random)
+    nodes = [0, *(supernet.nodes_of(edge)[1] for edge in subnet.edges)]
     for _ in range(_TRIES):
-        first = random.below(len(cuts) - 1)
-        last = first + 1 + random.below(min(_STRETCH_EDGES, len(cuts) - 1 - first))
-        stretch = _random_stretch(supernet, cuts[first], cuts[last], random)
-        if stretch != subnet.edges[first:last]:
-            edges = (*subnet.edges[:first], *stretch, *subnet.edges[last:])
-            return Subnet(edges), cuts[first], cuts[last]
+        first = random.below(len(nodes) - 1)
+        last = first + 1 + random.below(min(_STRETCH_EDGES, len(nodes) - 1 - first))
+        stretch = _random_stretch(supernet, nodes[first], nodes[last], random)
+        edges = (*subnet.edges[:first], *stretch, *subnet.edges[last:])
+        if stretch != subnet.edges[first:last] and len({edge.input_size for edge in edges}) == 1:
+            return Subnet(edges), nodes[first], nodes[last]
     return None
 
 
+def _at_random_size(supernet: Supernet, subnet: Subnet, random: SplitMix64) -> tuple[Subnet, int, int]:
+    """The same blocks at another input size. Nothing else of the subnet is kept from changing: input to input."""
+    others = [size for size in supernet.sizes if size != subnet.input_size]
+    return subnet.at(random.choice(others)), 0, 0
+
+
 def _random_stretch(supernet: Supernet, start: int, end: int, random: SplitMix64) -> tuple[Edge, ...]:
-    """One of the paths start → end, all equally likely."""
+    """One of the paths between two nodes, all equally likely."""
     paths_to_end = {end: 1}
     for index in range(end - 1, start - 1, -1):
         paths_to_end[index] = sum(paths_to_end.get(next_, 0) for _, next_ in supernet.edges_from[index])
@@ -201,20 +210,22 @@ def _nearest_replacement(
 def _replacements(
     supernet: Supernet, subnet: Subnet, start: int, end: int
 ) -> Iterator[tuple[int, int, tuple[Edge, ...]]]:
-    """Ways to replace edges first … last-1 of the subnet, all outside cut points start … end.
+    """Ways to replace edges first … last-1 of the subnet, all outside the nodes start … end.
 
-    Any one edge between two cut points on the path takes the place of what lies between them, and a block
-    that jumps over cut points gives way to the originals. Together these connect all subnets.
+    Any one edge between two nodes on the path takes the place of what lies between them, and a block that jumps over
+    cut points gives way to the originals. Together with changes of the input size these connect all subnets.
     """
-    cuts = [0, *(block.end for _, block in supernet.walk(subnet))]
-    place = {cut: number for number, cut in enumerate(cuts)}
-    for first, cut in enumerate(cuts[:-1]):
-        if start <= cut < end:
+    size = subnet.input_size
+    nodes = [0, *(supernet.nodes_of(edge)[1] for edge in subnet.edges)]
+    place = {node: number for number, node in enumerate(nodes)}
+    for first, (node, replaced) in enumerate(zip(nodes, subnet.edges, strict=False)):
+        if start <= node < end:
             continue
-        for edge, reached in supernet.edges_from[cut]:
-            crosses = cut < end and reached > start
-            if reached in place and not crosses and (edge,) != subnet.edges[first : place[reached]]:
+        for edge, reached in supernet.edges_from[node]:
+            crosses = node < end and reached > start
+            fits = reached in place and edge.input_size == size
+            if fits and not crosses and (edge,) != subnet.edges[first : place[reached]]:
                 yield first, place[reached], (edge,)
-        after = cuts[first + 1]
-        if after > cut + 1:
-            yield first, first + 1, supernet.original.edges[cut:after]
+        block = supernet.block(replaced.block)
+        if block.end > block.start + 1:
+            yield first, first + 1, supernet.original.at(size).edges[block.start : block.end]

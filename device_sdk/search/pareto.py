@@ -13,7 +13,7 @@ import numpy.typing as npt
 from device_sdk.cost import MB, Budget, CostModel
 from device_sdk.graph import Edge, Subnet, Supernet
 
-FRONT_LIMIT = 4096  # paths kept per cut point; larger fronts are thinned out evenly over their cost
+FRONT_LIMIT = 4096  # paths kept per node; larger fronts are thinned out evenly over their cost
 _PRICES = tuple(4.0**power for power in range(-4, 5))  # tried for memory, relative to what the excess is worth
 _ROUNDING = 1e-9
 _TIGHTENINGS = 8
@@ -21,27 +21,27 @@ _TIGHTENINGS = 8
 
 @dataclass(frozen=True)
 class _Front:
-    """Paths from a cut point to the output none of which is both cheaper and worth more than another, by cost."""
+    """Paths from a node to the output none of which is both cheaper and worth more than another, by cost."""
 
     cost: npt.NDArray[np.float64]
     value: npt.NDArray[np.float64]
-    edge: npt.NDArray[np.intp]  # number of the first edge among those that leave the cut point
+    edge: npt.NDArray[np.intp]  # number of the first edge among those that leave the node
     rank: npt.NDArray[np.intp]  # place of the rest in the front of that edge's end
 
 
 class ParetoPaths:
     """All trade-offs between an additive cost and an additive value; exact while fronts stay under FRONT_LIMIT.
 
-    Memory: one front per cut point. ``limit``: paths that cost more are left out.
+    Memory: one front per node. ``limit``: paths that cost more are left out.
     """
 
     def __init__(
         self, supernet: Supernet, *, value: Mapping[Edge, float], cost: Mapping[Edge, float], limit: float = math.inf
     ) -> None:
         self._supernet = supernet
-        self._fronts: list[_Front] = [_OUTPUT] * len(supernet.cut_points)
+        self._fronts: list[_Front] = [_OUTPUT] * supernet.node_count
         spare = _cheapest_from_input(supernet, cost)
-        for index in range(supernet.output_index - 1, -1, -1):
+        for index in range(supernet.output_node - 1, -1, -1):
             self._fronts[index] = self._front(index, value, cost, limit - spare[index])
 
     def _front(self, index: int, value: Mapping[Edge, float], cost: Mapping[Edge, float], limit: float) -> _Front:
@@ -65,7 +65,7 @@ class ParetoPaths:
             return None
         edges: list[Edge] = []
         index = 0
-        while index < self._supernet.output_index:
+        while index < self._supernet.output_node:
             front = self._fronts[index]
             edge, end = self._supernet.edges_from[index][front.edge[place]]
             place, index = int(front.rank[place]), end
@@ -77,7 +77,7 @@ _OUTPUT = _Front(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.intp), np.zeros(
 
 
 def _cheapest_from_input(supernet: Supernet, cost: Mapping[Edge, float]) -> list[float]:
-    reached = [0.0] + [math.inf] * supernet.output_index
+    reached = [0.0] + [math.inf] * supernet.output_node
     for index, leaving in enumerate(supernet.edges_from):
         for edge, end in leaving:
             reached[end] = min(reached[end], reached[index] + cost[edge])
@@ -109,11 +109,11 @@ def best_path(supernet: Supernet, cost_model: CostModel, budget: Budget, value: 
 
 
 def _crossed(supernet: Supernet, one: Subnet, other: Subnet) -> Iterator[Subnet]:
-    """Both ways to change from one path to the other, at every cut point that both pass."""
-    places = [{block.end: place for place, (_, block) in enumerate(supernet.walk(s), start=1)} for s in (one, other)]
-    for cut in places[0].keys() & places[1].keys():
-        yield Subnet((*one.edges[: places[0][cut]], *other.edges[places[1][cut] :]))
-        yield Subnet((*other.edges[: places[1][cut]], *one.edges[places[0][cut] :]))
+    """Both ways to change from one path to the other, at every node that both pass."""
+    places = [{supernet.nodes_of(edge)[1]: place for place, edge in enumerate(s.edges, start=1)} for s in (one, other)]
+    for node in places[0].keys() & places[1].keys() - {supernet.output_node}:
+        yield Subnet((*one.edges[: places[0][node]], *other.edges[places[1][node] :]))
+        yield Subnet((*other.edges[: places[1][node]], *one.edges[places[0][node] :]))
 
 
 def _best_in_time(

@@ -66,7 +66,7 @@ def build_tree(
         return sum(map(edge_latency_ms, node.prefix)) * _leaves(node) / len(distinct)
 
     def feature_bytes(node: PrefixNode) -> int:
-        return supernet.cut_points[supernet.block(node.prefix[-1].block).end].nbytes * batch
+        return supernet.ends(node.prefix[-1])[1].nbytes * batch
 
     shared = sorted((node for node in full.nodes() if node.children), key=importance, reverse=True)
     kept: dict[tuple[Edge, ...], int] = {}

@@ -183,7 +183,7 @@ class AdaptiveModel:
         self._in_use.running()
         self._samples.require_classifier()
         progress = progress or SilentProgress()
-        inputs = self._samples.prepare_all(samples)
+        inputs = self._samples.inputs(samples)
         targets = None if labels is None else self._samples.labels(labels)
         settings = settings or AdaptationSettings()
         with self._change:
@@ -243,7 +243,7 @@ class AdaptiveModel:
         self._in_use.running()
         self._samples.require_classifier()
         progress = progress or SilentProgress()
-        inputs = self._samples.prepare_all(samples)
+        inputs = self._samples.prepare_all(samples, self._in_use.running().plan.subnet.input_size)
         targets = None if labels is None else self._samples.labels(labels)
         with self._change:
             calibration = self._measuring.calibrate(
@@ -325,7 +325,7 @@ class AdaptiveModel:
             ClosedError: the model was closed.
         """
         active = self._in_use.active or self._in_use.running()
-        return self._answer(active, self._samples.prepare(images), images)
+        return self._answer(active, self._samples.prepare(images, active.plan.subnet.input_size), images)
 
     async def answer_async(self, images: npt.NDArray[np.uint8] | Image.Image) -> Answer:
         """The same for a coroutine: the call runs in a thread; raises as a call does."""
@@ -333,7 +333,7 @@ class AdaptiveModel:
         return await self._async_calls.call(self, images)
 
     def prepare(self, images: npt.NDArray[np.uint8] | Image.Image) -> npt.NDArray[np.float32]:
-        """Raw images as the model takes them: [batch, *input] float32, ready for ``infer``.
+        """Raw images as the model takes them at its own size: [batch, *input] float32, ready for ``infer``.
 
         Raises:
             InputError: not what the model takes.
@@ -343,12 +343,14 @@ class AdaptiveModel:
     def infer(self, tensor: Array) -> Answer:
         """Answer for prepared tensors: float32 [batch, *input] or one sample [*input].
 
+        At the model's own size, or at the input size of the plan in use. A plan for smaller inputs resizes the former.
+
         Raises:
             InputError: another shape or type.
             ClosedError: the model was closed.
         """
         active = self._in_use.active or self._in_use.running()
-        return self._answer(active, self._samples.tensor(tensor), None)
+        return self._answer(active, self._samples.tensor(tensor, active.plan.subnet.input_size), None)
 
     async def infer_async(self, tensor: Array) -> Answer:
         """The same for a coroutine: the call runs in a thread; raises as ``infer`` does."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import Budget
+from device_sdk.data.inputs import Inputs
 from device_sdk.errors import UsageError
 from device_sdk.graph import Plan
 from device_sdk.logs.adaptation_log import AdaptationLog
@@ -20,7 +21,7 @@ from device_sdk.policies.subnet_pool import SubnetPool, pool_of
 from device_sdk.policies.switching import LiveSettings
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.runtimes.port import Runtime
 from device_sdk.search.port import Candidate
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.live_update import LiveUpdate
@@ -32,9 +33,9 @@ _FILL_LEAST_S = 5.0
 
 @dataclass(frozen=True)
 class PrivateSamples:
-    """Prepared inputs [count, *input] with labels [count] or None, and how they are searched on."""
+    """Private inputs with labels [count] or None, and how they are searched on."""
 
-    inputs: Array
+    inputs: Inputs
     labels: npt.NDArray[np.int64] | None
     settings: AdaptationSettings
     profile: Profile

@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import Budget
+from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog
@@ -47,7 +48,7 @@ class Measuring:
     def adapt(
         self,
         profile: Profile,
-        inputs: Array,
+        inputs: Inputs | Array,
         labels: npt.NDArray[np.int64] | None,
         budget: Budget,
         *,

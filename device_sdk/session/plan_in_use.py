@@ -88,7 +88,7 @@ class PlanInUse:
 
     def run_once(self, loaded: LoadedPlan) -> None:
         """Run it on one sample of zeros."""
-        spec = self._bundle.supernet.cut_points[0].tensors[0]
+        spec = self._bundle.supernet.cut_points_at(loaded.input_size)[0].tensors[0]
         loaded.run(np.zeros((1, *spec.shape), dtype=spec.dtype))
 
     def begin(self, plan: Plan) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.manifest import Manifest
+from device_sdk.data.inputs import Inputs, RawInputs, resize_prepared
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import InputError, UsageError
 from device_sdk.runtimes.port import Array
@@ -26,20 +28,42 @@ class SampleChecker:
         self._classes = len(manifest.task.class_names)
         self._kind = manifest.task.kind
 
-    def prepare(self, images: npt.NDArray[np.uint8] | Image.Image) -> npt.NDArray[np.float32]:
-        """Raw images [h, w], [h, w, channels] or [batch, h, w, channels] as [batch, *input] float32."""
+    def prepare(
+        self, images: npt.NDArray[np.uint8] | Image.Image, input_size: tuple[int, ...] = ()
+    ) -> npt.NDArray[np.float32]:
+        """Raw images [h, w], [h, w, channels] or [batch, h, w, channels] as [batch, *input] float32.
+
+        ``input_size``: height and width of the plan's input; empty for the model's own.
+        """
+        channels, *own = self._image_shape()
+        height, width = input_size or own
+        return prepare(images, self._preprocessing, input_shape=(channels, height, width))
+
+    def prepare_all(self, samples: Any, input_size: tuple[int, ...] = ()) -> npt.NDArray[np.float32]:
+        """A batch of raw images, or a sequence of images of any sizes, as [count, *input]."""
+        if isinstance(samples, np.ndarray):
+            return self.prepare(samples, input_size)
+        if not len(samples):
+            raise InputError("there are no samples")
+        return np.concatenate([self.prepare(sample, input_size) for sample in samples])
+
+    def inputs(self, samples: Any) -> Inputs:
+        """The same samples, prepared when they are needed, at any input size."""
+        if not len(samples):
+            raise InputError("there are no samples")
+        images = samples
+        if isinstance(samples, np.ndarray) and samples.ndim < 4:
+            images = samples[..., np.newaxis] if samples.ndim == 3 and self._preprocessing.channels == 1 else [samples]
+        inputs = RawInputs(images, self._preprocessing, self._image_shape())
+        for position in range(len(inputs)):
+            inputs.check(position)
+        return inputs
+
+    def _image_shape(self) -> tuple[int, int, int]:
         shape = self._input.shape
         if len(shape) != 3:
             raise InputError(f"the model takes tensors [batch, {_joined(shape)}], not images", hint="use model.infer")
-        return prepare(images, self._preprocessing, input_shape=(shape[0], shape[1], shape[2]))
-
-    def prepare_all(self, samples: Any) -> npt.NDArray[np.float32]:
-        """A batch of raw images, or a sequence of images of any sizes, as [count, *input]."""
-        if isinstance(samples, np.ndarray):
-            return self.prepare(samples)
-        if not len(samples):
-            raise InputError("there are no samples")
-        return np.concatenate([self.prepare(sample) for sample in samples])
+        return shape[0], shape[1], shape[2]
 
     def require_classifier(self) -> None:
         """Private samples can only be judged where there is one class for each (UsageError)."""
@@ -58,9 +82,14 @@ class SampleChecker:
             raise InputError(f"labels must lie between 0 and {self._classes - 1}")
         return array.astype(np.int64)
 
-    def tensor(self, tensor: Any) -> Array:
-        """A prepared tensor [batch, *input], or one sample [*input] as a batch of one."""
+    def tensor(self, tensor: Any, input_size: tuple[int, ...] = ()) -> Array:
+        """A prepared tensor [batch, *input], or one sample [*input] as a batch of one.
+
+        At the model's own size, or at that of the plan, ``input_size``; the former is resized where the plan's differs.
+        """
         spec = self._input
+        if input_size and isinstance(tensor, np.ndarray) and tensor.shape[-2:] == input_size:
+            spec = msgspec.structs.replace(spec, shape=(spec.shape[0], *input_size))
         if not isinstance(tensor, np.ndarray):
             raise InputError(f"expected a numpy array, got {type(tensor).__name__}")
         if tensor.shape == spec.shape:
@@ -69,7 +98,7 @@ class SampleChecker:
             raise InputError(f"expected a tensor of shape [batch, {_joined(spec.shape)}], got {list(tensor.shape)}")
         if tensor.dtype != spec.dtype:
             raise InputError(f"expected {spec.dtype}, got {tensor.dtype}", hint="raw images go to model(x)")
-        return tensor
+        return resize_prepared(tensor, input_size)
 
 
 def _joined(shape: Sequence[int]) -> str:

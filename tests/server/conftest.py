@@ -220,6 +220,9 @@ class GatedRuntime:
     def identity(self) -> str:
         return f"gated-{self.runtime.identity}"
 
+    def taking_turns(self):
+        return self
+
     def load(self, stretch: Stretch) -> LoadedStretch:
         self.loads += 1
         return _GatedStretch(self, self.runtime.load(stretch))

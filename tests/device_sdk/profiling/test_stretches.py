@@ -43,6 +43,9 @@ class SlowingRuntime:
     def clock(self):
         return self.now_ns
 
+    def taking_turns(self):
+        return self
+
     def load(self, stretch):
         self.loaded += 1
         self.open += 1

@@ -48,6 +48,9 @@ class Counting:
         self.taken_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.taken_bytes)
 
+    def taking_turns(self):
+        return self
+
     def load(self, stretch):
         weights = sum(map(len, stretch.fragments))
         loading, resident = (round(factor * weights) + SESSION_BYTES for factor in (LOADING_FACTOR, RESIDENT_FACTOR))

@@ -1,0 +1,104 @@
+"""Private samples as a search takes them: prepared on demand, at any input size of the bundle.
+
+A few hundred photographs fill several hundred megabytes once they are prepared, so they stay 8-bit pixels until their
+batch is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.data.preprocessing import Preprocessing, prepare
+
+Floats = npt.NDArray[np.float32]
+Shape = tuple[int, int, int]  # channels, height, width
+
+
+class Inputs(Protocol):
+    """Samples that can be prepared at several input sizes."""
+
+    def __len__(self) -> int: ...
+
+    def take(self, positions: npt.NDArray[np.int64], input_size: tuple[int, ...] = ()) -> Floats:
+        """The samples at ``positions`` as [count, *input], at an input size (empty: the model's own)."""
+
+    def subset(self, positions: npt.NDArray[np.int64]) -> Inputs:
+        """Only the samples at ``positions``, in that order."""
+
+
+class PreparedInputs:
+    """Samples that are tensors already, [count, *input] at the model's own size; resized where another is wanted."""
+
+    def __init__(self, tensors: npt.NDArray[np.float32]) -> None:
+        self._tensors = tensors
+
+    def __len__(self) -> int:
+        return len(self._tensors)
+
+    def take(self, positions: npt.NDArray[np.int64], input_size: tuple[int, ...] = ()) -> Floats:
+        """See the port."""
+        return resize_prepared(self._tensors[positions], input_size)
+
+    def subset(self, positions: npt.NDArray[np.int64]) -> PreparedInputs:
+        """See the port."""
+        return PreparedInputs(self._tensors[positions])
+
+
+class RawInputs:
+    """Raw images uint8 [height, width, channels], each of its own size, prepared when their batch is taken.
+
+    ``input_shape``: [channels, height, width] at the model's own size.
+    """
+
+    def __init__(
+        self, images: Sequence[npt.NDArray[np.uint8]], preprocessing: Preprocessing, input_shape: Shape
+    ) -> None:
+        self._images = images
+        self._preprocessing = preprocessing
+        self._shape = input_shape
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def check(self, position: int) -> None:
+        """Raise InputError unless this image can be prepared."""
+        self._prepared(position, ())
+
+    def take(self, positions: npt.NDArray[np.int64], input_size: tuple[int, ...] = ()) -> Floats:
+        """See the port."""
+        return np.concatenate([self._prepared(int(position), input_size) for position in positions])
+
+    def subset(self, positions: npt.NDArray[np.int64]) -> RawInputs:
+        """See the port."""
+        return RawInputs([self._images[int(position)] for position in positions], self._preprocessing, self._shape)
+
+    def _prepared(self, position: int, input_size: tuple[int, ...]) -> Floats:
+        height, width = input_size or self._shape[1:]
+        return prepare(self._images[position], self._preprocessing, input_shape=(self._shape[0], height, width))
+
+
+def as_inputs(samples: Inputs | npt.NDArray[np.float32]) -> Inputs:
+    """``samples``, an array [count, *input] at the model's own size made into inputs."""
+    return PreparedInputs(samples) if isinstance(samples, np.ndarray) else samples
+
+
+def resize_prepared(tensors: npt.NDArray[np.float32], size: tuple[int, ...]) -> Floats:
+    """Prepared tensors [count, channels, height, width] at another size, bilinear with antialiasing.
+
+    Resizing is linear, so the result is that of resizing the pixels but for their rounding to 8 bits.
+    """
+    if not size or tensors.shape[2:] == size:
+        return tensors
+    from PIL import Image
+
+    count, channels = tensors.shape[:2]
+    resized = np.empty((count, channels, *size), dtype=np.float32)
+    for sample in range(count):
+        for channel in range(channels):
+            plane = Image.fromarray(np.ascontiguousarray(tensors[sample, channel]), mode="F")
+            resized[sample, channel] = np.asarray(plane.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    return resized
