@@ -11,7 +11,7 @@ share the input and the output. Algorithms on paths see nodes and edges only and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Annotated, Literal
 
@@ -72,6 +72,12 @@ class CutPoint(msgspec.Struct, frozen=True):
     def nbytes(self) -> int:
         """Bytes that are live here for one sample."""
         return sum(tensor.nbytes for tensor in self.tensors)
+
+    def resized(self, shapes: Iterable[tuple[int, ...]]) -> CutPoint:
+        """The same position where its tensors have other ``shapes``."""
+        pairs = zip(self.tensors, shapes, strict=True)
+        tensors = tuple(msgspec.structs.replace(spec, shape=shape) for spec, shape in pairs)
+        return CutPoint(self.index, tensors, self.mandatory)
 
 
 class InputSize(msgspec.Struct, frozen=True):
@@ -368,7 +374,7 @@ class Supernet:
     def _cut_points_by_size(self) -> dict[tuple[int, ...], tuple[CutPoint, ...]]:
         found: dict[tuple[int, ...], tuple[CutPoint, ...]] = {(): self.cut_points}
         for one in self.input_sizes:
-            found[one.size] = tuple(map(_resized, self.cut_points, one.shapes))
+            found[one.size] = tuple(map(CutPoint.resized, self.cut_points, one.shapes))
         return found
 
     def cut_points_at(self, input_size: tuple[int, ...]) -> tuple[CutPoint, ...]:
@@ -380,13 +386,7 @@ class Supernet:
     @cached_property
     def free_axes(self) -> dict[str, frozenset[int]]:
         """By tensor, the axes (0 is the batch) whose extents differ between the input sizes."""
-        found: dict[str, frozenset[int]] = {}
-        for cut in self.cut_points if self.input_sizes else ():
-            for number, spec in enumerate(cut.tensors):
-                shapes = [spec.shape, *(one.shapes[cut.index][number] for one in self.input_sizes)]
-                extents = enumerate(zip(*shapes, strict=True), start=1)
-                found[spec.name] = frozenset(axis for axis, several in extents if len(set(several)) > 1)
-        return found
+        return free_axes(self.cut_points, self.input_sizes)
 
     def ends(self, edge: Edge) -> tuple[CutPoint, CutPoint]:
         """The cut points that ``edge`` leads from and to, at its input size."""
@@ -535,9 +535,15 @@ def _runs_at_any_size(part: Block | Exit) -> bool:
     return any(rendition.any_size for rendition in part.renditions)
 
 
-def _resized(cut: CutPoint, shapes: tuple[tuple[int, ...], ...]) -> CutPoint:
-    tensors = (msgspec.structs.replace(spec, shape=shape) for spec, shape in zip(cut.tensors, shapes, strict=True))
-    return CutPoint(cut.index, tuple(tensors), cut.mandatory)
+def free_axes(cut_points: Iterable[CutPoint], input_sizes: Sequence[InputSize]) -> dict[str, frozenset[int]]:
+    """By tensor, the axes (0 is the batch) whose extents differ between the model's own input size and others."""
+    found: dict[str, frozenset[int]] = {}
+    for cut in cut_points if input_sizes else ():
+        for number, spec in enumerate(cut.tensors):
+            shapes = [spec.shape, *(one.shapes[cut.index][number] for one in input_sizes)]
+            extents = enumerate(zip(*shapes, strict=True), start=1)
+            found[spec.name] = frozenset(axis for axis, several in extents if len(set(several)) > 1)
+    return found
 
 
 def _check_renditions(owner: str, renditions: tuple[Rendition, ...]) -> None:

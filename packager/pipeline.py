@@ -35,9 +35,11 @@ from packager.expansion import Expansion, expand, shrink_rates_for
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET
 from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
+from packager.input_sizes import UsableSize, candidate_sizes, usable_sizes
 from packager.job import Job
 from packager.macs_ranges import MacsRanges
 from packager.renditions import make_renditions
+from packager.renditions.any_size import AnySizeCheck
 from packager.renditions.calibration import Calibration, sample_count
 from packager.renditions.made import MadeKind
 from packager.tracing.cut_points import FUSED
@@ -54,6 +56,7 @@ from packager.validation import Validation, validate
 REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
 _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples that show how the tuning goes
 _JUDGED = 512  # validation samples on which identities are judged
+_SIZE_SAMPLES = 64  # training samples on which other input sizes are compared with the model's own
 _EXAMPLES = 64  # real samples that describe the cut points and check the original path
 
 
@@ -133,11 +136,16 @@ def package(
         progress=progress,
         cache=checkpoints.folder,
     )
+    sizes, size_notes = _input_sizes(job, expansion)
+    expansion = expansion.noting(*size_notes)
+    check = AnySizeCheck(exported, sizes)
+    kinds = tuple(check.checked(kind, progress) for kind in kinds)
     with _step(progress, "validate"):
         validated = _validate(job, exported)
     with _step(progress, "write"), BundleWriter(out) as writer:
         metrics = _metrics(job, trainer, verified, validated)
         manifest = _manifest(job, expansion, kinds, verified, validated, metrics, writer)
+        manifest = msgspec.structs.replace(manifest, input_sizes=check.described())
         cost = {"seconds": checkpoints.seconds, "peak_rss_bytes": checkpoints.peak_rss_bytes}
         writer.add_note(REPORT, encode_description(description | cost))
         writer.finish(manifest, private_key=private_key)
@@ -282,6 +290,16 @@ def _verify(exported: ExportedBlocks, examples: npt.NDArray[np.float32], *, seed
         max_abs_diff=verifier.original_difference(samples),
         distillation_errors=distillation_errors(exported.expansion, samples),
     )
+
+
+def _input_sizes(job: Job, expansion: Expansion) -> tuple[tuple[UsableSize, ...], tuple[str, ...]]:
+    """The further input sizes of the bundle. Detectors, segmenters and models that take no images have none."""
+    shape = expansion.traced.tensors[0].shape
+    if job.task.kind != "classification" or len(shape) != 3:
+        return (), ()
+    wanted = job.recipe.input_sizes
+    sizes = candidate_sizes((shape[1], shape[2])) if wanted == "auto" else list(wanted)
+    return usable_sizes(expansion, job.training_samples(_SIZE_SAMPLES), sizes) if sizes else ((), ())
 
 
 def _calibration(job: Job, expansion: Expansion) -> Calibration:

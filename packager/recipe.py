@@ -49,6 +49,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     only once; 0 for a new one in every epoch.
     ``branch_weights``: a safetensors file beside the recipe from which the added blocks and exits start (``package
     --save-branches`` writes one).
+    ``input_sizes``: smaller inputs, [height, width] each, at which paths of the same blocks may run as well; ``auto``
+    tries multiples of 32 pixels where the model's own input has 96 or more; an empty list keeps to the model's own.
     ``renditions``: forms in which blocks are packaged; fp32 is always among them.
     ``crop``: random shifts up to this share of the image's side.
     """
@@ -85,6 +87,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     branch_weights: str | None = None
     checkpoint_seconds: float = 30.0
     renditions: tuple[RenditionName, ...] = ("fp32",)
+    input_sizes: tuple[tuple[int, int], ...] | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
         if self.steps is None and self.budget_minutes is None:
@@ -111,6 +114,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"the recipe's {name} is not between 0 and 1")
 
+        if self.input_sizes != "auto" and not all(min(size) > 0 for size in self.input_sizes):
+            raise UsageError("the recipe's input_sizes are not all above 0")
         if self.shrink_rates != "auto" and not all(0 < rate < 1 for rate in self.shrink_rates):
             raise UsageError("the recipe's shrink_rates are not all between 0 and 1")
 

@@ -3,8 +3,8 @@
 1. A line turns sums of blocks into latencies of subnets: the composed graph saves calls and conversions. 2. What the
 line leaves unexplained is shared out: each edge gets a factor near 1, each rendition at each input size one for all its
 edges, and each byte that neighbours of different renditions hand over gets a price. Ridge regression keeps the factors
-near 1 where a few dozen subnets do not tell them apart. Both steps give subnets that lie far off less weight (Huber): something else
-was running meanwhile. The model stays additive over edges and neighbours.
+near 1 where a few dozen subnets do not tell them apart. Both steps give subnets that lie far off less weight (Huber):
+something else was running then. The model stays additive over edges and neighbours.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ What a device does not know yet is filled in by the errors that the packager mea
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -34,6 +34,7 @@ _LEAST_ERROR = 0.02  # a smaller error of a block does not make its cost more ce
 _LEAST_RENDITION_ERROR = 0.002  # nor one of a rendition, which computes the same block
 _OWN_SPREADS = (1.0, 3.0)  # log odds per error by which blocks and renditions deviate: those that are tried
 _JOINT_SPREADS = (0.05, 0.1, 0.2, 0.4)  # log odds that blocks do to each other: those that are tried
+_JITTER = 1e-9  # of a covariance, against rounding
 _LEAST_NOISE = 0.1  # of the sampling variance
 _FEW = 8  # observations below which none are tried
 
@@ -89,21 +90,28 @@ class AdditiveModel:
         self._place = {edge: place for place, edge in enumerate(self.edges)}
         of_blocks, of_renditions = block_errors(supernet), rendition_errors(supernet)
         self.errors: Floats = np.array([of_blocks[edge.block] + of_renditions[edge] for edge in self.edges])  # [edges]
-        blocks = np.array([edge.block for edge in self.edges])
-        self.same_block: Floats = (blocks[:, None] == blocks).astype(np.float64)  # [edges, edges]
-        self.unknown = self._unknown(of_blocks, of_renditions)
-
-    def _unknown(self, of_blocks: Mapping[str, float], of_renditions: Mapping[Edge, float]) -> Floats:
-        """The covariance of what errors do not say of edges' costs, per squared spread: [edges, edges].
-
-        Renditions of a block share what is not known of it. Edges without any error cost nothing, which is certain.
-        """
+        self._blocks = np.unique([edge.block for edge in self.edges], return_inverse=True)[1]  # number of the edge's
+        self.same_block: Floats = (self._blocks[:, None] == self._blocks).astype(np.float64)  # [edges, edges]
+        # what errors do not say of edges' costs, as deviations [edges]: renditions of a block share what is not known
+        # of it; edges without any error cost nothing, which is certain
         blocks = np.array([of_blocks[edge.block] for edge in self.edges])
         renditions = np.array([of_renditions[edge] for edge in self.edges])
-        of_block = np.where(blocks > 0, blocks + _LEAST_ERROR, 0.0)
-        of_rendition = np.where(renditions > 0, renditions + _LEAST_RENDITION_ERROR, 0.0)
-        unknown: Floats = self.same_block * np.outer(of_block, of_block) + np.diag(of_rendition**2)
-        return unknown
+        self._of_block = np.where(blocks > 0, blocks + _LEAST_ERROR, 0.0)
+        self._of_rendition = np.where(renditions > 0, renditions + _LEAST_RENDITION_ERROR, 0.0)
+
+    def covariance(self, own: float) -> Floats:
+        """Of the edges' values before anything was observed, ``own``: the spread of edges: [edges, edges]."""
+        unknown = self.same_block * np.outer(self._of_block, self._of_block) + np.diag(self._of_rendition**2)
+        covariance: Floats = _SLOPE_SPREAD**2 * np.outer(self.errors, self.errors) + own**2 * unknown
+        return covariance
+
+    def draw(self, own: float, random: SplitMix64) -> Floats:
+        """Deviations of the edges' values from what errors say, drawn with this covariance: [edges]."""
+        slope = _SLOPE_SPREAD * _normal(random)
+        blocks = _normals(int(self._blocks.max()) + 1, random)[self._blocks]
+        drawn: Floats = slope * self.errors + own * (self._of_block * blocks)
+        drawn += own * self._of_rendition * _normals(len(self.edges), random)
+        return drawn
 
     def design(self, subnets: Sequence[Subnet]) -> Floats:
         """Which edges each subnet has, as 0 and 1: [subnets, edges]."""
@@ -130,13 +138,12 @@ class Belief:
 
     def __init__(self, model: AdditiveModel, observations: Sequence[Observed], own: float, joint: float) -> None:
         self._model = model
-        self._joint = joint
-        errors = model.errors
-        self._covariance = _SLOPE_SPREAD**2 * np.outer(errors, errors)  # of the edges' values, [edges, edges]
-        self._covariance += own**2 * model.unknown
+        self._own, self._joint = own, joint
+        self._covariance = model.covariance(own)  # of the edges' values
         self._design = model.design([one.subnet for one in observations])  # [observations, edges]
         kernel = self._kernel(self._design)
         kernel[np.diag_indices_from(kernel)] += [one.variance for one in observations]
+        self._kernel_of_observed = kernel
         self._root = np.linalg.cholesky(kernel)
         observed = np.array([one.log_odds for one in observations])
         self._whitened = np.linalg.solve(self._root, observed - self._prior(self._design))
@@ -151,26 +158,43 @@ class Belief:
         design = self._model.design(subnets)
         across = np.linalg.solve(self._root, self._kernel(design).T)  # [observations, subnets]
         mean = self._prior(design) + across.T @ self._whitened
-        own = np.einsum("se,ef,sf->s", design, self._covariance, design) + _CONSTANT_SPREAD**2 + self._joint**2
+        own = ((design @ self._covariance) * design).sum(axis=1) + _CONSTANT_SPREAD**2 + self._joint**2
         return mean, np.sqrt(np.maximum(own - (across**2).sum(axis=0), 0.0))
 
     def values(self) -> dict[Edge, float]:
         """What each edge adds to the log odds, on average."""
-        return dict(zip(self._model.edges, self._values[0].tolist(), strict=True))
+        return dict(zip(self._model.edges, self._mean.tolist(), strict=True))
 
     def draw(self, random: SplitMix64) -> dict[Edge, float]:
-        """What each edge adds to the log odds, drawn from the belief."""
-        mean, root = self._values
-        drawn = mean + root @ np.array([_normal(random) for _ in range(root.shape[1])])
+        """What each edge adds to the log odds, drawn from the belief.
+
+        Drawn from what was believed before, then corrected by how far the observations lie from those that the draw
+        would have made (Matheron's rule): no root of a matrix over all edges is needed.
+        """
+        prior = self._model.draw(self._own, random)
+        would_be = self._design @ prior + self._unexplained_root @ _normals(len(self._design), random)
+        drawn = self._mean + prior - self._across.T @ np.linalg.solve(self._root, would_be)
         return dict(zip(self._model.edges, drawn.tolist(), strict=True))
 
     @cached_property
-    def _values(self) -> tuple[Floats, Floats]:
-        """Mean and a root of the covariance of the edges' values."""
-        across = np.linalg.solve(self._root, self._design @ self._covariance)  # [observations, edges]
-        mean = -_SLOPE_MEAN * self._model.errors + across.T @ self._whitened
-        scales, directions = np.linalg.eigh(self._covariance - across.T @ across)
-        return mean, directions * np.sqrt(np.maximum(scales, 0.0))
+    def _across(self) -> Floats:
+        """Whitened covariance of the observations with the edges' values: [observations, edges]."""
+        across: Floats = np.linalg.solve(self._root, self._design @ self._covariance)
+        return across
+
+    @cached_property
+    def _mean(self) -> Floats:
+        """Of the edges' values: [edges]."""
+        mean: Floats = -_SLOPE_MEAN * self._model.errors + self._across.T @ self._whitened
+        return mean
+
+    @cached_property
+    def _unexplained_root(self) -> Floats:
+        """A root of the covariance of what edges' values leave of the observations: [observations, observations]."""
+        left = self._kernel_of_observed - self._design @ self._covariance @ self._design.T
+        left[np.diag_indices_from(left)] += _JITTER
+        root: Floats = np.linalg.cholesky(left)
+        return root
 
     def _prior(self, design: Floats) -> Floats:
         prior: Floats = _CONSTANT_MEAN - _SLOPE_MEAN * (design @ self._model.errors)
@@ -233,6 +257,10 @@ def rendition_errors(supernet: Supernet) -> dict[Edge, float]:
                 error = min(guessed, _LARGEST_ERROR) if place else 0.0
                 errors[Edge(block.id, rendition.name, size)] = error + (of_size if block.start == 0 else 0.0)
     return errors
+
+
+def _normals(count: int, random: SplitMix64) -> Floats:
+    return np.array([_normal(random) for _ in range(count)], dtype=np.float64)
 
 
 def _normal(random: SplitMix64) -> float:

@@ -14,7 +14,8 @@ class MadeKind:
     """One kind of rendition of blocks and exits, all mappings by their ids; those that it leaves out are missing.
 
     ``needs``: names in ``shared`` of the initializers that a fragment needs besides its own. ``errors``: see
-    ``Rendition.error``. ``quantization``: by cut point. ``notes`` say what was left out and why.
+    ``Rendition.error``. ``quantization``: by cut point. ``any_size``: those that run at every input size of the bundle.
+    ``notes`` say what was left out and why.
     """
 
     name: str
@@ -28,6 +29,7 @@ class MadeKind:
     entry_point: str | None = None
     providers: tuple[str, ...] = ()
     quantization: Mapping[int, Quantization] = field(default_factory=dict)
+    any_size: frozenset[str] = frozenset()
     notes: tuple[str, ...] = ()
 
     def stored(self, writer: BundleWriter) -> dict[str, Rendition]:
@@ -45,6 +47,7 @@ class MadeKind:
                 entry_point=self.entry_point,
                 providers=self.providers,
                 error=self.errors.get(part),
+                any_size=part in self.any_size,
             )
             for part, data in self.own.items()
         }

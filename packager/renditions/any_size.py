@@ -1,0 +1,110 @@
+"""Which fragments run at every input size of the bundle: run on the device's runtime against torch at each of them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from device_sdk.bundles.composition import Stretch
+from device_sdk.errors import RuntimeFailedError
+from device_sdk.execution.self_test import golden_inputs, sample_outputs
+from device_sdk.graph import Golden, InputSize, free_axes
+from device_sdk.progress import Progress
+from device_sdk.runtimes import Array, OnnxRuntime
+from packager.errors import VerificationError
+from packager.exporting.export import ExportedBlocks
+from packager.exporting.verification import (
+    ABSOLUTE_TOLERANCE,
+    RELATIVE_TOLERANCE,
+    SELF_TEST_BATCH,
+    SELF_TEST_SEED,
+    TorchReference,
+)
+from packager.input_sizes import UsableSize
+from packager.renditions.calibration import relative_error
+from packager.renditions.fragments import part_stretch
+from packager.renditions.made import MadeKind
+
+_LARGEST_ERROR = 0.25  # of a rendition that rounds, on golden inputs
+
+
+class AnySizeCheck:
+    """Compares fragments with torch at all of ``sizes``."""
+
+    def __init__(self, exported: ExportedBlocks, sizes: Sequence[UsableSize]) -> None:
+        self._exported, self._sizes = exported, sizes
+        self._own = exported.expansion.cut_points
+        self._reference = TorchReference(exported.expansion)
+        self._runtime = OnnxRuntime(threads=1, lean=True)
+        self._free_axes = free_axes(self._own, [size.described(Golden((), 0.0)) for size in sizes])
+
+    def described(self) -> tuple[InputSize, ...]:
+        """The sizes as the manifest stores them, the original path verified at each.
+
+        Raises:
+            VerificationError: the original path answers something else than torch.
+        """
+        path = [block.id for block in self._exported.expansion.originals]
+        return tuple(size.described(self._golden(path, size)) for size in self._sizes)
+
+    def checked(self, kind: MadeKind, progress: Progress) -> MadeKind:
+        """``kind`` with those of its parts noted that run at every size. Programs of other runtimes run at one."""
+        if not self._sizes or kind.runtime != "onnxruntime" or kind.providers:
+            return kind
+        exact = not kind.errors
+        with progress.task(f"{kind.name} at other sizes", len(kind.own)) as task:
+            found = []
+            for part in kind.own:
+                if self._runs(part, self._stretch(kind, part), exact=exact):
+                    found.append(part)
+                task.advance()
+        left_out = sorted(set(kind.own) - set(found))
+        notes = (f"{kind.name} of {', '.join(left_out)} runs only at the model's own input size",) if left_out else ()
+        return replace(kind, any_size=frozenset(found), notes=(*kind.notes, *notes))
+
+    def _stretch(self, kind: MadeKind, part: str) -> Stretch:
+        shared = [kind.shared[name] for name in kind.needs.get(part, ())]
+        own = part_stretch(self._exported, part)
+        return replace(own, fragments=(*shared, kind.own[part]), free_axes=self._free_axes)
+
+    def _runs(self, part: str, stretch: Stretch, *, exact: bool) -> bool:
+        try:
+            with contextlib.closing(self._runtime.load(stretch)) as loaded:
+                for size in self._sizes:
+                    inputs = self._inputs(part, size)
+                    expected, actual = self._reference.answer([part], inputs), loaded.run(inputs)
+                    if not _agree(expected, actual, exact=exact):
+                        return False
+        except (RuntimeError, RuntimeFailedError, ValueError):  # torch's blocks refuse sizes in many ways
+            return False
+        return True
+
+    def _inputs(self, part: str, size: UsableSize) -> list[Array]:
+        cut = size.cut_points(self._own)[self._reference.starts[part]]
+        return golden_inputs(cut, seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH)
+
+    def _golden(self, path: Sequence[str], size: UsableSize) -> Golden:
+        inputs = self._inputs(path[0], size)
+        stretch = replace(self._exported.stretch(path), free_axes=self._free_axes)
+        with contextlib.closing(self._runtime.load(stretch)) as loaded:
+            expected, actual = self._reference.answer(path, inputs), loaded.run(inputs)
+        tolerance = RELATIVE_TOLERANCE * float(np.abs(expected[-1]).max()) + ABSOLUTE_TOLERANCE
+        difference = float(np.abs(expected[-1] - actual[-1]).max())
+        if not difference <= tolerance:
+            raise VerificationError(f"the original path differs from torch by {difference:.2g} at input {size.size}")
+        return Golden(samples=sample_outputs(expected), tolerance=float(f"{tolerance:.3g}"))
+
+
+def _agree(expected: Sequence[Array], actual: Sequence[Array], *, exact: bool) -> bool:
+    for one, other in zip(expected, actual, strict=True):
+        if one.shape != other.shape:
+            return False
+        difference = float(np.abs(one - other).max())
+        if exact and not difference <= RELATIVE_TOLERANCE * float(np.abs(one).max()) + ABSOLUTE_TOLERANCE:
+            return False
+        if not exact and not relative_error(other, one) <= _LARGEST_ERROR:
+            return False
+    return True
