@@ -22,10 +22,14 @@ _log = logging.getLogger(__name__)
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened", tag_field="event"):
-    """A bundle was opened; ``subnet`` is what it starts with."""
+    """A bundle was opened; ``subnet`` is what it starts with.
+
+    ``plans_for``: where nothing was chosen for this runtime and its threads, those for which something was.
+    """
 
     subnet: str
     restored: bool
+    plans_for: tuple[str, ...] = ()
 
 
 class Profiled(msgspec.Struct, frozen=True, tag="profiled", tag_field="event"):

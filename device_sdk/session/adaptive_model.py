@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from device_sdk.policies.split_decision import SplitDecision
+
+
+_log = logging.getLogger(__name__)
 
 
 class AdaptiveModel:
@@ -124,7 +128,14 @@ class AdaptiveModel:
         remembered = self._state.load_plan()
         plan = remembered or Plan(self._bundle.supernet.original)
         self._in_use.begin(plan)
-        self._log.write(Opened(subnet=str(plan.subnet), restored=remembered is not None))
+        others = () if remembered is not None else self._state.runtimes_with_plans()
+        if others:
+            _log.warning(
+                "a plan is kept for %s, none for %s: starting with the full model; adapt again, or open as then",
+                " and ".join(others),
+                self._runtime.identity,
+            )
+        self._log.write(Opened(subnet=str(plan.subnet), restored=remembered is not None, plans_for=others))
 
     @property
     def bundle(self) -> Bundle:

@@ -59,6 +59,12 @@ def device_id(state_folder: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
+class _StoredPlan(Plan, frozen=True):
+    """A plan and the runtime that it was chosen for, with its threads."""
+
+    runtime: str = "another runtime"
+
+
 class DeviceState:
     """One folder per bundle, named by its digest; each thing in it is one atomic file.
 
@@ -106,17 +112,28 @@ class DeviceState:
 
     def load_plan(self) -> Plan | None:
         """The plan that was in use last, if there is one and it fits this bundle's graph."""
-        plan = self._load("plan", Plan)
+        stored = self._load("plan", _StoredPlan)
+        if stored is None:
+            return None
+        plan = Plan(stored.subnet, stored.exits, stored.split, stored.escalation)
         try:
-            if plan is not None:
-                self._bundle.supernet.check_plan(plan)
+            self._bundle.supernet.check_plan(plan)
         except UsageError:
             return None
         return plan
 
     def save_plan(self, plan: Plan) -> None:
         """Keep the plan in use."""
-        self._save("plan", plan)
+        self._save("plan", _StoredPlan(*msgspec.structs.astuple(plan), runtime=self._runtime.identity))
+
+    def runtimes_with_plans(self) -> tuple[str, ...]:
+        """The other runtimes, or numbers of threads, for which a plan of this bundle is kept; sorted."""
+        found = set()
+        for path in self.folder.glob("plan-*.json"):
+            with contextlib.suppress(OSError, ValueError):
+                if path != self._path("plan"):
+                    found.add(decode_json(path.read_bytes(), _StoredPlan).runtime)
+        return tuple(sorted(found))
 
     def load_pool(self) -> SubnetPool | None:
         """The subnet pool that the last adaptation left, if there is one; without what this bundle does not have."""

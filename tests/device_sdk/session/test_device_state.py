@@ -100,6 +100,22 @@ def governor(system, name):
     path.write_text(name)
 
 
+def test_plans_kept_for_other_threads_are_named(state, tmp_path, bundle, plan):
+    other = DeviceState(tmp_path, bundle, OnnxRuntime(threads=2))
+    assert other.runtimes_with_plans() == ()
+    state.save_plan(plan)
+    assert other.runtimes_with_plans() == (OnnxRuntime(threads=1).identity,)
+    assert state.runtimes_with_plans() == ()
+
+
+def test_a_plan_kept_without_its_runtime_still_counts(state, tmp_path, bundle, plan):
+    state.save_plan(plan)
+    (path,) = state.folder.glob("plan-*.json")
+    path.write_bytes(msgspec.json.encode(plan))  # as versions before wrote it
+    assert state.load_plan() == plan
+    assert DeviceState(tmp_path, bundle, OnnxRuntime(threads=2)).runtimes_with_plans() == ("another runtime",)
+
+
 def test_each_power_mode_driver_and_batch_has_a_profile_of_its_own(tmp_path, bundle, runtime, slow_profile):
     system = tmp_path / "system"
     state = DeviceState(tmp_path, bundle, runtime, system=system)
