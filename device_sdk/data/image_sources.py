@@ -13,13 +13,16 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.errors import DataError, PathweaveError
+from device_sdk.errors import CorruptImageError, DataError, PathweaveError
 from device_sdk.extras import require
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 # By the last decimal digit of the hash.
 PARTS = ("search", "calibration", *("report",) * 8)
@@ -80,6 +83,16 @@ def read_image(path: Path, *, channels: int) -> Pixels:
     if channels != 3:
         raise DataError(f"{path} is a colour image; the model takes {channels} channel")
     return np.repeat(pixels, 3, axis=2)
+
+
+def decode_image(data: bytes, *, where: str) -> Pixels:
+    """The bytes of an image file as uint8 [height, width, 1 (grey) or 3]; ``where`` names it in errors.
+
+    Raises:
+        CorruptImageError: the bytes are no image that can be decoded.
+        DataError: an image that is too large, or of more than 8 bits per channel.
+    """
+    return _decode(lambda: io.BytesIO(data), where=where)
 
 
 def _folder(root: Path) -> Source:
@@ -149,14 +162,30 @@ def _decode(open_file: Callable[[], IO[bytes]], *, where: str) -> Pixels:
         _check_bytes(len(data), where=where)
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             _check_pixels(image.size, image.mode, where=where)
-            wanted = "L" if image.mode in _GREY_MODES else "RGB"
-            pixels = np.asarray(image if image.mode == wanted else image.convert(wanted))
+            pixels = np.asarray(_converted(_upright(image)))
     except PathweaveError:
         raise
     except Exception as error:  # decoders and archives raise many kinds on damaged bytes
         reason = "unknown format" if isinstance(error, Image.UnidentifiedImageError) else error
-        raise DataError(f"{where} is not a readable image: {reason}", hint="replace or delete it") from error
+        raise CorruptImageError(f"{where} is not a readable image: {reason}", hint="replace or delete it") from error
     return pixels if pixels.ndim == 3 else pixels[..., np.newaxis]
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The image as its EXIF orientation says that it is looked at."""
+    from PIL import ExifTags, ImageOps
+
+    if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+        return image
+    return ImageOps.exif_transpose(image)
+
+
+def _converted(image: Image.Image) -> Image.Image:
+    """Grey or RGB: palettes looked up, CMYK and the like converted, transparency dropped."""
+    wanted = "L" if image.mode in _GREY_MODES else "RGB"
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image if image.mode == wanted else image.convert(wanted)
 
 
 def _check_bytes(count: int, *, where: str) -> None:
