@@ -166,6 +166,8 @@ def package(
             pixels=Pixels(normalisation, interpolation, crop),
             progress=shown,
         )
+        for note in job.notes if ranks.leads else ():
+            click.echo(f"note: {note}", err=True)
         if not ranks.leads:
             follow(job, out, ranks=ranks)
             return

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ import msgspec
 import torch
 
 from device_sdk.bundles.manifest import IDENTIFIER
-from device_sdk.data.class_names import require_distinct
-from device_sdk.data.datasets import ImageDataset, load_dataset
+from device_sdk.data.class_names import ClassNames, require_distinct
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import DataError, UsageError
 from device_sdk.progress import Progress
 from packager.branch_weights import read_branches
 from packager.class_lists import IMAGENET, load_classes
+from packager.image_set import Images, Loaded, load_images
 from packager.job import Job
 from packager.model_loader import LoadedModel, load_model
 from packager.pixels import Pixels
@@ -67,18 +67,18 @@ def load_job(
     if listed is not None:
         known = listed.for_model(_outputs(model), model.class_names, reference=classes or "")
         model = replace(model, class_names=known.names, class_ids=known.ids)
-    sets: list[ImageDataset] = []
-    for reference in (training, validation):
-        dataset = load_dataset(reference, progress=progress, preprocessing=model.preprocessing)
-        if model.class_names is None:
-            model = replace(model, class_names=_names_from_data(dataset.class_names, _outputs(model)))
-        sets.append(dataset.relabelled(model.class_names, model.class_ids))
+    labels = _Labels(model)
+    trained = _load(training, model, labels, progress)
+    validated = _load(validation, model, labels, progress)
+    _require_labels(validated.images, validation)
+    class_names = labels.names or ()
     return Job(
-        model=model,
-        training=sets[0],
+        model=replace(model, class_names=class_names),
+        training=replace(trained.images, class_names=class_names),  # without labels it names none itself
         training_reference=_shown(training),
-        validation=sets[1],
+        validation=validated.images,
         validation_reference=_shown(validation),
+        notes=tuple(filter(None, (trained.skipped, validated.skipped))),
         recipe=recipe,
         name=name or _name_after(model.name),
         version=version,
@@ -100,6 +100,47 @@ def _outputs(model: LoadedModel) -> int:
     with torch.no_grad():
         answer = model.module(torch.zeros(1, *model.input_shape))
     return int(answer.shape[-1]) if isinstance(answer, torch.Tensor) and answer.dim() == 2 else 0
+
+
+class _Labels:
+    """From the classes of data sets to positions in the model's; where it names none, the first set's are its."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.names = model.class_names
+        self._model = model
+
+    def __call__(self, classes: Sequence[str], indexed: bool) -> tuple[tuple[str, ...], Sequence[int]]:
+        """See ``load_images``."""
+        if not classes:
+            return self.names or (), ()
+        if indexed:
+            return self._by_number([int(one) for one in classes])
+        if self.names is None:
+            self.names = _names_from_data(tuple(classes), _outputs(self._model))
+        return self.names, ClassNames(self.names, self._model.class_ids).positions(classes)
+
+    def _by_number(self, numbers: Sequence[int]) -> tuple[tuple[str, ...], Sequence[int]]:
+        count = len(self.names) if self.names is not None else _outputs(self._model) or max(numbers) + 1
+        if max(numbers) >= count:
+            raise DataError(
+                f"the data has classes that the model does not know: {max(numbers)}",
+                hint=f"the model has {count} classes, numbered from 0",
+            )
+        self.names = self.names or tuple(map(str, range(count)))
+        return self.names, numbers
+
+
+def _load(reference: str, model: LoadedModel, labels: _Labels, progress: Progress) -> Loaded:
+    size = (model.input_shape[1], model.input_shape[2])
+    return load_images(reference, model.preprocessing, size=size, label=labels, progress=progress)
+
+
+def _require_labels(validation: Images, reference: str) -> None:
+    if (validation.labels < 0).any():
+        raise DataError(
+            f"the validation images of {reference} have no labels",
+            hint="put them into one folder per class, or list them in a CSV file with the columns image,label",
+        )
 
 
 def _names_from_data(found: tuple[str, ...], outputs: int) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def load_dataset(
         raise UsageError(f"the limit of images is {limit}; it must be above zero")
     if resize is not None and min(resize) <= 0:
         raise UsageError(f"the size to resize to is {resize[0]}×{resize[1]}; both must be above zero")
-    location, part = _split_reference(reference)
+    location, part = split_reference(reference)
     with open_source(location) as source:
         class_names = _class_names(source)
         names = _choose(source, part=part, limit=limit)
@@ -220,7 +220,8 @@ def _positions_by_class(dataset: ImageDataset) -> list[list[int]]:
 # Choosing
 
 
-def _split_reference(reference: str) -> tuple[str, str | None]:
+def split_reference(reference: str) -> tuple[str, str | None]:
+    """Where the data lie, and the part that is asked for after a ``#``, if one is."""
     if "#" not in reference or os.path.exists(reference):
         return reference, None
     location, _, part = reference.rpartition("#")
