@@ -79,7 +79,7 @@ class BatchDecoder:
         loader = torch.utils.data.DataLoader(
             self._reading,
             batch_size=None,
-            sampler=_Steps(self._positions_of, step),  # type: ignore[arg-type]  # any iterable will do
+            sampler=_Steps(self._positions_of, step),
             num_workers=self._workers,
             prefetch_factor=_AHEAD,
             collate_fn=_as_it_is,  # tensors would travel through shared memory, of which containers have little

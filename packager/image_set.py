@@ -22,7 +22,7 @@ from packager.records import Positions, Records, open_records
 
 UNLABELLED = -1
 MAX_CORRUPT_SHARE = 0.01
-KEPT_BYTES = 64_000_000  # of pixels: a set of so many or fewer is decoded once and kept
+KEPT_BYTES = 160_000_000  # of pixels: a set of so many or fewer is decoded once and kept; CIFAR's training images fit
 
 _NAMED = 3  # corrupt images that a message names
 _REPORT_EVERY = 100

@@ -116,7 +116,9 @@ class Job:
         return torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels))
 
     def _labelled(self) -> bool:
-        return self.task.kind != "classification" or bool((self.training.labels >= 0).all())
+        if self.task.kind != "classification":
+            return True
+        return bool((self.training.labels.astype(np.int64) >= 0).all())
 
     def _prepared(self, samples: Samples, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
         """Those at ``chosen``; in the place of a corrupt one the next that is not."""

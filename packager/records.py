@@ -276,7 +276,7 @@ def _shards(location: str, files: Sequence[Path]) -> Records:
             with tarfile.open(file, "r:") as archive:
                 for member in archive:
                     _take_member(archive, member, number, spans, labels)
-                    archive.members = []  # or it would remember them all
+                    archive.members = []  # type: ignore[attr-defined]  # or it would remember them all
         except (tarfile.TarError, OSError) as error:
             raise DataError(f"{file} is not a readable tar file: {error}", hint="shards are not compressed") from error
     if not spans:

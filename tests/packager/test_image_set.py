@@ -57,6 +57,11 @@ def spoil(folder: Path, numbers: range, *, head: bool) -> None:
         path.write_bytes(b"nothing" if head else path.read_bytes()[:-60])
 
 
+def all_batches(decoder: BatchDecoder, steps: int) -> None:
+    for step in range(steps):
+        decoder.batch(step)
+
+
 def test_a_small_set_is_decoded_once_as_on_the_device(pictures):
     images = load(pictures, streamed=False).images
     expected = load_dataset(str(pictures), preprocessing=COLOUR)
@@ -110,8 +115,7 @@ def test_corrupt_images_that_are_met_one_after_the_other_add_up(pictures):
     images = load(pictures, streamed=True).images
     decoder = BatchDecoder(images, lambda step: np.arange(step * 10, step * 10 + 10), fill=True, workers=0)
     with pytest.raises(DataError, match="more than 1%"):
-        for step in range(25):
-            decoder.batch(step)
+        all_batches(decoder, 25)
 
 
 def test_colour_images_for_a_grey_model_are_refused_by_name(pictures):
@@ -183,8 +187,7 @@ def test_what_a_worker_cannot_use_keeps_its_message(pictures):
     at = list(images.names).index("cat/0008.png")
     decoder = BatchDecoder(images, lambda step: np.array([step]), fill=True, workers=1)
     with pytest.raises(DataError, match=r"0008\.png has more than 8 bits") as caught:
-        for step in range(at + 1):
-            decoder.batch(step)
+        all_batches(decoder, at + 1)
     assert caught.value.hint == "convert it to 8 bits per channel"
 
 

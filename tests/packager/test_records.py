@@ -227,7 +227,7 @@ def test_a_hugging_face_data_set_without_classes_has_no_labels(hub):
 
 
 def test_a_hugging_face_data_set_with_labels_missing_is_refused(hub):
-    with pytest.raises(DataError, match="1 of the 3 images .* have no label"):
+    with pytest.raises(DataError, match=r"1 of the 3 images .* have no label"):
         records_of(hub([0, -1, 1]))
 
 
