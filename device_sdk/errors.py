@@ -14,6 +14,7 @@ PathweaveError
 ├── RuntimeFailedError         the inference runtime refused a model or a run
 ├── InputError                 a sample has the wrong shape, type or values
 ├── DataError                  a data set is missing, empty or broken
+│   └── CorruptImageError      one image of it cannot be decoded
 ├── BudgetError                a budget that is not a budget (zero, negative, empty)
 │   └── InfeasibleBudgetError  no subnet fits; names the nearest feasible one
 ├── MeasurementError           what was measured makes no sense: the clock stood still or ran backwards
@@ -99,6 +100,10 @@ class InputError(PathweaveError):
 
 class DataError(PathweaveError):
     """A data set is missing, empty or broken."""
+
+
+class CorruptImageError(DataError):
+    """One image of a data set cannot be decoded."""
 
 
 class BudgetError(PathweaveError):

@@ -59,9 +59,10 @@ def labelled_samples(model: AdaptiveModel, reference: str, *, progress: Progress
         DataError: nothing there, or classes that the model does not know.
     """
     manifest = model.bundle.manifest
-    resize = manifest.preprocessing.resize
-    dataset = load_dataset(reference, limit=LABELLED_IMAGES, resize=resize, progress=progress)
-    kept, held = split(dataset.relabelled(manifest.task.class_names), holdout_share=_CALIBRATION_SHARE, seed=0)
+    dataset = load_dataset(
+        reference, limit=LABELLED_IMAGES, preprocessing=manifest.preprocessing, progress=progress
+    ).relabelled(manifest.task.class_names, manifest.task.class_ids)
+    kept, held = split(dataset, holdout_share=_CALIBRATION_SHARE, seed=0)
     return Samples(kept.images, kept.labels), Samples(held.images, held.labels)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data.image_sources import SUFFIXES, read_image
-from device_sdk.data.preprocessing import resize_image
+from device_sdk.data.preprocessing import fit_image
 from pathweave import AdaptiveModel, DataError, InputError
 
 NAMED_FILES = 20
@@ -98,8 +98,7 @@ class ImageReader:
             return None
         try:
             pixels = read_image(path, channels=self._preprocessing.channels)
-            if self._preprocessing.resize is not None:
-                pixels = resize_image(pixels, self._preprocessing.resize)
+            pixels = fit_image(pixels, self._preprocessing)
             return pixels, self._model.prepare(pixels)
         except (DataError, InputError) as error:
             self._skip(path, str(error), note)

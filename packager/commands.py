@@ -40,6 +40,27 @@ def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     return int(parts[0]), int(parts[1]), int(parts[2])
 
 
+def _normalisation(_: click.Context, __: click.Parameter, value: str | None) -> Any:
+    from packager.pixels import parse_normalisation
+
+    try:
+        return None if value is None else parse_normalisation(value)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
+    if value in (None, "whole"):
+        return value
+    try:
+        share = float(value)
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise click.BadParameter("give whole, or a share above 0 and up to 1")
+    return share
+
+
 @click.command()
 @click.option(
     "--model",
@@ -51,6 +72,21 @@ def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
 @click.option("--input-shape", callback=_shape, help="Channels x height x width, where the model does not say.")
 @click.option("--data", "training", required=True, help="Training images: FOLDER, FILE.zip or digits, perhaps #part.")
 @click.option("--val", "validation", required=True, help="Images for the packager's own validation, likewise.")
+@click.option("--classes", help="The model's classes: imagenet-1k, or a FILE with one per line, ids after tabs.")
+@click.option(
+    "--preprocessing",
+    "normalisation",
+    callback=_normalisation,
+    help="imagenet, inception, unit, or MEAN/STD of pixels from 0 to 1 [default: the model's].",
+)
+@click.option(
+    "--interpolation", type=click.Choice(["bilinear", "bicubic"]), help="How images are resized [default: the model's]."
+)
+@click.option(
+    "--crop",
+    callback=_crop,
+    help="Share of the image that is resized, from its centre, or whole [default: the model's].",
+)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the bundle.")
 @click.option("--name", help="Name of the bundle [default: the model's].")
 @click.option("--version", type=click.IntRange(min=1), default=1, show_default=True, help="Version of the bundle.")
@@ -80,6 +116,10 @@ def package(
     input_shape: tuple[int, int, int] | None,
     training: str,
     validation: str,
+    classes: str | None,
+    normalisation: Any,
+    interpolation: Any,
+    crop: Any,
     out: Path,
     name: str | None,
     version: int,
@@ -104,6 +144,7 @@ def package(
     from packager.job_loader import load_job
     from packager.pipeline import follow
     from packager.pipeline import package as run
+    from packager.pixels import Pixels
 
     if threads is not None:
         torch.set_num_threads(threads)
@@ -121,8 +162,12 @@ def package(
             version=version,
             recipe_path=recipe_path,
             overrides=overrides,
+            classes=classes,
+            pixels=Pixels(normalisation, interpolation, crop),
             progress=shown,
         )
+        for note in job.notes if ranks.leads else ():
+            click.echo(f"note: {note}", err=True)
         if not ranks.leads:
             follow(job, out, ranks=ranks)
             return

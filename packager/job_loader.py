@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from device_sdk.bundles.manifest import IDENTIFIER
-from device_sdk.data.datasets import ImageDataset, load_dataset
+from device_sdk.data.class_names import ClassNames, require_distinct
 from device_sdk.data.preprocessing import Preprocessing
-from device_sdk.errors import UsageError
+from device_sdk.errors import DataError, UsageError
 from device_sdk.progress import Progress
 from packager.branch_weights import read_branches
+from packager.class_lists import IMAGENET, load_classes
+from packager.image_set import Images, Loaded, load_images
 from packager.job import Job
-from packager.model_loader import load_model
+from packager.model_loader import LoadedModel, load_model
+from packager.pixels import Pixels
 from packager.recipe import load_recipe
+
+_IMAGENET_OUTPUTS = 1000
 
 
 def load_job(
@@ -33,11 +39,14 @@ def load_job(
     version: int = 1,
     recipe_path: Path | None = None,
     overrides: Mapping[str, Any] | None = None,
+    classes: str | None = None,
+    pixels: Pixels | None = None,
     progress: Progress,
 ) -> Job:
     """Load the recipe, the model and the data, cheapest first.
 
-    Images are resized to the model's input and labelled by its classes, where it knows them.
+    Images are cropped and resized to the model's input and labelled by its classes, where it or ``classes`` (see
+    ``load_classes``) names them; the data may have some of them only. ``pixels``: see ``load_model``.
 
     Raises:
         UsageError, ModelLoadError, WeightsError, DataError: one of the names names nothing usable.
@@ -51,19 +60,25 @@ def load_job(
     branches = None
     if recipe.branch_weights is not None:
         branches = read_branches((recipe_path.parent if recipe_path else Path()) / recipe.branch_weights)
-    model = load_model(specification, weights=weights, input_shape=input_shape)
+    listed = None if classes is None else load_classes(classes)
+    model = load_model(specification, weights=weights, input_shape=input_shape, pixels=pixels)
     size = (model.input_shape[1], model.input_shape[2])
     model = replace(model, preprocessing=_resizing(model.preprocessing, size))
-    sets: list[ImageDataset] = []
-    for reference in (training, validation):
-        dataset = load_dataset(reference, progress=progress, resize=size)
-        sets.append(_labelled(dataset, model.class_names or (sets[0].class_names if sets else None)))
+    if listed is not None:
+        known = listed.for_model(_outputs(model), model.class_names, reference=classes or "")
+        model = replace(model, class_names=known.names, class_ids=known.ids)
+    labels = _Labels(model)
+    trained = _load(training, model, labels, progress)
+    validated = _load(validation, model, labels, progress)
+    _require_labels(validated.images, validation)
+    class_names = labels.names or ()
     return Job(
-        model=model,
-        training=sets[0],
+        model=replace(model, class_names=class_names),
+        training=replace(trained.images, class_names=class_names),  # without labels it names none itself
         training_reference=_shown(training),
-        validation=sets[1],
+        validation=validated.images,
         validation_reference=_shown(validation),
+        notes=tuple(filter(None, (trained.skipped, validated.skipped))),
         recipe=recipe,
         name=name or _name_after(model.name),
         version=version,
@@ -80,8 +95,64 @@ def _resizing(preprocessing: Preprocessing, size: tuple[int, int]) -> Preprocess
     return msgspec.structs.replace(preprocessing, resize=preprocessing.resize or size)
 
 
-def _labelled(dataset: ImageDataset, class_names: tuple[str, ...] | None) -> ImageDataset:
-    return dataset if class_names is None else dataset.relabelled(class_names)
+def _outputs(model: LoadedModel) -> int:
+    """How many numbers the model answers one image with."""
+    with torch.no_grad():
+        answer = model.module(torch.zeros(1, *model.input_shape))
+    return int(answer.shape[-1]) if isinstance(answer, torch.Tensor) and answer.dim() == 2 else 0
+
+
+class _Labels:
+    """From the classes of data sets to positions in the model's; where it names none, the first set's are its."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.names = model.class_names
+        self._model = model
+
+    def __call__(self, classes: Sequence[str], indexed: bool) -> tuple[tuple[str, ...], Sequence[int]]:
+        """See ``load_images``."""
+        if not classes:
+            return self.names or (), ()
+        if indexed:
+            return self._by_number([int(one) for one in classes])
+        if self.names is None:
+            self.names = _names_from_data(tuple(classes), _outputs(self._model))
+        return self.names, ClassNames(self.names, self._model.class_ids).positions(classes)
+
+    def _by_number(self, numbers: Sequence[int]) -> tuple[tuple[str, ...], Sequence[int]]:
+        count = len(self.names) if self.names is not None else _outputs(self._model) or max(numbers) + 1
+        if max(numbers) >= count:
+            raise DataError(
+                f"the data has classes that the model does not know: {max(numbers)}",
+                hint=f"the model has {count} classes, numbered from 0",
+            )
+        self.names = self.names or tuple(map(str, range(count)))
+        return self.names, numbers
+
+
+def _load(reference: str, model: LoadedModel, labels: _Labels, progress: Progress) -> Loaded:
+    size = (model.input_shape[1], model.input_shape[2])
+    return load_images(reference, model.preprocessing, size=size, label=labels, progress=progress)
+
+
+def _require_labels(validation: Images, reference: str) -> None:
+    if (validation.labels < 0).any():
+        raise DataError(
+            f"the validation images of {reference} have no labels",
+            hint="put them into one folder per class, or list them in a CSV file with the columns image,label",
+        )
+
+
+def _names_from_data(found: tuple[str, ...], outputs: int) -> tuple[str, ...]:
+    """The data's classes, in the order of their names, for a model that does not name its own."""
+    require_distinct(found)
+    if outputs not in (0, len(found)):
+        listed = IMAGENET if outputs == _IMAGENET_OUTPUTS else "FILE"
+        raise DataError(
+            f"the model answers with {outputs} numbers, the data has {len(found)} classes",
+            hint=f"--classes {listed} says which classes the outputs are; the data may have some of them only",
+        )
+    return found
 
 
 def _shown(reference: str) -> str:

@@ -19,6 +19,7 @@ from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from packager.errors import ModelLoadError
+from packager.pixels import Pixels, nearest_interpolation
 from packager.weights import load_weights
 from packager.zoo import ZOO
 
@@ -33,7 +34,7 @@ class LoadedModel:
 
     ``module`` is in evaluation mode, float32, on the CPU; [batch, *input_shape] -> logits [batch, classes].
     ``input_shape`` is [channels, height, width]. ``class_names`` and ``licence`` are None where they are
-    unknown; ``source`` says where module and weights come from.
+    unknown; ``source`` says where module and weights come from. ``class_ids``: further names of each class, or empty.
     """
 
     module: nn.Module
@@ -43,6 +44,7 @@ class LoadedModel:
     name: str
     licence: str | None
     source: str
+    class_ids: tuple[tuple[str, ...], ...] = ()
 
 
 def load_model(
@@ -51,6 +53,7 @@ def load_model(
     weights: Path | None = None,
     input_shape: Shape | None = None,
     classes: int | None = None,
+    pixels: Pixels | None = None,
 ) -> LoadedModel:
     """Build the model that ``specification`` names and load ``weights`` into it. Nothing is ever downloaded.
 
@@ -59,13 +62,15 @@ def load_model(
     * ``timm:NAME``: a model of timm
     * ``package.module:callable``: called without arguments, returns an ``nn.Module``; the current directory
       is importable. The module's attributes ``input_shape``, ``preprocessing`` and ``class_names`` are used
-      where present; otherwise pixels are scaled to 0–1.
+      where present.
 
-    ``classes`` sets the size of the head (not for callables). Without weights, the first three have random
-    ones from a fixed seed. Weights are ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
+    ``pixels`` replaces what the model says about its preprocessing, and is needed where it says nothing. ``classes``
+    sets the size of the head (not for callables). Without weights, the first three have random ones from a fixed seed.
+    Weights are ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
 
     Raises:
-        ModelLoadError: unknown scheme or name, or a model that cannot be imported, built or given this shape.
+        ModelLoadError: unknown scheme or name, a model that cannot be imported, built or given this shape, or a
+            callable that does not say how it wants its pixels.
         WeightsError: the file is missing or unreadable, or its names or shapes are not the model's.
         MissingExtraError: torchvision or timm is not installed.
         UsageError: fewer than two classes, or ``classes`` for a callable.
@@ -75,10 +80,11 @@ def load_model(
     scheme, _, name = specification.partition(":")
     if not scheme or not name:
         raise ModelLoadError(f"{specification!r} does not name a model", hint=_WRITE)
-    request = _Request(specification, scheme, name, input_shape, classes)
+    request = _Request(specification, scheme, name, input_shape, classes, pixels or Pixels())
     load = _SCHEMES.get(scheme, _load_callable)
     with _seeded():
         model = load(request)
+    model = replace(model, preprocessing=request.pixels.applied_to(model.preprocessing))
     model.module.to(device="cpu", dtype=torch.float32).eval()
     if weights is not None:
         load_weights(model.module, weights)
@@ -95,6 +101,7 @@ class _Request:
     name: str
     input_shape: Shape | None
     classes: int | None
+    pixels: Pixels
 
 
 @contextlib.contextmanager
@@ -147,7 +154,14 @@ def _load_torchvision(request: _Request) -> LoadedModel:
     return LoadedModel(
         module=module,
         input_shape=input_shape,
-        preprocessing=Preprocessing(scale=1 / 255, mean=mean, std=std, resize=input_shape[1:]),
+        preprocessing=Preprocessing(
+            scale=1 / 255,
+            mean=mean,
+            std=std,
+            resize=input_shape[1:],
+            interpolation=nearest_interpolation(transforms.interpolation.value),
+            crop=min(transforms.crop_size[0] / transforms.resize_size[0], 1.0),
+        ),
         class_names=categories if request.classes in (None, len(categories)) else None,
         name=request.name,
         licence="BSD-3-Clause (architecture)",
@@ -177,6 +191,8 @@ def _load_timm(request: _Request) -> LoadedModel:
             std=_for_channels(config["std"], channels),
             resize=input_shape[1:] if channels in (1, 3) else None,
             channels=channels,
+            interpolation=nearest_interpolation(config["interpolation"]),
+            crop=None if config["crop_mode"] == "squash" else min(config["crop_pct"], 1.0),
         ),
         class_names=None,
         name=request.name.replace("/", "_"),
@@ -199,12 +215,16 @@ def _load_callable(request: _Request) -> LoadedModel:
             hint="give it as channels, height, width, for example 3,224,224",
         )
     _check_takes(module, input_shape, request)
-    channels = input_shape[0]
-    default = Preprocessing(scale=1 / 255, mean=(0.0,) * channels, std=(1.0,) * channels, channels=channels)
+    preprocessing = getattr(module, "preprocessing", None) or request.pixels.alone(input_shape[0])
+    if preprocessing is None:
+        raise ModelLoadError(
+            f"{request.specification} does not say how it wants its pixels",
+            hint="give --preprocessing imagenet, inception, unit or MEAN/STD, or the module an attribute preprocessing",
+        )
     return LoadedModel(
         module=module,
         input_shape=tuple(input_shape),
-        preprocessing=getattr(module, "preprocessing", default),
+        preprocessing=preprocessing,
         class_names=getattr(module, "class_names", None),
         name=request.name,
         licence=None,

@@ -344,6 +344,7 @@ def _manifest(
             kind=job.task.kind,
             class_names=job.training.class_names,
             output="cells" if job.task.kind == "detection" else "logits",
+            class_ids=job.model.class_ids,
         ),
         preprocessing=job.model.preprocessing,
         cut_points=tuple(_quantised(cut, kinds) for cut in expansion.cut_points),

@@ -31,11 +31,14 @@ class Task(msgspec.Struct, frozen=True):
     classification, ``logits``: [batch, classes]. segmentation, ``logits``: [batch, classes, height, width]. detection,
     ``cells``: [batch, classes + 4, rows, columns]: logits of each class, then logarithms of the distances from the
     cell's centre to the left, top, right and bottom side of its box, in shares of the image.
+
+    ``class_ids``: further names of each class, such as WordNet ids, by which folders may call it; empty: none.
     """
 
     kind: TaskKind
     class_names: tuple[str, ...]
     output: Literal["logits", "cells"] = "logits"
+    class_ids: tuple[tuple[str, ...], ...] = ()
 
 
 class Onnx(msgspec.Struct, frozen=True):

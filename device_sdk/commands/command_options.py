@@ -56,5 +56,5 @@ def load_data(model: AdaptiveModel, reference: str, *, limit: int | None, as_jso
     from device_sdk.data.datasets import load_dataset
 
     manifest = model.bundle.manifest
-    dataset = load_dataset(reference, progress=progress(as_json), limit=limit, resize=manifest.preprocessing.resize)
-    return dataset.relabelled(manifest.task.class_names)
+    dataset = load_dataset(reference, progress=progress(as_json), limit=limit, preprocessing=manifest.preprocessing)
+    return dataset.relabelled(manifest.task.class_names, manifest.task.class_ids)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.class_names import ClassNames
 from device_sdk.data.image_sources import PARTS, Pixels, Source, open_source
-from device_sdk.data.preprocessing import resize_image
+from device_sdk.data.preprocessing import Preprocessing, fit_image, resize_image
 from device_sdk.errors import DataError, UsageError
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.random_source import SplitMix64
@@ -45,19 +46,15 @@ class ImageDataset:
         names = tuple(self.names[position] for position in chosen)
         return ImageDataset(self.images[chosen], self.labels[chosen], self.class_names, names)
 
-    def relabelled(self, class_names: Sequence[str]) -> ImageDataset:
+    def relabelled(self, class_names: Sequence[str], class_ids: Sequence[Sequence[str]] = ()) -> ImageDataset:
         """The same images with labels that are positions in ``class_names``, such as those of a model.
 
+        The set may have some of these classes only. ``class_ids``: further names of each (see ``ClassNames``).
+
         Raises:
-            DataError: a class of this set is not among them.
+            DataError: a class of this set is not among them, could be several of them, or is there in two spellings.
         """
-        unknown = [name for name in self.class_names if name not in class_names]
-        if unknown:
-            raise DataError(
-                f"the data has classes that the model does not know: {', '.join(unknown[:3])}",
-                hint=f"name the folders like the model's classes: {', '.join(class_names[:10])}",
-            )
-        positions = np.array([list(class_names).index(name) for name in self.class_names], dtype=np.int64)
+        positions = np.array(ClassNames(class_names, class_ids).positions(self.class_names), dtype=np.int64)
         return ImageDataset(self.images, positions[self.labels], tuple(class_names), self.names)
 
 
@@ -67,6 +64,7 @@ def load_dataset(
     progress: Progress = SilentProgress(),  # noqa: B008  # stateless
     limit: int | None = None,
     resize: tuple[int, int] | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> ImageDataset:
     """Load ``FOLDER``, ``FILE.zip`` (one folder per class inside) or ``digits``, perhaps with ``#part``.
 
@@ -76,8 +74,9 @@ def load_dataset(
     four: ``search`` 0–1, ``calibration`` 2, ``report`` 3–4, ``train`` 5–9. A folder so named is ``./digits``.
 
     ``limit`` keeps at most that many images, those with the smallest hashes: a fixed sample of all classes.
-    ``resize`` (height, width) brings images of other sizes to one. All become RGB if any is; where all are
-    grey, they stay [height, width, 1].
+    ``resize`` (height, width) brings images of other sizes to one, squashed; ``preprocessing`` to that of a model,
+    cropped and resampled as the model wants it. All become RGB if any is; where all are grey, they stay [height,
+    width, 1].
 
     Raises:
         DataError: nothing there, not a zip, no images, only one class, an unknown or empty part, an image
@@ -89,11 +88,11 @@ def load_dataset(
         raise UsageError(f"the limit of images is {limit}; it must be above zero")
     if resize is not None and min(resize) <= 0:
         raise UsageError(f"the size to resize to is {resize[0]}×{resize[1]}; both must be above zero")
-    location, part = _split_reference(reference)
+    location, part = split_reference(reference)
     with open_source(location) as source:
         class_names = _class_names(source)
         names = _choose(source, part=part, limit=limit)
-        images = _read_all(source, names, resize=resize, progress=progress)
+        images = _read_all(source, names, fit=_fit(resize, preprocessing), progress=progress)
     labels = np.array([class_names.index(_class_of(name)) for name in names], dtype=np.int64)
     return ImageDataset(images, labels, class_names, names)
 
@@ -221,7 +220,8 @@ def _positions_by_class(dataset: ImageDataset) -> list[list[int]]:
 # Choosing
 
 
-def _split_reference(reference: str) -> tuple[str, str | None]:
+def split_reference(reference: str) -> tuple[str, str | None]:
+    """Where the data lie, and the part that is asked for after a ``#``, if one is."""
     if "#" not in reference or os.path.exists(reference):
         return reference, None
     location, _, part = reference.rpartition("#")
@@ -267,14 +267,19 @@ def _hash(name: str) -> str:
 # Reading
 
 
-def _read_all(source: Source, names: Sequence[str], *, resize: tuple[int, int] | None, progress: Progress) -> Pixels:
+def _fit(resize: tuple[int, int] | None, preprocessing: Preprocessing | None) -> Callable[[Pixels], Pixels]:
+    """What brings an image to the size that is asked for, if one is."""
+    if preprocessing is not None:
+        return lambda image: fit_image(image, preprocessing)
+    return lambda image: image if resize is None else resize_image(image, resize)
+
+
+def _read_all(source: Source, names: Sequence[str], *, fit: Callable[[Pixels], Pixels], progress: Progress) -> Pixels:
     """Uint8 [count, height, width, channels]."""
     images: Pixels | None = None
     with progress.task(f"reading {source.location}", total=len(names)) as task:
         for position, name in enumerate(names):
-            image = source.read(name)
-            if resize is not None:
-                image = resize_image(image, resize)
+            image = fit(source.read(name))
             if images is None:
                 images = _allocate_images(len(names), image.shape, location=source.location)
             elif image.shape[:2] != images.shape[1:3]:

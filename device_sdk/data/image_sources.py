@@ -13,13 +13,16 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.errors import DataError, PathweaveError
+from device_sdk.errors import CorruptImageError, DataError, PathweaveError
 from device_sdk.extras import require
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 # By the last decimal digit of the hash.
 PARTS = ("search", "calibration", *("report",) * 8)
@@ -82,9 +85,36 @@ def read_image(path: Path, *, channels: int) -> Pixels:
     return np.repeat(pixels, 3, axis=2)
 
 
+def decode_image(data: bytes, *, where: str) -> Pixels:
+    """The bytes of an image file as uint8 [height, width, 1 (grey) or 3]; ``where`` names it in errors.
+
+    Raises:
+        CorruptImageError: the bytes are no image that can be decoded.
+        DataError: an image that is too large, or of more than 8 bits per channel.
+    """
+    return _decode(lambda: io.BytesIO(data), where=where)
+
+
+def check_image(data: bytes, *, where: str) -> None:
+    """Look at the head of an image file only; much faster than decoding it.
+
+    Raises:
+        CorruptImageError, DataError: as ``decode_image``, as far as the head tells.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+            _check_pixels(image.size, image.mode, where=where)
+    except PathweaveError:
+        raise
+    except Exception as error:  # as above
+        raise _unreadable(where, error) from error
+
+
 def _folder(root: Path) -> Source:
     files = (Path(folder, name).relative_to(root).as_posix() for folder, _, names in os.walk(root) for name in names)
-    paths = _paths_by_name(files, location=str(root))
+    paths = paths_by_name(files, location=str(root))
 
     def read(name: str) -> Pixels:
         path = root / paths[name]
@@ -101,7 +131,7 @@ def _open_zip(location: str) -> zipfile.ZipFile:
 
 
 def _zip(archive: zipfile.ZipFile, location: str) -> Source:
-    paths = _paths_by_name(archive.namelist(), location=location)
+    paths = paths_by_name(archive.namelist(), location=location)
 
     def read(name: str) -> Pixels:
         return _decode(lambda: archive.open(paths[name]), where=f"{location}: {paths[name]}")
@@ -116,9 +146,9 @@ def _digits() -> Source:
     return Source("digits", tuple(positions), lambda name: images[positions[name]], DIGITS_PARTS)
 
 
-def _paths_by_name(paths: Iterable[str], *, location: str) -> dict[str, str]:
+def paths_by_name(paths: Iterable[str], *, location: str) -> dict[str, str]:
     """Image names "class/name.png" -> where they lie. Folders that wrap all classes are left out."""
-    pieces = {path: path.split("/") for path in paths if "/" in path and _is_image(PurePosixPath(path))}
+    pieces = {path: path.split("/") for path in paths if "/" in path and is_image(PurePosixPath(path))}
     while pieces and all(len(piece) > 2 for piece in pieces.values()) and _one_top(pieces.values()):
         pieces = {path: piece[1:] for path, piece in pieces.items()}
     for path, piece in pieces.items():
@@ -134,7 +164,8 @@ def _one_top(pieces: Iterable[list[str]]) -> bool:
     return len({piece[0] for piece in pieces}) == 1
 
 
-def _is_image(path: PurePosixPath) -> bool:
+def is_image(path: PurePosixPath) -> bool:
+    """Whether a file of this name counts as an image: by its ending, and not hidden."""
     hidden = any(piece.startswith(".") or piece == "__MACOSX" for piece in path.parts)
     return path.suffix.lower() in SUFFIXES and not hidden
 
@@ -149,14 +180,36 @@ def _decode(open_file: Callable[[], IO[bytes]], *, where: str) -> Pixels:
         _check_bytes(len(data), where=where)
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             _check_pixels(image.size, image.mode, where=where)
-            wanted = "L" if image.mode in _GREY_MODES else "RGB"
-            pixels = np.asarray(image if image.mode == wanted else image.convert(wanted))
+            pixels = np.asarray(_converted(_upright(image)))
     except PathweaveError:
         raise
     except Exception as error:  # decoders and archives raise many kinds on damaged bytes
-        reason = "unknown format" if isinstance(error, Image.UnidentifiedImageError) else error
-        raise DataError(f"{where} is not a readable image: {reason}", hint="replace or delete it") from error
+        raise _unreadable(where, error) from error
     return pixels if pixels.ndim == 3 else pixels[..., np.newaxis]
+
+
+def _unreadable(where: str, error: Exception) -> CorruptImageError:
+    from PIL import Image
+
+    reason = "unknown format" if isinstance(error, Image.UnidentifiedImageError) else error
+    return CorruptImageError(f"{where} is not a readable image: {reason}", hint="replace or delete it")
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """The image as its EXIF orientation says that it is looked at."""
+    from PIL import ExifTags, ImageOps
+
+    if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+        return image
+    return ImageOps.exif_transpose(image)
+
+
+def _converted(image: Image.Image) -> Image.Image:
+    """Grey or RGB: palettes looked up, CMYK and the like converted, transparency dropped."""
+    wanted = "L" if image.mode in _GREY_MODES else "RGB"
+    if image.mode == "P" and "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image if image.mode == wanted else image.convert(wanted)
 
 
 def _check_bytes(count: int, *, where: str) -> None:

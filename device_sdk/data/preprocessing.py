@@ -7,7 +7,7 @@ them; prepared tensors are float32, channels first.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 import numpy as np
@@ -18,6 +18,8 @@ from device_sdk.errors import InputError
 if TYPE_CHECKING:
     from PIL import Image
 
+Interpolation = Literal["bilinear", "bicubic"]
+
 MAX_SIDE = 16_384  # pixels; a manifest cannot ask for more
 _MODES = {1: "L", 3: "RGB"}  # channels -> Pillow's mode
 
@@ -25,8 +27,11 @@ _MODES = {1: "L", 3: "RGB"}  # channels -> Pillow's mode
 class Preprocessing(msgspec.Struct, frozen=True):
     """How a model wants its pixels: ``prepared = (pixel * scale - mean) / std`` per channel, in float32.
 
-    Every step is rounded to float32. ``resize`` (height, width): images of another size are resized, bilinear
-    with Pillow's antialiasing; without it they are refused.
+    Every step is rounded to float32. ``resize`` (height, width) is the size that the model was made for: images of
+    another size are resized with Pillow's antialiasing; without it they are refused. ``crop`` says what of an image is
+    resized: None the whole, squashed; a share above 0 and up to 1 the central region with the target's aspect ratio,
+    that share of the largest such region in height and width (``crop_pct`` of timm, resize and centre crop of
+    torchvision in one step). An image of exactly ``resize`` counts as cropped already.
 
     Raises:
         ValueError: values that prepare nothing (msgspec turns it into a validation error when decoding).
@@ -37,6 +42,8 @@ class Preprocessing(msgspec.Struct, frozen=True):
     std: tuple[float, ...]
     resize: tuple[int, int] | None = None
     channels: int = 3
+    interpolation: Interpolation = "bilinear"
+    crop: float | None = None
 
     def __post_init__(self) -> None:
         if not len(self.mean) == len(self.std) == self.channels > 0:
@@ -47,6 +54,10 @@ class Preprocessing(msgspec.Struct, frozen=True):
             raise ValueError("scale, mean and std must be finite")
         if not all(value > 0 for value in self.std):
             raise ValueError("every std must be above zero")
+        if self.interpolation not in get_args(Interpolation):
+            raise ValueError(f"interpolation is one of {', '.join(get_args(Interpolation))}")
+        if self.crop is not None and not 0 < self.crop <= 1:
+            raise ValueError("crop is a share above 0 and up to 1")
         if self.resize is not None:
             if not all(1 <= side <= MAX_SIDE for side in self.resize):
                 raise ValueError(f"resize must lie between 1 and {MAX_SIDE} pixels")
@@ -62,7 +73,8 @@ def prepare(
 ) -> npt.NDArray[np.float32]:
     """Prepare one image or a batch for a model that takes ``input_shape`` [c, h, w].
 
-    ``images``: uint8 [h, w, c], grey [h, w], a batch [n, h, w, c], or a Pillow image.
+    ``images``: uint8 [h, w, c], grey [h, w], a batch [n, h, w, c], or a Pillow image. Where the preprocessing resizes,
+    they come out with the height and width of ``input_shape``, which may be other ones than ``preprocessing.resize``.
 
     Returns: float32 [n, c, h, w], C-contiguous; n is 1 for one image.
 
@@ -71,7 +83,7 @@ def prepare(
     """
     batch = _as_batch(images, channels=preprocessing.channels)  # [n, h, w, c]
     if preprocessing.resize is not None and batch.shape[1:3] != input_shape[1:]:
-        batch = np.stack([resize_image(image, input_shape[1:]) for image in batch])
+        batch = np.stack([fit_image(image, preprocessing, size=input_shape[1:]) for image in batch])
     channels_first = batch.transpose(0, 3, 1, 2)  # [n, c, h, w]
     if channels_first.shape[1:] != input_shape:
         raise InputError(
@@ -105,15 +117,50 @@ def unprepare(tensors: npt.NDArray[np.float32], preprocessing: Preprocessing) ->
     return np.ascontiguousarray(pixels.transpose(0, 2, 3, 1))
 
 
-def resize_image(image: npt.NDArray[np.uint8], size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-    """Resize uint8 [h, w, c] with 1 or 3 channels to ``size`` (height, width), bilinear with antialiasing."""
+def fit_image(
+    image: npt.NDArray[np.uint8], preprocessing: Preprocessing, *, size: tuple[int, int] | None = None
+) -> npt.NDArray[np.uint8]:
+    """What the model sees of uint8 [h, w, c] with 1 or 3 channels, in ``size`` (height, width).
+
+    ``size``: ``preprocessing.resize`` unless given. An image that has ``size`` comes back as it is, one of
+    ``preprocessing.resize`` is resized without being cropped again.
+    """
+    size = size or preprocessing.resize
+    if size is None or image.shape[:2] == size:
+        return image
+    crop = None if image.shape[:2] == preprocessing.resize else preprocessing.crop
+    box = None if crop is None else _central_box((image.shape[0], image.shape[1]), size, share=crop)
+    return resize_image(image, size, interpolation=preprocessing.interpolation, box=box)
+
+
+def resize_image(
+    image: npt.NDArray[np.uint8],
+    size: tuple[int, int],
+    *,
+    interpolation: Interpolation = "bilinear",
+    box: tuple[float, float, float, float] | None = None,
+) -> npt.NDArray[np.uint8]:
+    """Resize uint8 [h, w, c] with 1 or 3 channels to ``size`` (height, width), with antialiasing.
+
+    ``box``: left, top, right, bottom in pixels of the region that is resized; None: all of the image.
+    """
     from PIL import Image
 
-    if image.shape[:2] == size:
+    if box is None and image.shape[:2] == size:
         return image
     pixels = image[..., 0] if image.shape[2] == 1 else image
-    resized = Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    resampling = Image.Resampling.BICUBIC if interpolation == "bicubic" else Image.Resampling.BILINEAR
+    resized = Image.fromarray(pixels).resize((size[1], size[0]), resampling, box=box)
     return np.asarray(resized).reshape(*size, image.shape[2])
+
+
+def _central_box(image: tuple[int, int], size: tuple[int, int], *, share: float) -> tuple[float, float, float, float]:
+    """The central region of an image (height, width) with the aspect ratio of ``size``; see ``Preprocessing.crop``."""
+    height, width = image
+    scale = min(height / size[0], width / size[1]) * share
+    half_height, half_width = size[0] * scale / 2, size[1] * scale / 2
+    left, top = max(width / 2 - half_width, 0.0), max(height / 2 - half_height, 0.0)
+    return left, top, min(width / 2 + half_width, width), min(height / 2 + half_height, height)
 
 
 def _as_batch(images: npt.NDArray[np.uint8] | Image.Image, *, channels: int) -> npt.NDArray[np.uint8]:

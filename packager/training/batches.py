@@ -6,13 +6,17 @@ comes round again: what was computed for a batch once (a teacher's answers) can 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.preprocessing import Preprocessing
+from packager.decoding import BatchDecoder, worker_count
+from packager.image_set import Decoded, ImageSet
 from packager.target_data import TargetDataset
 from packager.tasks import Classification, LearningTask
 
@@ -33,14 +37,15 @@ WHOLE = Share(0, 1)
 
 
 class BatchSource:
-    """Endless shuffled batches of a data set, kept as bytes and prepared on demand.
+    """Endless shuffled batches of a data set, kept as bytes or decoded ahead, and prepared on demand.
 
-    ``share``: only so much of each batch is prepared; each sample comes out as in the whole batch.
+    ``share``: only so much of each batch is prepared; each sample comes out as in the whole batch. ``labeller``: from
+    prepared images to labels [batch], for a data set without any.
     """
 
     def __init__(
         self,
-        dataset: ImageDataset | TargetDataset,
+        dataset: ImageDataset | TargetDataset | ImageSet,
         preprocessing: Preprocessing,
         *,
         batch: int,
@@ -50,22 +55,29 @@ class BatchSource:
         variants: int = 0,
         share: Share = WHOLE,
         task: LearningTask | None = None,
+        labeller: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
-        # [count, channels, height, width] uint8
-        self._images = torch.from_numpy(np.ascontiguousarray(dataset.images.transpose(0, 3, 1, 2)))
         self._labels = torch.from_numpy(dataset.labels)
         self._preprocessing = preprocessing
         self._batch = min(batch, len(self._labels))
         self._seed = seed
         self._flip = flip
-        self._shift = round(crop * min(self._images.shape[2:]))
         self._variants = variants
         self._task = task or Classification()
+        self._labeller = labeller
         self.share = share
         self._mine = slice(share.rank, None, share.count)
         self._epoch = self._edition = -1
         self._order = torch.empty(0, dtype=torch.long)  # of the samples in an edition
         self._turn = torch.empty(0, dtype=torch.long)  # of the edition's batches in an epoch
+        self._pixels: _Stored | _Streamed
+        if isinstance(dataset, ImageSet):
+            workers = worker_count(processes=share.count)
+            self._pixels = _Streamed(BatchDecoder(dataset, self._positions, fill=True, workers=workers), dataset)
+            self._shift = round(crop * min(dataset.size))
+        else:
+            self._pixels = _Stored(dataset, self._positions)
+            self._shift = round(crop * min(dataset.images.shape[1:3]))
 
     def __len__(self) -> int:
         return len(self._labels)
@@ -104,20 +116,27 @@ class BatchSource:
         Only the ``share`` of it. The images' memory has the channels last: convolutions are half as fast again
         that way.
         """
+        images, positions = self._pixels.batch(step)
+        edition, number = self.key(step)
+        generator = _generator(self._seed, 2, edition * self.batches_per_epoch + number)
+        images, labels = self._augment(images, self._labels[positions], generator, batch=self._batch)
+        return self._labelled(self._prepare(images).contiguous(memory_format=torch.channels_last), labels)
+
+    def plain(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """``count`` samples from ``start`` on, in stored order and not augmented."""
+        images, positions = self._pixels.at(np.arange(start, min(start + count, len(self._labels))))
+        return self._labelled(self._prepare(images), self._labels[positions])
+
+    def _positions(self, step: int) -> npt.NDArray[np.int64]:
+        """Where the samples of the batch of ``step`` lie, those of the ``share``."""
         edition, number = self.key(step)
         if edition != self._edition:
             self._order = torch.randperm(len(self._labels), generator=_generator(self._seed, 1, edition))
             self._edition = edition
-        chosen = self._order[number * self._batch : (number + 1) * self._batch]
-        generator = _generator(self._seed, 2, edition * self.batches_per_epoch + number)
-        mine = chosen[self._mine]
-        images, labels = self._augment(self._images[mine], self._labels[mine], generator, batch=len(chosen))
-        return self._prepare(images).contiguous(memory_format=torch.channels_last), labels
+        return self._order[number * self._batch : (number + 1) * self._batch][self._mine].numpy()
 
-    def plain(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """``count`` samples from ``start`` on, in stored order and not augmented."""
-        chosen = slice(start, start + count)
-        return self._prepare(self._images[chosen]), self._labels[chosen]
+    def _labelled(self, prepared: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return prepared, labels if self._labeller is None else self._labeller(prepared)
 
     def _augment(
         self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator, *, batch: int
@@ -145,6 +164,47 @@ class BatchSource:
         mean = torch.tensor(self._preprocessing.mean).view(1, -1, 1, 1)
         std = torch.tensor(self._preprocessing.std).view(1, -1, 1, 1)
         return (images.float() * self._preprocessing.scale - mean) / std
+
+
+class _Stored:
+    """Pixels in memory."""
+
+    def __init__(
+        self, dataset: ImageDataset | TargetDataset, positions_of: Callable[[int], npt.NDArray[np.int64]]
+    ) -> None:
+        # [count, channels, height, width] uint8
+        self._images = torch.from_numpy(np.ascontiguousarray(dataset.images.transpose(0, 3, 1, 2)))
+        self._positions_of = positions_of
+
+    def batch(self, step: int) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+        """The images of a step, uint8 [n, channels, height, width], and where they lie."""
+        return self.at(self._positions_of(step))
+
+    def at(self, positions: npt.NDArray[np.int64]) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+        """Those at ``positions``, likewise."""
+        return self._images[torch.from_numpy(positions)], positions
+
+
+@dataclass(frozen=True)
+class _Streamed:
+    """Pixels in files; of corrupt ones the next readable stands in, with its own label."""
+
+    decoder: BatchDecoder
+    dataset: ImageSet
+
+    def batch(self, step: int) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+        """As of stored pixels."""
+        return _channels_first(self.decoder.batch(step))
+
+    def at(self, positions: npt.NDArray[np.int64]) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+        """As of stored pixels."""
+        decoded = self.dataset.read_filled(positions)
+        self.dataset.note(decoded.corrupt)
+        return _channels_first(decoded)
+
+
+def _channels_first(decoded: Decoded) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
+    return torch.from_numpy(decoded.pixels).permute(0, 3, 1, 2), decoded.positions
 
 
 def _generator(seed: int, stream: int, number: int) -> torch.Generator:

@@ -15,6 +15,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.commands.command_options import load_data
+from device_sdk.session.adaptive_model import AdaptiveModel
 from packager.model_loader import load_model
 
 DIGITS = ("--data", "digits#train", "--val", "digits#search")
@@ -47,6 +49,19 @@ def test_package_tells_a_person_how_the_bundle_turned_out(packaged, pathweave, p
     assert sum("exit x" in line for line in lines) == 6
     assert any(re.fullmatch(r"  exit x3-conv at cut point 3: \d+\.\d\d%", line) for line in lines)
     assert "not signed" in lines[-1]
+
+
+def test_a_device_knows_folders_by_the_further_names_of_classes(pathweave, command_line, tmp_path):
+    (tmp_path / "names.txt").write_text("".join(f"number {digit}\tn{digit}\n" for digit in range(10)))
+    _images(tmp_path / "pictures", "n3", "Number_7")
+    data = ("--data", tmp_path / "pictures", "--val", tmp_path / "pictures", "--classes", tmp_path / "names.txt")
+    shape = ("--exits", 0, "--max-span", 1, "--crop", "0.75", "--interpolation", "bicubic")
+    assert pathweave("package", *ZOO, *data, *LENGTH, *shape, "--out", "named").status == 0
+    manifest = Bundle.open(command_line.folder / "named").manifest
+    assert (manifest.preprocessing.crop, manifest.preprocessing.interpolation) == (0.75, "bicubic")
+    with AdaptiveModel.open(command_line.folder / "named", state_folder=tmp_path / "state") as model:
+        found = load_data(model, str(tmp_path / "pictures"), limit=None, as_json=True)
+    assert found.labels.tolist() == [7, 3]
 
 
 def test_inspect_describes_blocks_cut_points_and_sizes(packaged, pathweave):
@@ -254,6 +269,37 @@ def test_unusable_data_are_refused(assert_refused, tmp_path, make, words, option
     other = {"--data": "--val", "--val": "--data"}[option]
     arguments = (*ZOO, option, make(tmp_path), other, "digits#search", *LENGTH)
     assert_refused(*arguments, status=1, error="DataError", words=words)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "words"),
+    [
+        ("--preprocessing", "imagenett", ("imagenet, inception, unit",)),
+        ("--preprocessing", "0.5/0", ("above zero",)),
+        ("--crop", "0", ("a share above 0",)),
+        ("--crop", "half", ("give whole",)),
+        ("--interpolation", "nearest", ("bilinear", "bicubic")),
+    ],
+)
+def test_wrong_preprocessing_is_wrong_usage(assert_refused, option, value, words):
+    arguments = (*ZOO, *DIGITS, *LENGTH, option, value)
+    assert_refused(*arguments, status=2, error="UsageError", words=words)
+
+
+def test_a_missing_list_of_classes_is_named(assert_refused):
+    arguments = (*ZOO, *DIGITS, *LENGTH, "--classes", "nowhere.txt")
+    assert_refused(*arguments, status=1, error="DataError", words=("classes cannot be read", "nowhere.txt"))
+
+
+def test_a_model_that_does_not_say_how_it_wants_its_pixels_is_refused(assert_refused):
+    model = ("--model", "users_models:silent", "--input-shape", "1x8x8")
+    assert_refused(*model, *DIGITS, *LENGTH, status=1, error="ModelLoadError", words=("how it wants its pixels",))
+
+
+def test_validation_without_labels_is_refused(assert_refused, tmp_path):
+    _images(tmp_path / "flat", "3")
+    arguments = (*ZOO, "--data", "digits#train", "--val", tmp_path / "flat" / "3", *LENGTH)
+    assert_refused(*arguments, status=1, error="DataError", words=("have no labels",))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import UsageError
 from packager.errors import ModelLoadError, WeightsError
 from packager.model_loader import LoadedModel, load_model
+from packager.pixels import Pixels
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -114,16 +115,17 @@ def test_a_fully_convolutional_model_takes_other_sizes():
 
 
 @pytest.mark.parametrize(
-    ("name", "side", "mean"),
-    [("squeezenet1_1", 224, 0.485), ("googlenet", 224, 0.5), ("inception_v3", 299, 0.5)],
+    ("name", "side", "resized", "mean"),
+    [("squeezenet1_1", 224, 256, 0.485), ("googlenet", 224, 256, 0.5), ("inception_v3", 299, 342, 0.5)],
 )
-def test_torchvision_models_come_with_their_preprocessing(name, side, mean):
+def test_torchvision_models_come_with_their_preprocessing(name, side, resized, mean):
     pytest.importorskip("torchvision")
     model = load_model(f"torchvision:{name}")
     assert_ready(model)
     assert model.input_shape == (3, side, side)
     assert model.preprocessing.resize == (side, side)
     assert model.preprocessing.mean[0] == mean
+    assert (model.preprocessing.interpolation, model.preprocessing.crop) == ("bilinear", pytest.approx(side / resized))
     assert len(model.class_names or ()) == 1000
     assert answer(model).shape == (1, 1000)
 
@@ -153,6 +155,15 @@ def test_timm_models_come_with_their_preprocessing():
     assert_ready(model)
     assert model.preprocessing.resize == model.input_shape[1:] == (224, 224)
     assert answer(model).shape == (1, 7)
+
+
+def test_timm_models_come_with_their_crop_and_interpolation():
+    pytest.importorskip("timm")
+    own = load_model("timm:tf_efficientnet_lite0").preprocessing
+    assert (own.mean, own.std) == ((0.5,) * 3, (0.5,) * 3)
+    assert (own.interpolation, own.crop) == ("bicubic", 0.875)
+    squashed = load_model("timm:tf_efficientnet_lite0", pixels=Pixels(crop="whole")).preprocessing
+    assert (squashed.interpolation, squashed.crop) == ("bicubic", None)
 
 
 def test_timm_models_take_other_channels():
@@ -219,11 +230,18 @@ def test_a_torchvision_built_for_another_torch_says_why(tmp_path):
 
 def test_a_callable_is_found_in_the_current_directory(user_module):
     path = list(sys.path)
-    model = load_model(f"{user_module}:build", input_shape=(2, 8, 8))
+    unit = Pixels(normalisation=((0.0,), (1.0,)))
+    model = load_model(f"{user_module}:build", input_shape=(2, 8, 8), pixels=unit)
     assert_ready(model)
     assert model.preprocessing == Preprocessing(scale=1 / 255, mean=(0.0,) * 2, std=(1.0,) * 2, channels=2)
     assert (model.class_names, model.licence, model.source) == (None, None, f"{user_module}:build")
     assert sys.path == path
+
+
+def test_a_callable_that_does_not_say_how_it_wants_its_pixels_is_refused(user_module):
+    with pytest.raises(ModelLoadError, match="does not say how it wants its pixels") as caught:
+        load_model(f"{user_module}:build", input_shape=(2, 8, 8), pixels=Pixels(crop="whole"))
+    assert "--preprocessing imagenet" in str(caught.value.hint)
 
 
 def test_a_module_may_describe_itself(user_module):

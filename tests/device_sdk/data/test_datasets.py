@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from device_sdk.data.datasets import ImageDataset, dirichlet_shift, draw_like, load_dataset, part_of, split
+from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import DataError, UsageError
 
 
@@ -178,6 +179,19 @@ def test_relabelling_follows_the_names_of_the_classes():
 def test_relabelling_refuses_classes_that_the_model_does_not_know():
     with pytest.raises(DataError, match="class1"):
         dataset([0, 1]).relabelled(("class0", "other"))
+
+
+def test_relabelling_takes_further_names_of_a_class():
+    data = dataset([0, 1, 1]).relabelled(("cat", "dog"), (("class1",), ("class0",)))
+    assert data.labels.tolist() == [1, 0, 0]
+    assert data.class_names == ("cat", "dog")
+
+
+def test_loading_for_a_model_crops_as_it_does(tmp_path):
+    save(tmp_path / "cat/1.png", size=(9, 4))
+    save(tmp_path / "dog/1.png", size=(6, 4))
+    own = Preprocessing(1.0, (0.0,) * 3, (1.0,) * 3, resize=(2, 2), crop=0.5)
+    assert load_dataset(str(tmp_path), preprocessing=own).images.shape == (2, 2, 2, 3)
 
 
 # Splitting

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import ExifTags, Image
 
 from device_sdk.data.datasets import load_dataset
+from device_sdk.data.image_sources import decode_image
 from device_sdk.errors import DataError
 
 
@@ -89,6 +90,45 @@ def test_grey_among_colour_becomes_colour(tmp_path):
     images = load_dataset(str(write_folder(tmp_path, files))).images
     assert images.shape == (3, 4, 4, 3)
     assert images[:, 3, 3].tolist() == [[5, 5, 5], [7, 7, 7], [9, 9, 9]]
+
+
+def turned(orientation: int) -> bytes:
+    """A JPEG of 16×8 pixels, its left half white, to be looked at as EXIF says."""
+    pixels = np.zeros((8, 16), dtype=np.uint8)
+    pixels[:, :8] = 255
+    exif = Image.Exif()
+    exif[ExifTags.Base.Orientation] = orientation
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "JPEG", exif=exif, quality=100)
+    return buffer.getvalue()
+
+
+def test_photographs_are_turned_as_their_camera_says():
+    upright, upside_down, lying = (decode_image(turned(one), where="x") > 127 for one in (1, 3, 6))
+    assert upright[:, :8].all()
+    assert not upright[:, 8:].any()
+    np.testing.assert_array_equal(upside_down, upright[::-1, ::-1])
+    assert lying.shape == (16, 8, 1)
+    assert lying[:8].all()
+    assert not lying[8:].any()
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "options"),
+    [
+        ("CMYK", "TIFF", {}),
+        ("YCbCr", "TIFF", {}),
+        ("P", "PNG", {}),
+        ("P", "PNG", {"transparency": b"\x00\x80\xff"}),
+        ("RGBA", "PNG", {}),
+    ],
+)
+def test_images_of_every_mode_become_colour(mode, kind, options):
+    buffer = io.BytesIO()
+    Image.new("RGB", (4, 4), (255, 0, 51)).convert(mode).save(buffer, kind, **options)
+    found = decode_image(buffer.getvalue(), where="x")
+    assert found.shape == (4, 4, 3)
+    assert np.abs(found.astype(int) - (255, 0, 51)).max() <= 2
 
 
 def test_sixteen_bit_images_are_refused_instead_of_clipped(tmp_path):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from PIL import Image
 
-from device_sdk.data.preprocessing import Preprocessing, prepare, resize_image, unprepare
+from device_sdk.data.preprocessing import Preprocessing, fit_image, prepare, resize_image, unprepare
 from device_sdk.errors import InputError
 
 IMAGENET = Preprocessing(scale=1 / 255, mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
@@ -101,6 +101,9 @@ def test_a_wrong_input_is_refused_with_expected_and_got(images, expected, got):
         {"scale": float("nan")},
         {"resize": [0, 8]},
         {"resize": [8, 1_000_000]},
+        {"crop": 0.0},
+        {"crop": 1.01},
+        {"interpolation": "nearest"},
         {"channels": 0, "mean": [], "std": []},
         {"channels": 2, "mean": [0, 0], "std": [1, 1], "resize": [8, 8]},
     ],
@@ -156,3 +159,81 @@ def test_tensors_that_came_from_no_pixels_give_the_nearest_ones():
 def test_tensors_without_pixels_are_refused(tensors, scale):
     with pytest.raises(InputError):
         unprepare(tensors, msgspec.structs.replace(IMAGENET, scale=scale))
+
+
+# Crop, interpolation, other sizes
+
+
+def photograph(height: int, width: int) -> np.ndarray:
+    """Smooth, with a frame that a crop leaves out."""
+    rows, columns = np.mgrid[0:height, 0:width]
+    image = np.stack([rows * 255 // height, columns * 255 // width, (rows + columns) % 256], axis=2)
+    return image.astype(np.uint8)
+
+
+def test_a_crop_takes_the_central_square_of_a_photograph():
+    image = photograph(40, 60)
+    fitted = fit_image(image, msgspec.structs.replace(IMAGENET, resize=(20, 20), crop=0.5))
+    np.testing.assert_array_equal(fitted, image[10:30, 20:40])  # half of the largest square
+
+
+@pytest.mark.parametrize(("size", "region"), [((10, 20), (20, 40)), ((20, 10), (40, 20))])
+def test_a_crop_has_the_aspect_ratio_of_the_input(size, region):
+    image = photograph(40, 40)
+    height, width = region
+    top, left = (40 - height) // 2, (40 - width) // 2
+    expected = resize_image(np.ascontiguousarray(image[top : top + height, left : left + width]), size)
+    fitted = fit_image(image, msgspec.structs.replace(IMAGENET, resize=size, crop=1.0))
+    assert np.abs(fitted.astype(int) - expected).max() <= 1
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("size", [(375, 500), (500, 333), (224, 200)])
+def test_a_crop_is_resizing_and_then_cropping_the_centre(interpolation, size):
+    resampling = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[interpolation]
+    image = Image.fromarray(photograph(*size)[..., :2].repeat(2, axis=2)[..., :3])
+    shorter = min(image.size)
+    resized = image.resize((round(image.width * 256 / shorter), round(image.height * 256 / shorter)), resampling)
+    left, top = (resized.width - 224) // 2, (resized.height - 224) // 2
+    expected = np.asarray(resized.crop((left, top, left + 224, top + 224))).astype(float)
+    own = msgspec.structs.replace(IMAGENET, resize=(224, 224), crop=0.875, interpolation=interpolation)
+    assert np.abs(fit_image(np.asarray(image), own) - expected).mean() < 1.0
+
+
+def test_bicubic_is_not_bilinear():
+    image = pixels(30, 30, 3)
+    bilinear, bicubic = (
+        fit_image(image, msgspec.structs.replace(IMAGENET, resize=(12, 12), interpolation=kind))
+        for kind in ("bilinear", "bicubic")
+    )
+    expected = Image.fromarray(image).resize((12, 12), Image.Resampling.BICUBIC)
+    np.testing.assert_array_equal(bicubic, np.asarray(expected))
+    assert not np.array_equal(bilinear, bicubic)
+
+
+def test_another_input_size_takes_the_same_region():
+    own = msgspec.structs.replace(IMAGENET, resize=(20, 20), crop=0.5, interpolation="bicubic")
+    image = photograph(40, 60)
+    smaller = prepare(image, own, input_shape=(3, 10, 10))
+    region = resize_image(np.ascontiguousarray(image[10:30, 20:40]), (10, 10), interpolation="bicubic")
+    assert smaller.shape == (1, 3, 10, 10)
+    assert np.abs(unprepare(smaller, own)[0].astype(int) - region).max() <= 8  # the kernel ends at the region's border
+
+
+def test_an_image_of_the_size_that_the_model_was_made_for_is_not_cropped_again():
+    own = msgspec.structs.replace(IMAGENET, resize=(20, 20), crop=0.5)
+    image = fit_image(photograph(40, 60), own)
+    assert fit_image(image, own) is image
+    smaller = prepare(image, own, input_shape=(3, 10, 10))
+    np.testing.assert_array_equal(unprepare(smaller, own)[0], resize_image(image, (10, 10)))
+
+
+def test_without_a_size_to_resize_to_other_inputs_are_refused():
+    with pytest.raises(InputError, match="expected images of height, width"):
+        prepare(pixels(8, 8, 3), msgspec.structs.replace(IMAGENET, crop=0.5), input_shape=(3, 4, 4))
+
+
+def test_a_manifest_from_before_crops_reads_as_the_whole_image_bilinear():
+    old = {"scale": 1.0, "mean": [0.0], "std": [1.0], "resize": [8, 8], "channels": 1}
+    read = msgspec.convert(old, Preprocessing)
+    assert (read.interpolation, read.crop) == ("bilinear", None)

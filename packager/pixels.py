@@ -1,0 +1,98 @@
+"""How a person says what a model wants its pixels to be, where the model does not say it or says it wrongly."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from device_sdk.data.preprocessing import Interpolation, Preprocessing
+from device_sdk.errors import UsageError
+
+Numbers = tuple[float, ...]
+
+# What is taken from pixels of 0 to 1, and what they are divided by then.
+NAMED: dict[str, tuple[Numbers, Numbers]] = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "inception": ((0.5,), (0.5,)),  # from −1 to 1
+    "unit": ((0.0,), (1.0,)),
+}
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """Choices that replace parts of a model's own preprocessing; None leaves a part as it is.
+
+    ``normalisation``: mean and standard deviation of pixels from 0 to 1, one number or one per channel. ``crop``: a
+    share, or "whole" (see ``Preprocessing.crop``).
+    """
+
+    normalisation: tuple[Numbers, Numbers] | None = None
+    interpolation: Interpolation | None = None
+    crop: float | Literal["whole"] | None = None
+
+    def alone(self, channels: int) -> Preprocessing | None:
+        """The preprocessing that is chosen here, for a model that has none; None without a normalisation.
+
+        Raises:
+            UsageError: the normalisation is for another number of channels.
+        """
+        if self.normalisation is None:
+            return None
+        return self.applied_to(Preprocessing(1 / 255, (0.0,) * channels, (1.0,) * channels, channels=channels))
+
+    def applied_to(self, own: Preprocessing) -> Preprocessing:
+        """``own`` with what is chosen here.
+
+        Raises:
+            UsageError: as above.
+        """
+        chosen = msgspec.structs.replace(
+            own,
+            interpolation=self.interpolation or own.interpolation,
+            crop=own.crop if self.crop is None else None if self.crop == "whole" else self.crop,
+        )
+        if self.normalisation is None:
+            return chosen
+        mean, std = (_spread(values, own.channels) for values in self.normalisation)
+        return msgspec.structs.replace(chosen, scale=1 / 255, mean=mean, std=std)
+
+
+def parse_normalisation(text: str) -> tuple[Numbers, Numbers]:
+    """``imagenet``, ``inception``, ``unit``, or ``MEAN/STD``: numbers for pixels from 0 to 1, such as 0.5,0.5,0.5/0.25.
+
+    Raises:
+        ValueError: none of these; says what is.
+    """
+    if text in NAMED:
+        return NAMED[text]
+    mean, separator, std = text.partition("/")
+    try:
+        numbers = tuple(tuple(float(number) for number in part.split(",")) for part in (mean, std))
+    except ValueError:
+        numbers = ()
+    if not separator or not numbers:
+        raise ValueError(
+            f"give {', '.join(NAMED)}, or MEAN/STD of pixels from 0 to 1, such as 0.5,0.5,0.5/0.25,0.25,0.25"
+        )
+    if not all(math.isfinite(number) for number in numbers[0] + numbers[1]) or min(numbers[1]) <= 0:
+        raise ValueError("means are finite, deviations above zero")
+    return numbers[0], numbers[1]
+
+
+def nearest_interpolation(name: str) -> Interpolation:
+    """The interpolation that a library names, or the nearest that devices have: sharp kernels are bicubic."""
+    return "bicubic" if name in ("bicubic", "lanczos") else "bilinear"
+
+
+def _spread(values: Numbers, channels: int) -> Numbers:
+    if len(values) == 1:
+        return values * channels
+    if len(values) != channels:
+        raise UsageError(
+            f"the preprocessing is for {len(values)} channels, the model takes {channels}",
+            hint="one number for each channel, or one for all",
+        )
+    return values
