@@ -6,6 +6,7 @@ trace → expand → train (distil, tune, exits) → export → verify → rendi
 from __future__ import annotations
 
 import json
+import math
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,7 @@ from device_sdk.atomic import write_atomically
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
 from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
+from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import DataError, PathweaveError, UsageError
 from device_sdk.graph import CutPoint, Golden
 from device_sdk.progress import Progress, SilentProgress
@@ -34,11 +36,12 @@ from packager.exits import attach_exits, without_untrained_exits
 from packager.expansion import Expansion, expand, shrink_rates_for
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET
-from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
+from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, SUBNETS, Verifier
+from packager.footprint import Footprint, batch_within, footprints
 from packager.job import Job
 from packager.macs_ranges import MacsRanges
 from packager.renditions import make_renditions
-from packager.renditions.calibration import Calibration, sample_count
+from packager.renditions.calibration import Calibration, held_back_last, sample_count
 from packager.renditions.made import MadeKind
 from packager.tracing.cut_points import FUSED
 from packager.tracing.traced_model import TracedModel, trace
@@ -49,12 +52,14 @@ from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone, Ranks
 from packager.training.trainer import Trainer
 from packager.training.usefulness import without_useless_skips
-from packager.validation import Validation, validate
+from packager.validation import Batch, Validation, validate
 
 REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
 _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples that show how the tuning goes
 _JUDGED = 512  # validation samples on which identities are judged
-_EXAMPLES = 64  # real samples that describe the cut points and check the original path
+_EXAMPLES = 64  # real samples at most that describe the cut points and check the original path
+_LEAST_EXAMPLES = 8
+_EXAMPLE_BYTES = 8_000_000
 
 
 @dataclass(frozen=True)
@@ -109,7 +114,7 @@ def package(
     checkpoints = Checkpoints(_work_folder(out), _but_renditions(description))
     ranks.from_lead(True)
     with _step(progress, "trace and expand"):
-        examples = job.prepared(count=_EXAMPLES)
+        examples = _examples(job)
         expansion = _expanded(job, torch.from_numpy(examples))
     checkpoints.begin()
     trainer = _trained(job, expansion, checkpoints, progress, ranks)
@@ -123,18 +128,17 @@ def package(
             expansion = _without_useless_skips(job, expansion)
     with _step(progress, "export"):
         exported = export_blocks(expansion)
-    with _step(progress, "verify"):
-        verified = _verify(exported, examples, seed=job.recipe.seed)
+    batch = batch_within(Footprint.largest(footprints(expansion).values()))
+    verified = _verify(exported, examples, seed=job.recipe.seed, batch=batch, progress=progress)
     kinds = make_renditions(
         job.recipe.renditions,
         exported,
         verified.golden,
-        _calibration(job, expansion),
+        _calibration(job, expansion, batch=batch),
         progress=progress,
         cache=checkpoints.folder,
     )
-    with _step(progress, "validate"):
-        validated = _validate(job, exported)
+    validated = _validate(job, exported, batch=batch, progress=progress)
     with _step(progress, "write"), BundleWriter(out) as writer:
         metrics = _metrics(job, trainer, verified, validated)
         manifest = _manifest(job, expansion, kinds, verified, validated, metrics, writer)
@@ -152,7 +156,7 @@ def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
         TrainingError: as ``package``; another process is gone, or was started with another job.
     """
     if ranks.from_lead(True):
-        expansion = _expanded(job, torch.from_numpy(job.prepared(count=_EXAMPLES)))
+        expansion = _expanded(job, torch.from_numpy(_examples(job)))
         _trained(job, expansion, Checkpoints(_work_folder(out), {}, leads=False), SilentProgress(), ranks)
 
 
@@ -227,6 +231,12 @@ def _step(progress: Progress, name: str) -> Iterator[None]:
         task.advance()
 
 
+def _examples(job: Job) -> npt.NDArray[np.float32]:
+    """Prepared validation images [count, *input]: fewer of large ones, whose features are all held at once."""
+    fitting = _EXAMPLE_BYTES // (4 * math.prod(job.model.input_shape))
+    return job.prepared(count=max(_LEAST_EXAMPLES, min(_EXAMPLES, fitting)))
+
+
 def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
     """The supernet before its training: cut, with the blocks and exits that the recipe asks for, and their weights."""
     recipe = job.recipe
@@ -270,33 +280,61 @@ class _Verified:
     distillation_errors: Mapping[str, float]
 
 
-def _verify(exported: ExportedBlocks, examples: npt.NDArray[np.float32], *, seed: int) -> _Verified:
-    verifier = Verifier(exported)
-    golden = {block.id: verifier.block_golden(block.id) for block in exported.expansion.blocks}
-    golden |= {exit_.id: verifier.exit_golden(exit_.id) for exit_ in exported.expansion.exits}
-    verifier.sampled_subnets(seed=seed)
-    samples = torch.from_numpy(examples)
-    return _Verified(
-        golden=golden,
-        original_golden=verifier.original_golden(),
-        max_abs_diff=verifier.original_difference(samples),
-        distillation_errors=distillation_errors(exported.expansion, samples),
+def _verify(
+    exported: ExportedBlocks, examples: npt.NDArray[np.float32], *, seed: int, batch: int, progress: Progress
+) -> _Verified:
+    expansion, verifier, golden = exported.expansion, Verifier(exported), {}
+    with progress.task("verify", len(expansion.blocks) + len(expansion.exits) + SUBNETS + 3) as task:
+        for block in expansion.blocks:
+            task.note(block.id)
+            golden[block.id] = verifier.block_golden(block.id)
+            task.advance()
+        for exit_ in expansion.exits:
+            task.note(exit_.id)
+            golden[exit_.id] = verifier.exit_golden(exit_.id)
+            task.advance()
+        task.note("sampled subnets")
+        verifier.sampled_subnets(seed=seed, checked=task.advance)
+        task.note("the original path")
+        samples = torch.from_numpy(examples)
+        original_golden = verifier.original_golden()
+        task.advance()
+        max_abs_diff = verifier.original_difference(samples, batch=batch)
+        task.advance()
+        task.note("distillation errors")
+        return _Verified(golden, original_golden, max_abs_diff, distillation_errors(expansion, samples, batch=batch))
+
+
+def _calibration(job: Job, expansion: Expansion, *, batch: int) -> Calibration:
+    samples = job.training_samples(sample_count(expansion.cut_points, len(job.training)))
+    return Calibration(expansion, held_back_last(samples), batch=batch)
+
+
+def _validate(job: Job, exported: ExportedBlocks, *, batch: int, progress: Progress) -> Validation:
+    return validate(
+        exported,
+        lambda count: _validation_batches(job, count=count, batch=batch),
+        len(job.validation),
+        seed=job.recipe.seed,
+        threads=torch.get_num_threads(),
+        task=job.task,
+        progress=progress,
     )
 
 
-def _calibration(job: Job, expansion: Expansion) -> Calibration:
-    return Calibration(expansion, job.training_samples(sample_count(expansion.cut_points, len(job.training))))
-
-
-def _validate(job: Job, exported: ExportedBlocks) -> Validation:
-    labels, threads = job.validation.labels, torch.get_num_threads()
-    return validate(exported, job.prepared(), labels, seed=job.recipe.seed, threads=threads, task=job.task)
+def _validation_batches(job: Job, *, count: int | None = None, batch: int = 64) -> Iterator[Batch]:
+    """Validation samples, spread evenly when only some are wanted: prepared inputs and labels, ``batch`` at a time."""
+    total = len(job.validation)
+    chosen = np.linspace(0, total - 1, min(count or total, total), dtype=np.int64)
+    for some in np.array_split(chosen, -(-len(chosen) // batch)):
+        images = prepare(job.validation.images[some], job.model.preprocessing, input_shape=job.model.input_shape)
+        yield images, job.validation.labels[some]
 
 
 def _metrics(job: Job, trainer: Trainer, verified: _Verified, validated: Validation) -> Metrics:
     return Metrics(
         data=job.validation_reference,
-        samples=len(job.validation),
+        samples=validated.samples,
         original_accuracy=validated.original_accuracy,
         range_accuracy=validated.range_accuracy,
         max_abs_diff=verified.max_abs_diff,
