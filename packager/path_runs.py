@@ -21,7 +21,8 @@ class PathRuns:
         self._ran = ran
         self._sessions: dict[str, LoadedStretch] = {}
         expansion = exported.expansion
-        self._macs = {part.id: part.macs for part in (*expansion.blocks, *expansion.exits)}
+        self._macs = {block.id: block.macs for block in expansion.blocks}
+        self._macs |= {exit_.id: exit_.macs for exit_ in expansion.exits}
         self._exits: dict[int, list[str]] = {}
         for exit_ in expansion.exits:
             self._exits.setdefault(exit_.position, []).append(exit_.id)

@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from device_sdk.graph import CutPoint
 from packager.blocks.trainable import TrainableBlock
 from packager.expansion import Expansion
 
@@ -22,10 +21,12 @@ _HELD_BACK = 4  # one of so many samples
 Features = npt.NDArray[np.float32]
 
 
-def sample_count(cut_points: tuple[CutPoint, ...], available: int, *, most: int = MAX_SAMPLES) -> int:
-    """How many of ``available`` samples to calibrate on: large models get fewer, so that their features fit."""
-    fitting = MAX_BYTES // max(cut.nbytes for cut in cut_points)
-    return min(available, max(LEAST_SAMPLES, min(fitting, most)))
+def sample_count(sample_bytes: int, available: int) -> int:
+    """How many of ``available`` samples to calibrate on: large models get fewer, so that their features fit.
+
+    ``sample_bytes``: of one sample's features at the cut point where they are largest.
+    """
+    return min(available, max(LEAST_SAMPLES, min(MAX_BYTES // sample_bytes, MAX_SAMPLES)))
 
 
 @dataclass(frozen=True)

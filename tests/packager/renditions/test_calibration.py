@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from device_sdk.graph import CutPoint, TensorSpec
 from packager.renditions.calibration import (
     MAX_BYTES,
     MAX_SAMPLES,
@@ -15,10 +14,6 @@ from packager.renditions.calibration import (
     relative_error,
     sample_count,
 )
-
-
-def cut_points(*sizes):
-    return tuple(CutPoint(index, (TensorSpec(f"cut_{index}", (size,)),)) for index, size in enumerate(sizes))
 
 
 def test_features_are_those_of_the_original_path(tiny_exported, calibrate):
@@ -36,7 +31,7 @@ def test_features_are_those_of_the_original_path(tiny_exported, calibrate):
     [(50_000, 1000, MAX_SAMPLES), (100, 1000, 100), (50_000, MAX_BYTES // 4 // 40, 40), (50_000, MAX_BYTES, 16)],
 )
 def test_large_models_are_calibrated_on_fewer_samples(available, largest, count):
-    assert sample_count(cut_points(10, largest, 3), available) == count
+    assert sample_count(4 * largest, available) == count
 
 
 def test_errors_are_measured_on_samples_that_ranges_are_not_fitted_to():
