@@ -25,8 +25,8 @@ _LOOP = 200_000
 _LOOP_REFERENCE_S = 0.0145  # what the loop takes on the machine on which the prices were measured
 _FIXED_S = {EXPORT: 3.0, "int8": 1.0, "xnnpack": 3.0, WRITE: 0.3}
 _PART_S = {EXPORT: 0.13, VERIFY: 0.06, "int8": 0.13, "fp16": 0.05, "xnnpack": 4.0, VALIDATE: 0.02, WRITE: 0.005}
-_LEAN = 1.3  # sessions that hold no memory between runs are so much slower
-_WANTED_SAMPLES, _RANGES = 1000, 5  # of validation, roughly
+_RUNTIME = 0.4  # ONNX Runtime, in sessions that hold no memory between runs, against torch
+_WANTED_SAMPLES, _WANTED_PAIRS, _RANGES = 1000, 250, 6  # of validation, roughly
 _BACKWARD = 3.0  # a training step against a forward pass
 _BYTES_OF_WEIGHT = {"fp32": 4, "int8": 1, "fp16": 2, "xnnpack": 4}
 _BYTES_OF_PART = 4000  # graph, golden vector, names
@@ -179,18 +179,18 @@ class Estimator:
     def _training_batch(self, room: int) -> int:
         """As many samples as the recipe says, or as fit beside the weights; multiples of 8 as far as they go."""
         fitting = int((room - self._training_weights_bytes()) / max(1, self._training_sample_bytes()))
-        if fitting >= self.recipe.batch or not self.size.trained_parts:
+        if fitting >= self.recipe.batch or not self._trains:
             return self.recipe.batch
         return max(_LEAST_TRAINING_BATCH, fitting - fitting % 8 if fitting >= 8 else fitting)
 
     def _training_weights_bytes(self) -> int:
-        return 4 * _TRAINED_WEIGHTS * self.size.weights * bool(self.size.trained_parts)
+        return 4 * _TRAINED_WEIGHTS * self.size.weights * self._trains
 
     def _training_sample_bytes(self) -> int:
         written = self.size.path_written
         if self.recipe.distil_from == "teacher":
             written = max(written, self.size.trained_written)
-        return (written + self.size.cut_bytes) * bool(self.size.trained_parts)
+        return (written + self.size.cut_bytes) * self._trains
 
     def _calibration_samples(self) -> int:
         return sample_count(self.size.most_cut_bytes, self.training_samples)
@@ -200,13 +200,13 @@ class Estimator:
         size, machine, recipe = self.size, self.machine, self.recipe
         forward_s = machine.mac_s * size.macs
         recalibrated = 30 if recipe.recalibrate_batches is None else recipe.recalibrate_batches
-        trains = size.trained_parts > 0 and recipe.steps != 0
+        trains = self._trains
         verified = 24 * size.all_macs + (2 * self.examples + 130) * size.macs + self.examples * size.all_macs
         found = {
             TRAIN: trains * (recipe.steps or 0) * training_batch * (1 + _BACKWARD) * forward_s,
             RECALIBRATE: trains * recalibrated * training_batch * forward_s,
             EXPORT: self._overhead(EXPORT),
-            VERIFY: self._overhead(VERIFY) + machine.mac_s * verified,
+            VERIFY: self._overhead(VERIFY) + 0.5 * machine.mac_s * verified,
         }
         for kind in recipe.renditions:
             if kind == "int8":
@@ -215,16 +215,20 @@ class Estimator:
                 found[kind] = self._overhead(kind) + 12 * machine.mac_s * size.all_macs
         return found | {VALIDATE: self._overhead(VALIDATE) + validation_s, WRITE: self._overhead(WRITE)}
 
+    @property
+    def _trains(self) -> bool:
+        return self.size.trained_parts > 0 and self.recipe.steps != 0
+
     def _overhead(self, step: str) -> float:
         return self.machine.pace * (_FIXED_S.get(step, 0.0) + _PART_S[step] * self.size.parts)
 
     def _wanted_validation_s(self) -> float:
-        ranges = min(_WANTED_SAMPLES // 2, self.validation_samples)
+        ranges = _WANTED_PAIRS
         return self._validation_s(FIRST_SAMPLES + ranges, min(_WANTED_SAMPLES, self.validation_samples))
 
     def _validation_s(self, of_ranges: int, of_original: int) -> float:
         ranges = _RANGES if self.size.trained_parts else 0
-        return _LEAN * self.machine.mac_s * self.size.macs * (of_ranges * (1 + 0.6 * ranges) + of_original)
+        return _RUNTIME * self.machine.mac_s * self.size.macs * (of_ranges * (1 + 0.6 * ranges) + of_original)
 
     def _bytes(self, batch: int, training_batch: int, samples: int) -> int:
         """The most that a step adds to what is there now."""

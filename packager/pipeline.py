@@ -47,7 +47,7 @@ from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone, Ranks
 from packager.training.trainer import Trainer
 from packager.training.usefulness import without_useless_skips
-from packager.validation import Batch, Validation, validate
+from packager.validation import SUBNETS_PER_RANGE, Batch, Validation, validate
 from packager.verified import verify
 
 REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
@@ -353,7 +353,8 @@ def _validate(
 ) -> Validation:
     return validate(
         exported,
-        lambda count: _validation_batches(job, count=count, batch=batch),
+        # small enough for each subnet of a range to have its turn
+        lambda count: _validation_batches(job, count=count, batch=min(batch, -(-count // SUBNETS_PER_RANGE))),
         len(job.validation),
         seed=job.recipe.seed,
         threads=torch.get_num_threads(),

@@ -26,7 +26,7 @@ from packager.tasks import Classification, LearningTask
 SUBNETS_PER_RANGE = 6
 FIRST_SAMPLES = 48  # how many show what the rest needs
 ORIGINAL_ERROR = 0.01  # the standard error that is good enough for the original path and the exits
-RANGE_ERROR = 0.02  # and that of the difference between a range of costs and the original path
+RANGE_ERROR = 0.03  # and that of the difference between a range of costs and the original path
 _LEAST_ORIGINAL = 400
 _LEAST_PAIRS = 200  # of a sample and a subnet, in each range
 _FIRST_SHARE = 0.1  # of the progress

@@ -13,7 +13,7 @@ from packager.blocks.trainable import TrainableBlock
 from packager.expansion import Expansion
 
 MAX_SAMPLES = 512
-MAX_BYTES = 128_000_000  # of features at one cut point; two are held at a time
+MAX_BYTES = 256_000_000  # of features at one cut point; two are held at a time
 LEAST_SAMPLES = 16
 _BATCH = 64
 _HELD_BACK = 4  # one of so many samples

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from device_sdk.atomic import storage_errors
 from device_sdk.execution.self_test import sample_outputs
 from device_sdk.graph import Golden, Quantization
 from device_sdk.progress import Progress
@@ -132,6 +133,9 @@ def quantised(
     """``model`` of one input in int8, its ranges from ``features`` [count, *input]; changes its metadata.
 
     ``extra_options``: of ONNX Runtime's tool. ``batch``: features that it runs at a time.
+
+    Raises:
+        StorageError: there is no room for it among the temporary files.
     """
     from onnxruntime import quantization as tool
 
@@ -144,7 +148,7 @@ def quantised(
             return None if some is None else {model.graph.input[0].name: some}
 
     model.metadata_props.add(key=_PREPROCESSED[0], value=_PREPROCESSED[1])
-    with tempfile.TemporaryDirectory() as folder, torch_silenced():
+    with storage_errors(Path(tempfile.gettempdir())), tempfile.TemporaryDirectory() as folder, torch_silenced():
         path = Path(folder) / "quantised.onnx"
         tool.quantize_static(
             model,

@@ -95,7 +95,7 @@ def test_no_more_samples_are_run_than_the_standard_errors_need(tiny_exported, ma
     assert 400 < found.samples < 2000
     assert found.standard_error == pytest.approx(ORIGINAL_ERROR, rel=0.3)
     assert found.original_accuracy == pytest.approx(0.9, abs=4 * found.standard_error)
-    assert FIRST_SAMPLES < found.range_samples < found.samples
+    assert FIRST_SAMPLES < found.range_samples < found.samples  # several subnets have their turn on them
     assert len(found.range_errors) == len(found.range_accuracy)
     assert all(0 <= error < 0.05 for error in found.range_errors)
 
