@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
@@ -92,7 +93,9 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 @click.option("--version", type=click.IntRange(min=1), default=1, show_default=True, help="Version of the bundle.")
 @click.option("--recipe", "recipe_path", type=_existing_file, help="TOML file with the choices below and more.")
 @click.option("--steps", type=click.IntRange(min=0), help="Length of training in steps (deterministic).")
-@click.option("--budget-minutes", type=click.FloatRange(min=0), help="Length of training in minutes.")
+@click.option("--budget-minutes", type=click.FloatRange(min=0), help="Minutes from the start to the signed bundle.")
+@click.option("--memory-gb", type=float, help="Memory that packaging may take [default: half of the machine's].")
+@click.option("--dry-run", is_flag=True, help="Only say what it would take: minutes, memory, size of the bundle.")
 @click.option("--max-span", type=click.IntRange(min=1), help="Originals that one merged block may replace.")
 @click.option("--exits", "exit_positions", type=click.IntRange(min=0), help="Cut points with early exits, at most.")
 @click.option("--gamma", type=click.FloatRange(min=0), help="Join cells up to this share of the parameters.")
@@ -128,6 +131,8 @@ def package(
     restart: bool,
     save_branches: Path | None,
     threads: int | None,
+    memory_gb: float | None,
+    dry_run: bool,
     as_json: bool,
     **overrides: Any,
 ) -> None:
@@ -136,16 +141,20 @@ def package(
     The model's own weights are kept as they are; merged blocks are trained to replace spans of its blocks, and exits
     to answer early. A run that was interrupted goes on where it was when the same command is given again.
     """
+    started = time.monotonic()
     for module in ("torch", "onnx", "onnxscript", "safetensors"):
         require(module, extra="packager")
     import torch
 
     from device_sdk.bundles.bundle import SIGNATURE
+    from packager.budget import memory_limit
     from packager.job_loader import load_job
-    from packager.pipeline import follow
+    from packager.pipeline import Limits, follow
+    from packager.pipeline import dry_run as estimate
     from packager.pipeline import package as run
     from packager.pixels import Pixels
 
+    limits = Limits(memory_bytes=memory_limit(memory_gb), started=started)
     if threads is not None:
         torch.set_num_threads(threads)
     with _joined() as ranks:
@@ -171,6 +180,10 @@ def package(
         if not ranks.leads:
             follow(job, out, ranks=ranks)
             return
+        if dry_run:
+            said = estimate(job, limits=limits, progress=shown)
+            emit(said, as_json=as_json, text=lambda: _print_estimate(said))
+            return
         packaged = run(
             job,
             out,
@@ -179,11 +192,13 @@ def package(
             save_branches=save_branches,
             progress=shown,
             ranks=ranks,
+            limits=limits,
         )
     signed = (packaged.folder / SIGNATURE).exists()
     summary = {"bundle": str(out), "signed": signed, "fresh": packaged.fresh}
     peak_mb = None if packaged.peak_rss_bytes is None else round(packaged.peak_rss_bytes / 1e6)
     summary |= {"minutes": round(packaged.seconds / 60, 2), "peak_rss_mb": peak_mb, **_described(packaged)}
+    summary |= {"step_seconds": packaged.step_seconds, "training_report": packaged.training_report}
     emit(summary, as_json=as_json, text=lambda: _print_packaged(packaged, signed=signed))
 
 
@@ -260,8 +275,29 @@ def _print_packaged(packaged: Packaged, *, signed: bool) -> None:
         click.echo(f"  exit {exit_.id} at cut point {exit_.position}: {_percent(exit_.accuracy)}")
     for note in packaged.manifest.notes:
         click.echo(f"note: {note}")
+    _print_minutes(packaged)
     if not signed:
         click.echo("not signed: pathweave key new NAME makes a key, --key NAME.key signs with it")
+
+
+def _print_minutes(packaged: Packaged) -> None:
+    """Where the minutes went, and which of them helped."""
+    told = ", ".join(f"{step} {seconds / 60:.1f}" for step, seconds in packaged.step_seconds.items() if seconds >= 0.5)
+    click.echo(f"{packaged.seconds / 60:.1f} minutes" + (f": {told}" if told else ""))
+    for line in packaged.training_report:
+        click.echo(f"  {line}")
+
+
+def _print_estimate(said: Mapping[str, Any]) -> None:
+    click.echo(f"about {said['minutes']:.1f} minutes, at least {said['least_minutes']:.1f}; in seconds:")
+    for step, seconds in said["seconds"].items():
+        click.echo(f"  {step}: {seconds:.0f}")
+    click.echo(
+        f"about {said['peak_gb']:.1f} GB of memory, at least {said['least_memory_gb']:.1f}; the limit is"
+        f" {said['memory_limit_gb']:.1f} (--memory-gb)"
+    )
+    click.echo(f"training in batches of {said['training_batch']}, calibration on {said['calibration_samples']} samples")
+    click.echo(f"a bundle of about {said['bundle_mb']:.1f} MB")
 
 
 def _percent(accuracy: float | None) -> str:

@@ -6,65 +6,66 @@ trace → expand → train (distil, tune, exits) → export → verify → rendi
 from __future__ import annotations
 
 import json
+import math
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import metadata
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from device_sdk import __version__
 from device_sdk.atomic import write_atomically
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
-from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
+from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import DataError, PathweaveError, UsageError
-from device_sdk.graph import CutPoint, Golden
 from device_sdk.progress import Progress, SilentProgress
 from packager.branch_weights import load_branches, write_branches
 from packager.bundle_writer import BundleWriter
 from packager.errors import PackagingError, ResumeError
+from packager.estimate import EXPORT, VERIFY, WRITE
 from packager.exits import attach_exits, without_untrained_exits
 from packager.expansion import Expansion, expand, shrink_rates_for
 from packager.exporting.export import ExportedBlocks, export_blocks
-from packager.exporting.onnx_exporter import IR_VERSION, OPSET
-from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
 from packager.input_sizes import UsableSize, candidate_sizes, usable_sizes
 from packager.job import Job
 from packager.macs_ranges import MacsRanges
 from packager.renditions import make_renditions
 from packager.renditions.any_size import AnySizeCheck
-from packager.renditions.calibration import Calibration, sample_count
-from packager.renditions.made import MadeKind
+from packager.renditions.calibration import Calibration, held_back_last
+from packager.run_plan import Plan, estimated, estimator_for, within_memory
+from packager.step_times import StepTimes
+from packager.stored_manifest import stored_manifest
 from packager.tracing.cut_points import FUSED
 from packager.tracing.traced_model import TracedModel, trace
 from packager.training.checkpoints import Checkpoints, encode_description, require_same_run
-from packager.training.losses import distillation_errors
-from packager.training.phases import DISTIL, EXITS, TUNE
+from packager.training.phases import EXITS
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone, Ranks
 from packager.training.trainer import Trainer
 from packager.training.usefulness import without_useless_skips
-from packager.validation import Validation, validate
+from packager.validation import SUBNETS_PER_RANGE, Validation, validate
+from packager.verified import verify
 
 REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
 _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples that show how the tuning goes
 _JUDGED = 512  # validation samples on which identities are judged
 _SIZE_SAMPLES = 64  # training samples on which other input sizes are compared with the model's own
-_EXAMPLES = 64  # real samples that describe the cut points and check the original path
+_EXAMPLES = 64  # real samples at most that describe the cut points and check the original path
+_LEAST_EXAMPLES = 8
+_EXAMPLE_BYTES = 8_000_000
 
 
 @dataclass(frozen=True)
 class Packaged:
     """A finished bundle. ``seconds`` counts interrupted runs as well; ``fresh`` is False if it was there already.
 
-    ``peak_rss_bytes``: the most memory that packaging took, None where the system does not tell.
+    ``peak_rss_bytes``: the most memory that packaging took, None where the system does not tell. ``step_seconds``: of
+    the steps of the run that finished it. ``training_report``: what the trainer says became of its phases.
     """
 
     folder: Path
@@ -72,6 +73,20 @@ class Packaged:
     seconds: float
     peak_rss_bytes: int | None
     fresh: bool
+    step_seconds: Mapping[str, float] = field(default_factory=dict)
+    training_report: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """``memory_bytes``: the most that packaging may hold; half of the machine's unless it is said.
+
+    ``started`` on ``clock``: when the run began, from which the recipe's minutes count; now unless it is said.
+    """
+
+    memory_bytes: int | None = None
+    started: float | None = None
+    clock: Callable[[], float] = time.monotonic
 
 
 def package(
@@ -83,21 +98,25 @@ def package(
     save_branches: Path | None = None,
     progress: Progress | None = None,
     ranks: Ranks | None = None,
+    limits: Limits | None = None,
 ) -> Packaged:
     """Turn a job into a bundle in the folder ``out``; ``save_branches``: a file for the weights of what was added.
 
     A run that is killed at any point goes on from its last saved state when it is called again with the same job; its
-    work lies in ``<out>.work``. With ``recipe.steps`` the bundle depends on nothing but the job, and in its last digits
-    on how many processes train. ``ranks``: they, if there are several; this is the first, the others ``follow``.
+    work lies in ``<out>.work``. With ``recipe.steps`` the bundle depends on nothing but the job, unless memory is too
+    short for its batch, and in its last digits on how many processes train. ``ranks``: they, if there are several; this
+    is the first, the others ``follow``.
 
     Raises:
         TraceError, TrainingError, VerificationError: the model cannot be packaged (kinds of PackagingError).
         DataError: the model does not answer with one number per class of the data.
+        UsageError: the minutes or the memory are below the least; names it.
         ResumeError: ``out`` or its work folder belongs to another run.
         SignatureError: the key cannot be used.
         StorageError: the disk is full.
     """
-    progress, ranks = progress or SilentProgress(), ranks or Alone()
+    ranks, limits = ranks or Alone(), limits or Limits()
+    times = StepTimes(progress or SilentProgress(), clock=limits.clock)
     if not out.name:
         raise UsageError(f"{out} cannot be the folder of a bundle", hint="name a folder that packaging may make")
     if private_key is not None:
@@ -109,48 +128,91 @@ def package(
         finished = _already_there(out, description, private_key=private_key)
         ranks.from_lead(False)
         return finished
-    checkpoints = Checkpoints(_work_folder(out), _but_renditions(description))
+    checkpoints = Checkpoints(
+        _work_folder(out), _but_renditions(description), started=limits.started, clock=limits.clock
+    )
     ranks.from_lead(True)
-    with _step(progress, "trace and expand"):
-        examples = job.prepared(count=_EXAMPLES)
+    with times.whole("trace and expand"):
+        examples = _examples(job)
         expansion = _expanded(job, torch.from_numpy(examples))
+        plan = Plan(job, expansion, torch.from_numpy(examples), limits.memory_bytes, checkpoints)
+    plan.announce()
     checkpoints.begin()
-    trainer = _trained(job, expansion, checkpoints, progress, ranks)
-    expansion = expansion.noting(*trainer.notes)
+    trainer = _trained(job, expansion, checkpoints, times, ranks, plan)
+    expansion = expansion.noting(*trainer.notes, *plan.notes)
     if save_branches is not None:
         write_branches(expansion, save_branches)
     if job.branch_weights is None:
         expansion = without_untrained_exits(expansion, steps=trainer.steps_done[EXITS])
     if job.recipe.identity:
-        with _step(progress, "judge identities"):
+        with times.whole("judge identities"):
             expansion = _without_useless_skips(job, expansion)
-    with _step(progress, "export"):
+    plan.settle(expansion)
+    with plan.step(times, EXPORT):
         exported = export_blocks(expansion)
-    with _step(progress, "verify"):
-        verified = _verify(exported, examples, seed=job.recipe.seed)
+    batch = plan.now.batch
+    verified = verify(exported, examples, seed=job.recipe.seed, batch=batch, progress=times)
+    plan.learn(VERIFY, times.of(VERIFY))
     kinds = make_renditions(
         job.recipe.renditions,
         exported,
         verified.golden,
-        _calibration(job, expansion),
-        progress=progress,
+        _calibration(job, expansion, count=plan.calibration_samples(), batch=batch),
+        progress=times,
         cache=checkpoints.folder,
     )
-    sizes, size_notes = _input_sizes(job, expansion)
+    with times.whole("other input sizes"):
+        sizes, size_notes = _input_sizes(job, expansion)
     expansion = expansion.noting(*size_notes)
     check = AnySizeCheck(exported, sizes)
-    kinds = tuple(check.checked(kind, progress) for kind in kinds)
-    with _step(progress, "validate"):
-        validated = _validate(job, exported)
-    with _step(progress, "write"), BundleWriter(out) as writer:
-        metrics = _metrics(job, trainer, verified, validated)
-        manifest = _manifest(job, expansion, kinds, verified, validated, metrics, writer)
-        manifest = msgspec.structs.replace(manifest, input_sizes=check.described())
-        cost = {"seconds": checkpoints.seconds, "peak_rss_bytes": checkpoints.peak_rss_bytes}
+    kinds = tuple(check.checked(kind, times) for kind in kinds)
+    validated = _validate(job, exported, batch=batch, seconds=plan.validation_seconds(), limits=limits, progress=times)
+    with plan.step(times, WRITE), BundleWriter(out) as writer:
+        manifest = stored_manifest(
+            job, expansion, kinds, check.described(), verified, validated, trainer.steps_done, writer
+        )
+        report = tuple(map(str, getattr(trainer, "report", ())))
+        cost = _cost(checkpoints, times, validated, report)
         writer.add_note(REPORT, encode_description(description | cost))
         writer.finish(manifest, private_key=private_key)
     checkpoints.remove()
-    return Packaged(out, manifest, checkpoints.seconds, checkpoints.peak_rss_bytes, fresh=True)
+    return Packaged(
+        out, manifest, checkpoints.seconds, checkpoints.peak_rss_bytes, True, times.seconds, training_report=report
+    )
+
+
+def dry_run(job: Job, *, limits: Limits | None = None, progress: Progress | None = None) -> dict[str, object]:
+    """What packaging the job would take, without doing it: the model is traced, expanded and run a few times.
+
+    Raises:
+        TraceError, DataError: as ``package``. Limits below the least are reported, not refused.
+    """
+    limits = limits or Limits()
+    times = StepTimes(progress or SilentProgress(), clock=limits.clock)
+    started = limits.clock() if limits.started is None else limits.started
+    with times.whole("trace and expand"):
+        examples = torch.from_numpy(_examples(job))
+        expansion = _expanded(job, examples)
+        estimator = estimator_for(job, expansion, examples)
+    return estimated(estimator, limits.memory_bytes, spent=limits.clock() - started)
+
+
+def _cost(
+    checkpoints: Checkpoints, times: StepTimes, validated: Validation, report: Sequence[str]
+) -> dict[str, object]:
+    """What packaging took, and how sure the validation is: for the report beside the manifest."""
+    return {
+        "seconds": checkpoints.seconds,
+        "peak_rss_bytes": checkpoints.peak_rss_bytes,
+        "step_seconds": times.seconds,
+        "training_report": list(report),
+        "validation": {
+            "samples": validated.samples,
+            "standard_error": round(validated.standard_error, 5),
+            "range_samples": validated.range_samples,
+            "range_errors": [round(error, 5) for error in validated.range_errors],
+        },
+    }
 
 
 def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
@@ -160,16 +222,37 @@ def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
         TrainingError: as ``package``; another process is gone, or was started with another job.
     """
     if ranks.from_lead(True):
-        expansion = _expanded(job, torch.from_numpy(job.prepared(count=_EXAMPLES)))
+        expansion = _expanded(job, torch.from_numpy(_examples(job)))
         _trained(job, expansion, Checkpoints(_work_folder(out), {}, leads=False), SilentProgress(), ranks)
 
 
-def _trained(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: Progress, ranks: Ranks) -> Trainer:
-    """Train together with the other processes, if there are any; they are not needed any more then."""
+def _trained(
+    job: Job,
+    expansion: Expansion,
+    checkpoints: Checkpoints,
+    progress: Progress,
+    ranks: Ranks,
+    plan: Plan | None = None,
+) -> Trainer:
+    """Train together with the other processes, if there are any; they are not needed any more then.
+
+    ``plan``: that of the first process, which says for all how long and in what batches.
+    """
     ranks.require_same(job.description)
     judge = _judge(job, expansion) if ranks.leads else None
+    job = within_memory(job, int(ranks.from_lead(plan.now.training_batch if plan else 0)))
     source = job.batches(ranks.share)
-    trainer = Trainer(expansion, source, job.recipe, checkpoints, progress, judge=judge, ranks=ranks, task=job.task)
+    trainer = Trainer(
+        expansion,
+        source,
+        job.recipe,
+        checkpoints,
+        progress,
+        judge=judge,
+        ranks=ranks,
+        task=job.task,
+        seconds_left=plan.training_seconds if plan else lambda: 0.0,
+    )
     trainer.train()
     ranks.leave()
     return trainer
@@ -210,7 +293,8 @@ def _already_there(out: Path, description: Mapping[str, Any], *, private_key: Pa
         _sign_again(out, private_key)
     shutil.rmtree(_work_folder(out), ignore_errors=True)  # left by a run that was killed just before its end
     report = json.loads((out / REPORT).read_bytes())
-    return Packaged(out, bundle.manifest, report["seconds"], report.get("peak_rss_bytes"), fresh=False)
+    steps, told = report.get("step_seconds", {}), tuple(report.get("training_report", ()))
+    return Packaged(out, bundle.manifest, report["seconds"], report.get("peak_rss_bytes"), False, steps, told)
 
 
 def _sign_again(out: Path, private_key: Path) -> None:
@@ -228,11 +312,10 @@ def _require_answers(job: Job, traced: TracedModel) -> None:
         raise UsageError("a model in two stages is packaged in fp32 only so far", hint="leave renditions out")
 
 
-@contextmanager
-def _step(progress: Progress, name: str) -> Iterator[None]:
-    with progress.task(name, 1) as task:
-        yield
-        task.advance()
+def _examples(job: Job) -> npt.NDArray[np.float32]:
+    """Prepared validation images [count, *input]: fewer of large ones, whose features are all held at once."""
+    fitting = _EXAMPLE_BYTES // (4 * math.prod(job.model.input_shape))
+    return job.prepared(count=max(_LEAST_EXAMPLES, min(_EXAMPLES, fitting)))
 
 
 def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
@@ -270,28 +353,6 @@ def _without_useless_skips(job: Job, expansion: Expansion) -> Expansion:
     return without_useless_skips(expansion, judge, points=recipe.identity_points, seed=recipe.seed)
 
 
-@dataclass(frozen=True)
-class _Verified:
-    golden: Mapping[str, Golden]  # of blocks and exits, by their ids
-    original_golden: Golden
-    max_abs_diff: float
-    distillation_errors: Mapping[str, float]
-
-
-def _verify(exported: ExportedBlocks, examples: npt.NDArray[np.float32], *, seed: int) -> _Verified:
-    verifier = Verifier(exported)
-    golden = {block.id: verifier.block_golden(block.id) for block in exported.expansion.blocks}
-    golden |= {exit_.id: verifier.exit_golden(exit_.id) for exit_ in exported.expansion.exits}
-    verifier.sampled_subnets(seed=seed)
-    samples = torch.from_numpy(examples)
-    return _Verified(
-        golden=golden,
-        original_golden=verifier.original_golden(),
-        max_abs_diff=verifier.original_difference(samples),
-        distillation_errors=distillation_errors(exported.expansion, samples),
-    )
-
-
 def _input_sizes(job: Job, expansion: Expansion) -> tuple[tuple[UsableSize, ...], tuple[str, ...]]:
     """The further input sizes of the bundle. Detectors, segmenters and models that take no images have none."""
     shape = expansion.traced.tensors[0].shape
@@ -302,83 +363,22 @@ def _input_sizes(job: Job, expansion: Expansion) -> tuple[tuple[UsableSize, ...]
     return usable_sizes(expansion, job.training_samples(_SIZE_SAMPLES), sizes) if sizes else ((), ())
 
 
-def _calibration(job: Job, expansion: Expansion) -> Calibration:
-    return Calibration(expansion, job.training_samples(sample_count(expansion.cut_points, len(job.training))))
+def _calibration(job: Job, expansion: Expansion, *, count: int, batch: int) -> Calibration:
+    return Calibration(expansion, held_back_last(job.training_samples(count)), batch=batch)
 
 
-def _validate(job: Job, exported: ExportedBlocks) -> Validation:
-    labels, threads = job.validation.labels, torch.get_num_threads()
-    return validate(exported, job.prepared(), labels, seed=job.recipe.seed, threads=threads, task=job.task)
-
-
-def _metrics(job: Job, trainer: Trainer, verified: _Verified, validated: Validation) -> Metrics:
-    return Metrics(
-        data=job.validation_reference,
-        samples=len(job.validation),
-        original_accuracy=validated.original_accuracy,
-        range_accuracy=validated.range_accuracy,
-        max_abs_diff=verified.max_abs_diff,
-        distil_steps=trainer.steps_done[DISTIL],
-        tune_steps=trainer.steps_done[TUNE],
-        exit_steps=trainer.steps_done[EXITS],
-    )
-
-
-def _manifest(
-    job: Job,
-    expansion: Expansion,
-    kinds: Sequence[MadeKind],
-    verified: _Verified,
-    validated: Validation,
-    metrics: Metrics,
-    writer: BundleWriter,
-) -> Manifest:
-    """Store all blobs and describe the bundle."""
-    stored = [kind.stored(writer) for kind in kinds]
-    renditions = {part: [kind[part] for kind in stored if part in kind] for part in stored[0]}
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        name=job.name,
-        version=job.version,
-        task=Task(
-            kind=job.task.kind,
-            class_names=job.training.class_names,
-            output="cells" if job.task.kind == "detection" else "logits",
-            class_ids=job.model.class_ids,
-        ),
-        preprocessing=job.model.preprocessing,
-        cut_points=tuple(_quantised(cut, kinds) for cut in expansion.cut_points),
-        blocks=tuple(
-            block.described(renditions[block.id], distillation_error=verified.distillation_errors.get(block.id))
-            for block in expansion.blocks
-        ),
-        exits=tuple(
-            exit_.described(renditions[exit_.id], accuracy=validated.exit_accuracy[exit_.id])
-            for exit_ in expansion.exits
-        ),
-        onnx=Onnx(ir_version=IR_VERSION, opset=OPSET),
-        self_test=SelfTest(seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH, original=verified.original_golden),
-        metrics=metrics,
-        provenance=_provenance(job),
-        notes=(*expansion.notes, *(note for kind in kinds for note in kind.notes)),
-    )
-
-
-def _quantised(cut: CutPoint, kinds: Sequence[MadeKind]) -> CutPoint:
-    """The cut point with the scale that int8 renditions use there; it has one tensor."""
-    found = [kind.quantization[cut.index] for kind in kinds if cut.index in kind.quantization]
-    if not found:
-        return cut
-    return CutPoint(cut.index, (msgspec.structs.replace(cut.tensors[0], quantization=found[0]),), cut.mandatory)
-
-
-def _provenance(job: Job) -> Provenance:
-    return Provenance(
-        model=job.model.name,
-        source=job.model.source,
-        licence=job.model.licence,
-        weights_sha256=job.weights_sha256,
-        training_data=job.training_reference,
-        recipe=job.recipe.choices(),
-        tools={"pathweave": __version__} | {name: metadata.version(name) for name in ("torch", "onnx", "onnxruntime")},
+def _validate(
+    job: Job, exported: ExportedBlocks, *, batch: int, seconds: float, limits: Limits, progress: Progress
+) -> Validation:
+    return validate(
+        exported,
+        # small enough for each subnet of a range to have its turn
+        lambda count: job.validation_batches(count=count, batch=min(batch, -(-count // SUBNETS_PER_RANGE))),
+        len(job.validation),
+        seed=job.recipe.seed,
+        threads=torch.get_num_threads(),
+        task=job.task,
+        seconds=seconds,
+        clock=limits.clock,
+        progress=progress,
     )

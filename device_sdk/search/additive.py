@@ -101,7 +101,7 @@ class AdditiveModel:
 
     def covariance(self, own: float) -> Floats:
         """Of the edges' values before anything was observed, ``own``: the spread of edges: [edges, edges]."""
-        unknown = self.same_block * np.outer(self._of_block, self._of_block) + np.diag(self._of_rendition**2)
+        unknown: Floats = self.same_block * np.outer(self._of_block, self._of_block) + np.diag(self._of_rendition**2)
         covariance: Floats = _SLOPE_SPREAD**2 * np.outer(self.errors, self.errors) + own**2 * unknown
         return covariance
 
@@ -191,10 +191,9 @@ class Belief:
     @cached_property
     def _unexplained_root(self) -> Floats:
         """A root of the covariance of what edges' values leave of the observations: [observations, observations]."""
-        left = self._kernel_of_observed - self._design @ self._covariance @ self._design.T
+        left = np.array(self._kernel_of_observed - self._design @ self._covariance @ self._design.T)
         left[np.diag_indices_from(left)] += _JITTER
-        root: Floats = np.linalg.cholesky(left)
-        return root
+        return np.asarray(np.linalg.cholesky(left), dtype=np.float64)
 
     def _prior(self, design: Floats) -> Floats:
         prior: Floats = _CONSTANT_MEAN - _SLOPE_MEAN * (design @ self._model.errors)

@@ -124,7 +124,7 @@ class DeviceState:
 
     def save_plan(self, plan: Plan) -> None:
         """Keep the plan in use."""
-        self._save("plan", _StoredPlan(*msgspec.structs.astuple(plan), runtime=self._runtime.identity))
+        self._save("plan", _StoredPlan(plan.subnet, plan.exits, plan.split, plan.escalation, self._runtime.identity))
 
     def runtimes_with_plans(self) -> tuple[str, ...]:
         """The other runtimes, or numbers of threads, for which a plan of this bundle is kept; sorted."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from device_sdk.runtimes import Array, LoadedStretch, OnnxRuntime
 from packager.errors import VerificationError
 from packager.expansion import Expansion
 from packager.exporting.export import ExportedBlocks
+from packager.footprint import LARGEST_BATCH
 
 SELF_TEST_SEED = 20231002
 SELF_TEST_BATCH = 2
@@ -106,7 +108,7 @@ class Verifier:
         self._exported = exported
         self._expansion = exported.expansion
         self._reference = TorchReference(exported.expansion)
-        self._runtime = OnnxRuntime(threads=threads)
+        self._runtime = OnnxRuntime(threads=threads, lean=True)
 
     def block_golden(self, block_id: str) -> Golden:
         """Check one block at several batch sizes; returns its golden vector (VerificationError)."""
@@ -120,24 +122,30 @@ class Verifier:
         """The same for the whole original path."""
         return self._check([block.id for block in self._expansion.originals])
 
-    def sampled_subnets(self, *, seed: int) -> None:
-        """Check up to ``SUBNETS`` random whole subnets (VerificationError)."""
+    def sampled_subnets(self, *, seed: int, checked: Callable[[], None] = lambda: None) -> None:
+        """Check ``SUBNETS`` random whole subnets, or fewer if some are drawn twice (VerificationError).
+
+        ``checked`` is called after each.
+        """
         supernet = self._expansion.supernet()
         for subnet in dict.fromkeys(sample_uniformly(supernet, count=SUBNETS, random=SplitMix64(seed))):
             self._check(subnet.block_ids)
+            checked()
 
-    def original_difference(self, samples: torch.Tensor) -> float:
+    def original_difference(self, samples: torch.Tensor, *, batch: int = LARGEST_BATCH) -> float:
         """Largest absolute difference of the original path from the torch model on real ``samples``."""
-        loaded = self._runtime.load(self._exported.stretch([block.id for block in self._expansion.originals]))
-        with torch.no_grad():
-            expected = self._expansion.traced.whole(samples).numpy()
-        return float(np.abs(loaded.run([samples.numpy()])[0] - expected).max())
+        stretch = self._exported.stretch([block.id for block in self._expansion.originals])
+        with contextlib.closing(self._runtime.load(stretch)) as loaded, torch.no_grad():
+            return max(
+                float(np.abs(loaded.run([some.numpy()])[0] - self._expansion.traced.whole(some).numpy()).max())
+                for some in samples.split(batch)
+            )
 
     def _check(self, block_ids: Sequence[str], exit_id: str | None = None) -> Golden:
         """Compare a path, or an exit alone, with torch at several batch sizes."""
         name = _name(block_ids) if exit_id is None else f"exit {exit_id}"
-        loaded = self._runtime.load(self._exported.stretch(block_ids, exit_id))
-        return self._reference.golden(name, [*block_ids, *([exit_id] if exit_id else [])], loaded)
+        with contextlib.closing(self._runtime.load(self._exported.stretch(block_ids, exit_id))) as loaded:
+            return self._reference.golden(name, [*block_ids, *([exit_id] if exit_id else [])], loaded)
 
 
 def _name(block_ids: Sequence[str]) -> str:

@@ -2,55 +2,91 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from device_sdk.graph import CutPoint
+from packager.blocks.trainable import TrainableBlock
 from packager.expansion import Expansion
 
 MAX_SAMPLES = 512
 MAX_BYTES = 256_000_000  # of features at one cut point; two are held at a time
-_LEAST_SAMPLES = 16
+LEAST_SAMPLES = 16
 _BATCH = 64
 _HELD_BACK = 4  # one of so many samples
 
 Features = npt.NDArray[np.float32]
 
 
-def sample_count(cut_points: tuple[CutPoint, ...], available: int) -> int:
-    """How many of ``available`` samples to calibrate on: large models get fewer, so that their features fit."""
-    fitting = MAX_BYTES // max(cut.nbytes for cut in cut_points)
-    return min(available, MAX_SAMPLES, max(_LEAST_SAMPLES, fitting))
+def sample_count(sample_bytes: int, available: int) -> int:
+    """How many of ``available`` samples to calibrate on: large models get fewer, so that their features fit.
+
+    ``sample_bytes``: of one sample's features at the cut point where they are largest.
+    """
+    return min(available, max(LEAST_SAMPLES, min(MAX_BYTES // sample_bytes, MAX_SAMPLES)))
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Prepared ``samples`` [count, *input] of the training data, and the supernet whose originals they run through."""
+    """Prepared ``samples`` [count, *input] of the training data, and the supernet whose originals they run through.
+
+    At most ``batch`` of them are computed at a time.
+    """
 
     expansion: Expansion
     samples: torch.Tensor
+    batch: int = _BATCH
 
     def features(self) -> Iterator[tuple[int, Features]]:
         """Each cut point, 0 to N, with the features [count, *shape] there; computed one after the other."""
-        live = self.samples
-        yield 0, live.numpy()
+        live = self.samples.numpy()
+        yield 0, live
         for block in self.expansion.originals:
-            with torch.no_grad():
-                live = torch.cat([block.module.eval()(part) for part in live.split(_BATCH)])
-            yield block.end, live.numpy()
+            live = self._after(block, live)
+            yield block.end, live
+
+    def _after(self, block: TrainableBlock, features: Features) -> Features:
+        with torch.no_grad():
+            module = block.module.eval()
+            return in_batches(lambda part: module(torch.from_numpy(part)).numpy(), features, self.batch)
+
+
+def in_batches(function: Callable[[Features], Features], features: Features, batch: int) -> Features:
+    """``function`` of ``features`` [count, …], ``batch`` at a time, its answers in one array from the start."""
+    answers: Features | None = None
+    for first in range(0, len(features), batch):
+        answer = function(features[first : first + batch])
+        if answers is None:
+            answers = np.empty((len(features), *answer.shape[1:]), dtype=answer.dtype)
+        answers[first : first + batch] = answer
+    assert answers is not None, "there are no samples"
+    return answers
 
 
 def fitted_and_held_back(features: Features) -> tuple[Features, Features]:
-    """The samples that ranges are fitted to, and those that errors are measured on (the same if there is only one)."""
-    held = np.arange(len(features)) % _HELD_BACK == _HELD_BACK - 1
-    return (features[~held], features[held]) if held.any() else (features, features)
+    """The samples that ranges are fitted to, and those that errors are measured on: the last quarter of them.
+
+    Both are views, no copies. A few samples serve both.
+    """
+    held = len(features) // _HELD_BACK
+    return (features[:-held], features[-held:]) if held else (features, features)
+
+
+def held_back_last(samples: torch.Tensor) -> torch.Tensor:
+    """``samples`` [count, …] that are sorted in some way, reordered so that the last quarter is spread over them."""
+    held = torch.arange(len(samples)) % _HELD_BACK == _HELD_BACK - 1
+    return samples[torch.argsort(held.int(), stable=True)]
 
 
 def relative_error(answers: Features, expected: Features) -> float:
     """Mean squared distance over the variance of what is expected: 0 is perfect, 1 no better than the mean."""
-    difference = answers.astype(np.float64) - expected
-    return float(np.mean(difference**2) / max(float(np.var(expected, dtype=np.float64)), 1e-8))
+    spread = max(float(np.var(expected, dtype=np.float64)), 1e-8)
+    return squared_distance(answers, expected) / answers.size / spread
+
+
+def squared_distance(answers: Features, expected: Features) -> float:
+    """The sum of squared differences, sample by sample in double precision."""
+    return sum(float(np.sum((a.astype(np.float64) - b) ** 2)) for a, b in zip(answers, expected, strict=True))

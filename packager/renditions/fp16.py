@@ -28,7 +28,7 @@ def make_fp16(exported: ExportedBlocks, calibration: Calibration, progress: Prog
 
     Checked with the CPU's provider, which computes between the casts in single precision where it has no half.
     """
-    reference, runtime = TorchReference(exported.expansion), OnnxRuntime(threads=1)
+    reference, runtime = TorchReference(exported.expansion), OnnxRuntime(threads=1, lean=True)
     graphs: dict[str, onnx.GraphProto] = {}
     golden: dict[str, Golden] = {}
     notes = []
@@ -43,6 +43,8 @@ def make_fp16(exported: ExportedBlocks, calibration: Calibration, progress: Prog
                 graphs[part] = graph
             except VerificationError as error:
                 notes.append(f"{part} has no {NAME} rendition: {error}")
+            finally:
+                loaded.close()
             task.advance()
     shared = share(exported.expansion, graphs)
     return MadeKind(

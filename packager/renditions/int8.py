@@ -7,6 +7,7 @@ touch it, so that the pairs at the end of one block and at the start of the next
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,15 +17,16 @@ from typing import Any
 import numpy as np
 import onnx
 
+from device_sdk.atomic import storage_errors
 from device_sdk.execution.self_test import sample_outputs
 from device_sdk.graph import Golden, Quantization
 from device_sdk.progress import Progress
-from device_sdk.runtimes import LoadedStretch, OnnxRuntime
+from device_sdk.runtimes import OnnxRuntime
 from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks, share
 from packager.exporting.onnx_exporter import OPSET
 from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
-from packager.renditions.calibration import Calibration, Features, fitted_and_held_back, relative_error
+from packager.renditions.calibration import Calibration, Features, fitted_and_held_back, in_batches, relative_error
 from packager.renditions.fragments import as_fragment, part_model, part_stretch
 from packager.renditions.made import MadeKind
 from packager.torch_noise import torch_silenced
@@ -47,7 +49,7 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
     Raises:
         VerificationError: features are not numbers, or a fragment answers with another shape.
     """
-    quantization = {index: fitted(found) for index, found in calibration.features() if found.dtype == np.float32}
+    quantization = _ranges(calibration, progress)
     reference = TorchReference(exported.expansion)
     judged: dict[str, _Judged] = {}
     with progress.task(f"quantise to {NAME}", len(exported.own)) as task:
@@ -55,9 +57,9 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
             fitting, held_back = fitted_and_held_back(features)
             for part in [part for part, start in reference.starts.items() if start == index]:
                 task.note(part)
-                graph = _quantised(part_model(exported, part), part, fitting, quantization)
+                graph = _quantised(part_model(exported, part), part, fitting, quantization, batch=calibration.batch)
                 if any(node.op_type == "QuantizeLinear" for node in graph.node):
-                    judged[part] = _judge(exported, part, graph, reference, held_back)
+                    judged[part] = _judge(exported, part, graph, reference, held_back, batch=calibration.batch)
                 task.advance()
     left_out = sorted(part for part, found in judged.items() if found.error > MAX_ERROR)
     kept = {part: judged[part] for part in exported.own if part in judged and part not in left_out}
@@ -74,6 +76,18 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
         quantization=quantization,
         notes=tuple(f"{part} has no int8 rendition: its error would be {judged[part].error:.2g}" for part in left_out),
     )
+
+
+def _ranges(calibration: Calibration, progress: Progress) -> dict[int, Quantization]:
+    """The range of every cut point that has one."""
+    found: dict[int, Quantization] = {}
+    with progress.task(f"calibrate {NAME}", len(calibration.expansion.cut_points)) as task:
+        task.note(f"{len(calibration.samples)} samples")
+        for index, features in calibration.features():
+            if features.dtype == np.float32:
+                found[index] = fitted(features)
+            task.advance()
+    return found
 
 
 def fitted(features: Features) -> Quantization:
@@ -97,7 +111,7 @@ class _Judged:
 
 
 def _quantised(
-    model: onnx.ModelProto, part: str, features: Features, quantization: Mapping[int, Quantization]
+    model: onnx.ModelProto, part: str, features: Features, quantization: Mapping[int, Quantization], *, batch: int
 ) -> onnx.GraphProto:
     """The fragment with int8 weights and a pair around every activation. ``features``: [count, *start shape]."""
     given = {f"cut_{index}": found for index, found in quantization.items()}
@@ -106,28 +120,35 @@ def _quantised(
         "TensorQuantOverrides": {name: [_override(given[name])] for name in ends},
         "QDQKeepRemovableActivations": _clips_below(model, given),
     }
-    return as_fragment(quantised(model, features, extra_options=options), part)
+    return as_fragment(quantised(model, features, extra_options=options, batch=batch), part)
 
 
 def quantised(
-    model: onnx.ModelProto, features: Features, *, extra_options: Mapping[str, Any] | None = None
+    model: onnx.ModelProto,
+    features: Features,
+    *,
+    extra_options: Mapping[str, Any] | None = None,
+    batch: int = _BATCH,
 ) -> onnx.ModelProto:
     """``model`` of one input in int8, its ranges from ``features`` [count, *input]; changes its metadata.
 
-    ``extra_options``: of ONNX Runtime's tool.
+    ``extra_options``: of ONNX Runtime's tool. ``batch``: features that it runs at a time.
+
+    Raises:
+        StorageError: there is no room for it among the temporary files.
     """
     from onnxruntime import quantization as tool
 
     class Reader(tool.CalibrationDataReader):
         def __init__(self) -> None:
-            self._batches = iter(np.array_split(features, -(-len(features) // _BATCH)))
+            self._batches = iter(np.array_split(features, -(-len(features) // batch)))
 
         def get_next(self) -> dict[str, Features] | None:
-            batch = next(self._batches, None)
-            return None if batch is None else {model.graph.input[0].name: batch}
+            some = next(self._batches, None)
+            return None if some is None else {model.graph.input[0].name: some}
 
     model.metadata_props.add(key=_PREPROCESSED[0], value=_PREPROCESSED[1])
-    with tempfile.TemporaryDirectory() as folder, torch_silenced():
+    with storage_errors(Path(tempfile.gettempdir())), tempfile.TemporaryDirectory() as folder, torch_silenced():
         path = Path(folder) / "quantised.onnx"
         tool.quantize_static(
             model,
@@ -165,18 +186,25 @@ def _clips_below(model: onnx.ModelProto, given: Mapping[str, Quantization]) -> b
 
 
 def _judge(
-    exported: ExportedBlocks, part: str, graph: onnx.GraphProto, reference: TorchReference, features: Features
+    exported: ExportedBlocks,
+    part: str,
+    graph: onnx.GraphProto,
+    reference: TorchReference,
+    features: Features,
+    *,
+    batch: int,
 ) -> _Judged:
-    """Compare with torch on real ``features`` and on golden inputs.
+    """Compare with torch on real ``features`` and on golden inputs, ``batch`` at a time.
 
     A golden vector is what the fragment itself answers here; its tolerance comes from what quantisation costs.
     """
-    loaded = OnnxRuntime(threads=1).load(part_stretch(exported, part, graph))
-    (expected,), actual = reference.answer([part], [features]), _run(loaded, features)
-    error, difference = relative_error(actual, expected), float(np.abs(actual - expected).max())
-    golden_error = 0.0
-    for (expected,), (actual,) in reference.compared(f"{NAME} of {part}", [part], loaded):
-        golden_error = max(golden_error, relative_error(actual, expected))
+    with contextlib.closing(OnnxRuntime(threads=1, lean=True).load(part_stretch(exported, part, graph))) as loaded:
+        actual = in_batches(lambda some: loaded.run([some])[0], features, batch)
+        expected = in_batches(lambda some: reference.answer([part], [some])[0], features, batch)
+        error, difference = relative_error(actual, expected), float(np.abs(actual - expected).max())
+        golden_error = 0.0
+        for (expected,), (actual,) in reference.compared(f"{NAME} of {part}", [part], loaded):
+            golden_error = max(golden_error, relative_error(actual, expected))
     tolerance = _GOLDEN_TOLERANCE * difference + ABSOLUTE_TOLERANCE
     return _Judged(
         graph=graph,
@@ -188,7 +216,3 @@ def _judge(
 
 def _worst(errors: Iterable[float]) -> float:
     return max(error if np.isfinite(error) else float("inf") for error in errors)
-
-
-def _run(loaded: LoadedStretch, features: Features) -> Features:
-    return np.concatenate([loaded.run([batch])[0] for batch in np.array_split(features, -(-len(features) // _BATCH))])

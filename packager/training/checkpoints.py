@@ -5,15 +5,15 @@ from __future__ import annotations
 import io
 import json
 import shutil
-import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from device_sdk.atomic import write_atomically
+from packager.budget import peak_resident_bytes
 from packager.errors import ResumeError
 
 Description = Mapping[str, Any]
@@ -27,17 +27,26 @@ class Checkpoints:
 
     ``seconds`` is the time spent on the run, ``peak_rss_bytes`` the most memory that its process took; earlier parts of
     the run count up to their last saved state. Of several processes that train together only the one that ``leads``
-    reads and writes any of it.
+    reads and writes any of it. ``started`` on ``clock``: when the run began, now unless it is said.
 
     Raises:
         ResumeError: the folder holds the work of a different run, or cannot be read.
     """
 
-    def __init__(self, folder: Path, description: Description, *, leads: bool = True) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        description: Description,
+        *,
+        leads: bool = True,
+        started: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._folder = folder
         self._leads = leads
         self._description = description
-        self._started = time.monotonic()
+        self._clock = clock
+        self._started = clock() if started is None else started
         claimed = leads and (folder / _RUN).exists()
         if claimed:
             require_same_run(folder / _RUN, description)
@@ -53,17 +62,13 @@ class Checkpoints:
     @property
     def seconds(self) -> float:
         """Time spent so far."""
-        return self._earlier + time.monotonic() - self._started
+        return self._earlier + self._clock() - self._started
 
     @property
     def peak_rss_bytes(self) -> int | None:
         """The highest resident memory so far; None where the system does not tell."""
-        try:
-            import resource
-        except ModuleNotFoundError:  # not on Windows
-            return None
-        unit = 1 if sys.platform == "darwin" else 1024  # bytes
-        return max(self._earlier_peak, unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        peak = peak_resident_bytes()
+        return None if peak is None else max(self._earlier_peak, peak)
 
     def begin(self) -> None:
         """Claim the work folder for this run: from here on there is work to lose.

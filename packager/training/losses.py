@@ -212,11 +212,41 @@ def relative_error(imitated: torch.Tensor, target: torch.Tensor) -> torch.Tensor
     return functional.mse_loss(imitated.float(), target) / target.var().clamp_min(1e-8)
 
 
-def distillation_errors(expansion: Expansion, samples: torch.Tensor) -> dict[str, float]:
-    """For each added block, its ``imitation_error`` on ``samples``: prepared [batch, *input], not trained on."""
+def distillation_errors(expansion: Expansion, samples: torch.Tensor, *, batch: int = 64) -> dict[str, float]:
+    """For each added block, its ``imitation_error`` on ``samples``: prepared [count, *input], not trained on.
+
+    ``batch`` of them are computed at a time.
+    """
+    distances = {block.id: 0.0 for block in expansion.added}
+    targets = {block.end: _Spread() for block in expansion.added}
     with torch.no_grad():
-        features = expansion.traced.features(samples)
-        return {block.id: round(imitation_error(block, features).item(), 5) for block in expansion.added}
+        for images in samples.split(batch):
+            features = expansion.traced.features(images)
+            for end, spread in targets.items():
+                spread.add(features[end])
+            for block in expansion.added:
+                imitated = block.run(dict(enumerate(features)))
+                distances[block.id] += float(((imitated - features[block.end]) ** 2).sum(dtype=torch.float64))
+    return {block.id: round(targets[block.end].relative(distances[block.id]), 5) for block in expansion.added}
+
+
+class _Spread:
+    """The variance of numbers that come in batches."""
+
+    def __init__(self) -> None:
+        self._count, self._sum, self._squares = 0, 0.0, 0.0
+
+    def add(self, values: torch.Tensor) -> None:
+        values = values.double()
+        self._count += values.numel()
+        self._sum += float(values.sum())
+        self._squares += float((values**2).sum())
+
+    def relative(self, squared_distance: float) -> float:
+        """The mean squared distance over the variance."""
+        mean = self._sum / self._count
+        variance = max(self._squares - self._count * mean**2, 0.0) / max(self._count - 1, 1)
+        return squared_distance / self._count / max(variance, 1e-8)
 
 
 def exit_cache_shapes(expansion: Expansion, *, batch: int) -> dict[int, tuple[int, ...]]:

@@ -5,7 +5,7 @@ The original blocks stay frozen in evaluation mode, so the pretrained model is o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -43,7 +43,8 @@ class Trainer:
 
     ``judge``, if given, is asked for the accuracy by ranges of cost now and then while tuning. ``notes`` say what was
     not done as the recipe has it. ``ranks``: the processes that train together; ``source`` gives the share of this one.
-    ``task``: classification unless it is said.
+    ``task``: classification unless it is said. ``seconds_left``: what there is for the rest of the training, where the
+    recipe has minutes; asked at the start of each phase.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class Trainer:
         judge: RangeAccuracy | None = None,
         ranks: Ranks | None = None,
         task: LearningTask | None = None,
+        seconds_left: Callable[[], float] | None = None,
     ) -> None:
         self._expansion = expansion
+        self._seconds_left = seconds_left
         self._recipe = recipe
         self._checkpoints = checkpoints
         self._progress = progress
@@ -179,15 +182,22 @@ class Trainer:
 
     def _schedule(self, phase: Phase, saved: dict[str, Any]) -> Schedule:
         self._clock.tick()
-        seconds = (self._recipe.budget_minutes or 0.0) * 60 * phase.share
+        timed = self._recipe.steps is None
         return Schedule(
-            steps=None if self._recipe.steps is None else self._steps[phase.name],
-            seconds=None if self._recipe.steps is not None else seconds,
+            steps=None if timed else self._steps[phase.name],
+            seconds=self._seconds(phase, saved.get("elapsed", 0.0)) if timed else None,
             done=saved.get("done", 0),
             elapsed=saved.get("elapsed", 0.0),
             winding_from=saved.get("winding_from"),
             clock=self._clock,
         )
+
+    def _seconds(self, phase: Phase, elapsed: float) -> float:
+        """What there is for ``phase``, which has had so many: its share of what it and those after it may take."""
+        if self._seconds_left is None:
+            return (self._recipe.budget_minutes or 0.0) * 60 * phase.share
+        left = elapsed + self._ranks.from_lead(self._seconds_left())
+        return left * phase.share / sum(one.share for one in self._phases[self._phases.index(phase) :])
 
     def _save(
         self, phase: str, schedule: Schedule | None = None, optimizer: torch.optim.Optimizer | None = None

@@ -337,3 +337,41 @@ def test_without_torch_the_extra_is_named(command_line, tmp_path):
     told = json.loads(done.stdout)["error"]
     assert (told["type"], told["hint"]) == ("MissingExtraError", "pip install 'pathweave[packager]'")
     assert not list(command_line.folder.glob("never*"))
+
+
+# Minutes and memory
+
+
+def test_a_dry_run_says_what_it_would_take_and_leaves_nothing(command_line, pathweave, package_arguments):
+    done = pathweave(*package_arguments, "--out", "dry", "--rendition", "int8", "--memory-gb", "3", "--dry-run")
+    assert done.status == 0, done.err
+    said = done.result
+    assert said["least_minutes"] > 0
+    assert 0 < said["minutes"] < 10
+    assert {"train", "export", "verify", "int8", "validate", "write"} <= said["seconds"].keys()
+    assert 0 < said["least_memory_gb"] <= said["peak_gb"]
+    assert said["memory_limit_gb"] == 3
+    assert said["bundle_mb"] > 0
+    assert not list(command_line.folder.glob("dry*"))
+
+
+def test_a_person_reads_the_estimate_too(pathweave, package_arguments):
+    done = pathweave(*[a for a in package_arguments if a != "--json"], "--out", "dry", "--dry-run")
+    assert re.search(r"^about \d+\.\d minutes, at least \d+\.\d", done.out)
+    assert "--memory-gb" in done.out
+
+
+@pytest.mark.parametrize(
+    ("choices", "words"),
+    [
+        (("--recipe", "short.toml"), ("minutes are too few", "at least")),
+        (("--memory-gb", "0.1"), ("GB of memory are too few", "at least")),
+        (("--memory-gb", "-2"), ("is not a limit for memory",)),
+    ],
+)
+def test_limits_below_the_least_are_refused_before_the_work(command_line, pathweave, package_arguments, choices, words):
+    (command_line.folder / "short.toml").write_text("budget_minutes = 0.001\n")
+    done = pathweave(*package_arguments, *choices, "--out", "refused")
+    assert done.status == 2
+    assert all(word in done.err for word in words)
+    assert not list(command_line.folder.glob("refused*"))

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from device_sdk.graph import CutPoint, TensorSpec
-from packager.renditions.calibration import MAX_BYTES, MAX_SAMPLES, fitted_and_held_back, relative_error, sample_count
-
-
-def cut_points(*sizes):
-    return tuple(CutPoint(index, (TensorSpec(f"cut_{index}", (size,)),)) for index, size in enumerate(sizes))
+from packager.renditions.calibration import (
+    MAX_BYTES,
+    MAX_SAMPLES,
+    fitted_and_held_back,
+    held_back_last,
+    relative_error,
+    sample_count,
+)
 
 
 def test_features_are_those_of_the_original_path(tiny_exported, calibrate):
@@ -27,14 +31,25 @@ def test_features_are_those_of_the_original_path(tiny_exported, calibrate):
     [(50_000, 1000, MAX_SAMPLES), (100, 1000, 100), (50_000, MAX_BYTES // 4 // 40, 40), (50_000, MAX_BYTES, 16)],
 )
 def test_large_models_are_calibrated_on_fewer_samples(available, largest, count):
-    assert sample_count(cut_points(10, largest, 3), available) == count
+    assert sample_count(4 * largest, available) == count
 
 
 def test_errors_are_measured_on_samples_that_ranges_are_not_fitted_to():
     features = np.arange(10, dtype=np.float32)[:, None]
     fitting, held_back = fitted_and_held_back(features)
     assert sorted([*fitting[:, 0], *held_back[:, 0]]) == list(range(10))
-    assert held_back[:, 0].tolist() == [3, 7]
+    assert held_back[:, 0].tolist() == [8, 9]
+
+
+def test_samples_that_are_sorted_are_held_back_from_all_over():
+    samples = held_back_last(torch.arange(10.0)[:, None])
+    assert samples[:, 0].tolist() == [0, 1, 2, 4, 5, 6, 8, 9, 3, 7]
+
+
+def test_features_do_not_depend_on_how_many_are_computed_at_a_time(tiny_exported, calibrate):
+    whole = calibrate(tiny_exported.expansion)
+    for (_, found), (_, expected) in zip(replace(whole, batch=7).features(), whole.features(), strict=True):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_a_few_samples_serve_both():
