@@ -16,6 +16,7 @@ from device_sdk.runtimes import Array, LoadedStretch, OnnxRuntime
 from packager.errors import VerificationError
 from packager.expansion import Expansion
 from packager.exporting.export import ExportedBlocks
+from packager.tracing.traced_model import Feature, tensors_of
 
 SELF_TEST_SEED = 20231002
 SELF_TEST_BATCH = 2
@@ -43,8 +44,7 @@ class TorchReference:
         An exit's answer, or the tensors at the cut point that is reached.
         """
         position = self.starts[parts[0]]
-        live = [position, *(tap for tap in self._taps if tap < position)]
-        features = dict(zip(live, map(torch.from_numpy, inputs), strict=True))
+        features = self._features(position, inputs)
         with torch.no_grad():
             for part in parts:
                 module = self.modules[part].eval()
@@ -52,10 +52,18 @@ class TorchReference:
                     return [module(features[position]).numpy()]
                 position = self._blocks[part].end
                 features[position] = self._blocks[part].run(features)
-        found = [features[position].numpy()]
-        if position < len(self._cut_points) - 1:
-            found += [features[tap].numpy() for tap in self._taps if tap < position]
-        return found
+        taps = self._taps if position < len(self._cut_points) - 1 else ()
+        found = tensors_of([features[position], *(features[tap] for tap in taps if tap < position)])
+        return [tensor.numpy() for tensor in found]
+
+    def _features(self, position: int, inputs: Sequence[Array]) -> dict[int, Feature]:
+        """The tensors at cut point ``position`` by the cut points that they belong to."""
+        tensors = list(map(torch.from_numpy, inputs))
+        taps = [tap for tap in self._taps if tap < position]
+        own, tapped = tensors[: len(tensors) - len(taps)], tensors[len(tensors) - len(taps) :]
+        features: dict[int, Feature] = dict(zip(taps, tapped, strict=True))
+        features[position] = own[0] if len(own) == 1 else tuple(own)
+        return features
 
     def compared(
         self, name: str, parts: Sequence[str], loaded: LoadedStretch
