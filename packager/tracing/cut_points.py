@@ -58,8 +58,8 @@ def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED) -> lis
     There is an anchor since the last cut and one to come, and the tail of the last anchor is complete: the operators
     called as in ``fused`` that follow it. Cut points have one live tensor, taps that wait for a head left out. Only
     where more than ``LONG`` anchors lie between two of them, as in parallel streams, is that stretch cut where two
-    tensors are live, then what is long still where three are, then four (docs/adr/0028-several-tensors.md). Taps are
-    cut points wherever they lie.
+    tensors are live, then what still has twice as many where three are, then four (docs/adr/0028-several-tensors.md).
+    Taps are cut points wherever they lie.
 
     Raises:
         TraceError: a tap lies where the model cannot be cut.
@@ -78,7 +78,7 @@ def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED) -> lis
         bounds = [-1, *positions, len(body.nodes) - 1]
         for start, end in itertools.pairwise(bounds):
             within = [anchor for anchor in anchors if start < anchor <= end]
-            if count == 1 or not positions or len(within) > LONG:
+            if count == 1 or not positions or len(within) > LONG * (count - 1):
                 found = _within(body, within, [k for k in allowed if start < k < end], taps, fused)
                 positions = sorted({*positions, *found})
     return positions

@@ -280,7 +280,9 @@ class FiveStreams(TwoLayers):
     def forward(self, x: Tensor) -> Tensor:
         streams = [self.a(x) * factor for factor in range(1, 6)]
         for _ in range(2):
-            streams = [self.b(stream).relu() + other for stream, other in zip(streams, streams[1:] + streams[:1])]
+            streams = [
+                self.b(stream).relu() + other for stream, other in zip(streams, streams[1:] + streams[:1], strict=True)
+            ]
         return sum(streams)
 
 
