@@ -257,6 +257,32 @@ def test_only_long_stretches_are_cut_where_several_tensors_are_live(noise):
     assert [len(specs) for specs in long.cuts] == [1, 1, *[2] * LONG, 1, 1]
 
 
+class SumsInAnotherOrder(nn.Module):
+    """Computes a product in one piece where it is exported, else in two, and magnifies the difference."""
+
+    def __init__(self, *, error: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+        self.error = error
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            x = self.first(x) + self.error
+        else:
+            halves = [functional.linear(x[:, k::2], self.first.weight[:, k::2]) for k in range(2)]
+            x = halves[0] + halves[1] + self.first.bias
+        return self.last(torch.sin(x * 1e4))
+
+
+def test_double_precision_tells_rounding_from_a_wrong_cut(noise):
+    torch.manual_seed(0)
+    model, inputs = SumsInAnotherOrder(), noise(4, 64)
+    traced = trace(model, inputs)
+    assert (traced.answer(inputs) - model(inputs)).abs().max() > 1e-4
+    with pytest.raises(TraceError, match="the cut model differs from the model by"):
+        trace(SumsInAnotherOrder(error=1e-5), inputs)
+
+
 # Models that cannot be packaged
 
 
