@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
+from packager.blocks.streams import several
 from packager.branches import BRANCHES, build_branch
 from packager.expansion import Expansion, TrainableExit, count_macs
 
@@ -21,7 +22,7 @@ def attach_exits(expansion: Expansion, *, count: int) -> Expansion:
     macs = [block.macs for block in expansion.originals]
     exits = [
         exit_
-        for position in exit_positions(macs, count=count)
+        for position in exit_positions(macs, count=count, left_out=several(expansion.traced.cuts))
         for branch in BRANCHES
         if (exit_ := _exit(expansion, position, branch, whole=sum(macs))) is not None
     ]
@@ -38,16 +39,16 @@ def without_untrained_exits(expansion: Expansion, *, steps: int) -> Expansion:
     return replace(expansion, exits=(), notes=(*expansion.notes, "no exits: the training had no step for them"))
 
 
-def exit_positions(macs: Sequence[int], *, count: int) -> tuple[int, ...]:
+def exit_positions(macs: Sequence[int], *, count: int, left_out: Collection[int] = ()) -> tuple[int, ...]:
     """Up to ``count`` cut points that divide the original path's work evenly, in order.
 
     ``macs``: of each original block. For each of the shares 1/(count + 1), 2/(count + 1), … the cut point at which
     the share of MACs done is nearest, among those not taken yet. Never the input, the output, or a cut point after
-    which almost nothing is left to do.
+    which almost nothing is left to do, or one of ``left_out``.
     """
     whole = sum(macs)
     done = [0, *itertools.accumulate(macs)]
-    candidates = [k for k in range(1, len(macs)) if whole - done[k] > _LEAST_LEFT * whole]
+    candidates = [k for k in range(1, len(macs)) if k not in left_out and whole - done[k] > _LEAST_LEFT * whole]
     chosen: list[int] = []
     for number in range(1, min(count, len(candidates)) + 1):
         wanted = whole * number / (count + 1)

@@ -15,8 +15,9 @@ from device_sdk.graph import CutPoint, Exit, Golden, Rendition, Subnet, Supernet
 from packager.blocks.identity import identity_blocks
 from packager.blocks.merged import merged_blocks
 from packager.blocks.shrunk import shrunk_blocks
+from packager.blocks.streams import copied_blocks, several
 from packager.blocks.trainable import TrainableBlock, count_macs, original_block
-from packager.tracing.traced_model import TracedModel, parameter_count
+from packager.tracing.traced_model import Feature, TracedModel, parameter_count
 
 __all__ = ["Expansion", "TrainableBlock", "TrainableExit", "count_macs", "expand", "shrink_rates_for"]
 
@@ -80,12 +81,13 @@ class Expansion:
     @property
     def cut_points(self) -> tuple[CutPoint, ...]:
         """The cut points 0 to N: behind a tap its tensor is live as well, up to the head that reads it."""
+        *inner, last = self.traced.cuts
         tensors, taps = self.traced.tensors, self.traced.taps
         cuts = [
-            CutPoint(index, (spec, *(tensors[tap] for tap in taps if tap < index)), mandatory=index in taps)
-            for index, spec in enumerate(tensors[:-1])
+            CutPoint(index, (*specs, *(tensors[tap] for tap in taps if tap < index)), mandatory=index in taps)
+            for index, specs in enumerate(inner)
         ]
-        return (*cuts, CutPoint(len(cuts), tensors[-1:]))
+        return (*cuts, CutPoint(len(cuts), last))
 
     def supernet(self) -> Supernet:
         """The graph over the torch modules, to sample paths from while training."""
@@ -103,12 +105,14 @@ class Expansion:
 
     def run(self, subnet: Subnet, batch: torch.Tensor) -> torch.Tensor:
         """The output of a path for ``batch`` [batch, *input]."""
-        return self.features_along(subnet, batch)[len(self.traced.blocks)]
+        answer = self.features_along(subnet, batch)[len(self.traced.blocks)]
+        assert isinstance(answer, torch.Tensor)
+        return answer
 
-    def features_along(self, subnet: Subnet, batch: torch.Tensor) -> dict[int, torch.Tensor]:
+    def features_along(self, subnet: Subnet, batch: torch.Tensor) -> dict[int, Feature]:
         """What a path computes for ``batch`` [batch, *input] at each cut point that it passes, 0 and N included."""
         blocks = {block.id: block for block in self.blocks}
-        features = {0: batch}
+        features: dict[int, Feature] = {0: batch}
         for block_id in subnet.block_ids:
             block = blocks[block_id]
             features[block.end] = block.run(features)
@@ -133,14 +137,16 @@ def expand(
     into answers, which nothing else in the model does. Nothing is added over a cut point that the head reads.
     """
     originals = [
-        original_block(module, index, traced.tensors, taps=traced.read_by(index)[:-1])
+        original_block(module, index, traced.cuts, taps=traced.read_by(index)[:-1])
         for index, module in enumerate(traced.blocks)
     ]
-    inner = originals[1:-1]
+    inner, cuts, taps, streams = originals[1:-1], traced.cuts, traced.taps, several(traced.cuts)
+    single = [block for block in inner if not streams & {block.start, block.end}]
     kinds = [
-        merged_blocks(inner, traced.tensors, max_span=max_span, tiled=tiled, taps=traced.taps),
-        shrunk_blocks(inner, traced.tensors, rates=shrink_rates),
-        identity_blocks(inner, traced.tensors, max_span=max_span if identity else 0, taps=traced.taps),
+        merged_blocks(inner, traced.tensors, max_span=max_span, tiled=tiled, taps=taps, several=streams),
+        copied_blocks(inner, cuts, max_span=max_span, tiled=tiled, taps=taps),
+        shrunk_blocks(single, traced.tensors, rates=shrink_rates),
+        identity_blocks(inner, cuts, max_span=max_span if identity else 0, taps=taps),
     ]
     added = [block for kind in kinds for block in kind.blocks]
     notes = [note for kind in kinds for note in kind.notes]

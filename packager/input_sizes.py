@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from device_sdk.graph import CutPoint, Golden, InputSize, size_text
 from packager.expansion import Expansion
+from packager.tracing.traced_model import tensors_of
 
 _STEP = 32  # pixels; convolutional models halve their input five times
 _LEAST_SIDE = 96
@@ -84,26 +85,14 @@ def _answers(expansion: Expansion, samples: torch.Tensor, size: Size | None = No
     """What the original path answers to ``samples`` [count, *input], resized first if ``size`` is given."""
     with torch.no_grad():
         batches = (_resized(part, size) for part in samples.split(_BATCH))
-        return torch.cat([_run(expansion, batch) for batch in batches]).flatten(1).double()
-
-
-def _run(expansion: Expansion, batch: torch.Tensor) -> torch.Tensor:
-    for block in expansion.traced.blocks:
-        batch = block(batch)
-    return batch
+        return torch.cat([expansion.traced.answer(batch) for batch in batches]).flatten(1).double()
 
 
 def _shapes(expansion: Expansion, sample: torch.Tensor) -> tuple[tuple[tuple[int, ...], ...], ...]:
     """The shapes of the tensors at all cut points, the batch left out."""
     with torch.no_grad():
-        return tuple((tuple(feature.shape[1:]),) for feature in _features(expansion, sample))
-
-
-def _features(expansion: Expansion, batch: torch.Tensor) -> Iterator[torch.Tensor]:
-    yield batch
-    for block in expansion.traced.blocks:
-        batch = block(batch)
-        yield batch
+        features = expansion.traced.features(sample)
+    return tuple(tuple(tuple(tensor.shape[1:]) for tensor in tensors_of([feature])) for feature in features)
 
 
 def _resized(images: torch.Tensor, size: Size | None) -> torch.Tensor:

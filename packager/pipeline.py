@@ -24,6 +24,7 @@ from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import DataError, PathweaveError, UsageError
 from device_sdk.progress import Progress, SilentProgress
+from packager.blocks.streams import several
 from packager.branch_weights import load_branches, write_branches
 from packager.bundle_writer import BundleWriter
 from packager.errors import PackagingError, ResumeError
@@ -308,8 +309,9 @@ def _require_answers(job: Job, traced: TracedModel) -> None:
     complaint = job.task.complaint(traced.tensors[-1].shape, job.training.class_names)
     if complaint is not None:
         raise DataError(complaint, hint=f"docs/bundle_format.md says how a model for {job.task.kind} answers")
-    if traced.taps and job.recipe.renditions != ("fp32",):
-        raise UsageError("a model in two stages is packaged in fp32 only so far", hint="leave renditions out")
+    if job.recipe.renditions != ("fp32",) and (traced.taps or several(traced.cuts)):
+        kind = "a model in two stages" if traced.taps else "a model that is cut where several tensors are live"
+        raise UsageError(f"{kind} is packaged in fp32 only so far", hint="leave renditions out")
 
 
 def _examples(job: Job) -> npt.NDArray[np.float32]:

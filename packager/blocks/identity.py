@@ -10,12 +10,12 @@ from collections.abc import Collection, Sequence
 
 from torch import nn
 
-from device_sdk.graph import TensorSpec
+from packager.blocks.streams import Cuts, PassAll, extents
 from packager.blocks.trainable import Grown, TrainableBlock, jumps
 
 
 def identity_blocks(
-    originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, max_span: int, taps: Collection[int] = ()
+    originals: Sequence[TrainableBlock], cuts: Cuts, *, max_span: int, taps: Collection[int] = ()
 ) -> Grown:
     """A block ``i<start>-<end>`` over every span of up to ``max_span`` originals with equal shapes at both ends.
 
@@ -27,14 +27,13 @@ def identity_blocks(
     for count in range(1, max_span + 1):
         for first in range(len(originals) - count + 1):
             start, end = originals[first].start, originals[first + count - 1].end
-            same = tensors[start].shape == tensors[end].shape and tensors[start].dtype == tensors[end].dtype
+            same = extents(cuts[start]) == extents(cuts[end])
             if not same or jumps(start, end, taps) or _reaches(skipped, start, end):
                 continue
             skipped.setdefault(start, set()).add(end)
+            module = nn.Identity() if len(cuts[start]) == 1 else PassAll()
             blocks.append(
-                TrainableBlock(
-                    id=f"i{start}-{end}", start=start, end=end, kind="identity", module=nn.Identity(), macs=0
-                )
+                TrainableBlock(id=f"i{start}-{end}", start=start, end=end, kind="identity", module=module, macs=0)
             )
     notes = () if blocks or not max_span else ("no identity blocks: no span ends in the shape that it starts from",)
     return Grown(tuple(sorted(blocks, key=lambda block: (block.start, block.end))), notes)

@@ -20,12 +20,13 @@ def merged_blocks(
     max_span: int,
     tiled: bool = False,
     taps: Collection[int] = (),
+    several: Collection[int] = (),
 ) -> Grown:
     """A merged block for every span of 2 to ``max_span`` neighbouring ``originals``; a note where none fits.
 
     ``tiled``: only for spans that begin at the first, the ``max_span + 1``st, … original. Far fewer blocks share the
     training then, and the cheapest path stays what it is where spans of ``max_span`` can be merged everywhere.
-    ``taps``: cut points that no block jumps over.
+    ``taps``: cut points that no block jumps over. ``several``: those of several tensors, where none starts or ends.
     """
     blocks: list[TrainableBlock] = []
     notes: list[str] = []
@@ -34,6 +35,8 @@ def merged_blocks(
             replaced = originals[first : first + count]
             if jumps(replaced[0].start, replaced[-1].end, taps):
                 break
+            if replaced[0].start in several or replaced[-1].end in several:
+                continue
             block = _merged(replaced, tensors)
             if block is not None:
                 blocks.append(block)

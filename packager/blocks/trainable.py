@@ -11,13 +11,14 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from device_sdk.graph import Block, BlockKind, Rendition, TensorSpec
-from packager.tracing.traced_model import parameter_count
+from packager.tracing.traced_model import Feature, parameter_count, tensors_of
 
 
 @dataclass(frozen=True)
 class TrainableBlock:
     """A block of the growing supernet with its torch module: [batch, *start shape] → [batch, *end shape].
 
+    Where a cut point has several tensors, the module takes them as so many arguments or gives a tuple of them.
     ``taps``: cut points whose tensors the module takes before that of its start; only a head has some.
     """
 
@@ -30,9 +31,9 @@ class TrainableBlock:
     copied_from: str | None = None
     taps: tuple[int, ...] = ()
 
-    def run(self, features: Mapping[int, torch.Tensor]) -> torch.Tensor:
+    def run(self, features: Mapping[int, Feature]) -> Feature:
         """What the block makes of the ``features`` at the cut points that it reads."""
-        return self.module(*(features[position] for position in (*self.taps, self.start)))
+        return self.module(*tensors_of(features[position] for position in (*self.taps, self.start)))
 
     @property
     def parameters(self) -> int:
@@ -63,11 +64,11 @@ class Grown:
 
 
 def original_block(
-    module: nn.Module, index: int, tensors: Sequence[TensorSpec], *, taps: tuple[int, ...] = ()
+    module: nn.Module, index: int, cuts: Sequence[Sequence[TensorSpec]], *, taps: tuple[int, ...] = ()
 ) -> TrainableBlock:
-    """The pretrained block from cut point ``index`` to the next."""
-    read = [tensors[position] for position in (*taps, index)]
-    macs = count_macs(module, *(spec.shape for spec in read), dtype=tensors[index].dtype)
+    """The pretrained block from cut point ``index`` to the next; ``cuts``: the tensors at each."""
+    read = [spec for position in (*taps, index) for spec in cuts[position]]
+    macs = count_macs(module, *(spec.shape for spec in read), dtype=read[-1].dtype)
     return TrainableBlock(
         id=f"o{index}", start=index, end=index + 1, kind="original", module=module, macs=macs, taps=taps
     )

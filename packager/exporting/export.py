@@ -52,12 +52,14 @@ class ExportedBlocks:
 
 
 def _parts(expansion: Expansion) -> list[Part]:
-    tensors = expansion.traced.tensors
+    cuts = expansion.traced.cuts
     blocks = [
-        Part(block.id, block.module, tuple(tensors[k] for k in (*block.taps, block.start)), tensors[block.end])
+        Part(
+            block.id, block.module, tuple(spec for k in (*block.taps, block.start) for spec in cuts[k]), cuts[block.end]
+        )
         for block in expansion.blocks
     ]
-    exits = [Part(e.id, e.module, (tensors[e.position],), _exit_tensor(expansion, e)) for e in expansion.exits]
+    exits = [Part(e.id, e.module, cuts[e.position], (_exit_tensor(expansion, e),)) for e in expansion.exits]
     return blocks + exits
 
 
@@ -69,7 +71,8 @@ def export_blocks(expansion: Expansion) -> ExportedBlocks:
     """One fragment per block and per exit.
 
     A block leads from ``cut_<start>`` to ``cut_<end>``, an exit from ``cut_<position>`` to ``exit_<id>``; a head reads
-    the ``cut_<tap>`` of its taps as well. Inner names are ``<id>/…``.
+    the ``cut_<tap>`` of its taps as well, and where a cut point has several tensors the further ones are
+    ``cut_<k>_1``, …. Inner names are ``<id>/…``.
 
     Raises:
         TraceError: torch cannot export the blocks or exits to ONNX.

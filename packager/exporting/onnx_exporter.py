@@ -40,9 +40,10 @@ class SideBySide:
 def export_side_by_side(
     modules: Sequence[nn.Module], read: Sequence[Sequence[TensorSpec]], *, inputs: Sequence[str], outputs: Sequence[str]
 ) -> SideBySide:
-    """Every module on its own inputs, described in ``read``, with one output each; word for word, nothing optimized.
+    """Every module on its own inputs, described in ``read``; word for word, nothing optimized.
 
-    ``inputs`` and ``outputs`` name those of the first module, then those of the second, and so on.
+    A module gives one tensor or a tuple of them. ``inputs`` and ``outputs`` name those of the first module, then those
+    of the second, and so on.
 
     Raises:
         TraceError: torch cannot export them to ONNX.
@@ -80,9 +81,10 @@ class _SideBySide(nn.Module):
         left, answers = list(inputs), []
         for part, count in zip(self.parts, self._counts, strict=True):
             given, left = left[:count], left[count:]
-            answer = part(*given)
-            # an identity answers with its input, which the exporter would give the name of the output
-            answers.append(answer.clone() if any(answer is one for one in given) else answer)
+            found = part(*given)
+            for answer in (found,) if isinstance(found, torch.Tensor) else found:
+                # what a part only passes on the exporter would give the name of the output
+                answers.append(answer.clone() if any(answer is one for one in given) else answer)
         return tuple(answers)
 
 

@@ -32,11 +32,11 @@ class Part:
     id: str
     module: nn.Module
     read: tuple[TensorSpec, ...]
-    end: TensorSpec
+    end: tuple[TensorSpec, ...]
 
 
 def part_graphs(parts: Sequence[Part]) -> dict[str, onnx.GraphProto]:
-    """The graph of each part, by its id: nodes and initializers, from the names of ``read`` to that of ``end``.
+    """The graph of each part, by its id: nodes and initializers, from the names of ``read`` to those of ``end``.
 
     Raises:
         TraceError: torch cannot export the parts to ONNX.
@@ -80,7 +80,7 @@ def _templates(parts: Sequence[Part], structures: Mapping[str, Structure]) -> di
         [part.module for part in parts],
         [part.read for part in parts],
         inputs=[name for part in parts for name in _inputs(part)],
-        outputs=[_output(part) for part in parts],
+        outputs=[name for part in parts for name in _outputs(part)],
     )
     cutter = _Cutter(together)
     return {part.id: cutter.template(part, structures[part.id]) for part in parts}
@@ -91,8 +91,9 @@ def _inputs(part: Part) -> list[str]:
     return [f"{part.id}/input_{number}" for number in range(len(part.read))]
 
 
-def _output(part: Part) -> str:
-    return f"{part.id}/output"
+def _outputs(part: Part) -> list[str]:
+    """The names of what it puts out, there."""
+    return [f"{part.id}/output_{number}" for number in range(len(part.end))]
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,8 @@ class _Template:
         refuse_custom_operators(model)
         select_by_convolution(model.graph)
         names = {value.name: spec.name for value, spec in zip(model.graph.input, part.read, strict=True)}
-        return _renamed(model.graph, names | {model.graph.output[0].name: part.end.name}, within=part.id)
+        names |= {value.name: spec.name for value, spec in zip(model.graph.output, part.end, strict=True)}
+        return _renamed(model.graph, names, within=part.id)
 
 
 class _Cutter:
@@ -140,18 +142,18 @@ class _Cutter:
         model = onnx.ModelProto(ir_version=IR_VERSION, opset_import=whole.opset_import, functions=whole.functions)
         model.graph.name = part.id
         model.graph.input.extend(self._values[name] for name in _inputs(part))
-        model.graph.output.append(self._values[_output(part)])
+        model.graph.output.extend(self._values[name] for name in _outputs(part))
         model.graph.node.extend(self._nodes[index] for index in nodes)
         model.graph.initializer.extend(self._initializers[name] for name in weights if name not in states)
-        inner = {name for node in model.graph.node for name in node.output} - {_output(part)}
+        inner = {name for node in model.graph.node for name in node.output} - {*_outputs(part)}
         model.graph.value_info.extend(self._values[name] for name in sorted(inner & self._values.keys()))
         return _Template(model, states)
 
     def _needed_by(self, part: Part) -> tuple[list[int], list[str]]:
-        """The nodes, in order, and the initializers that the part's output needs."""
+        """The nodes, in order, and the initializers that the part's outputs need."""
         nodes: set[int] = set()
         weights: set[str] = set()
-        given, waiting = {*_inputs(part), ""}, [_output(part)]
+        given, waiting = {*_inputs(part), ""}, _outputs(part)
         while waiting:
             name = waiting.pop()
             if name in given:

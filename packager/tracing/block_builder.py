@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import operator
+from collections.abc import Sequence
 
 import torch
 from torch import fx, nn
@@ -11,6 +12,7 @@ from torch import fx, nn
 from packager.errors import TraceError
 from packager.tracing.exported_graph import ExportedGraph, is_size
 
+_ATTENTION_DIMENSIONS = 4  # [batch, heads, tokens, channels]
 _LEAF_MODULES = (
     nn.modules.conv._ConvNd,
     nn.modules.batchnorm._BatchNorm,
@@ -24,21 +26,29 @@ _LEAF_MODULES = (
 class BlockBuilder:
     """Rebuilds the nodes of one block as a GraphModule with the model's own torch.nn layers in it."""
 
-    def __init__(self, body: ExportedGraph, model: nn.Module, first: int, last: int) -> None:
+    def __init__(
+        self,
+        body: ExportedGraph,
+        model: nn.Module,
+        between: range,
+        *,
+        entries: Sequence[fx.Node],
+        results: Sequence[fx.Node],
+    ) -> None:
         self._body = body
         self._model = model
-        self._nodes = body.nodes[first + 1 : last + 1]
-        self._entry = body.nodes[first] if first >= 0 else body.input
-        self._result = body.nodes[last] if last < len(body.nodes) - 1 else body.output
-        self._inside = set(self._nodes)
+        self._nodes = [body.nodes[index] for index in between]
+        self._entries = tuple(entries)
+        self._results = tuple(results)
         self._graph = fx.Graph()
         self._root = nn.Module()
         self._new: dict[fx.Node, fx.Node] = {}
-        self._members: dict[str, str] = {}
 
     def build(self) -> fx.GraphModule:
-        """The block as a module: one tensor in, one tensor out."""
-        self._new[self._entry] = self._graph.placeholder("features")
+        """The block as a module: it takes ``entries``, and gives the one result, or a tuple of ``results``."""
+        names = ["features"] if len(self._entries) == 1 else [f"features_{n}" for n in range(len(self._entries))]
+        for name, entry in zip(names, self._entries, strict=True):
+            self._new[entry] = self._graph.placeholder(name)
         layers = self._layer_calls()
         for node in self._nodes:
             layer = layers.get(node)
@@ -46,7 +56,8 @@ class BlockBuilder:
                 self._new[node] = self._call_layer(layer, node)
             elif not is_size(node):
                 self._copy(node)
-        self._graph.output(self._new[self._result])
+        results = tuple(self._resolve(result) for result in self._results)
+        self._graph.output(results[0] if len(results) == 1 else results)
         module = fx.GraphModule(self._root, self._graph)
         module.graph.eliminate_dead_code()
         module.recompile()
@@ -72,11 +83,19 @@ class BlockBuilder:
 
     def _call_layer(self, path: str, node: fx.Node) -> fx.Node:
         name = self._member(path, _plain(self._model.get_submodule(path)))
-        return self._graph.call_module(name, (self._new[self._body.tensor_inputs(node)[0]],))
+        source = node.args[0]
+        assert isinstance(source, fx.Node)
+        return self._graph.call_module(name, (self._resolve(source),))
 
     def _copy(self, node: fx.Node) -> None:
-        self._new[node] = self._graph.node_copy(node, self._resolve)
-        self._new[node].meta = {}
+        copied = self._graph.node_copy(node, self._resolve)
+        copied.meta = {}
+        self._new[node] = self._in_plain_products(copied) if _is_wide_attention(node) else copied
+
+    def _in_plain_products(self, attention: fx.Node) -> fx.Node:
+        """The same attention in matrix products; torch exports the fused operator on 4 dimensions only to ONNX."""
+        attention.target = torch.ops.aten._scaled_dot_product_attention_math.default
+        return self._graph.call_function(operator.getitem, (attention, 0))
 
     def _resolve(self, node: fx.Node) -> fx.Node:
         if node not in self._new:
@@ -84,17 +103,19 @@ class BlockBuilder:
                 self._new[node] = self._get_state(node.name)
             elif is_size(node):
                 self._new[node] = self._recompute_size(node)
+            elif node in self._body.constants:
+                self._copy(node)
             else:
                 raise TraceError(f"the operator at {node.name} reaches over a cut point")
         return self._new[node]
 
     def _recompute_size(self, node: fx.Node) -> fx.Node:
         """A symbolic size from the block's own input instead of from an earlier tensor."""
-        wanted, batch = node.meta["val"], self._entry.meta["val"].shape[0]
+        wanted, batch = node.meta["val"], self._entries[0].meta["val"].shape[0]
         if isinstance(wanted, torch.SymInt):
             multiple = wanted.node.expr / batch.node.expr
             if multiple.is_Integer:
-                size = self._graph.call_function(torch.ops.aten.sym_size.int, (self._new[self._entry], 0))
+                size = self._graph.call_function(torch.ops.aten.sym_size.int, (self._new[self._entries[0]], 0))
                 return size if multiple == 1 else self._graph.call_function(operator.mul, (size, int(multiple)))
         copied = self._graph.node_copy(node, self._resolve)
         copied.meta = {}
@@ -115,6 +136,14 @@ class BlockBuilder:
         if name not in self._root._modules:
             self._root.add_module(name, module)
         return name
+
+
+def _is_wide_attention(node: fx.Node) -> bool:
+    if node.target is not torch.ops.aten.scaled_dot_product_attention.default:
+        return False
+    query = node.args[0]
+    assert isinstance(query, fx.Node)
+    return bool(query.meta["val"].dim() != _ATTENTION_DIMENSIONS)
 
 
 def _plain(layer: nn.Module) -> nn.Module:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import torch
 from torch import fx
+from torch.export.graph_signature import OutputKind
 
 from packager.errors import TraceError
+from packager.tracing.regions import inline_regions
 
 _VIEWS = (
     "slice",
@@ -28,6 +30,8 @@ class ExportedGraph:
     """The computing nodes of an exported program, in order, with what each needs to know about its inputs.
 
     ``taps``: what it puts out besides its ``output``, which is the last; only a backbone does (``several_outputs``).
+    ``constants``: tensors that do not depend on the input. ``changed``: tensors that are filled part by part, and views
+    of them.
     """
 
     def __init__(self, program: torch.export.ExportedProgram, *, several_outputs: bool = False) -> None:
@@ -39,10 +43,9 @@ class ExportedGraph:
                 hint="a backbone whose features a head reads is given as packager.two_stage.TwoStage(backbone, head)",
             )
         self.states: dict[str, torch.Tensor] = _states(program)
-        graph = program.graph
-        by_name = {node.name: node for node in graph.nodes}
-        self.input = by_name[signature.user_inputs[0]]
-        outputs = [by_name.get(str(name)) for name in signature.user_outputs]
+        graph = inline_regions(program)
+        self.input = next(node for node in graph.nodes if node.name == signature.user_inputs[0])
+        outputs = _user_outputs(graph, signature)
         tensors = [node for node in outputs if node and isinstance(node.meta.get("val"), torch.Tensor)]
         if len(tensors) < count:
             raise TraceError("the model's output is not a tensor")
@@ -50,6 +53,19 @@ class ExportedGraph:
         self.nodes = [n for n in graph.nodes if n.op == "call_function" and (n.users or _changes_input(n))]
         _undo_inplace(self.nodes)
         _clone_what_views_change(self.nodes, self.input)
+        self.changed = _changed_in_parts(self.nodes)
+        self.constants = self._from_states_alone()
+
+    def _from_states_alone(self) -> frozenset[fx.Node]:
+        """Tensors that depend on parameters, buffers and sizes alone: a position bias, a mask.
+
+        They are no features: whatever needs one computes it again.
+        """
+        found: set[fx.Node] = set()
+        for node in self.nodes:
+            if not is_size(node) and node not in self.changed and found.issuperset(self.tensor_inputs(node)):
+                found.add(node)
+        return frozenset(found)
 
     def tensor_inputs(self, node: fx.Node) -> list[fx.Node]:
         """Inputs that carry activations: neither parameters nor symbolic sizes."""
@@ -77,6 +93,31 @@ def is_size(node: fx.Node) -> bool:
 def _changes_input(node: fx.Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and bool(schema.is_mutable)
+
+
+def _user_outputs(graph: fx.Graph, signature: torch.export.ExportGraphSignature) -> list[fx.Node | None]:
+    """What the model puts out, in order; None for what is no node, such as a number."""
+    (results,) = graph.output_node().args
+    assert isinstance(results, tuple | list)
+    kinds = [spec.kind for spec in signature.output_specs]
+    found = [result for result, kind in zip(results, kinds, strict=True) if kind is OutputKind.USER_OUTPUT]
+    return [result if isinstance(result, fx.Node) else None for result in found]
+
+
+def _changed_in_parts(nodes: Sequence[fx.Node]) -> frozenset[fx.Node]:
+    """Tensors that operators change in place, with all of their views."""
+    found: set[fx.Node] = set()
+    for node in nodes:
+        if _changes_input(node):
+            source = node.args[0]
+            while isinstance(source, fx.Node) and operator_name(source) in (*_VIEWS, *_SEVERAL_VIEWS):
+                source = source.args[0]
+            if isinstance(source, fx.Node):
+                found |= {source, node}
+    for node in nodes:
+        if operator_name(node) in (*_VIEWS, *_SEVERAL_VIEWS) and node.args[0] in found:
+            found.add(node)
+    return frozenset(found)
 
 
 def _undo_inplace(nodes: Sequence[fx.Node]) -> None:
@@ -120,6 +161,6 @@ def _clone_what_views_change(nodes: list[fx.Node], entry: fx.Node) -> None:
 
 
 def operator_name(node: fx.Node) -> str:
-    """For example ``conv2d``, whatever the overload."""
-    packet = getattr(node.target, "overloadpacket", node.target)
-    return str(packet).removeprefix("aten.")
+    """For example ``conv2d``, whatever the overload; ``getitem``, a function of Python, by its own name."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(packet).removeprefix("aten.") if packet is not None else getattr(node.target, "__name__", "")

@@ -1,15 +1,15 @@
 """Tracing a pretrained model to its cut points and to trainable original blocks (AdaptiveNet §4.1).
 
-torch.export gives the graph (`exported_graph`); cut points are the positions where exactly one tensor is live, symbolic
-sizes left out (`cut_points`). Each block is rebuilt with the model's own torch.nn layers in it (`block_builder`), since
-an exported graph has batch-norm and dropout frozen in evaluation mode and cannot be pruned.
+torch.export gives the graph (`exported_graph`); cut points are the positions where one tensor is live, or in parallel
+streams a few, symbolic sizes left out (`cut_points`). Each block is rebuilt with the model's own torch.nn layers in it
+(`block_builder`), since an exported graph has batch-norm and dropout frozen in evaluation mode and cannot be pruned.
 """
 
 from __future__ import annotations
 
 import copy
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -19,38 +19,59 @@ from device_sdk.graph import TensorSpec
 from packager.errors import TraceError
 from packager.torch_noise import torch_silenced
 from packager.tracing.block_builder import BlockBuilder
-from packager.tracing.cut_points import FUSED, cut_positions, join_small, tap_positions
+from packager.tracing.cut_points import FUSED, MOST_TENSORS, cut_positions, join_small, live_tensors, tap_positions
 from packager.tracing.exported_graph import ExportedGraph
 from packager.two_stage import TwoStage
 
 _EXAMPLE_BATCH = 4
+_SINGLE, _DOUBLE = 1e-4, 1e-7  # differences of the largest answer that are rounding, by precision
 _FAINT = 0.01  # answers below this are compared as if they were this large
+
+
+Feature = torch.Tensor | tuple[torch.Tensor, ...]  # what is live at a cut point: one tensor, or several in order
+
+
+def tensors_of(features: Iterable[Feature]) -> list[torch.Tensor]:
+    """The tensors of several features, one after the other."""
+    return [one for feature in features for one in ((feature,) if isinstance(feature, torch.Tensor) else feature)]
 
 
 @dataclass(frozen=True)
 class TracedModel:
     """A model cut into original blocks: block k maps cut point k to k + 1.
 
-    ``tensors[k]`` describes cut point k (names ``cut_k``), ``blocks[k]`` is trainable, ``whole`` is the model itself.
-    ``taps``: the cut points that the last block, a head, reads before its own; nothing may jump over them.
+    ``cuts[k]`` describes the tensors at cut point k (names ``cut_k``, ``cut_k_1``, …), ``blocks[k]`` is trainable,
+    ``whole`` is the model itself. ``taps``: the cut points that the last block, a head, reads before its own; nothing
+    may jump over them.
     """
 
     whole: nn.Module
     blocks: tuple[nn.Module, ...]
-    tensors: tuple[TensorSpec, ...]
+    cuts: tuple[tuple[TensorSpec, ...], ...]
     taps: tuple[int, ...] = ()
+
+    @property
+    def tensors(self) -> tuple[TensorSpec, ...]:
+        """The first tensor at each cut point, which has no other unless it lies in parallel streams."""
+        return tuple(specs[0] for specs in self.cuts)
 
     @property
     def parameters(self) -> tuple[int, ...]:
         """Parameters of each block."""
         return tuple(parameter_count(block) for block in self.blocks)
 
-    def features(self, batch: torch.Tensor) -> list[torch.Tensor]:
-        """The tensors at all cut points, 0 to N, for ``batch`` [batch, *input]."""
-        features = [batch]
+    def features(self, batch: torch.Tensor) -> list[Feature]:
+        """What is live at all cut points, 0 to N, for ``batch`` [batch, *input]."""
+        features: list[Feature] = [batch]
         for index, block in enumerate(self.blocks):
-            features.append(block(*(features[position] for position in self.read_by(index))))
+            features.append(block(*tensors_of(features[position] for position in self.read_by(index))))
         return features
+
+    def answer(self, batch: torch.Tensor) -> torch.Tensor:
+        """What the blocks together answer to ``batch`` [batch, *input]: one tensor."""
+        answer = self.features(batch)[-1]
+        assert isinstance(answer, torch.Tensor)
+        return answer
 
     def read_by(self, index: int) -> tuple[int, ...]:
         """The cut points whose tensors original block ``index`` takes, in order, its own start last."""
@@ -84,14 +105,23 @@ def trace(
     positions = cut_positions(body, fused=fused)
     if not positions:
         raise TraceError(
-            "the model has no cut point: nowhere between two layers is a single tensor live",
-            hint="a chain of layers or residual blocks can be cut, parallel streams cannot",
+            f"the model has no cut point: nowhere between two layers are only {MOST_TENSORS} tensors live, or fewer",
+            hint="chains of layers, residual blocks and a few parallel streams can be cut",
         )
     bounds = join_small(body, positions, gamma=gamma)
-    blocks: list[nn.Module] = []
-    blocks += (BlockBuilder(body, cut, first, last).build() for first, last in itertools.pairwise(bounds))
+    blocks: list[nn.Module] = _blocks(body, cut, bounds)
     taps = tuple(bounds.index(position) for position in tap_positions(body))
-    return _checked(TracedModel(model, (*blocks, head) if head else tuple(blocks), tensors=(), taps=taps), example)
+    return _checked(TracedModel(model, (*blocks, head) if head else tuple(blocks), cuts=(), taps=taps), example)
+
+
+def _blocks(body: ExportedGraph, model: nn.Module, bounds: Sequence[int]) -> list[nn.Module]:
+    """The modules of the blocks between ``bounds``, indices of nodes."""
+    live = live_tensors(body) | {-1: (body.input,), len(body.nodes) - 1: (body.output,)}
+    builders = (
+        BlockBuilder(body, model, range(start + 1, end + 1), entries=live[start], results=live[end])
+        for start, end in itertools.pairwise(bounds)
+    )
+    return [builder.build() for builder in builders]
 
 
 def _without_inplace_modules(model: nn.Module) -> nn.Module:
@@ -129,24 +159,53 @@ def _checked(traced: TracedModel, example: torch.Tensor) -> TracedModel:
         for batch in (1, 3):
             samples = example[:1].repeat(batch, *[1] * (example.dim() - 1))
             try:
-                features = traced.features(samples)
+                found = traced.answer(samples)
             except Exception as error:
                 raise TraceError(f"the cut model does not run at batch {batch}: {_where(error)}") from error
             expected = traced.whole(samples)
             if not isinstance(expected, torch.Tensor):
                 raise TraceError(f"the model's output is not a tensor but a {type(expected).__name__}")
-            difference = (features[-1] - expected).abs().max().item()
-            if not difference <= 1e-4 * max(_FAINT, expected.abs().max().item()):
-                raise TraceError(f"the cut model differs from the model by {difference:.2g} at batch {batch}")
+            _compare(traced, samples, found, expected)
         features = traced.features(example)
-    tensors = tuple(_describe(index, feature) for index, feature in enumerate(features))
-    return replace(traced, tensors=tensors)
+    cuts = (
+        tuple(_describe(index, number, tensor) for number, tensor in enumerate(tensors_of([feature])))
+        for index, feature in enumerate(features)
+    )
+    return replace(traced, cuts=tuple(cuts))
 
 
-def _describe(index: int, feature: torch.Tensor) -> TensorSpec:
+def _compare(traced: TracedModel, samples: torch.Tensor, found: torch.Tensor, expected: torch.Tensor) -> None:
+    """Raise TraceError unless the blocks compute what the model computes.
+
+    A deep chain can magnify the rounding of its first layers a thousandfold. Where answers in single precision differ,
+    those in double precision decide: what is rounding shrinks by 2⁻²⁹, what is a wrong cut stays.
+    """
+    difference, largest = _distance(found, expected)
+    if difference <= _SINGLE * largest:
+        return
+    reason = f"the cut model differs from the model by {difference:.2g} at batch {len(samples)}"
+    exact = copy.deepcopy(traced)
+    for module in (exact.whole, *exact.blocks):
+        module.double()
+    samples = samples.double() if samples.is_floating_point() else samples
+    try:
+        difference, largest = _distance(exact.answer(samples), exact.whole(samples))
+    except RuntimeError as error:  # of a model that names its own precision
+        raise TraceError(reason) from error
+    if not difference <= _DOUBLE * largest:
+        raise TraceError(reason)
+
+
+def _distance(found: torch.Tensor, expected: torch.Tensor) -> tuple[float, float]:
+    """The largest difference, and the magnitude that it is measured by."""
+    return (found - expected).abs().max().item(), max(_FAINT, expected.abs().max().item())
+
+
+def _describe(index: int, number: int, feature: torch.Tensor) -> TensorSpec:
+    """Tensor ``number`` at cut point ``index``."""
     low, high = torch.quantile(feature.flatten()[:1_000_000].float(), torch.tensor([0.01, 0.99])).tolist()
     return TensorSpec(
-        name=f"cut_{index}",
+        name=f"cut_{index}_{number}" if number else f"cut_{index}",
         shape=tuple(feature.shape[1:]),
         dtype=str(feature.dtype).removeprefix("torch."),
         low=round(low, 4),

@@ -15,6 +15,7 @@ from packager.expansion import Expansion
 from packager.macs_ranges import MacsRanges
 from packager.recipe import Recipe
 from packager.tasks import Classification, LearningTask, mixed_loss
+from packager.tracing.traced_model import Feature, tensors_of
 from packager.training.batches import BatchSource
 from packager.training.feature_cache import FeatureCache
 from packager.training.memory_format import training_format
@@ -153,7 +154,7 @@ class Losses:
         if self._teacher_answers is not None and (known := self._teacher_answers.get(key)) is not None:
             return known.to(self._device)
         with torch.no_grad():
-            logits = self._expansion.traced.features(images)[-1].float()
+            logits = self._expansion.traced.answer(images).float()
         if self._teacher_answers is not None:
             self._teacher_answers.put(key, logits)
         return logits
@@ -169,18 +170,18 @@ class Losses:
             teacher = features[len(self._expansion.originals)].float()
             if self._ranges is not None and step % 2:
                 path = self._ranges.sample(self._recipe.seed + step)
-                features |= self._expansion.features_along(path, images)
+                features |= _single(self._expansion.features_along(path, images))
         return _ExitBatch(step, features, labels, teacher)
 
     def _original_features(self, step: int, images: torch.Tensor) -> dict[int, torch.Tensor]:
         """What the originals compute for the batch of ``step``, by cut point; from the cache where it is there."""
         if self._cache is None:
-            return dict(enumerate(self._expansion.traced.features(images)))
+            return _single(dict(enumerate(self._expansion.traced.features(images))))
         edition, number = self._source.key(step)
         number += edition * self._source.batches_per_epoch
         features = self._cache.get(number)
         if features is None:
-            features = self._cache.put(number, dict(enumerate(self._expansion.traced.features(images))))
+            features = self._cache.put(number, _single(dict(enumerate(self._expansion.traced.features(images)))))
         return {position: value.to(self._device) for position, value in features.items()}
 
     def _answer_loss(self, answers: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
@@ -201,15 +202,24 @@ class _ExitBatch:
     teacher: torch.Tensor
 
 
-def imitation_error(block: TrainableBlock, features: Sequence[torch.Tensor]) -> torch.Tensor:
+def _single(features: Mapping[int, Feature]) -> dict[int, torch.Tensor]:
+    """Those at cut points of one tensor: exits are nowhere else."""
+    return {position: feature for position, feature in features.items() if isinstance(feature, torch.Tensor)}
+
+
+def imitation_error(block: TrainableBlock, features: Sequence[Feature]) -> torch.Tensor:
     """``relative_error`` of a block behind the teacher's own ``features``, those at all cut points."""
     return relative_error(block.run(dict(enumerate(features))), features[block.end])
 
 
-def relative_error(imitated: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Mean squared distance over the variance of the target."""
-    target = target.float()
-    return functional.mse_loss(imitated.float(), target) / target.var().clamp_min(1e-8)
+def relative_error(imitated: Feature, target: Feature) -> torch.Tensor:
+    """Mean squared distance over the variance of the target; the mean of that over several tensors."""
+    pairs = zip(tensors_of([imitated]), tensors_of([target]), strict=True)
+    errors = [
+        functional.mse_loss(found.float(), wanted.float()) / wanted.float().var().clamp_min(1e-8)
+        for found, wanted in pairs
+    ]
+    return torch.stack(errors).mean()
 
 
 def distillation_errors(expansion: Expansion, samples: torch.Tensor, *, batch: int = 64) -> dict[str, float]:

@@ -13,6 +13,7 @@ from torch import nn
 from device_sdk.graph import TensorSpec
 from packager.blocks.trainable import evaluated
 from packager.expansion import Expansion
+from packager.tracing.traced_model import tensors_of
 
 _SAMPLES = 2
 _TOLERANCE = 1e-3  # of the largest magnitude
@@ -20,13 +21,13 @@ _TOLERANCE = 1e-3  # of the largest magnitude
 
 def training_format(expansion: Expansion, device: torch.device) -> torch.memory_format:
     """``channels_last`` on a processor, for images, where every part computes the same from its inputs laid out so."""
-    tensors = expansion.traced.tensors
-    if device.type != "cpu" or len(tensors[0].shape) != 3:
+    cuts = expansion.traced.cuts
+    if device.type != "cpu" or len(cuts[0][0].shape) != 3:
         return torch.contiguous_format
     parts = [(block.module, (*block.taps, block.start)) for block in expansion.blocks]
     parts += [(exit_.module, (exit_.position,)) for exit_ in expansion.exits]
     for module, read in parts:
-        if not _bears_channels_last(module, [tensors[position] for position in read]):
+        if not _bears_channels_last(module, [spec for position in read for spec in cuts[position]]):
             return torch.contiguous_format
     return torch.channels_last
 
@@ -36,11 +37,12 @@ def _bears_channels_last(module: nn.Module, specs: list[TensorSpec]) -> bool:
     inputs = [torch.randn(_SAMPLES, *spec.shape, generator=random) for spec in specs]
     try:
         with evaluated(module):
-            expected = module(*inputs)
-            found = module(*(_channels_last(tensor) for tensor in inputs))
+            expected = tensors_of([module(*inputs)])
+            found = tensors_of([module(*(_channels_last(tensor) for tensor in inputs))])
     except RuntimeError:  # of an operator that needs another layout
         return False
-    return bool((found - expected).abs().max() <= _TOLERANCE * expected.abs().max())
+    pairs = zip(found, expected, strict=True)
+    return all(bool((one - other).abs().max() <= _TOLERANCE * other.abs().max()) for one, other in pairs)
 
 
 def _channels_last(tensor: torch.Tensor) -> torch.Tensor:

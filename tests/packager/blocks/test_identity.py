@@ -36,5 +36,5 @@ def test_where_no_shape_comes_again_a_note_says_so(noise):
 
 
 def test_none_is_added_unasked(tiny_traced, tiny_expansion):
-    assert identity_blocks(tiny_expansion.originals[1:-1], tiny_traced.tensors, max_span=0).blocks == ()
+    assert identity_blocks(tiny_expansion.originals[1:-1], tiny_traced.cuts, max_span=0).blocks == ()
     assert not any(block.kind == "identity" for block in tiny_expansion.blocks)

@@ -12,7 +12,7 @@ from packager.tracing.traced_model import TracedModel, trace
 
 
 def inner(traced: TracedModel):
-    return [original_block(module, index, traced.tensors) for index, module in enumerate(traced.blocks)][1:-1]
+    return [original_block(module, index, traced.cuts) for index, module in enumerate(traced.blocks)][1:-1]
 
 
 def shrunk(traced: TracedModel, *rates: float):
@@ -71,7 +71,7 @@ def test_channels_remain_in_round_numbers(channels, rate, kept):
 def test_blocks_are_named_after_the_channels_that_they_kept(channels, rate, percent):
     block = nn.Sequential(nn.Conv2d(4, channels, 3, padding=1), nn.ReLU(), nn.Conv2d(channels, 4, 1))
     tensors = [TensorSpec("ends", (4, 6, 6))] * 2
-    (made,) = shrunk_blocks([original_block(block, 0, tensors)], tensors, rates=(rate,)).blocks
+    (made,) = shrunk_blocks([original_block(block, 0, [(spec,) for spec in tensors])], tensors, rates=(rate,)).blocks
     assert made.id == f"s0-{percent}"
 
 

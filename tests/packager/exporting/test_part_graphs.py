@@ -41,7 +41,7 @@ class Tied(nn.Module):
 
 def part(number: int, module: nn.Module, *, shape: tuple[int, ...] = (4,)) -> Part:
     read = TensorSpec(f"cut_{number}", shape, "float32")
-    return Part(f"o{number}", module.eval(), (read,), TensorSpec(f"cut_{number + 1}", shape, "float32"))
+    return Part(f"o{number}", module.eval(), (read,), (TensorSpec(f"cut_{number + 1}", shape, "float32"),))
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def assert_right(parts: Sequence[Part], noise) -> None:
     runtime = OnnxRuntime(threads=1)
     for one in parts:
         fragment = graphs[one.id].SerializeToString()
-        session = runtime.load(Stretch((fragment,), one.read, (one.end,), ir_version=IR_VERSION, opset=OPSET))
+        session = runtime.load(Stretch((fragment,), one.read, one.end, ir_version=IR_VERSION, opset=OPSET))
         for batch in (1, 3):
             inputs = noise(batch, *one.read[0].shape)
             with torch.no_grad():

@@ -7,12 +7,15 @@ import numpy as np
 import onnx
 import pytest
 import torch
+from torch import nn
 
 from device_sdk.execution.self_test import golden_inputs, matches
 from device_sdk.runtimes import OnnxRuntime
 from packager.errors import VerificationError
-from packager.exporting.export import ExportedBlocks
+from packager.expansion import expand
+from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
+from packager.tracing.traced_model import trace
 
 
 def _largest_weight_turned(values: np.ndarray) -> np.ndarray:
@@ -111,3 +114,32 @@ def test_an_answer_of_another_shape_is_refused(tiny_exported):
     broken = replace(tiny_exported, own={**tiny_exported.own, "o4": graph.SerializeToString()})
     with pytest.raises(VerificationError, match="block o4 answers"):
         Verifier(broken).block_golden("o4")
+
+
+# Models that magnify rounding
+
+
+def exported_chain(*, layers: int) -> ExportedBlocks:
+    """Plain convolutions, each of which magnifies a small difference: rounding grows to per mille of the answers."""
+    random = torch.Generator().manual_seed(0)
+    chain: list[nn.Module] = []
+    for layer in range(layers):
+        convolution = nn.Conv2d(8 if layer else 3, 8, 3, padding=1)
+        nn.init.normal_(convolution.weight, std=0.5, generator=random)
+        chain += [convolution, nn.Tanh()]
+    model = nn.Sequential(*chain, nn.Flatten(), nn.Linear(288, 4)).requires_grad_(False)
+    return export_blocks(expand(trace(model, torch.randn(4, 3, 6, 6, generator=random)), max_span=1))
+
+
+def test_rounding_that_a_deep_chain_magnifies_is_told_from_a_wrong_weight():
+    exported = exported_chain(layers=26)
+    golden = Verifier(exported).original_golden()
+    assert golden.tolerance > 2e-3 * max(map(abs, golden.samples[0]))
+    broken = with_damaged_block(exported, "o20", _largest_weight_turned)
+    with pytest.raises(VerificationError, match=r"subnet o0 .* differs from torch"):
+        Verifier(broken).original_golden()
+
+
+def test_what_rounding_alone_decides_is_refused():
+    with pytest.raises(VerificationError, match=r"subnet o0 .* differs from torch"):
+        Verifier(exported_chain(layers=60)).original_golden()

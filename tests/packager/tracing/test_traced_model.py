@@ -12,6 +12,7 @@ from device_sdk.errors import PathweaveError
 from packager.errors import TraceError
 from packager.expansion import expand
 from packager.model_loader import load_model
+from packager.tracing.cut_points import LONG
 from packager.tracing.traced_model import parameter_count, trace
 
 
@@ -166,6 +167,122 @@ def test_a_layer_used_twice_is_one_module_of_each_block(noise):
     assert_reproduced(model, traced, noise(5, 4))
 
 
+class UnderAutocast(nn.Module):
+    """Linear attention in full precision, as EfficientViT computes it: a region of its own in the exported graph."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.layers = nn.Linear(6, 8), nn.ModuleList(nn.Linear(8, 24) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        for layer in self.layers:
+            with torch.autocast("cpu", enabled=False):
+                query, key, value = layer(x.float()).chunk(3, dim=-1)
+                x = x + query.relu() @ (key.relu().transpose(-1, -2) @ value)
+        return x
+
+
+def test_an_operator_under_a_context_manager_is_cut_like_others(noise):
+    model = UnderAutocast()
+    traced = trace(model, noise(4, 5, 6))
+    assert [len(specs) for specs in traced.cuts] == [1] * 5
+    assert_reproduced(model, traced, noise(3, 5, 6, seed=1))
+
+
+class WithBias(nn.Module):
+    """A bias from a small network of its own, computed once and added in every block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("places", torch.linspace(0, 1, 6)[:, None])
+        self.bias, self.layers = nn.Linear(1, 6), nn.ModuleList(nn.Linear(6, 6) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        bias = self.bias(self.places).relu().mean(0)
+        for layer in self.layers:
+            x = (layer(x) + bias).relu()
+        return x
+
+
+def test_what_no_input_changes_is_computed_again_where_it_is_needed(noise):
+    model = WithBias()
+    traced = trace(model, noise(4, 6))
+    assert [len(specs) for specs in traced.cuts] == [1] * 5
+    assert_reproduced(model, traced, noise(3, 6, seed=1))
+
+
+class ParallelStreams(nn.Module):
+    """Two streams of different width that exchange features: nowhere is a single tensor live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wide, self.narrow = nn.Linear(6, 8), nn.Linear(6, 4)
+        self.wides, self.narrows = (nn.ModuleList(nn.Linear(n, n) for _ in range(3)) for n in (8, 4))
+        self.down, self.up, self.last = nn.Linear(8, 4), nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        wide, narrow = self.wide(x), self.narrow(x)
+        for layer in self.wides:
+            wide = wide + layer(wide).relu()
+        for layer in self.narrows:
+            narrow = narrow + layer(narrow).relu()
+        wide, narrow = wide + self.up(narrow), narrow + self.down(wide)
+        return self.last(wide) + narrow.sum(1, keepdim=True)
+
+
+def test_parallel_streams_are_cut_where_a_few_tensors_are_live(noise):
+    model = ParallelStreams()
+    traced = trace(model, noise(4, 6))
+    streams = [[(8,), (4,)]] * 8
+    assert [[spec.shape for spec in specs] for specs in traced.cuts] == [[(6,)], *streams, [(3,)]]
+    assert [spec.name for spec in traced.cuts[2]] == ["cut_2", "cut_2_1"]
+    for batch in (1, 3, 64):
+        assert_reproduced(model, traced, noise(batch, 6, seed=batch))
+
+
+def test_only_long_stretches_are_cut_where_several_tensors_are_live(noise):
+    class Residual(nn.Module):
+        def __init__(self, layers: int) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(*(nn.Linear(6, 6) for _ in range(layers)))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x + self.layers(x)
+
+    ends = nn.Linear(6, 6), nn.Linear(6, 6)
+    short = trace(nn.Sequential(ends[0], Residual(LONG), ends[1]), noise(4, 6))
+    long = trace(nn.Sequential(ends[0], Residual(LONG + 1), ends[1]), noise(4, 6))
+    assert [len(specs) for specs in short.cuts] == [1] * 4
+    assert [len(specs) for specs in long.cuts] == [1, 1, *[2] * LONG, 1, 1]
+
+
+class SumsInAnotherOrder(nn.Module):
+    """Computes a product in one piece where it is exported, else in two, and magnifies the difference."""
+
+    def __init__(self, *, error: float = 0.0) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(64, 8), nn.Linear(8, 3)
+        self.error = error
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_compiling():
+            x = self.first(x) + self.error
+        else:
+            halves = [functional.linear(x[:, k::2], self.first.weight[:, k::2]) for k in range(2)]
+            x = halves[0] + halves[1] + self.first.bias
+        return self.last(torch.sin(x * 1e4))
+
+
+def test_double_precision_tells_rounding_from_a_wrong_cut(noise):
+    torch.manual_seed(0)
+    model, inputs = SumsInAnotherOrder(), noise(4, 64)
+    traced = trace(model, inputs)
+    assert (traced.answer(inputs) - model(inputs)).abs().max() > 1e-4
+    with pytest.raises(TraceError, match="the cut model differs from the model by"):
+        trace(SumsInAnotherOrder(error=1e-5), inputs)
+
+
 # Models that cannot be packaged
 
 
@@ -183,12 +300,16 @@ class DataDependent(TwoLayers):
         return x
 
 
-class ParallelStreams(TwoLayers):
+class FiveStreams(TwoLayers):
+    """Streams that exchange features after every layer: five tensors are always live."""
+
     def forward(self, x: Tensor) -> Tensor:
-        left, right = self.a(x), self.b(x)
+        streams = [self.a(x) * factor for factor in range(1, 6)]
         for _ in range(2):
-            left, right = left + self.b(right).relu(), right + self.a(left).relu()
-        return left + right
+            streams = [
+                self.b(stream).relu() + other for stream, other in zip(streams, streams[1:] + streams[:1], strict=True)
+            ]
+        return sum(streams)
 
 
 class TwoInputs(TwoLayers):
@@ -221,7 +342,7 @@ class Nothing(TwoLayers):
     ("model", "message"),
     [
         (DataDependent, r"cannot be traced: .*data-dependent.*test_traced_model\.py.*in forward"),
-        (ParallelStreams, "no cut point: nowhere between two layers is a single tensor live"),
+        (FiveStreams, "no cut point: nowhere between two layers are only 4 tensors live, or fewer"),
         (TwoInputs, "cannot be traced: .*argument.*y"),
         (TwoOutputs, "1 inputs and 2 outputs"),
         (InDictionary, "output is not a tensor but a dict"),
