@@ -64,7 +64,7 @@ class Job:
         return BatchSource(
             self.training,
             self.model.preprocessing,
-            batch=recipe.batch,
+            batch=recipe.largest_batch,
             seed=recipe.seed,
             flip=recipe.flip,
             crop=recipe.crop,

@@ -35,6 +35,7 @@ from packager.expansion import Expansion, expand, shrink_rates_for
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET
 from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
+from packager.fitting import applied, fit_once
 from packager.job import Job
 from packager.macs_ranges import MacsRanges
 from packager.renditions import make_renditions
@@ -54,6 +55,9 @@ from packager.validation import Validation, validate
 REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
 _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples that show how the tuning goes
 _JUDGED = 512  # validation samples on which identities are judged
+_FITTED, _FIT_JUDGED = 160, 48  # training samples that blocks are fitted to, and that choose among the fits
+_FIT_SHARE = 0.25  # of the budget, at most
+_FIT = "fit.pt"
 _EXAMPLES = 64  # real samples that describe the cut points and check the original path
 
 
@@ -112,6 +116,7 @@ def package(
         examples = job.prepared(count=_EXAMPLES)
         expansion = _expanded(job, torch.from_numpy(examples))
     checkpoints.begin()
+    expansion = _fitted(job, expansion, checkpoints, progress, ranks)
     trainer = _trained(job, expansion, checkpoints, progress, ranks)
     expansion = expansion.noting(*trainer.notes)
     if save_branches is not None:
@@ -153,7 +158,32 @@ def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
     """
     if ranks.from_lead(True):
         expansion = _expanded(job, torch.from_numpy(job.prepared(count=_EXAMPLES)))
-        _trained(job, expansion, Checkpoints(_work_folder(out), {}, leads=False), SilentProgress(), ranks)
+        checkpoints = Checkpoints(_work_folder(out), {}, leads=False)
+        expansion = _fitted(job, expansion, checkpoints, SilentProgress(), ranks)
+        _trained(job, expansion, checkpoints, SilentProgress(), ranks)
+
+
+def _fitted(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: Progress, ranks: Ranks) -> Expansion:
+    """Added blocks start as well as they can without training; those from ``branch_weights`` stay as they are."""
+    if job.branch_weights is not None or not expansion.added:
+        return expansion
+    found = None
+    if ranks.leads:
+        samples = job.training_samples(_FITTED + _FIT_JUDGED)
+        judged = max(1, len(samples) * _FIT_JUDGED // (_FITTED + _FIT_JUDGED))
+        seconds = None if job.recipe.budget_minutes is None else _FIT_SHARE * 60 * job.recipe.budget_minutes
+        found = fit_once(
+            checkpoints.folder / _FIT,
+            expansion,
+            samples[judged:],
+            held_out=samples[:judged],
+            progress=progress,
+            seconds=seconds,
+            trained=bool(job.recipe.steps or job.recipe.budget_minutes),
+        )
+    found = ranks.state_from_lead(found)
+    assert found is not None
+    return applied(expansion, found)
 
 
 def _trained(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: Progress, ranks: Ranks) -> Trainer:
