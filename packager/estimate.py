@@ -160,7 +160,8 @@ class Estimator:
             least_seconds=spent + sum(least.values()) - least[TRAIN] - least[RECALIBRATE],
             least_validation_s=least[VALIDATE],
             peak_bytes=resident_bytes + self._bytes(batch, training_batch, samples),
-            least_bytes=resident_bytes + self._bytes(1, min(_LEAST_TRAINING_BATCH, self.recipe.batch), LEAST_SAMPLES),
+            least_bytes=resident_bytes
+            + self._bytes(1, min(_LEAST_TRAINING_BATCH, self.recipe.largest_batch), LEAST_SAMPLES),
             bundle_bytes=self._bundle_bytes(),
             batch=batch,
             training_batch=training_batch,
@@ -179,8 +180,8 @@ class Estimator:
     def _training_batch(self, room: int) -> int:
         """As many samples as the recipe says, or as fit beside the weights; multiples of 8 as far as they go."""
         fitting = int((room - self._training_weights_bytes()) / max(1, self._training_sample_bytes()))
-        if fitting >= self.recipe.batch or not self._trains:
-            return self.recipe.batch
+        if fitting >= self.recipe.largest_batch or not self._trains:
+            return self.recipe.largest_batch
         return max(_LEAST_TRAINING_BATCH, fitting - fitting % 8 if fitting >= 8 else fitting)
 
     def _training_weights_bytes(self) -> int:

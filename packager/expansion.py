@@ -5,7 +5,7 @@ The kinds of added blocks are in ``packager/blocks``; exits are attached by ``pa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -98,6 +98,10 @@ class Expansion:
         """The same without some of the added blocks."""
         left_out = set(block_ids)
         return replace(self, blocks=tuple(block for block in self.blocks if block.id not in left_out))
+
+    def replacing(self, blocks: Mapping[str, TrainableBlock]) -> Expansion:
+        """The same with other blocks in place of those of the same ids."""
+        return replace(self, blocks=tuple(blocks.get(block.id, block) for block in self.blocks))
 
     def noting(self, *notes: str) -> Expansion:
         """The same with more notes."""

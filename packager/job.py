@@ -67,13 +67,13 @@ class Job:
             "pathweave": __version__,
         }
 
-    def batches(self, share: Share = WHOLE) -> BatchSource:
-        """The training data as endless batches; of each the ``share`` of one process."""
+    def batches(self, share: Share = WHOLE, *, most: int | None = None) -> BatchSource:
+        """The training data as endless batches, of ``most`` samples at most; of each the ``share`` of one process."""
         recipe = self.recipe
         return BatchSource(
             self.training,
             self.model.preprocessing,
-            batch=recipe.batch,
+            batch=min(recipe.largest_batch, most or recipe.largest_batch),
             seed=recipe.seed,
             flip=recipe.flip,
             crop=recipe.crop,

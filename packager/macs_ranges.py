@@ -80,9 +80,12 @@ class MacsRanges:
         """``subnet``, or every other time with a skip, if that leaves it something to learn."""
         if not self._skips or random.below(2):
             return subnet
-        skipping = [path for edge, _, _ in self._skips if (path := self.with_skip(subnet, edge)) is not None]
-        skipping = [path for path in skipping if self._learning & set(path.block_ids)]
+        skipping = [path for path in self.skipping(subnet) if self._learning & set(path.block_ids)]
         return random.choice(skipping) if skipping else subnet
+
+    def skipping(self, subnet: Subnet) -> list[Subnet]:
+        """``subnet`` with each of the identities that it can take."""
+        return [path for edge, _, _ in self._skips if (path := self.with_skip(subnet, edge)) is not None]
 
     def with_skip(self, subnet: Subnet, skip: Edge) -> Subnet | None:
         """``subnet`` with the identity ``skip`` in place of what it replaces; None unless it passes both ends."""

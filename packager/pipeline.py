@@ -32,13 +32,14 @@ from packager.estimate import EXPORT, VERIFY, WRITE
 from packager.exits import attach_exits, without_untrained_exits
 from packager.expansion import Expansion, expand, shrink_rates_for
 from packager.exporting.export import ExportedBlocks, export_blocks
+from packager.fitting import applied, fit_once
 from packager.input_sizes import UsableSize, candidate_sizes, usable_sizes
 from packager.job import Job
 from packager.macs_ranges import MacsRanges
 from packager.renditions import make_renditions
 from packager.renditions.any_size import AnySizeCheck
 from packager.renditions.calibration import Calibration, held_back_last
-from packager.run_plan import Plan, estimated, estimator_for, within_memory
+from packager.run_plan import Plan, estimated, estimator_for
 from packager.step_times import StepTimes
 from packager.stored_manifest import stored_manifest
 from packager.tracing.cut_points import FUSED
@@ -59,6 +60,9 @@ _SIZE_SAMPLES = 64  # training samples on which other input sizes are compared w
 _EXAMPLES = 64  # real samples at most that describe the cut points and check the original path
 _LEAST_EXAMPLES = 8
 _EXAMPLE_BYTES = 8_000_000
+_FITTED, _FIT_JUDGED = 160, 48  # training samples that blocks are fitted to, and that choose among the fits
+_FIT_SHARE = 0.25  # of the budget, at most
+_FIT = "fit.pt"
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,8 @@ def package(
         plan = Plan(job, expansion, torch.from_numpy(examples), limits.memory_bytes, checkpoints)
     plan.announce()
     checkpoints.begin()
+    expansion = _fitted(job, expansion, checkpoints, times, ranks)
+    plan.settle(expansion)
     trainer = _trained(job, expansion, checkpoints, times, ranks, plan)
     expansion = expansion.noting(*trainer.notes, *plan.notes)
     if save_branches is not None:
@@ -224,7 +230,32 @@ def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
     """
     if ranks.from_lead(True):
         expansion = _expanded(job, torch.from_numpy(_examples(job)))
-        _trained(job, expansion, Checkpoints(_work_folder(out), {}, leads=False), SilentProgress(), ranks)
+        checkpoints = Checkpoints(_work_folder(out), {}, leads=False)
+        expansion = _fitted(job, expansion, checkpoints, SilentProgress(), ranks)
+        _trained(job, expansion, checkpoints, SilentProgress(), ranks)
+
+
+def _fitted(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: Progress, ranks: Ranks) -> Expansion:
+    """Added blocks start as well as they can without training; those from ``branch_weights`` stay as they are."""
+    if job.branch_weights is not None or not expansion.added:
+        return expansion
+    found = None
+    if ranks.leads:
+        samples = job.training_samples(_FITTED + _FIT_JUDGED)
+        judged = max(1, len(samples) * _FIT_JUDGED // (_FITTED + _FIT_JUDGED))
+        seconds = None if job.recipe.budget_minutes is None else _FIT_SHARE * 60 * job.recipe.budget_minutes
+        found = fit_once(
+            checkpoints.folder / _FIT,
+            expansion,
+            samples[judged:],
+            held_out=samples[:judged],
+            progress=progress,
+            seconds=seconds,
+            trained=bool(job.recipe.steps or job.recipe.budget_minutes),
+        )
+    found = ranks.state_from_lead(found)
+    assert found is not None
+    return applied(expansion, found)
 
 
 def _trained(
@@ -241,8 +272,8 @@ def _trained(
     """
     ranks.require_same(job.description)
     judge = _judge(job, expansion) if ranks.leads else None
-    job = within_memory(job, int(ranks.from_lead(plan.now.training_batch if plan else 0)))
-    source = job.batches(ranks.share)
+    fitting = int(ranks.from_lead(plan.now.training_batch if plan else 0))
+    source = job.batches(ranks.share, most=fitting or None)
     trainer = Trainer(
         expansion,
         source,

@@ -8,7 +8,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
-import msgspec
 import torch
 
 from device_sdk.errors import UsageError
@@ -43,12 +42,6 @@ def estimated(estimator: Estimator, memory_bytes: int | None, *, spent: float) -
     limit = memory_limit(None) if memory_bytes is None else memory_bytes
     estimate = estimator.estimate(memory_bytes=limit, resident_bytes=resident_bytes(), spent=spent)
     return estimate.described(spent) | {"memory_limit_gb": round(limit / 1e9, 2)}
-
-
-def within_memory(job: Job, batch: int) -> Job:
-    """The job with smaller training batches, if ``batch`` is smaller; 0 leaves them."""
-    fits = not batch or (isinstance(job.recipe.batch, int) and job.recipe.batch <= batch)
-    return job if fits else replace(job, recipe=msgspec.structs.replace(job.recipe, batch=batch))
 
 
 class Plan:
@@ -145,8 +138,8 @@ class Plan:
             self.now = replace(self.now, training_batch=0)
             return
         batch = self.now.training_batch
-        if self.now.seconds[TRAIN] > 0 and batch < self._job.recipe.batch:
-            wanted, limit = self._job.recipe.batch, self._limit / 1e9
+        if self.now.seconds[TRAIN] > 0 and batch < self._job.recipe.largest_batch:
+            wanted, limit = self._job.recipe.largest_batch, self._limit / 1e9
             self.notes = (f"trained with batches of {batch} instead of {wanted}, to stay below {limit:.2g} GB",)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import torch
 from torch import nn
@@ -47,14 +47,35 @@ def merged_blocks(
 
 
 def _merged(replaced: Sequence[TrainableBlock], tensors: Sequence[TensorSpec]) -> TrainableBlock | None:
-    """A copy of the one replaced block that has the span's shapes, else a projected copy, else None.
+    """A copy of the one replaced block that has the span's shapes, else a projected copy, else None."""
+    start, end = replaced[0].start, replaced[-1].end
+    found = next(merged_candidates(replaced, tensors), None)
+    if found is None:
+        return None
+    source, module = found
+    return TrainableBlock(
+        id=f"m{start}-{end}",
+        start=start,
+        end=end,
+        kind="merged",
+        module=module,
+        macs=count_macs(module, tensors[start].shape),
+        copied_from=source,
+    )
 
-    Never more parameters than the largest replaced block; starts from the copied block's weights.
+
+def merged_candidates(
+    replaced: Sequence[TrainableBlock], tensors: Sequence[TensorSpec]
+) -> Iterator[tuple[str, nn.Module]]:
+    """Every copy of a replaced block that can stand for all of them: its id, and the copy with the original's weights.
+
+    Exact copies come first, then projected ones, the large ones of each first. Never more parameters than the largest
+    replaced block.
     """
     start, end = replaced[0].start, replaced[-1].end
     shape_in, shape_out = tensors[start].shape, tensors[end].shape
     limit = max(block.parameters for block in replaced)
-    candidates: list[tuple[bool, int, TrainableBlock, nn.Module]] = []
+    candidates: list[tuple[bool, int, str, nn.Module]] = []
     for block in replaced:
         core_in, core_out = tensors[block.start].shape, tensors[block.end].shape
         before = _projection(shape_in, core_in, positive=tensors[block.start].low >= 0)
@@ -65,21 +86,10 @@ def _merged(replaced: Sequence[TrainableBlock], tensors: Sequence[TensorSpec]) -
         parts = [part for part in (before, core, after) if not isinstance(part, nn.Identity)]
         module = parts[0] if len(parts) == 1 else nn.Sequential(*parts)
         if parameter_count(module) <= limit:
-            candidates.append((len(parts) == 1, parameter_count(module), block, module))
-    ranked = sorted(candidates, key=lambda candidate: candidate[:2], reverse=True)  # exact copies, then large ones
-    best = next((candidate for candidate in ranked if fits_shapes(candidate[3], shape_in, shape_out)), None)
-    if best is None:
-        return None
-    _, _, source, module = best
-    return TrainableBlock(
-        id=f"m{start}-{end}",
-        start=start,
-        end=end,
-        kind="merged",
-        module=module,
-        macs=count_macs(module, shape_in),
-        copied_from=source.id,
-    )
+            candidates.append((len(parts) == 1, parameter_count(module), block.id, module))
+    for _, _, source, module in sorted(candidates, key=lambda candidate: candidate[:2], reverse=True):
+        if fits_shapes(module, shape_in, shape_out):
+            yield source, module
 
 
 def _projection(source: tuple[int, ...], target: tuple[int, ...], *, positive: bool) -> nn.Module | None:

@@ -57,13 +57,16 @@ class Losses:
         self._teacher_answers: TeacherAnswers | None = None
         self._exit_batch = _ExitBatch(-1, {}, torch.empty(0), torch.empty(0))
         self.batch = source.batch_size
-        self.exit_updates = max(1, min(_EXIT_UPDATES, min(recipe.batch, len(source)) // _SAMPLES_PER_UPDATE))
+        self.exit_updates = max(1, min(_EXIT_UPDATES, min(recipe.largest_batch, len(source)) // _SAMPLES_PER_UPDATE))
+        self._parts = 1  # updates among which a batch of the source is divided
+        self._halved = False
+        self._whole: tuple[int, torch.Tensor, torch.Tensor] | None = None  # the last batch that was divided
         self._share = source.share
-        self._least_batch = _LEAST_SAMPLES * self._share.count * (self.exit_updates if expansion.exits else 1)
-        if self._share.count > 1 and self.batch < self._least_batch:
+        self.least_batch = _LEAST_SAMPLES * self._share.count * (self.exit_updates if expansion.exits else 1)
+        if self._share.count > 1 and self.batch < self.least_batch:
             raise UsageError(
                 f"a batch of {self.batch} is too small for {self._share.count} processes",
-                hint=f"start fewer, or take batches of {self._least_batch} samples or more",
+                hint=f"start fewer, or take batches of {self.least_batch} samples or more",
             )
 
     @property
@@ -71,13 +74,18 @@ class Losses:
         """How many samples of a batch this process takes."""
         return self._share.of(self.batch)
 
+    @property
+    def whole_batch(self) -> int:
+        """Samples in the source's batches."""
+        return self._source.batch_size
+
     def distil(self, step: int) -> torch.Tensor:
         """Added blocks imitate what they replace (§4.2, Eq. 1).
 
         Either all of them, each from the teacher's own input, or those of a sampled path, from what the path gives
         them. The squared distance is divided by the variance of the target, so that all blocks weigh the same.
         """
-        images, _ = self._batch(step)
+        images, _ = self._batch(0, step)
         with torch.no_grad():
             features = self._expansion.traced.features(images)
         if self._recipe.distil_from == "teacher":
@@ -90,8 +98,8 @@ class Losses:
 
     def tune(self, step: int) -> torch.Tensor:
         """A sampled path learns from the labels and from the full model's logits at a temperature."""
-        images, labels = self._batch(_TUNE + step)
-        teacher = self._teacher(_TUNE + step, images)
+        images, labels = self._batch(_TUNE, step)
+        teacher = self._teacher(_TUNE, step, images)
         logits = self._expansion.run(self._path(step), images).float()
         return self._answer_loss(logits, labels, teacher)
 
@@ -103,7 +111,7 @@ class Losses:
         assert self._ranges is not None
         leaves_others = self._recipe.sampling == "cheapest"
         path = self._path(step) if leaves_others else self._ranges.sample(self._recipe.seed + step)
-        return path, self._batch(_STATISTICS + step)[0]
+        return path, self._batch(_STATISTICS, step)[0]
 
     def exits(self, update: int) -> torch.Tensor:
         """Every exit learns like a path, from features that get no gradient; several updates share a batch of them."""
@@ -126,19 +134,32 @@ class Losses:
         """Keep the full model's answers in ``answers`` between the rounds of the recipe's ``variants``."""
         self._teacher_answers = answers
 
+    def take(self, batch: int) -> None:
+        """From now on divide the source's batches among updates of ``batch`` samples, a power of two below theirs."""
+        whole = self._source.batch_size
+        self._parts = max(1, whole // batch)
+        self.batch = max(self.least_batch, whole // self._parts // (2 if self._halved else 1))
+        self._whole = None
+
     def halve_batch(self) -> bool:
         """From now on take half of each batch: memory is short. False where nothing is left to halve."""
-        if self.batch // 2 < self._least_batch:
+        if self.batch // 2 < self.least_batch:
             return False
         self.batch //= 2
+        self._halved = True
         self._cache = None  # it holds whole batches
         self._exit_batch = _ExitBatch(-1, {}, torch.empty(0), torch.empty(0))
         return True
 
-    def _batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        images, labels = self._source.batch(step)
-        images = images[: self.samples].to(self._device, memory_format=self._format)
-        return images, labels[: self.samples].to(self._device)
+    def _batch(self, first: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """What update ``step`` of the phase whose batches are counted from ``first`` learns from."""
+        number, part = divmod(step, self._parts)
+        if self._whole is None or self._whole[0] != first + number:
+            self._whole = (first + number, *self._source.batch(first + number))
+        images, labels = (whole.tensor_split(self._parts)[part][: self.samples] for whole in self._whole[1:])
+        if self._parts == 1:
+            self._whole = None  # it does not come again
+        return images.to(self._device, memory_format=self._format), labels.to(self._device)
 
     def _path(self, step: int) -> Subnet:
         """The path that a tuning step trains."""
@@ -148,9 +169,11 @@ class Losses:
             return self._ranges.sample(seed)
         return self._ranges.between(seed) if step % 2 else self._ranges.cheapest
 
-    def _teacher(self, step: int, images: torch.Tensor) -> torch.Tensor:
+    def _teacher(self, first: int, step: int, images: torch.Tensor) -> torch.Tensor:
         """The full model's logits [batch, classes] for the batch of ``step``, kept for when it comes round again."""
-        key = (*self._source.key(step), self.samples)
+        number, part = divmod(step, self._parts)
+        edition, position = self._source.key(first + number)
+        key = (edition, position * self._parts + part, self.samples)
         if self._teacher_answers is not None and (known := self._teacher_answers.get(key)) is not None:
             return known.to(self._device)
         with torch.no_grad():
@@ -164,7 +187,7 @@ class Losses:
 
         An exit has to answer behind an adapted subnet too.
         """
-        images, labels = self._batch(_EXITS + step)
+        images, labels = self._batch(_EXITS, step)
         with torch.no_grad():
             features = self._original_features(_EXITS + step, images)
             teacher = features[len(self._expansion.originals)].float()

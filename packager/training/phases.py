@@ -17,6 +17,7 @@ from packager.recipe import Recipe
 from packager.training.losses import Losses
 
 DISTIL, TUNE, EXITS = "distil", "tune", "exits"
+RATES = {DISTIL: "distil_rate", TUNE: "tune_rate", EXITS: "exit_rate"}  # the recipe's names
 
 
 @dataclass(frozen=True)
@@ -34,13 +35,18 @@ class Phase:
     updates: int = 1
 
     @property
+    def adaptive(self) -> bool:
+        """Whether updates are Adam's: as long as the rate, whatever the gradient."""
+        return self.name == DISTIL
+
+    @property
     def parameters(self) -> list[nn.Parameter]:
         """Everything that the phase changes."""
         return [parameter for module in self.modules.values() for parameter in module.parameters()]
 
     def optimizer(self) -> torch.optim.Optimizer:
         """A fresh one."""
-        if self.name == DISTIL:
+        if self.adaptive:
             return torch.optim.Adam(self.parameters, lr=self.rate)
         return torch.optim.SGD(self.parameters, lr=self.rate, momentum=0.9, nesterov=True, weight_decay=1e-4)
 
@@ -52,9 +58,9 @@ def training_phases(expansion: Expansion, losses: Losses, recipe: Recipe) -> tup
     for_exits = (recipe.exit_share if blocks else 1.0) if exits else 0.0
     for_blocks = 1.0 - for_exits
     phases = (
-        Phase(DISTIL, for_blocks * recipe.distil_share, recipe.distil_rate, blocks, losses.distil),
-        Phase(TUNE, for_blocks * (1 - recipe.distil_share), recipe.tune_rate, blocks, losses.tune),
-        Phase(EXITS, for_exits, recipe.exit_rate, exits, losses.exits, losses.exit_updates),
+        Phase(DISTIL, for_blocks * recipe.distil_share, recipe.highest_rate("distil_rate"), blocks, losses.distil),
+        Phase(TUNE, for_blocks * (1 - recipe.distil_share), recipe.highest_rate("tune_rate"), blocks, losses.tune),
+        Phase(EXITS, for_exits, recipe.highest_rate("exit_rate"), exits, losses.exits, losses.exit_updates),
     )
     return tuple(phase for phase in phases if phase.modules)
 

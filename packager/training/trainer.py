@@ -5,7 +5,9 @@ The original blocks stay frozen in evaluation mode, so the pretrained model is o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -17,34 +19,63 @@ from device_sdk.progress import Progress, Task
 from packager.digests import tensors_digest
 from packager.expansion import Expansion
 from packager.recipe import Recipe
-from packager.tasks import LearningTask
+from packager.tasks import Classification, LearningTask
 from packager.training.batches import BatchSource
 from packager.training.checkpoints import Checkpoints
 from packager.training.descent import Descent
 from packager.training.device import on_device, resolve_device
 from packager.training.feature_cache import FeatureCache
+from packager.training.keeping import BestBlocks, BestExits, BestOnTheWay, Gain, Keeper
 from packager.training.losses import Losses, exit_cache_shapes
-from packager.training.phases import DISTIL, EXITS, TUNE, Phase, phase_steps, training_phases
+from packager.training.phases import DISTIL, EXITS, RATES, TUNE, Phase, phase_steps, training_phases
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone, LeadClock, Ranks
 from packager.training.recalibration import average_statistics, recalibrate
 from packager.training.schedule import Schedule
 from packager.training.teacher_answers import TeacherAnswers
 from packager.training.tuning_watch import TuningWatch
+from packager.training.updates import fitting_updates
 
 _DONE = "done"
 _STATISTICS_BATCHES = 30
 _MB = 1_000_000  # bytes
 _ANSWERS_BYTES = 256_000_000  # of the full model's, that are kept
+_LOOK_SHARE = 0.06  # of a phase's time, for one look at the ranges
+_RESERVED_LOOKS = 2  # at a phase's end, and the statistics
+_PROBE_BATCH = 16  # samples of the update that is timed
+
+
+@dataclass(frozen=True)
+class PhaseReport:
+    """What became of one phase: its minutes and steps, the batch and the highest rate of its updates, its ``gain``.
+
+    ``gain``: None where nothing was looked at.
+    """
+
+    phase: str
+    minutes: float
+    steps: int
+    batch: int
+    rate: float
+    gain: Gain | None
+
+    def __str__(self) -> str:
+        """In one line, for people."""
+        said = f"{self.phase}: {self.minutes:.1f} minutes, {self.steps} steps of {self.batch}"
+        if self.gain is None:
+            return said
+        gain = self.gain
+        return f"{said}; {gain.measure} {gain.before:.3f} -> {gain.after:.3f}, {100 * gain.kept:.0f} % kept"
 
 
 class Trainer:
     """Trains the added blocks and the exits of ``expansion`` as ``recipe`` says, saving its state every so often.
 
-    ``judge``, if given, is asked for the accuracy by ranges of cost now and then while tuning. ``notes`` say what was
-    not done as the recipe has it. ``ranks``: the processes that train together; ``source`` gives the share of this one.
+    ``judge``, if given, is asked for the accuracy by ranges of cost now and then while tuning, and each phase ends with
+    the best state that it saw, the start included. ``notes`` say what was not done as the recipe has it, ``report``
+    what each phase was good for. ``ranks``: the processes that train together; ``source`` gives the share of this one.
     ``task``: classification unless it is said. ``seconds_left``: what there is for the rest of the training, where the
-    recipe has minutes; asked at the start of each phase.
+    recipe has minutes; called at the start of each phase.
     """
 
     def __init__(
@@ -77,7 +108,11 @@ class Trainer:
         for phase in self._phases:
             self._modules |= phase.modules
         self._distinct = source.distinct_batches
+        self._judge = judge
+        self._task_judges = (task or Classification()).kind == "classification"
+        self.report: tuple[PhaseReport, ...] = ()
         self._watch = TuningWatch(judge, patience=recipe.patience, device=self._device, ranks=self._ranks)
+        self._updates: dict[str, float] = {}
         self.steps_done = dict.fromkeys((DISTIL, TUNE, EXITS), 0)
 
     @property
@@ -108,25 +143,100 @@ class Trainer:
             self._set_training(())
 
     def _run(self, phase: Phase, saved: dict[str, Any]) -> None:
+        """1. batch and rate; 2. a look at the start; 3. the steps; 4. statistics; 5. the best state is put back."""
+        began = self._clock.tick()
+        keeper = self._keeper(phase)
+        self._set_training(phase.modules)
+        seconds = self._seconds(phase, saved.get("elapsed", 0.0))
+        phase, batch = self._fitted_updates(phase, saved, seconds)
+        if keeper is not None:
+            self._see_start(keeper, saved, seconds)
         optimizer = phase.optimizer()
         if "optimizer" in saved:
             optimizer.load_state_dict(saved["optimizer"])
-        schedule = self._schedule(phase, saved)
+        schedule = self._schedule(phase, saved, began, seconds)
         self._set_training(phase.modules)
         cache = self._exit_cache() if phase.name == EXITS else None
         self._losses.keep_features(cache)
         self._losses.keep_answers(self._teacher_answers() if phase.name == TUNE and self._distinct else None)
         try:
             with self._progress.task(phase.name, 1.0, done=schedule.progress) as task:
-                self._step_through(phase, schedule, optimizer, task)
+                self._step_through(phase, schedule, optimizer, task, keeper)
         finally:
             if cache is not None:
                 cache.close()
         self.steps_done[phase.name] = schedule.done
         if phase.name == TUNE:
             self._recalibrate(self._recipe.recalibrate_batches, tuned=schedule.done > 0)
+        gain = keeper.finish(device=self._device) if keeper is not None and schedule.done else None
+        self._clock.tick()
+        done = PhaseReport(phase.name, schedule.elapsed / 60, schedule.done, batch, phase.rate, gain)
+        self.report = (*self.report, done)
 
-    def _step_through(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer, task: Task) -> None:
+    def _keeper(self, phase: Phase) -> Keeper | None:
+        """What keeps the best of a phase, if there is a judge of it."""
+        if not self._ranks.from_lead(float(self._judge is not None)):
+            return None
+        if phase.name == DISTIL:
+            learns_alone = self._recipe.distil_from == "teacher"
+            return BestBlocks(phase.modules, self._judge, self._ranks) if learns_alone else None
+        if phase.name == EXITS:
+            return BestExits(phase.modules, self._judge, self._ranks) if self._task_judges else None
+        seed = self._recipe.seed
+        return BestOnTheWay(phase.modules, self._judge, self._ranks, expansion=self._expansion, seed=seed)
+
+    def _see_start(self, keeper: Keeper, saved: dict[str, Any], seconds: float | None) -> None:
+        if "keeper" in saved:
+            keeper.restore(saved["keeper"])
+            return
+        keeper.begin(device=self._device, seconds=None if seconds is None else _LOOK_SHARE * seconds)
+
+    def _fitted_updates(self, phase: Phase, saved: dict[str, Any], seconds: float | None) -> tuple[Phase, int]:
+        """The phase with the rate, and the batch, that fit the updates that ``seconds``, or the steps, allow."""
+        name, recipe = RATES[phase.name], self._recipe
+        chosen = saved.get("updates")
+        largest = self._losses.whole_batch
+        if chosen is None and "auto" in (recipe.batch, getattr(recipe, name)):
+            updates = self._steps[phase.name] * phase.updates
+            divided = recipe.batch == "auto" and seconds is not None and phase.name != EXITS
+            per_sample = None
+            if seconds is not None:
+                self._losses.take(min(_PROBE_BATCH, largest) if phase.name != EXITS else largest)
+                per_sample = self._ranks.from_lead(self._descent.seconds_per_sample(phase, clock=time.monotonic))
+            fitting = fitting_updates(
+                highest_rate=phase.rate,
+                largest_batch=largest,
+                adaptive=phase.adaptive,
+                seconds_per_sample=per_sample,
+                seconds=seconds,
+                updates=updates if seconds is None else None,
+                least_batch=self._losses.least_batch if divided else largest,
+            )
+            chosen = {"batch": fitting.batch if divided else largest}
+            chosen["rate"] = fitting.rate if getattr(recipe, name) == "auto" else phase.rate
+        chosen = chosen or {"batch": largest, "rate": phase.rate}
+        self._losses.take(chosen["batch"])
+        self._updates = chosen
+        return replace(phase, rate=chosen["rate"]), chosen["batch"]
+
+    def _seconds(self, phase: Phase, elapsed: float) -> float | None:
+        """The time that a phase has, looks included and ``elapsed`` of it over; None where steps are counted.
+
+        Its share of what it and the phases after it may take.
+        """
+        if self._recipe.steps is not None:
+            return None
+        if self._seconds_left is None:
+            return (self._recipe.budget_minutes or 0.0) * 60 * phase.share
+        left = elapsed + self._ranks.from_lead(self._seconds_left())
+        return left * phase.share / sum(one.share for one in self._phases[self._phases_from(phase) :])
+
+    def _phases_from(self, phase: Phase) -> int:
+        return [one.name for one in self._phases].index(phase.name)
+
+    def _step_through(
+        self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer, task: Task, keeper: Keeper | None
+    ) -> None:
         shown, saved_at = schedule.progress, self._clock.tick()
         while not schedule.over:
             loss = self._descent.step(phase, schedule, optimizer)
@@ -134,11 +244,13 @@ class Trainer:
             self._clock.tick()
             if phase.name == TUNE:
                 self._watch.after_step(schedule)
+            if keeper is not None:
+                keeper.after_step(schedule.progress, device=self._device)
             task.advance(schedule.progress - shown)
             task.note(f"loss {loss:.4f}{self._watch.seen if phase.name == TUNE else ''}")
             shown = schedule.progress
             if self._clock() - saved_at >= self._recipe.checkpoint_seconds:
-                self._save(phase.name, schedule, optimizer)
+                self._save(phase.name, schedule, optimizer, keeper)
                 saved_at = self._clock.tick()
 
     def _set_training(self, names: Collection[str]) -> None:
@@ -180,27 +292,26 @@ class Trainer:
         shape = self._expansion.traced.tensors[-1].shape
         return TeacherAnswers(path, shape=shape, limit_bytes=_ANSWERS_BYTES)
 
-    def _schedule(self, phase: Phase, saved: dict[str, Any]) -> Schedule:
-        self._clock.tick()
-        timed = self._recipe.steps is None
+    def _schedule(self, phase: Phase, saved: dict[str, Any], began: float, seconds: float | None) -> Schedule:
+        """What was done since ``began`` counts; some time is left for what follows the last step."""
+        spent = self._clock.tick() - began
+        if seconds is not None:
+            seconds -= _RESERVED_LOOKS * _LOOK_SHARE * seconds * (self._judge is not None and phase.name == TUNE)
         return Schedule(
-            steps=None if timed else self._steps[phase.name],
-            seconds=self._seconds(phase, saved.get("elapsed", 0.0)) if timed else None,
+            steps=None if seconds is not None else self._steps[phase.name],
+            seconds=seconds,
             done=saved.get("done", 0),
-            elapsed=saved.get("elapsed", 0.0),
+            elapsed=saved.get("elapsed", 0.0) + spent,
             winding_from=saved.get("winding_from"),
             clock=self._clock,
         )
 
-    def _seconds(self, phase: Phase, elapsed: float) -> float:
-        """What there is for ``phase``, which has had so many: its share of what it and those after it may take."""
-        if self._seconds_left is None:
-            return (self._recipe.budget_minutes or 0.0) * 60 * phase.share
-        left = elapsed + self._ranks.from_lead(self._seconds_left())
-        return left * phase.share / sum(one.share for one in self._phases[self._phases.index(phase) :])
-
     def _save(
-        self, phase: str, schedule: Schedule | None = None, optimizer: torch.optim.Optimizer | None = None
+        self,
+        phase: str,
+        schedule: Schedule | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        keeper: Keeper | None = None,
     ) -> None:
         average_statistics(self._modules.values(), self._ranks)
         state: dict[str, Any] = {
@@ -209,10 +320,12 @@ class Trainer:
             "steps_done": dict(self.steps_done),
             "watch": self._watch.state,
             "notes": list(self.notes),
+            "report": [asdict(one) for one in self.report],
         }
         if schedule is not None and optimizer is not None:
             state |= {"optimizer": optimizer.state_dict(), "done": schedule.done, "elapsed": schedule.elapsed}
-            state |= {"winding_from": schedule.winding_from}
+            state |= {"winding_from": schedule.winding_from, "updates": self._updates}
+            state |= {"keeper": keeper.state} if keeper is not None else {}
         self._checkpoints.save(state)
 
     def _restore(self, saved: dict[str, Any]) -> None:
@@ -222,6 +335,8 @@ class Trainer:
         self.steps_done.update(saved.get("steps_done", {}))
         self._watch.restore(saved.get("watch"))
         self._descent.restore(saved.get("notes", ()))
+        told = [one | {"gain": one["gain"] and Gain(**one["gain"])} for one in saved.get("report", ())]
+        self.report = tuple(PhaseReport(**one) for one in told)
 
 
 def _start(modules: Sequence[nn.Module], device: torch.device) -> dict[str, str]:

@@ -12,7 +12,7 @@ from packager.estimate import EXPORT, TRAIN, VALIDATE
 from packager.job import Job
 from packager.model_loader import LoadedModel
 from packager.recipe import Recipe
-from packager.run_plan import Plan, estimated, estimator_for, within_memory
+from packager.run_plan import Plan, estimated, estimator_for
 from packager.training.checkpoints import Checkpoints
 
 
@@ -117,9 +117,11 @@ def test_training_batches_fit_into_the_memory_and_a_note_says_so(plan):
     assert made.notes == ()
 
 
-@pytest.mark.parametrize(("batch", "expected"), [(0, 128), (200, 128), (24, 24)])
-def test_a_jobs_batches_only_become_smaller(job, batch, expected):
-    assert within_memory(job(steps=1), batch).recipe.batch == expected
+@pytest.mark.parametrize(("most", "relative"), [(None, 1), (4096, 1), (24, 0)])
+def test_a_jobs_batches_only_become_smaller(job, most, relative):
+    wanted = job(steps=1)
+    whole = wanted.batches().batch_size
+    assert wanted.batches(most=most).batch_size == (whole if relative else 24)
 
 
 # The estimate

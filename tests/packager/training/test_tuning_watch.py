@@ -28,6 +28,14 @@ class Rising:
         return [self.looks[-1], 0.95]
 
 
+class RisingJudge(RangeAccuracy):
+    """Looks like ``Rising``, and judges everything else as it is."""
+
+    def __init__(self, rising: Rising, *given) -> None:
+        super().__init__(*given)
+        self.look = rising.look
+
+
 class Noting(SilentProgress):
     """Keeps what is noted beside the bars."""
 
@@ -74,7 +82,8 @@ def test_accuracy_by_cost_stands_beside_the_loss(tiny_traced, digits, digits_pre
     source = BatchSource(digits("train", limit=64), digits_preprocessing, batch=4, seed=0)
     progress = Noting()
     choices = {"steps": 101, "distil_share": 0.0, "checkpoint_seconds": 60.0}
-    run_training(expansion, source, judge=Rising(1), progress=progress, **choices)
+    judge = RisingJudge(Rising(1), expansion, *source.plain(0, 16))
+    run_training(expansion, source, judge=judge, progress=progress, **choices)
     assert "accuracy" not in progress.notes[98]
     assert all(note.endswith(", accuracy by cost 90 95 %") for note in progress.notes[99:])
 

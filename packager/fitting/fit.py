@@ -1,0 +1,278 @@
+"""``fitted(…)``: every added block starts from the best that needs no training, and useless ones are left out."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from device_sdk.atomic import write_atomically
+from device_sdk.progress import Progress
+from packager.blocks.trainable import TrainableBlock, evaluated
+from packager.expansion import Expansion
+from packager.fitting.candidates import COPY, FITTED, Candidate, candidates, sources
+from packager.fitting.features import TeacherFeatures, run_originals
+from packager.fitting.front import Choice, of_no_use, off_front
+from packager.fitting.refit import MOST_ROWS
+
+TRAINED_GAIN = 0.5  # docs/adr/0027: of its error, what the best trained blocks were seen to keep
+SLACK = 0.25  # of the front's error: so uncertain is the sum of errors along a path
+MARGIN = 0.02  # of the front's error: what improves it by less is a copy of something else
+_WORST_ERROR = 1.0  # of the variance of the teacher's answers: as wrong as always answering their mean
+_LIMIT_BYTES = 256_000_000  # of features held at a time
+_LEAST_SAMPLES = 32
+_HELD_OUT = 48
+_FINALISTS = 3  # candidates, by their features, that are judged by the network's answers
+_TIE = 0.01  # of the error
+_HASTE = 8  # the fewest rows and samples when time is short: 1 in so many
+
+Fit = dict[str, Any]
+"""What ``fit`` found, as plain values that ``torch.save`` takes: by block, source, state and errors; what to leave."""
+
+
+@dataclass(frozen=True)
+class _Start:
+    """How a block starts: the candidate, and its error in the network's answers."""
+
+    candidate: Candidate
+    error: float
+
+
+def fitted(
+    expansion: Expansion,
+    samples: torch.Tensor,
+    *,
+    held_out: torch.Tensor,
+    progress: Progress,
+    seconds: float | None = None,
+    trained: bool = True,
+) -> Expansion:
+    """The expansion with its added blocks started as well as can be without training, less those of no use.
+
+    ``samples`` [count, *input]: prepared training images that blocks are fitted to. ``held_out`` [count, *input]: those
+    that choose among the starts of a block. The same each time, unless there are ``seconds`` that must be kept: then
+    fewer samples are used, and blocks at the end of the chain may stay as they are. Save ``fit`` to have it again.
+    ``trained``: whether training follows, and blocks stay that it may make useful.
+    """
+    found = fit(expansion, samples, held_out=held_out, progress=progress, seconds=seconds, trained=trained)
+    return applied(expansion, found)
+
+
+def fit(
+    expansion: Expansion,
+    samples: torch.Tensor,
+    *,
+    held_out: torch.Tensor,
+    progress: Progress,
+    seconds: float | None = None,
+    trained: bool = True,
+    clock: Callable[[], float] = time.monotonic,
+) -> Fit:
+    """What ``fitted`` does, to be ``applied`` to the same expansion made again.
+
+    1. for each added block, in order, the candidates; 2. the best by the network's answers; 3. whom no budget wants.
+    """
+    judge = _Judge(expansion, held_out[:_HELD_OUT])
+    teacher = TeacherFeatures(expansion.traced, samples, limit_bytes=_LIMIT_BYTES)
+    pace = _Pace(len(expansion.trained), seconds=seconds, clock=clock)
+    starts: dict[str, _Start] = {}
+    with progress.task("fit", len(expansion.added)) as task:
+        for block in sorted(expansion.added, key=lambda block: (block.start, block.end)):
+            starts[block.id] = _best_start(expansion, block, teacher, judge, pace)
+            task.advance()
+    blocks = {
+        name: {
+            "source": start.candidate.source,
+            "how": start.candidate.how,
+            "error": start.error,
+            "state": start.candidate.block.module.state_dict(),
+        }
+        for name, start in starts.items()
+    }
+    return {"blocks": blocks, "left_out": _left_out(expansion, starts, gain=TRAINED_GAIN if trained else 1.0)}
+
+
+def fit_once(
+    path: Path,
+    expansion: Expansion,
+    samples: torch.Tensor,
+    *,
+    held_out: torch.Tensor,
+    progress: Progress,
+    seconds: float | None = None,
+    trained: bool = True,
+) -> Fit:
+    """``fit``, kept in the file at ``path`` for when an interrupted run goes on: the time that it took is not known.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    names = sorted(block.id for block in expansion.added)
+    try:
+        kept: Fit = torch.load(path, map_location="cpu", weights_only=True)
+        if sorted(kept["blocks"]) == names:
+            return kept
+    except Exception:  # missing or damaged: a damaged file raises many types
+        pass
+    found = fit(expansion, samples, held_out=held_out, progress=progress, seconds=seconds, trained=trained)
+    buffer = io.BytesIO()
+    torch.save(found, buffer)
+    write_atomically(path, buffer.getvalue())
+    return found
+
+
+def applied(expansion: Expansion, found: Fit) -> Expansion:
+    """``expansion`` with the starts that ``fit`` found for it, less the blocks that no budget wants, and notes."""
+    tensors, originals = expansion.traced.tensors, expansion.originals
+    started = {}
+    for block in expansion.trained:
+        start = found["blocks"][block.id]
+        chosen = sources(block, originals, tensors)[start["source"]]
+        chosen.module.load_state_dict(start["state"])
+        started[block.id] = chosen
+    made = expansion.replacing(started).without(found["left_out"])
+    fits = sum(found["blocks"][block.id]["how"] == FITTED for block in made.trained)
+    notes = [f"{fits} of {len(made.trained)} added blocks start from a fit of their last linear map"] if fits else []
+    if found["left_out"]:
+        named = ", ".join(f"{name} ({why})" for name, why in found["left_out"].items())
+        notes.append(f"left out before training, no budget would want them: {named}")
+    return made.noting(*notes)
+
+
+def _best_start(
+    expansion: Expansion, block: TrainableBlock, teacher: TeacherFeatures, judge: _Judge, pace: _Pace
+) -> _Start:
+    """The candidate with the least error in the network's answers, of the best few by the features at its end."""
+    judge.move_to(block)
+    as_it_is = Candidate(block, 0, COPY)
+    if block.kind == "identity":
+        return _Start(as_it_is, judge.answer_error(as_it_is))
+    pace.begin()
+    tried = [as_it_is]
+    if not pace.over:
+        traced = expansion.traced
+        shape = traced.tensors[block.end].shape
+        positions = max(1, traced.tensors[block.end].size // shape[0])
+        wanted = max(_LEAST_SAMPLES, -(-MOST_ROWS // positions))
+        features = teacher.at(block.start, max(_LEAST_SAMPLES // 2, wanted // pace.haste))
+        target = run_originals(traced, block.start, block.end, features)
+        copies = sources(block, expansion.originals, traced.tensors)[: 1 if pace.haste > 1 else None]
+        tried = list(candidates(copies, features, target, seed=block.start * 1009 + block.end))
+    errors = sorted((judge.feature_error(candidate), number) for number, candidate in enumerate(tried))
+    finalists = [tried[number] for _, number in errors[:_FINALISTS]]
+    if not any(candidate.source == 0 and candidate.how == COPY for candidate in finalists):
+        finalists.append(tried[0])
+    ranked = sorted((judge.answer_error(candidate), number) for number, candidate in enumerate(finalists))
+    best = ranked[0][0]
+    ties = [number for error, number in ranked if error <= (1 + _TIE) * best]
+    pace.end()
+    return _Start(finalists[min(ties)], best)  # finalists are in the order of their features' error
+
+
+class _Judge:
+    """Errors of candidates on images that nothing is fitted to."""
+
+    def __init__(self, expansion: Expansion, held_out: torch.Tensor) -> None:
+        self._traced = traced = expansion.traced
+        self._features = TeacherFeatures(traced, held_out, limit_bytes=_LIMIT_BYTES)
+        last = len(traced.blocks)
+        self._taps: dict[int, torch.Tensor] = {}
+        features, position = held_out, 0
+        for tap in (*traced.taps, last - 1):
+            features, position = run_originals(traced, position, tap, features), tap
+            self._taps |= {tap: features} if tap in traced.taps else {}
+        self._answers = self._head(features, self._taps)
+        self._inputs = held_out[:0]
+        self._target = held_out[:0]
+
+    def move_to(self, block: TrainableBlock) -> None:
+        """Judge candidates for ``block``; blocks come in the order of their starts."""
+        self._inputs = self._features.at(block.start, _HELD_OUT)
+        self._target = run_originals(self._traced, block.start, block.end, self._inputs)
+
+    def feature_error(self, candidate: Candidate) -> float:
+        """Mean squared distance from the teacher's features, over their variance."""
+        return _relative(_output(candidate, self._inputs), self._target)
+
+    def answer_error(self, candidate: Candidate) -> float:
+        """The same for the network's answers, with the originals behind the block."""
+        traced, taps = self._traced, dict(self._taps)
+        features, position = _output(candidate, self._inputs), candidate.block.end
+        for tap in traced.taps:
+            if tap >= position:
+                features, position = run_originals(traced, position, tap, features), tap
+                taps[tap] = features
+        features = run_originals(traced, position, len(traced.blocks) - 1, features)
+        return _relative(self._head(features, taps), self._answers[: len(features)])
+
+    def _head(self, features: torch.Tensor, taps: dict[int, torch.Tensor]) -> torch.Tensor:
+        head = self._traced.blocks[-1]
+        with torch.no_grad():
+            return head(*(taps[tap][: len(features)] for tap in self._traced.taps), features)
+
+
+def _output(candidate: Candidate, features: torch.Tensor) -> torch.Tensor:
+    module = candidate.block.module
+    with evaluated(module):
+        return torch.cat([module(batch) for batch in features.split(16)])
+
+
+def _relative(found: torch.Tensor, target: torch.Tensor) -> float:
+    error = (found - target).square().mean() / target.var().clamp_min(1e-12)
+    return float(torch.nan_to_num(error, nan=torch.inf, posinf=torch.inf))
+
+
+class _Pace:
+    """How much haste it takes to be done with ``count`` blocks in so many ``seconds``; none without them."""
+
+    def __init__(self, count: int, *, seconds: float | None, clock: Callable[[], float]) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._started = self._begun = clock()
+        self._left = count
+        self.haste = 1
+        self.over = False
+
+    def begin(self) -> None:
+        """A block follows."""
+        self._begun = self._clock()
+        self.over = self._seconds is not None and self._begun - self._started >= self._seconds
+
+    def end(self) -> None:
+        """It is done: if all the others took as long, would the time be enough?"""
+        self._left -= 1
+        if self._seconds is None:
+            return
+        now = self._clock()
+        predicted, remaining = (now - self._begun) * self._left, self._seconds - (now - self._started)
+        if predicted > remaining and self.haste < _HASTE:
+            self.haste *= 2
+
+
+def _left_out(expansion: Expansion, starts: dict[str, _Start], *, gain: float) -> dict[str, str]:
+    """The added blocks that no budget would want, each with the reason.
+
+    1. those far from the front as they are now, unless training could bring them there; 2. of those that training
+    would be shared with, the ones that the front can do without, all errors as they are hoped for.
+    """
+    kinds = {block.id: block.kind for block in expansion.blocks}
+
+    def choices(gain: float) -> list[Choice]:
+        made = []
+        for block in expansion.blocks:
+            start = starts.get(block.id)
+            macs = block.macs if start is None else start.candidate.block.macs
+            error = 0.0 if start is None else start.error * (1.0 if block.kind == "identity" else gain)
+            made.append(Choice(block.id, block.start, block.end, macs, error, original=start is None))
+        return made
+
+    skips = [name for name in starts if kinds[name] == "identity"]
+    useless = off_front(choices(1.0), judged=skips, slack=SLACK, worst=_WORST_ERROR)
+    hoped = [choice for choice in choices(gain) if choice.id not in useless]
+    trained = [name for name in starts if kinds[name] != "identity"]
+    return useless | of_no_use(hoped, judged=trained, margin=MARGIN, worst=_WORST_ERROR)

@@ -1,0 +1,171 @@
+"""Finding the last linear map of a block: a layer whose output enters the block's output channel by channel.
+
+It is found by trying, not by reading the block's graph: the layer's output z is disturbed by d, and the block's output
+y has to follow as y(z + d) - y(z) = gain · d, with one gain per channel; or as far as a rectifier at the end lets it.
+What lies between (batch-norm, a sum with a shortcut, a scale per channel) is then part of gain and of the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from packager.blocks.trainable import evaluated
+
+_SEED = 0
+_TOLERANCE = 1e-3  # of the response's size
+_LEAST_GAIN = 1e-6
+_LEAST_SHARE = 0.02  # of a channel's positions that have to respond behind a rectifier
+
+
+@dataclass(frozen=True)
+class LastMap:
+    """The layer, the batch-norm behind it (or None), and how its output z reaches the block's output y.
+
+    y = v, or y = max(v, 0) where ``rectified``, with v = gain · z + offset + rest. ``gain``, ``offset``: [channels];
+    the batch-norm's share of v is gain · z + offset, without one the offset is 0. ``channels_last``: z has its channels
+    last and y has them at dimension 1.
+    """
+
+    layer: str
+    norm: str | None
+    gain: torch.Tensor
+    offset: torch.Tensor
+    rectified: bool
+    channels_last: bool
+
+    def aligned(self, z: torch.Tensor) -> torch.Tensor:
+        """z, or a tensor like it, in the layout of y."""
+        return z.movedim(-1, 1) if self.channels_last else z
+
+
+def last_map(module: nn.Module, features: torch.Tensor) -> LastMap | None:
+    """The last linear map of ``module`` around ``features`` [batch, *start shape]; None where there is none."""
+    calls = _calls(module, features)
+    with evaluated(module):
+        output = module(features)
+    for name, outputs in reversed(calls.items()):
+        if len(outputs) == 1 and (found := _follows(module, name, features, outputs[0], output)) is not None:
+            return found
+    return None
+
+
+def _calls(module: nn.Module, features: torch.Tensor) -> dict[str, list[torch.Tensor]]:
+    """What each linear layer without groups gave, in the order of the calls."""
+    given: dict[str, list[torch.Tensor]] = {}
+
+    def noting(name: str) -> Callable[..., None]:
+        return lambda layer, inputs, output: given.setdefault(name, []).append(output.clone())
+
+    hooks = [layer.register_forward_hook(noting(name)) for name, layer in module.named_modules() if _is_linear(layer)]
+    try:
+        with evaluated(module):
+            module(features)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return given
+
+
+def _is_linear(layer: nn.Module) -> bool:
+    if isinstance(layer, nn.Conv2d):
+        return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
+    return isinstance(layer, nn.Linear)
+
+
+def _follows(module: nn.Module, name: str, features: torch.Tensor, z: torch.Tensor, y: torch.Tensor) -> LastMap | None:
+    """The map at the layer ``name`` if the output follows it channel by channel."""
+    linear = isinstance(module.get_submodule(name), nn.Linear)
+    channels_last = linear and y.dim() == z.dim() > 2 and y.shape != z.shape and z.movedim(-1, 1).shape == y.shape
+    if not channels_last and y.shape != z.shape:
+        return None
+    axis = -1 if linear and not channels_last else 1
+    noise = torch.randn(z.shape, generator=torch.Generator().manual_seed(_SEED)) * z.std().clamp_min(1e-3)
+    disturbed = disturbed_output(module, name, features, noise)
+    d, change = (
+        t.movedim(axis, 0).flatten(1) for t in (noise.movedim(-1, 1) if channels_last else noise, disturbed - y)
+    )
+    rectified = bool((y >= 0).all() and (disturbed >= 0).all())
+    alive = (
+        ((y > 0) & (disturbed > 0)).movedim(axis, 0).flatten(1) if rectified else torch.ones_like(d, dtype=torch.bool)
+    )
+    gain = (d * change * alive).sum(1) / (d.square() * alive).sum(1).clamp_min(1e-12)
+    gain = torch.where(alive.float().mean(1) > _LEAST_SHARE, gain, 0.0)
+    wrong = ((change - gain[:, None] * d) * alive)[gain != 0].abs().max() if (gain != 0).any() else None
+    if wrong is None or wrong > _TOLERANCE * change.abs().max() or gain.abs().max() < _LEAST_GAIN:
+        return None
+    norm = _norm_behind(module, name, features)
+    offset = torch.zeros_like(gain) if norm is None else _offset(module.get_submodule(norm), gain)
+    if offset is None:
+        return None
+    found = LastMap(name, norm, gain, offset, rectified, channels_last)
+    if rectified and not _is_rectifier(module, found, features, z, y):
+        return None
+    return found
+
+
+def _offset(norm: nn.Module, gain: torch.Tensor) -> torch.Tensor | None:
+    """What the batch-norm adds to gain · z per channel; None where its output is scaled once more behind it."""
+    slope = norm.weight / (norm.running_var + norm.eps).sqrt()
+    if ((slope - gain).abs() > 1e-2 * gain.abs().max())[gain != 0].any():
+        return None
+    return (norm.bias - slope * norm.running_mean).detach()
+
+
+def disturbed_output(module: nn.Module, name: str, features: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
+    """The output of ``module`` with ``by`` added to what its layer ``name`` gives."""
+    hook = module.get_submodule(name).register_forward_hook(lambda layer, inputs, output: output + by)
+    try:
+        with evaluated(module):
+            return module(features)
+    finally:
+        hook.remove()
+
+
+def before_rectifier(
+    module: nn.Module, found: LastMap, features: torch.Tensor, z: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor:
+    """v [like y]: with z raised so far that nothing is cut off, less what that adds."""
+    if not found.rectified:
+        return y
+    gain = found.gain
+    usable = gain.abs() > _LEAST_GAIN
+    height = 8.0 * float(y.abs().max()) + 8.0 * float((gain.abs().max() * z.abs()).max()) + 1.0
+    axis = -1 if isinstance(module.get_submodule(found.layer), nn.Linear) else 1
+    lift = torch.where(usable, height / torch.where(usable, gain, 1.0), 0.0)
+    shape = [1] * z.dim()
+    shape[axis] = -1
+    lifted = disturbed_output(module, found.layer, features, lift.view(shape).expand(z.shape))
+    raised = (torch.where(usable, height, 0.0)).view(shape).expand(z.shape)
+    return lifted - found.aligned(raised)
+
+
+def _is_rectifier(module: nn.Module, found: LastMap, features: torch.Tensor, z: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether y = max(v, 0): a bound above, as ReLU6 has, shows when z is raised."""
+    v = before_rectifier(module, found, features, z, y)
+    return bool((v.clamp_min(0) - y).abs().max() <= 1e-2 * y.abs().max().clamp_min(1e-6))
+
+
+def _norm_behind(module: nn.Module, name: str, features: torch.Tensor) -> str | None:
+    """The batch-norm that takes what the layer ``name`` gives."""
+    given: list[torch.Tensor] = []
+    takers: list[str] = []
+
+    def taking(norm: str) -> Callable[..., None]:
+        return lambda layer, inputs: takers.append(norm) if any(inputs[0] is one for one in given) else None
+
+    hooks = [module.get_submodule(name).register_forward_hook(lambda layer, inputs, output: given.append(output))]
+    for norm, layer in module.named_modules():
+        if isinstance(layer, _BatchNorm) and layer.affine and layer.track_running_stats:
+            hooks.append(layer.register_forward_pre_hook(taking(norm)))
+    try:
+        with evaluated(module):
+            module(features)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return takers[0] if takers else None

@@ -1,0 +1,229 @@
+"""Fitting the last linear map of a block to what the teacher has at the block's end, by ridge regression.
+
+The rest of the block stays as it is. With y = gain · z + rest, the wanted gain · z is what the teacher has less the
+rest, and z is linear in what the layer reads: a least-squares problem per output channel that shares one matrix. Behind
+a rectifier, the teacher's zeros only say that v is not above 0: v there is aimed at min(v, 0) as it is, some rounds
+long (He, Zhang and Sun, "Channel pruning for accelerating very deep neural networks", 2017, fit the same way).
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from packager.blocks.trainable import evaluated
+from packager.fitting.features import BATCH
+from packager.fitting.last_map import LastMap, before_rectifier
+
+ROWS_FLOATS = 12_000_000  # at most so many numbers of rows are held: 48 MB
+MOST_ROWS = 16_384
+_MOST_INPUTS = 4_608  # of the layer: beyond, the matrix alone takes over 170 MB
+_RIDGES = (1e-4, 1e-2, 1e-1)  # of the mean of the matrix's diagonal; the best on rows that were not fitted is taken
+_HELD_OUT = 8  # every 8th row chooses the ridge
+_ROUNDS = 3
+_LEAST_GAIN = 1e-6
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Positions of the layer: what it reads [rows, inputs], the rest of v, the teacher's y and v [rows, channels]."""
+
+    read: torch.Tensor
+    rest: torch.Tensor
+    target: torch.Tensor
+
+
+def rows_for(layer: nn.Module) -> int:
+    """How many rows a fit of ``layer`` holds."""
+    inputs, outputs = _inputs(layer), layer.weight.shape[0]
+    return min(MOST_ROWS, ROWS_FLOATS // (inputs + 2 * int(outputs)))
+
+
+def refitted(
+    module: nn.Module, found: LastMap, features: torch.Tensor, target: torch.Tensor, *, seed: int
+) -> nn.Module | None:
+    """A copy of ``module`` whose layer ``found`` is fitted: ``features`` [count, *start] → ``target`` [count, *end].
+
+    None where the layer reads too much, or what is no number. ``seed`` draws the positions.
+    """
+    made = copy.deepcopy(module)
+    layer = made.get_submodule(found.layer)
+    if _inputs(layer) > _MOST_INPUTS:
+        return None
+    rows = _collected(made, found, features, target, seed=seed)
+    norm = made.get_submodule(found.norm) if found.norm is not None else None
+    centred = norm is not None or layer.bias is not None
+    solved = _solved(rows, centred=centred, rectified=found.rectified)
+    if solved is None:
+        return None
+    weight, bias = solved
+    with torch.no_grad():
+        if norm is not None:
+            _put_with_norm(layer, norm, rows.read, weight, bias)
+        else:
+            _put(layer, found.gain, weight, bias)
+    return made
+
+
+def _inputs(layer: nn.Module) -> int:
+    return int(layer.weight[0].numel())
+
+
+def _collected(module: nn.Module, found: LastMap, features: torch.Tensor, target: torch.Tensor, *, seed: int) -> _Rows:
+    """Rows from all samples alike, at positions drawn at random."""
+    layer = module.get_submodule(found.layer)
+    seen: dict[str, torch.Tensor] = {}
+    hook = layer.register_forward_hook(
+        lambda layer, inputs, output: seen.update(read=inputs[0].detach().clone(), z=output.detach().clone())
+    )
+    random = torch.Generator().manual_seed(seed)
+    wanted = rows_for(layer)
+    parts: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    try:
+        for first in range(0, len(features), BATCH):
+            batch = features[first : first + BATCH]
+            with evaluated(module):
+                y = module(batch)
+            read, z = seen["read"], seen["z"]
+            v = before_rectifier(module, found, batch, z, y)
+            share = min(1.0, wanted / len(features) * len(batch) / _positions(layer, z))
+            parts.append(_drawn(layer, found, read, z, v, target[first : first + BATCH], share, random))
+    finally:
+        hook.remove()
+    return _Rows(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _positions(layer: nn.Module, z: torch.Tensor) -> int:
+    return z.numel() // int(layer.weight.shape[0])
+
+
+def _drawn(
+    layer: nn.Module,
+    found: LastMap,
+    read: torch.Tensor,
+    z: torch.Tensor,
+    v: torch.Tensor,
+    target: torch.Tensor,
+    share: float,
+    random: torch.Generator,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What the layer reads, the rest of v and the teacher's y, at a share of the positions."""
+    count = _positions(layer, z)
+    chosen = torch.randperm(count, generator=random)[: max(1, round(share * count))]
+    axis = 1 if isinstance(layer, nn.Conv2d) or found.channels_last else v.dim() - 1
+
+    def flat(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.movedim(axis, -1).flatten(0, -2)[chosen]
+
+    rest = flat(v) - found.gain * flat(found.aligned(z)) - found.offset
+    return _read_rows(layer, read, z, chosen), rest, flat(target)
+
+
+def _read_rows(layer: nn.Module, read: torch.Tensor, z: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
+    """What the layer reads at the ``chosen`` positions of z: [chosen, inputs]."""
+    if not isinstance(layer, nn.Conv2d):
+        return read.flatten(0, -2)[chosen]
+    if layer.kernel_size == (1, 1) and layer.padding == (0, 0):
+        return read[:, :, :: layer.stride[0], :: layer.stride[1]].movedim(1, -1).flatten(0, 2)[chosen]
+    height, width = z.shape[2:]
+    image, position = chosen // (height * width), chosen % (height * width)
+    rows = torch.empty(len(chosen), _inputs(layer))
+    for index in range(len(read)):  # one image at a time: unfolded, features take kernel² times their memory
+        mine = image == index
+        unfolded = functional.unfold(
+            read[index : index + 1],
+            layer.kernel_size,
+            dilation=layer.dilation,
+            padding=layer.padding,
+            stride=layer.stride,
+        )
+        rows[mine] = unfolded[0].T[position[mine]]
+    return rows
+
+
+def _solved(rows: _Rows, *, centred: bool, rectified: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Weights [channels, inputs] and biases [channels] of gain · z, in float64; None where rows are no numbers."""
+    judges = torch.zeros(len(rows.read), dtype=torch.bool)
+    judges[::_HELD_OUT] = len(rows.read) >= 2 * _HELD_OUT
+    problem = _Ridge(rows.read[~judges], centred=centred)
+    aim = rows.target - rows.rest
+    best: tuple[float, torch.Tensor, torch.Tensor] | None = None
+    for ridge in _RIDGES:
+        factor = problem.factor(ridge)
+        if factor is None:
+            continue
+        wanted = aim
+        for _ in range(_ROUNDS if rectified else 1):
+            weight, bias = problem.solve(factor, wanted[~judges])
+            made = rows.read @ weight.T.float() + bias.float()
+            if rectified:
+                off = rows.target <= 0
+                wanted = torch.where(off, (made + rows.rest).clamp_max(0) - rows.rest, aim)
+        answer = made + rows.rest
+        seen = judges if bool(judges.any()) else ~judges
+        error = ((answer.clamp_min(0) if rectified else answer) - rows.target)[seen].square().mean().item()
+        if best is None or error < best[0]:
+            best = (error, weight, bias)
+    return best and (best[1], best[2])
+
+
+class _Ridge:
+    """Normal equations of one matrix of rows, accumulated in float64."""
+
+    def __init__(self, read: torch.Tensor, *, centred: bool) -> None:
+        self._read = read
+        self._mean = read.double().mean(0) if centred else torch.zeros(read.shape[1], dtype=torch.float64)
+        self._centred = centred
+        self._matrix = torch.zeros(read.shape[1], read.shape[1], dtype=torch.float64)
+        for part in read.split(2048):
+            shifted = part.double() - self._mean
+            self._matrix.addmm_(shifted.T, shifted)
+
+    def factor(self, ridge: float) -> torch.Tensor | None:
+        """The Cholesky factor with ``ridge`` times the diagonal's mean on the diagonal; None where there is none."""
+        added = max(ridge * float(self._matrix.diagonal().mean()), 1e-12)
+        ridged = self._matrix + added * torch.eye(len(self._matrix), dtype=torch.float64)
+        factor, failed = torch.linalg.cholesky_ex(ridged)
+        return None if failed.item() else factor
+
+    def solve(self, factor: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights and biases for ``target`` [rows, channels]."""
+        centre = target.double().mean(0) if self._centred else torch.zeros(target.shape[1], dtype=torch.float64)
+        right = torch.zeros(self._read.shape[1], target.shape[1], dtype=torch.float64)
+        for part, aim in zip(self._read.split(2048), target.split(2048), strict=True):
+            right.addmm_((part.double() - self._mean).T, aim.double() - centre)
+        weight = torch.cholesky_solve(right, factor).T
+        return weight, centre - weight @ self._mean
+
+
+def _put(layer: nn.Module, gain: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
+    """Weights of gain · z into the layer; channels that do not reach the output stay as they are."""
+    usable = gain.abs() > _LEAST_GAIN
+    scale = torch.where(usable, gain, 1.0).double()
+    shaped = (weight / scale[:, None]).view(layer.weight.shape).to(layer.weight.dtype)
+    layer.weight[usable] = shaped[usable]
+    if layer.bias is not None:
+        layer.bias[usable] = (bias / scale).to(layer.bias.dtype)[usable]
+
+
+def _put_with_norm(
+    layer: nn.Module, norm: nn.Module, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
+) -> None:
+    """Weights into the layer at the length that its rows have, and the batch-norm so that both modes give gain · z.
+
+    The statistics are those of the rows, so that training starts from the same output as evaluation.
+    """
+    lengths = layer.weight.flatten(1).norm(dim=1).double()
+    scale = lengths.clamp_min(1e-6) / weight.norm(dim=1).clamp_min(1e-12)
+    made = (read @ weight.T.float()).double()
+    mean, variance = made.mean(0), made.var(0, unbiased=False)
+    own = layer.bias.double() if layer.bias is not None else torch.zeros_like(mean)
+    layer.weight.copy_((weight * scale[:, None]).view(layer.weight.shape))
+    norm.running_mean.copy_(mean * scale + own)
+    norm.running_var.copy_(variance * scale.square())
+    norm.weight.copy_((variance * scale.square() + norm.eps).sqrt() / scale)
+    norm.bias.copy_(mean + bias)
