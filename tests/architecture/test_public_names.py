@@ -17,6 +17,7 @@ PUBLIC_NAMES = {
     *("PathweaveError", "UsageError", "MissingExtraError"),
     *("BundleError", "ManifestError", "UnsupportedFormatError", "SignatureError", "BlobError"),
     *("CompositionError", "SelfTestError", "RollbackError", "RuntimeFailedError", "InputError", "DataError"),
+    "CorruptImageError",
     *("TransferError", "DeadlineError", "RefusedError", "ProtocolError"),
     *("BudgetError", "InfeasibleBudgetError", "MeasurementError", "ClosedError", "ForkedError", "StorageError"),
 }
