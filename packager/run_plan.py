@@ -45,10 +45,14 @@ def estimated(estimator: Estimator, memory_bytes: int | None, *, spent: float) -
     return estimate.described(spent) | {"memory_limit_gb": round(limit / 1e9, 2)}
 
 
-def within_memory(job: Job, batch: int) -> Job:
-    """The job with smaller training batches, if ``batch`` is smaller; 0 leaves them."""
-    fits = not batch or (isinstance(job.recipe.batch, int) and job.recipe.batch <= batch)
-    return job if fits else replace(job, recipe=msgspec.structs.replace(job.recipe, batch=batch))
+def within_limits(job: Job, *, batch: int, recalibrate: int) -> Job:
+    """The job with smaller training batches and fewer of them to recalibrate with, where it has more; 0 leaves both."""
+    smaller: dict[str, int] = {}
+    if batch and not (isinstance(job.recipe.batch, int) and job.recipe.batch <= batch):
+        smaller["batch"] = batch
+    if recalibrate and job.recipe.recalibrate_batches != 0 and recalibrate < (job.recipe.recalibrate_batches or 30):
+        smaller["recalibrate_batches"] = recalibrate
+    return replace(job, recipe=msgspec.structs.replace(job.recipe, **smaller)) if smaller else job
 
 
 class Plan:
@@ -107,6 +111,11 @@ class Plan:
             most = _VALIDATION_SHARE * self._budget.seconds
             kept -= max(0.0, self.now.seconds[VALIDATE] - max(most, self.now.least_validation_s))
         return self._budget.left(after=kept)
+
+    @property
+    def recalibrate_batches(self) -> int:
+        """For the training: as many as fit; 0 where the recipe's own number stands, as it does without time to tune."""
+        return self.now.recalibrate_batches if 0 < self.training_seconds() < math.inf else 0
 
     def calibration_samples(self) -> int:
         """As many as are wanted, or fewer where little time is left."""
