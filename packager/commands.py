@@ -18,6 +18,7 @@ from device_sdk.commands.command_line import emit, json_option, progress
 from device_sdk.errors import PathweaveError, StorageError, UsageError
 from device_sdk.extras import require
 from device_sdk.progress import SilentProgress
+from packager.printed import print_estimate, print_minutes
 from packager.recipe import RenditionName
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def package(
             return
         if dry_run:
             said = estimate(job, limits=limits, progress=shown)
-            emit(said, as_json=as_json, text=lambda: _print_estimate(said))
+            emit(said, as_json=as_json, text=lambda: print_estimate(said))
             return
         packaged = run(
             job,
@@ -275,29 +276,9 @@ def _print_packaged(packaged: Packaged, *, signed: bool) -> None:
         click.echo(f"  exit {exit_.id} at cut point {exit_.position}: {_percent(exit_.accuracy)}")
     for note in packaged.manifest.notes:
         click.echo(f"note: {note}")
-    _print_minutes(packaged)
+    print_minutes(packaged)
     if not signed:
         click.echo("not signed: pathweave key new NAME makes a key, --key NAME.key signs with it")
-
-
-def _print_minutes(packaged: Packaged) -> None:
-    """Where the minutes went, and which of them helped."""
-    told = ", ".join(f"{step} {seconds / 60:.1f}" for step, seconds in packaged.step_seconds.items() if seconds >= 0.5)
-    click.echo(f"{packaged.seconds / 60:.1f} minutes" + (f": {told}" if told else ""))
-    for line in packaged.training_report:
-        click.echo(f"  {line}")
-
-
-def _print_estimate(said: Mapping[str, Any]) -> None:
-    click.echo(f"about {said['minutes']:.1f} minutes, at least {said['least_minutes']:.1f}; in seconds:")
-    for step, seconds in said["seconds"].items():
-        click.echo(f"  {step}: {seconds:.0f}")
-    click.echo(
-        f"about {said['peak_gb']:.1f} GB of memory, at least {said['least_memory_gb']:.1f}; the limit is"
-        f" {said['memory_limit_gb']:.1f} (--memory-gb)"
-    )
-    click.echo(f"training in batches of {said['training_batch']}, calibration on {said['calibration_samples']} samples")
-    click.echo(f"a bundle of about {said['bundle_mb']:.1f} MB")
 
 
 def _percent(accuracy: float | None) -> str:

@@ -27,6 +27,7 @@ _FIXED_S = {EXPORT: 3.0, "int8": 1.0, "xnnpack": 3.0, WRITE: 0.3}
 _PART_S = {EXPORT: 0.13, VERIFY: 0.06, "int8": 0.13, "fp16": 0.05, "xnnpack": 4.0, VALIDATE: 0.02, WRITE: 0.005}
 _RUNTIME = 0.4  # ONNX Runtime, in sessions that hold no memory between runs, against torch
 _WANTED_SAMPLES, _WANTED_PAIRS, _RANGES = 1000, 250, 6  # of validation, roughly
+_RECALIBRATE_SHARE = 0.05  # of the minutes, at most
 _BACKWARD = 3.0  # a training step against a forward pass
 _BYTES_OF_WEIGHT = {"fp32": 4, "int8": 1, "fp16": 2, "xnnpack": 4}
 _BYTES_OF_PART = 4000  # graph, golden vector, names
@@ -114,6 +115,7 @@ class Estimate:
     batch: int
     training_batch: int
     calibration_samples: int
+    recalibrate_batches: int
 
     @property
     def after_training(self) -> float:
@@ -166,6 +168,7 @@ class Estimator:
             batch=batch,
             training_batch=training_batch,
             calibration_samples=samples,
+            recalibrate_batches=self._recalibrate_batches(training_batch),
         )
 
     def corrected(self, step: str, *, expected: float, took: float) -> Estimator:
@@ -200,12 +203,11 @@ class Estimator:
         """Of each step; ``samples``: of calibration."""
         size, machine, recipe = self.size, self.machine, self.recipe
         forward_s = machine.mac_s * size.macs
-        recalibrated = 30 if recipe.recalibrate_batches is None else recipe.recalibrate_batches
         trains = self._trains
         verified = 24 * size.all_macs + (2 * self.examples + 130) * size.macs + self.examples * size.all_macs
         found = {
             TRAIN: trains * (recipe.steps or 0) * training_batch * (1 + _BACKWARD) * forward_s,
-            RECALIBRATE: trains * recalibrated * training_batch * forward_s,
+            RECALIBRATE: trains * self._recalibrate_batches(training_batch) * training_batch * forward_s,
             EXPORT: self._overhead(EXPORT),
             VERIFY: self._overhead(VERIFY) + 0.5 * machine.mac_s * verified,
         }
@@ -215,6 +217,15 @@ class Estimator:
             elif kind in _PART_S:
                 found[kind] = self._overhead(kind) + 12 * machine.mac_s * size.all_macs
         return found | {VALIDATE: self._overhead(VALIDATE) + validation_s, WRITE: self._overhead(WRITE)}
+
+    def _recalibrate_batches(self, training_batch: int) -> int:
+        """As many as the recipe says, or as fit into a small share of its minutes."""
+        wanted = 30 if self.recipe.recalibrate_batches is None else self.recipe.recalibrate_batches
+        if self.recipe.budget_minutes is None:
+            return wanted
+        room_s = _RECALIBRATE_SHARE * 60 * self.recipe.budget_minutes
+        batch_s = training_batch * self.machine.mac_s * self.size.macs
+        return min(wanted, max(1, int(room_s / max(batch_s, 1e-9))))
 
     @property
     def _trains(self) -> bool:

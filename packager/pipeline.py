@@ -39,7 +39,7 @@ from packager.macs_ranges import MacsRanges
 from packager.renditions import make_renditions
 from packager.renditions.any_size import AnySizeCheck
 from packager.renditions.calibration import Calibration, held_back_last
-from packager.run_plan import Plan, estimated, estimator_for
+from packager.run_plan import Plan, estimated, estimator_for, within_limits
 from packager.step_times import StepTimes
 from packager.stored_manifest import stored_manifest
 from packager.tracing.cut_points import FUSED
@@ -273,6 +273,8 @@ def _trained(
     ranks.require_same(job.description)
     judge = _judge(job, expansion) if ranks.leads else None
     fitting = int(ranks.from_lead(plan.now.training_batch if plan else 0))
+    recalibrate = int(ranks.from_lead(plan.recalibrate_batches if plan else 0))
+    job = within_limits(job, recalibrate=recalibrate)
     source = job.batches(ranks.share, most=fitting or None)
     trainer = Trainer(
         expansion,

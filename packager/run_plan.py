@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 
+import msgspec
 import torch
 
 from device_sdk.errors import UsageError
@@ -42,6 +43,14 @@ def estimated(estimator: Estimator, memory_bytes: int | None, *, spent: float) -
     limit = memory_limit(None) if memory_bytes is None else memory_bytes
     estimate = estimator.estimate(memory_bytes=limit, resident_bytes=resident_bytes(), spent=spent)
     return estimate.described(spent) | {"memory_limit_gb": round(limit / 1e9, 2)}
+
+
+def within_limits(job: Job, *, recalibrate: int) -> Job:
+    """The job with fewer batches to recalibrate with, where it has more; 0 leaves it."""
+    wanted = job.recipe.recalibrate_batches
+    if not recalibrate or wanted == 0 or recalibrate >= (wanted or 30):
+        return job
+    return replace(job, recipe=msgspec.structs.replace(job.recipe, recalibrate_batches=recalibrate))
 
 
 class Plan:
@@ -100,6 +109,11 @@ class Plan:
             most = _VALIDATION_SHARE * self._budget.seconds
             kept -= max(0.0, self.now.seconds[VALIDATE] - max(most, self.now.least_validation_s))
         return self._budget.left(after=kept)
+
+    @property
+    def recalibrate_batches(self) -> int:
+        """For the training: as many as fit; 0 where the recipe's own number stands, as it does without time to tune."""
+        return self.now.recalibrate_batches if 0 < self.training_seconds() < math.inf else 0
 
     def calibration_samples(self) -> int:
         """As many as are wanted, or fewer where little time is left."""
