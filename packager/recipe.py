@@ -126,7 +126,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def largest_batch(self) -> int:
         """Samples in a batch; with ``auto`` they may be divided among several updates."""
-        return int(_TUNED["batch"]) if self.batch in ("auto", None) else int(self.batch)  # type: ignore[arg-type]
+        return int(_TUNED["batch"]) if self.batch in ("auto", None) else int(self.batch)
 
     def highest_rate(self, name: str) -> float:
         """The learning rate ``name``; where it is ``auto`` that of a few thousand steps with batches of 128."""

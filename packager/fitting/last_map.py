@@ -110,10 +110,10 @@ def _follows(module: nn.Module, name: str, features: torch.Tensor, z: torch.Tens
 
 def _offset(norm: nn.Module, gain: torch.Tensor) -> torch.Tensor | None:
     """What the batch-norm adds to gain · z per channel; None where its output is scaled once more behind it."""
-    slope = norm.weight / (norm.running_var + norm.eps).sqrt()  # type: ignore[operator, union-attr, arg-type]
+    slope = norm.weight / (norm.running_var + norm.eps).sqrt()
     if ((slope - gain).abs() > 1e-2 * gain.abs().max())[gain != 0].any():
         return None
-    return (norm.bias - slope * norm.running_mean).detach()  # type: ignore[operator, union-attr]
+    return (norm.bias - slope * norm.running_mean).detach()
 
 
 def disturbed_output(module: nn.Module, name: str, features: torch.Tensor, by: torch.Tensor) -> torch.Tensor:

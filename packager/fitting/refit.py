@@ -39,7 +39,7 @@ class _Rows:
 
 def rows_for(layer: nn.Module) -> int:
     """How many rows a fit of ``layer`` holds."""
-    inputs, outputs = _inputs(layer), layer.weight.shape[0]  # type: ignore[union-attr, index, operator]
+    inputs, outputs = _inputs(layer), layer.weight.shape[0]
     return min(MOST_ROWS, ROWS_FLOATS // (inputs + 2 * int(outputs)))
 
 
@@ -70,7 +70,7 @@ def refitted(
 
 
 def _inputs(layer: nn.Module) -> int:
-    return int(layer.weight[0].numel())  # type: ignore[union-attr, index, operator]
+    return int(layer.weight[0].numel())
 
 
 def _collected(module: nn.Module, found: LastMap, features: torch.Tensor, target: torch.Tensor, *, seed: int) -> _Rows:
@@ -98,7 +98,7 @@ def _collected(module: nn.Module, found: LastMap, features: torch.Tensor, target
 
 
 def _positions(layer: nn.Module, z: torch.Tensor) -> int:
-    return z.numel() // int(layer.weight.shape[0])  # type: ignore[union-attr, index, operator, arg-type]
+    return z.numel() // int(layer.weight.shape[0])
 
 
 def _drawn(
@@ -138,7 +138,7 @@ def _read_rows(layer: nn.Module, read: torch.Tensor, z: torch.Tensor, chosen: to
             read[index : index + 1],
             layer.kernel_size,
             dilation=layer.dilation,
-            padding=layer.padding,  # type: ignore[arg-type]
+            padding=layer.padding,
             stride=layer.stride,
         )
         rows[mine] = unfolded[0].T[position[mine]]
@@ -204,10 +204,10 @@ def _put(layer: nn.Module, gain: torch.Tensor, weight: torch.Tensor, bias: torch
     """Weights of gain · z into the layer; channels that do not reach the output stay as they are."""
     usable = gain.abs() > _LEAST_GAIN
     scale = torch.where(usable, gain, 1.0).double()
-    shaped = (weight / scale[:, None]).view(layer.weight.shape).to(layer.weight.dtype)  # type: ignore[union-attr, arg-type]
-    layer.weight[usable] = shaped[usable]  # type: ignore[operator, index]
+    shaped = (weight / scale[:, None]).view(layer.weight.shape).to(layer.weight.dtype)
+    layer.weight[usable] = shaped[usable]
     if layer.bias is not None:
-        layer.bias[usable] = (bias / scale).to(layer.bias.dtype)[usable]  # type: ignore[operator, index, union-attr, arg-type]
+        layer.bias[usable] = (bias / scale).to(layer.bias.dtype)[usable]
 
 
 def _put_with_norm(
@@ -217,13 +217,13 @@ def _put_with_norm(
 
     The statistics are those of the rows, so that training starts from the same output as evaluation.
     """
-    lengths = layer.weight.flatten(1).norm(dim=1).double()  # type: ignore[operator, union-attr]
+    lengths = layer.weight.flatten(1).norm(dim=1).double()
     scale = lengths.clamp_min(1e-6) / weight.norm(dim=1).clamp_min(1e-12)
     made = (read @ weight.T.float()).double()
     mean, variance = made.mean(0), made.var(0, unbiased=False)
-    own = layer.bias.double() if layer.bias is not None else torch.zeros_like(mean)  # type: ignore[operator, union-attr]
-    layer.weight.copy_((weight * scale[:, None]).view(layer.weight.shape))  # type: ignore[operator, union-attr, arg-type]
-    norm.running_mean.copy_(mean * scale + own)  # type: ignore[operator, union-attr]
-    norm.running_var.copy_(variance * scale.square())  # type: ignore[operator, union-attr]
-    norm.weight.copy_((variance * scale.square() + norm.eps).sqrt() / scale)  # type: ignore[operator, union-attr]
-    norm.bias.copy_(mean + bias)  # type: ignore[operator, union-attr]
+    own = layer.bias.double() if layer.bias is not None else torch.zeros_like(mean)
+    layer.weight.copy_((weight * scale[:, None]).view(layer.weight.shape))
+    norm.running_mean.copy_(mean * scale + own)
+    norm.running_var.copy_(variance * scale.square())
+    norm.weight.copy_((variance * scale.square() + norm.eps).sqrt() / scale)
+    norm.bias.copy_(mean + bias)

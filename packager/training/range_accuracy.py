@@ -126,8 +126,8 @@ class RangeAccuracy:
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:
         """While open, the added blocks and the exits are in evaluation mode."""
-        parts = (*self._expansion.added, *self._expansion.exits)
-        training = [part.module for part in parts if part.module.training]
+        modules = [block.module for block in self._expansion.added] + [exit_.module for exit_ in self._expansion.exits]
+        training = [module for module in modules if module.training]
         for module in training:
             module.eval()
         with torch.no_grad():
