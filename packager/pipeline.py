@@ -9,7 +9,7 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -143,7 +143,8 @@ def package(
     with _step(progress, "write"), BundleWriter(out) as writer:
         metrics = _metrics(job, trainer, verified, validated)
         manifest = _manifest(job, expansion, kinds, verified, validated, metrics, writer)
-        cost = {"seconds": checkpoints.seconds, "peak_rss_bytes": checkpoints.peak_rss_bytes}
+        cost: dict[str, Any] = {"seconds": checkpoints.seconds, "peak_rss_bytes": checkpoints.peak_rss_bytes}
+        cost |= {"training": [asdict(one) for one in trainer.report]}
         writer.add_note(REPORT, encode_description(description | cost))
         writer.finish(manifest, private_key=private_key)
     checkpoints.remove()
