@@ -9,8 +9,8 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -170,7 +170,7 @@ def package(
     )
     with times.whole("other input sizes"):
         sizes, size_notes = _input_sizes(job, expansion)
-    expansion = expansion.noting(*size_notes)
+    expansion = expansion.noting(*size_notes, *job.notes)
     check = AnySizeCheck(exported, sizes)
     kinds = tuple(check.checked(kind, times) for kind in kinds)
     validated = _validate(job, exported, batch=batch, seconds=plan.validation_seconds(), limits=limits, progress=times)
@@ -178,8 +178,11 @@ def package(
         manifest = stored_manifest(
             job, expansion, kinds, check.described(), verified, validated, trainer.steps_done, writer
         )
-        report = tuple(map(str, getattr(trainer, "report", ())))
-        cost = _cost(checkpoints, times, validated, report)
+        report = tuple(map(str, trainer.report))
+        cost = _cost(checkpoints, times, validated) | {
+            "training": [asdict(phase) for phase in trainer.report],
+            "training_report": report,
+        }
         writer.add_note(REPORT, encode_description(description | cost))
         writer.finish(manifest, private_key=private_key)
     checkpoints.remove()
@@ -204,15 +207,12 @@ def dry_run(job: Job, *, limits: Limits | None = None, progress: Progress | None
     return estimated(estimator, limits.memory_bytes, spent=limits.clock() - started)
 
 
-def _cost(
-    checkpoints: Checkpoints, times: StepTimes, validated: Validation, report: Sequence[str]
-) -> dict[str, object]:
+def _cost(checkpoints: Checkpoints, times: StepTimes, validated: Validation) -> dict[str, object]:
     """What packaging took, and how sure the validation is: for the report beside the manifest."""
     return {
         "seconds": checkpoints.seconds,
         "peak_rss_bytes": checkpoints.peak_rss_bytes,
         "step_seconds": times.seconds,
-        "training_report": list(report),
         "validation": {
             "samples": validated.samples,
             "standard_error": round(validated.standard_error, 5),

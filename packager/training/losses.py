@@ -154,12 +154,14 @@ class Losses:
     def _batch(self, first: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """What update ``step`` of the phase whose batches are counted from ``first`` learns from."""
         number, part = divmod(step, self._parts)
-        if self._whole is None or self._whole[0] != first + number:
-            self._whole = (first + number, *self._source.batch(first + number))
-        images, labels = (whole.tensor_split(self._parts)[part][: self.samples] for whole in self._whole[1:])
         if self._parts == 1:
-            self._whole = None  # it does not come again
-        return images.to(self._device, memory_format=self._format), labels.to(self._device)
+            images, labels = self._source.batch(first + number)
+        else:
+            if self._whole is None or self._whole[0] != first + number:
+                self._whole = (first + number, *self._source.batch(first + number))
+            images, labels = (whole.tensor_split(self._parts)[part] for whole in self._whole[1:])
+        images = images[: self.samples].to(self._device, memory_format=self._format)
+        return images, labels[: self.samples].to(self._device)
 
     def _path(self, step: int) -> Subnet:
         """The path that a tuning step trains."""

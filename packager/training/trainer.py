@@ -174,7 +174,9 @@ class Trainer:
         self.report = (*self.report, done)
 
     def _keeper(self, phase: Phase) -> Keeper | None:
-        """What keeps the best of a phase, if there is a judge of it."""
+        """What keeps the best of a phase, if it has a step and there is a judge of it."""
+        if not (self._steps[phase.name] if self._recipe.steps is not None else self._seconds(phase)):
+            return None
         if not self._ranks.from_lead(float(self._judge is not None)):
             return None
         if phase.name == DISTIL:
