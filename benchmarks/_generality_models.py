@@ -1,8 +1,9 @@
 """The models that ``generality`` elasticizes: every family of torchvision, typical ones of timm, and one on tokens.
 
-Random weights, but such that the answers depend on all of them (``_lively``); images are small, so that all are quick
-at once: the structure is what counts. They have coarse patterns, as photographs do: noise alone looks the same to late
-layers, whose statistics then magnify the rounding errors of earlier ones.
+Random weights, but such that the answers depend on all of them (``_lively``). Most images are small, so that all models
+are quick: the structure is what counts. Ten models for phones see images at full size. Images have coarse patterns, as
+photographs do: noise alone looks the same to late layers, whose statistics then magnify the rounding errors of earlier
+ones.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ CLASSES = 10
 SIDE = 64
 _TOKENS, _VOCABULARY = 32, 1000
 INPUTS = 64
+REAL_SIDE, REAL_INPUTS = 224, 8
 _COARSE, _FINE = 4, 0.2  # patches of a side; noise on them
 _FAINT, _LIVELY = 1e-3, 0.1
 
-Made = tuple[nn.Module, torch.Tensor]  # the model in evaluation mode and inputs [INPUTS, *input]
+Made = tuple[nn.Module, torch.Tensor]  # the model in evaluation mode and inputs [count, *input]
 
 
 def _torchvision(name: str, *, side: int = SIDE, **choices: object) -> Made:
@@ -54,8 +56,9 @@ def _maxvit() -> Made:
 
 def _with_images(model: nn.Module, side: int) -> Made:
     generator = torch.Generator().manual_seed(0)
-    coarse = torch.randn(INPUTS, 3, _COARSE, _COARSE, generator=generator)
-    fine = torch.randn(INPUTS, 3, side, side, generator=generator)
+    count = REAL_INPUTS if side == REAL_SIDE else INPUTS
+    coarse = torch.randn(count, 3, _COARSE, _COARSE, generator=generator)
+    fine = torch.randn(count, 3, side, side, generator=generator)
     images = nn.functional.interpolate(coarse, (side, side), mode="bicubic") + _FINE * fine
     return _lively(model, images), images
 
@@ -114,6 +117,12 @@ _TIMM = (
     *("resnetv2_50", "mobilenetv3_small_100", "efficientnet_lite0", "convnextv2_atto", "ghostnet_100"),
     *("repvgg_a0", "regnetx_002", "mobilevit_xxs", "poolformer_s12", "hrnet_w18_small"),
 )
+# attention on five dimensions, a region under autocast, parallel streams, a chain that magnifies rounding
+_TIMM_UNUSUAL = ("twins_svt_small", "efficientvit_b0", "coat_tiny")
+_REAL_SIZE = (
+    *("mobilenetv2_100", "mobilenetv3_large_100", "tf_efficientnet_lite0", "ghostnet_100", "mnasnet_100"),
+    *("edgenext_xx_small", "repvit_m0_9", "fastvit_t8", "resnet18", "deit_tiny_patch16_224"),
+)
 
 MODELS: Mapping[str, Callable[[], Made]] = {
     **{f"torchvision:{name}": partial(_torchvision, name) for name in _TORCHVISION},
@@ -126,6 +135,12 @@ MODELS: Mapping[str, Callable[[], Made]] = {
     "timm:deit_tiny_patch16_224": partial(_timm, "deit_tiny_patch16_224", img_size=SIDE),
     "timm:mixer_s32_224": partial(_timm, "mixer_s32_224", img_size=SIDE),
     "timm:resmlp_12_224": partial(_timm, "resmlp_12_224", img_size=SIDE),
+    **{f"timm:{name}": partial(_timm, name) for name in _TIMM_UNUSUAL},
+    "timm:nest_tiny": partial(_timm, "nest_tiny", img_size=SIDE),
+    "timm:crossvit_tiny_240": partial(_timm, "crossvit_tiny_240", side=120, img_size=120),
+    "timm:convmixer_768_32": partial(_timm, "convmixer_768_32", side=SIDE // 2),
+    "timm:hiera_tiny_224": partial(_timm, "hiera_tiny_224", side=2 * SIDE, img_size=2 * SIDE),
     "tokens:transformer_encoder": _tokens,
+    **{f"timm:{name} at {REAL_SIDE}": partial(_timm, name, side=REAL_SIDE) for name in _REAL_SIZE},
 }
 QUICK_MODELS = ("torchvision:resnet18", "timm:hrnet_w18_small", "tokens:transformer_encoder")

@@ -29,9 +29,8 @@ _SINGLE, _DOUBLE = 1e-4, 1e-7  # differences of the largest answer that are roun
 _FAINT = 0.01  # answers below this are compared as if they were this large
 
 
-Feature: TypeAlias = (
-    torch.Tensor | tuple[torch.Tensor, ...]
-)  # what is live at a cut point: one tensor, or several in order
+# what is live at a cut point: one tensor, or several in order
+Feature: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 def tensors_of(features: Iterable[Feature]) -> list[torch.Tensor]:
