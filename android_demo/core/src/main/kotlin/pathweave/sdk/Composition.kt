@@ -63,8 +63,8 @@ public fun compose(stretch: Stretch): ByteArray {
         for (fragment in stretch.fragments) bytes(MODEL_GRAPH, fragment)
         message(MODEL_GRAPH) {
             text(GRAPH_NAME, "pathweave")
-            for (spec in stretch.inputs) message(GRAPH_INPUT) { valueInfo(spec, stretch.freeAxes[spec.name].orEmpty()) }
-            for (spec in stretch.outputs) message(GRAPH_OUTPUT) { valueInfo(spec, stretch.freeAxes[spec.name].orEmpty()) }
+            for (spec in stretch.inputs) message(GRAPH_INPUT) { valueInfo(spec, stretch.freeAxes[spec.name]) }
+            for (spec in stretch.outputs) message(GRAPH_OUTPUT) { valueInfo(spec, stretch.freeAxes[spec.name]) }
         }
     }.toByteArray()
 }
@@ -124,7 +124,7 @@ private fun nodeOutputs(data: ByteArray, node: ProtobufField): List<String> {
 private fun textOf(data: ByteArray, field: ProtobufField): String =
     String(data, field.start, field.size, Charsets.ISO_8859_1)
 
-private fun ProtobufWriter.valueInfo(spec: TensorSpec, freeAxes: Set<Int>) {
+private fun ProtobufWriter.valueInfo(spec: TensorSpec, freeAxes: Set<Int>?) {
     text(VALUE_NAME, spec.name)
     message(VALUE_TYPE) {
         message(TYPE_TENSOR) {
@@ -132,7 +132,8 @@ private fun ProtobufWriter.valueInfo(spec: TensorSpec, freeAxes: Set<Int>) {
             message(TENSOR_TYPE_SHAPE) {
                 message(SHAPE_DIMENSION) { text(DIMENSION_SYMBOL, "batch") }
                 for ((index, extent) in spec.shape.withIndex()) {
-                    message(SHAPE_DIMENSION) { if (index + 1 !in freeAxes) integer(DIMENSION_VALUE, extent.toLong()) }
+                    val free = freeAxes != null && index + 1 in freeAxes
+                    message(SHAPE_DIMENSION) { if (!free) integer(DIMENSION_VALUE, extent.toLong()) }
                 }
             }
         }

@@ -49,7 +49,8 @@ public data class CutPoint(val index: Int, val tensors: List<TensorSpec>, val ma
 /**
  * An input of another size than the model's own, at which the same fragments run.
  *
- * `shapes[k][n]`: of tensor n at cut point k; [golden]: what the original path answers to the golden input of this size.
+ * `shapes[k][n]`: of tensor n at cut point k; [golden]: what the original path answers to the golden input of this
+ * size.
  */
 public data class InputSize(val size: ImageSize, val shapes: List<List<List<Int>>>, val golden: Golden)
 

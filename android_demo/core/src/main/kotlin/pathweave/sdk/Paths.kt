@@ -1,7 +1,8 @@
 /**
  * Exact algorithms on the paths of a supernet: count, enumerate, sample, k cheapest.
  *
- * All are dynamic programmes over the graph's nodes in order, exact in big integers. Edge weights are any additive cost.
+ * All are dynamic programmes over the graph's nodes in order, exact in big integers. Edge weights are any additive
+ * cost.
  */
 package pathweave.sdk
 
