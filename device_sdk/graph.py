@@ -296,7 +296,7 @@ class Supernet:
 
     def _check_input_sizes(self) -> None:
         sizes = [one.size for one in self.input_sizes]
-        own = tuple(self.cut_points[0].tensors[0].shape[1:])
+        channels, own = self.cut_points[0].tensors[0].shape[:1], self.cut_points[0].tensors[0].shape[1:]
         if len({*sizes, own}) <= len(sizes):
             raise ManifestError("an input size is listed twice, or is the model's own")
         counts = [len(cut.tensors) for cut in self.cut_points]
@@ -307,7 +307,10 @@ class Supernet:
             for cut, shapes in zip(self.cut_points, one.shapes, strict=True):
                 if any(len(shape) != len(spec.shape) for shape, spec in zip(shapes, cut.tensors, strict=True)):
                     raise ManifestError(f"at the input size {name} a tensor of cut point {cut.index} has other axes")
-            if one.shapes[0][0][1:] != one.size or one.shapes[-1][-1] != self.cut_points[-1].tensors[-1].shape:
+            if (
+                one.shapes[0][0] != (*channels, *one.size)
+                or one.shapes[-1][-1] != self.cut_points[-1].tensors[-1].shape
+            ):
                 raise ManifestError(f"the input size {name} has other ends than the model")
         stuck = [block.id for block in self.blocks if block.kind == "original" and not _runs_at_any_size(block)]
         if self.input_sizes and stuck:

@@ -111,8 +111,10 @@ def _read_tail(text: bytes, supernet: Supernet, position: int) -> tuple[Edge, ..
     try:
         tail = tuple(Edge.parse(word) for word in text.decode("ascii").split(" "))
         supernet.check_stretch(tail, start=position, end=supernet.output_index)
-    except (UsageError, UnicodeDecodeError) as error:
+    except (UsageError, ValueError) as error:  # not ASCII, no size behind a colon
         raise ProtocolError(f"the packet's tail does not fit the bundle: {error}") from error
+    if tail[0].input_size:
+        raise ProtocolError("the packet's tail runs at another input size than the model's own")
     if not can_travel(supernet.cut_points[position]):
         raise ProtocolError(f"the tensors at cut point {position} do not travel in packets")
     return tail

@@ -9,6 +9,21 @@ from typing import Any
 
 ACCEPTED, MANIFEST_ERROR, UNSUPPORTED = "accepted", "ManifestError", "UnsupportedFormatError"
 DIGEST = "0123456789abcdef" * 4
+
+
+def _size(height: int, width: int, **change: Any) -> dict[str, Any]:
+    """What the reference bundle's manifest says of an input size; no golden output is looked at when it is read."""
+    inner = [4, height, width]
+    shapes = [[[3, height, width]], [inner], [inner, [4, 1, 1]], [inner], [[3]]]
+    return {"size": [height, width], "shapes": shapes, "golden": {"samples": [], "tolerance": 0.0}} | change
+
+
+def _shaped(cut_point: int, tensors: list[list[int]]) -> dict[str, Any]:
+    """The input size 8x8 with other shapes at one cut point."""
+    shapes = _size(8, 8)["shapes"]
+    return _size(8, 8, shapes=[*shapes[:cut_point], tensors, *shapes[cut_point + 1 :]])
+
+
 REQUIRED = (
     ("format_version",),
     ("name",),
@@ -31,6 +46,12 @@ REQUIRED = (
     ("blocks", 0, "renditions", 0, "golden"),
     ("blocks", 0, "renditions", 0, "golden", "tolerance"),
     ("exits", 0, "branch"),
+    ("input_sizes", 0, "size"),
+    ("input_sizes", 0, "shapes"),
+    ("input_sizes", 0, "golden"),
+    ("input_sizes", 1, "shapes", 2),
+    ("input_sizes", 1, "shapes", 2, 1),
+    ("blocks", 1, "renditions", 0, "any_size"),  # o1 has no other
     ("onnx", "opset"),
     ("self_test", "original"),
     ("metrics", "samples"),
@@ -40,6 +61,11 @@ OPTIONAL = (
     ("notes",),
     ("public_names",),
     ("exits",),
+    ("input_sizes",),
+    ("input_sizes", 0),
+    ("input_sizes", 0, "error"),
+    ("blocks", 4, "renditions", 0, "any_size"),
+    ("exits", 0, "renditions", 0, "any_size"),
     ("cut_points", 0, "mandatory"),
     ("cut_points", 1, "tensors", 0, "dtype"),
     ("blocks", 0, "distillation_error"),
@@ -50,7 +76,41 @@ UNKNOWN = (
     (("blocks", 0, "later"), None),
     (("blocks", 0, "renditions", 0, "golden", "later"), 1e300),
     (("task", "later"), "more"),
+    (("input_sizes", 0, "later"), [[8, 8]]),
 )
+SIZES = {
+    "none": [],
+    "one": [_size(8, 8)],
+    "height and width differ": [_size(8, 6), _size(6, 8)],
+    "one side is the model's own": [_size(2, 8)],
+    "an inner cut point as the model's own": [_shaped(2, [[4, 2, 2], [4, 1, 1]])],
+    "error": [_size(8, 8, error=0.25)],
+}
+WRONG_SIZES = {
+    "listed twice": [_size(8, 8), _size(4, 4), _size(8, 8)],
+    "the model's own": [_size(2, 2)],
+    "a cut point too few": [_size(8, 8, shapes=_size(8, 8)["shapes"][:-1])],
+    "a cut point too many": [_size(8, 8, shapes=[*_size(8, 8)["shapes"], [[3]]])],
+    "a tensor too few": [_shaped(2, [[4, 8, 8]])],
+    "a tensor too many": [_shaped(1, [[4, 8, 8], [4, 8, 8]])],
+    "an axis too few": [_shaped(1, [[4, 64]])],
+    "an axis too many": [_shaped(3, [[4, 8, 8, 1]])],
+    "an input of another size": [_shaped(0, [[3, 8, 6]])],
+    "an input of other channels": [_shaped(0, [[1, 8, 8]])],
+    "another output": [_shaped(4, [[4]])],
+    "no extent": [_shaped(1, [[4, 0, 8]])],
+    "a negative extent": [_shaped(1, [[4, -8, -8]])],
+    "an extent that is text": [_shaped(1, [["batch", 8, 8]])],
+    "a size of 0": [_size(0, 0)],
+    "a size of one side": [_size(8, 8, size=[8])],
+    "a size of three sides": [_size(8, 8, size=[3, 8, 8])],
+    "a size that is text": [_size(8, 8, size="8x8")],
+    "a size that is half": [_size(8, 8, size=[8.5, 8])],
+    "null": None,
+    "no list": {},
+    "an error that is text": [_size(8, 8, error="0.25")],
+    "no golden output": [_size(8, 8, golden=None)],
+}
 WRONG = (
     (("version",), "1"),
     (("version",), 1.5),
@@ -93,6 +153,11 @@ WRONG = (
     (("exits", 0, "position"), 4),
     (("exits", 0, "id"), "x2-flat"),
     (("task", "class_names"), ["blue", "green"]),
+    # input sizes at which an original block does not run, or that is no flag
+    (("blocks", 1, "renditions", 0, "any_size"), False),
+    (("blocks", 1, "renditions", 0, "any_size"), None),
+    (("blocks", 1, "renditions", 0, "any_size"), 1),
+    (("exits", 0, "renditions", 0, "any_size"), "true"),
 )
 BLOB_NAMES = (
     "",
@@ -133,6 +198,10 @@ def manifest_cases() -> list[dict[str, Any]]:
     cases += [_case(f"without the optional {_text(path)}", path, ACCEPTED) for path in OPTIONAL]
     cases += [_case(f"unknown {_text(path)}", path, ACCEPTED, value=value) for path, value in UNKNOWN]
     cases += [_case(f"{_text(path)} = {value}", path, MANIFEST_ERROR, value=value) for path, value in WRONG]
+    for sizes, outcome in ((SIZES, ACCEPTED), (WRONG_SIZES, MANIFEST_ERROR)):
+        cases += [
+            _case(f"input sizes: {name}", ("input_sizes",), outcome, value=value) for name, value in sizes.items()
+        ]
     for name in BLOB_NAMES:
         cases.append(_case(f"blob {name!a}", ("blocks", 1, "renditions", 0, "blob"), MANIFEST_ERROR, value=name))
         cases.append(_case(f"shared {name!a}", ("blocks", 1, "renditions", 0, "shared"), MANIFEST_ERROR, value=[name]))

@@ -1,8 +1,8 @@
 """A tiny signed bundle whose answers are known without any runtime: what they must be is computed here, in float64.
 
 Every part of the format is in it: merged and shrunk blocks, a cut point of two tensors, two renditions, shared
-weights, exits. Weights are multiples of 1/64, so that sums are exact but for the last few bits, and the files come out
-the same on every machine.
+weights, exits, input sizes. Weights are multiples of 1/64, so that sums are exact but for the last few bits, and the
+files come out the same on every machine.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from device_sdk.bundles import protobuf
 from device_sdk.bundles.manifest import Manifest, Metrics, Onnx, Provenance, SelfTest, Task, encode_manifest
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.execution.self_test import golden_inputs, sample_outputs
-from device_sdk.graph import Block, BlockKind, CutPoint, Exit, Golden, Rendition, TensorSpec
+from device_sdk.graph import Block, BlockKind, CutPoint, Exit, Golden, InputSize, Rendition, TensorSpec
 from device_sdk.random_source import SplitMix64
 
 Values = npt.NDArray[Any]
@@ -31,6 +31,8 @@ Values = npt.NDArray[Any]
 CLASSES = ("blue", "green", "red")
 GOLDEN_SEED, GOLDEN_BATCH, TOLERANCE = 7, 2, 1e-4
 SIDE, CHANNELS = 2, 4
+OTHER_SIDES = (1, 4)  # further input sizes, at which all run but these:
+ONE_SIZE = {("o0", "int8"), ("s2", "fp32"), ("x2-flat", "fp32")}
 IR_VERSION, OPSET = 10, 20
 KINDS: Mapping[str, BlockKind] = {"o": "original", "m": "merged", "s": "shrunk"}
 SPANS = {"o0": (0, 1), "o1": (1, 2), "o2": (2, 3), "o3": (3, 4), "m0-2": (0, 2), "m1-3": (1, 3), "s2": (2, 3)}
@@ -152,14 +154,16 @@ class ReferenceBundle:
         """The answer of a block or an exit to its golden input."""
         return self.run(owner, rendition, self.golden_inputs(self._ends(owner)[0]))
 
-    def golden_inputs(self, cut_point: int, *, seed: int = GOLDEN_SEED, batch: int = GOLDEN_BATCH) -> list[Values]:
-        """The golden inputs of a cut point in float64."""
-        drawn = golden_inputs(self.cuts[cut_point], seed=seed, batch=batch)
+    def golden_inputs(
+        self, cut_point: int, *, seed: int = GOLDEN_SEED, batch: int = GOLDEN_BATCH, side: int = SIDE
+    ) -> list[Values]:
+        """The golden inputs of a cut point in float64; ``side``: of the images at cut point 0."""
+        drawn = golden_inputs(_cut_points(side)[cut_point], seed=seed, batch=batch)
         return [values.astype(np.float64) for values in drawn]
 
-    def golden_original(self) -> list[Values]:
+    def golden_original(self, side: int = SIDE) -> list[Values]:
         """The answer of the original path to its golden input."""
-        values = self.golden_inputs(0)
+        values = self.golden_inputs(0, side=side)
         for block in ("o0", "o1", "o2", "o3"):
             values = self.run(block, "fp32", values)
         return values
@@ -170,7 +174,7 @@ class ReferenceBundle:
         (folder / "blobs").mkdir(parents=True)
         shared = _store(folder, b"".join(_initializer(*one) for one in self.shared.items()))
         manifest = Manifest(
-            format_version="1.0",
+            format_version="1.2",
             name="reference",
             version=1,
             task=Task(kind="classification", class_names=CLASSES),
@@ -178,6 +182,7 @@ class ReferenceBundle:
             cut_points=self.cuts,
             blocks=tuple(self._block(folder, name, shared) for name in SPANS),
             exits=tuple(self._exit(folder, name) for name in EXITS),
+            input_sizes=tuple(self._input_size(side) for side in OTHER_SIDES),
             onnx=Onnx(ir_version=IR_VERSION, opset=OPSET),
             self_test=SelfTest(GOLDEN_SEED, GOLDEN_BATCH, _golden(self.golden_original())),
             metrics=Metrics("none", 0, 0.0, (), 0.0, 0, 0),
@@ -198,19 +203,25 @@ class ReferenceBundle:
         position, branch = EXITS[name], name.partition("-")[2]
         return Exit(name, position, branch, 15, 12, self._renditions(folder, name, ()), accuracy=0.5 + position / 10)
 
+    def _input_size(self, side: int) -> InputSize:
+        shapes = tuple(tuple(spec.shape for spec in cut.tensors) for cut in _cut_points(side))
+        return InputSize((side, side), shapes, _golden(self.golden_original(side)), error=0.125)
+
     def _renditions(self, folder: Path, owner: str, needs: tuple[str, ...]) -> tuple[Rendition, ...]:
         renditions = []
         for name in [rendition for one, rendition in self.fragments if one == owner]:
             data = self.fragments[owner, name].serialized()
             golden = _golden(self.golden(owner, name))
-            renditions.append(Rendition(name, "onnxruntime", _store(folder, data), len(data), golden, needs, OPSET))
+            any_size = (owner, name) not in ONE_SIZE
+            blob = _store(folder, data)
+            renditions.append(Rendition(name, "onnxruntime", blob, len(data), golden, needs, OPSET, any_size=any_size))
         return tuple(renditions)
 
 
-def _cut_points() -> tuple[CutPoint, ...]:
-    square = (CHANNELS, SIDE, SIDE)
+def _cut_points(side: int = SIDE) -> tuple[CutPoint, ...]:
+    square = (CHANNELS, side, side)
     return (
-        CutPoint(0, (TensorSpec("cut_0", (3, SIDE, SIDE), low=-2.0, high=2.0),)),
+        CutPoint(0, (TensorSpec("cut_0", (3, side, side), low=-2.0, high=2.0),)),
         CutPoint(1, (TensorSpec("cut_1", square),)),
         CutPoint(2, (TensorSpec("cut_2_0", square), TensorSpec("cut_2_1", (CHANNELS, 1, 1)))),
         CutPoint(3, (TensorSpec("cut_3", square),)),

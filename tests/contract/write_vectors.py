@@ -8,16 +8,18 @@ import struct
 import sys
 import tempfile
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+import msgspec
 import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from manifest_cases import manifest_cases, raw_cases
-from reference_bundle import CLASSES, EXITS, ReferenceBundle, Values
+from reference_bundle import CLASSES, EXITS, SIDE, ReferenceBundle, Values
 
 from device_sdk.bundles import protobuf, signing
 from device_sdk.bundles.composition import Stretch, compose
@@ -25,8 +27,26 @@ from device_sdk.bundles.manifest import Manifest, encode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.execution.confidence import confidence
 from device_sdk.execution.self_test import golden_inputs, sample_outputs
-from device_sdk.graph import Block, CutPoint, Edge, Golden, Rendition, Subnet, Supernet, TensorSpec
-from device_sdk.paths import WindowSampler, architecture_count, k_cheapest, sample_uniformly, subnet_count
+from device_sdk.graph import (
+    Block,
+    CutPoint,
+    Edge,
+    Golden,
+    InputSize,
+    Rendition,
+    Subnet,
+    Supernet,
+    TensorSpec,
+    size_text,
+)
+from device_sdk.paths import (
+    WindowSampler,
+    architecture_count,
+    enumerate_subnets,
+    k_cheapest,
+    sample_uniformly,
+    subnet_count,
+)
 from device_sdk.random_source import SplitMix64, uniform_floats
 
 SEEDS = (0, 1, 42, 1234567, 2**64 - 1)
@@ -41,6 +61,8 @@ def main(target: Path) -> None:
     vectors = {
         "random": [random_vectors(seed) for seed in SEEDS],
         "graph": graph_vectors(),
+        "graph_at_sizes": graph_at_sizes_vectors(),
+        "subnets": subnet_vectors(),
         "golden": golden_vectors(),
         "composition": composition_vectors(),
         "signature": signature_vectors(),
@@ -91,10 +113,36 @@ def elastic_supernet(length: int) -> Supernet:
     return Supernet(cuts, blocks)
 
 
+OTHER_SIZES = ((4, 6), (1, 1))  # height and width; the model's own is 2x2
+
+
+def sized_supernet() -> Supernet:
+    """Originals o0 … o3, merged blocks and int8 renditions, of which m0-3 and that of o2 run only at the own size."""
+
+    def block(name: str, start: int, end: int, *, int8: bool | None = None, any_size: bool = True) -> Block:
+        flags = {"fp32": any_size} if int8 is None else {"fp32": any_size, "int8": int8}
+        forms = [Rendition(one, "none", "0" * 64, 1, Golden((), 0.0), any_size=flag) for one, flag in flags.items()]
+        kind = "original" if end == start + 1 else "merged"
+        return Block(name, start, end, kind, parameters=0, macs=0, renditions=tuple(forms))
+
+    def shapes(height: int, width: int) -> list[tuple[tuple[int, ...], ...]]:
+        return [((3, height, width),), ((4, height, width),), ((4, 1, 1), (4, height, width)), ((8, 1, 1),), ((5,),)]
+
+    cuts = [
+        CutPoint(index, tuple(TensorSpec(f"cut_{index}_{number}", shape) for number, shape in enumerate(tensors)))
+        for index, tensors in enumerate(shapes(2, 2))
+    ]
+    blocks = [block("o0", 0, 1, int8=True), block("m0-2", 0, 2), block("m0-3", 0, 3, any_size=False)]
+    blocks += [block("o1", 1, 2), block("m1-3", 1, 3), block("o2", 2, 3, int8=False), block("o3", 3, 4)]
+    sizes = [InputSize(size, tuple(shapes(*size)), Golden((), 0.0)) for size in OTHER_SIZES]
+    return Supernet(cuts, blocks, input_sizes=sizes)
+
+
 def weight_of(supernet: Supernet, edge: Edge) -> float:
-    """A weight in eighths, so that sums are exact in any order."""
+    """A weight in 64ths, so that sums are exact in any order."""
     block = supernet.block(edge.block)
-    return {1: 1.0, 2: 1.25, 3: 1.375}[block.end - block.start] * (0.5 if edge.rendition == "int8" else 1.0)
+    own = {1: 1.0, 2: 1.25, 3: 1.375}[block.end - block.start] * (0.5 if edge.rendition == "int8" else 1.0)
+    return own * {(): 1.0, (4, 6): 2.0, (1, 1): 0.75}[edge.input_size]
 
 
 def graph_vectors() -> dict[str, Any]:
@@ -129,6 +177,90 @@ def graph_vectors() -> dict[str, Any]:
             "subnets": written(sampler.sample(count=5, random=SplitMix64(5))),
         },
     }
+
+
+def graph_at_sizes_vectors() -> dict[str, Any]:
+    """A graph of three input sizes: its nodes and edges in order, all of its paths, and what a seed draws from it."""
+    supernet = sized_supernet()
+
+    def weight(edge: Edge) -> float:
+        return weight_of(supernet, edge)
+
+    def shapes(cuts: Iterable[CutPoint]) -> list[list[list[int]]]:
+        return [[list(spec.shape) for spec in cut.tensors] for cut in cuts]
+
+    paths = list(enumerate_subnets(supernet, limit=1000))
+    sampler = WindowSampler(supernet, weight, low=3.0, high=4.0)
+    return {
+        "shapes": shapes(supernet.cut_points),
+        "input_sizes": [{"size": list(one.size), "shapes": one.shapes} for one in supernet.input_sizes],
+        "blocks": [
+            {
+                "id": one.id,
+                "start": one.start,
+                "end": one.end,
+                "renditions": [form.name for form in one.renditions],
+                "any_size": [form.name for form in one.renditions if form.any_size],
+            }
+            for one in supernet.blocks
+        ],
+        "node_count": supernet.node_count,
+        "edges_from": [[[str(edge), end] for edge, end in leaving] for leaving in supernet.edges_from],
+        "weights": {str(edge): weight(edge) for edge in supernet.edges},
+        "free_axes": {name: sorted(axes) for name, axes in supernet.free_axes.items()},
+        "architecture_count": str(architecture_count(supernet)),
+        "subnet_count": str(subnet_count(supernet)),
+        "original": str(supernet.original),
+        "any_size_original": str(supernet.any_size_original),
+        "subnets": list(map(str, paths)),
+        "cheapest": [
+            {"weight": total, "subnet": str(one)} for total, one in k_cheapest(supernet, weight, k=len(paths) + 1)
+        ],
+        "samples": {"seed": "6", "subnets": list(map(str, sample_uniformly(supernet, count=20, random=SplitMix64(6))))},
+        "window_samples": {
+            "seed": "6",
+            "low": 3.0,
+            "high": 4.0,
+            "subnets": list(map(str, sampler.sample(count=20, random=SplitMix64(6)))),
+        },
+    }
+
+
+def subnet_vectors() -> list[dict[str, Any]]:
+    """Subnets as JSON: those that the reference bundle has, as text and as the bytes that are written; others refused.
+
+    A case without a text is refused, when it is read or when it is checked.
+    """
+
+    def edges(*names: str, size: tuple[int, ...] = ()) -> tuple[Edge, ...]:
+        return tuple(Edge(*name.split("@"), input_size=size) for name in names)
+
+    own = edges("o0@int8", "o1", "o2", "o3")
+    taken = [own, edges("m0-2", "s2", "o3"), edges("o0", "o1", "o2", "o3", size=(4, 4))]
+    taken.append(edges("o0", "m1-3", "o3", size=(1, 1)))
+    cases = [
+        {"json": msgspec.json.encode(Subnet(one)).decode(), "text": str(Subnet(one)), "input_size": one[0].input_size}
+        for one in taken
+    ]
+    refused = [
+        edges("o0", "o1", "o2", "o3", size=(3, 3)),
+        edges("o0", "o1", "o2", "o3", size=(2, 2)),  # the model's own, which is written as none
+        edges("o0", "o1", "o2", "o3", size=(4, 1)),
+        edges("o0", "o1", "o2", "o3", size=(0, 0)),
+        edges("o0", "o1", "o2", "o3", size=(4,)),
+        edges("o0", "o1", "o2", "o3", size=(4, 4, 4)),
+        edges("o0@int8", "o1", "o2", "o3", size=(4, 4)),
+        edges("o0", "o1", "s2", "o3", size=(1, 1)),
+        edges("o0", "o1", size=(4, 4)),
+        edges("o0", "o1") + edges("o2", "o3", size=(4, 4)),
+        edges("o0", "o1", size=(4, 4)) + edges("o2", "o3"),
+        edges("o0", "o1", size=(4, 4)) + edges("o2", "o3", size=(1, 1)),
+    ]
+    texts = ["{}", "[]", "nothing", '{"edges": {}}', '{"edges": []}', '{"edges": [{"rendition": "fp32"}]}']
+    texts.append('{"edges": [{"block": "o0", "input_size": "4x4"}]}')
+    texts.append('{"edges": [{"block": "o0", "input_size": null}]}')
+    texts.append('{"edges": [{"block": "o0", "input_size": [4.0, 4]}]}')
+    return cases + [{"json": one} for one in [*(msgspec.json.encode(Subnet(two)).decode() for two in refused), *texts]]
 
 
 def golden_vectors() -> list[dict[str, Any]]:
@@ -178,7 +310,8 @@ def composition_vectors() -> dict[str, Any]:
         + initializer("o1/w", [3.0, 1.0, -2.0]),
     )
     ends = [(TensorSpec(f"cut_{index}", (3,)),) for index in (0, 2)]
-    model = compose(Stretch(fragments, ends[0], ends[1], ir_version=10, opset=20))
+    whole = Stretch(fragments, ends[0], ends[1], ir_version=10, opset=20)
+    model = compose(whole)
     branch = node("Add", ["cut_2", "x2/w"], "exit_x2") + initializer("x2/w", [1.0, 2.0, 3.0])
     outputs = (*ends[1], TensorSpec("exit_x2", (3,)))
     with_exit = compose(Stretch((*fragments, branch), ends[0], outputs, ir_version=10, opset=20))
@@ -191,6 +324,10 @@ def composition_vectors() -> dict[str, Any]:
         "model": model.hex(),
         "model_sha256": hashlib.sha256(model).hexdigest(),
         "answer": {"input": [1.0, 1.0, 1.0], "output": [4.5, 0.0, 0.0]},
+        "any_size": {
+            "free_axes": {"cut_0": [1], "cut_2": [1]},
+            "model": compose(replace(whole, free_axes={name: frozenset({1}) for name in ("cut_0", "cut_2")})).hex(),
+        },
         "exit": {
             "fragment": branch.hex(),
             "output": {"name": "exit_x2", "shape": [3], "dtype": "float32"},
@@ -266,6 +403,18 @@ PLANS: tuple[tuple[str, tuple[tuple[str, float], ...]], ...] = (
     ("m0-2 o2 o3", (("x2-flat", 0.85),)),
     ("o0 m1-3 o3", (("x1-pooled", 0.0),)),
     ("o0 o1 o2 o3", (("x1-pooled", 1.1), ("x2-flat", 1.1))),
+    ("4x4: o0 o1 o2 o3", ()),
+    ("1x1: m0-2 o2 o3", ()),
+    ("1x1: o0 m1-3 o3", (("x1-pooled", 0.6),)),
+    ("4x4: o0 o1 o2 o3", (("x1-pooled", 0.52), ("x3-pooled", 0.5))),
+)
+REFUSED_PLANS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("3x3: o0 o1 o2 o3", ()),
+    ("2x2: o0 o1 o2 o3", ()),  # the model's own, which is written as none
+    ("4x4: o0@int8 o1 o2 o3", ()),
+    ("4x4: m0-2 s2 o3", ()),
+    ("4x4: o0 o1 o2 o3", ("x2-flat",)),
+    ("1x1: m0-2 o2 o3", ("x1-pooled",)),
 )
 PLAN_SEED, PLAN_BATCH = 77, 12
 
@@ -282,6 +431,8 @@ def bundle_vectors(reference: ReferenceBundle, manifest: Manifest) -> dict[str, 
         for owner, rendition in reference.fragments
     }
     golden["the original path"] = reference.golden_original()
+    for one in manifest.input_sizes:
+        golden[f"the original path at {size_text(one.size)}"] = reference.golden_original(one.size[0])
     return {
         "folder": REFERENCE_BUNDLE,
         "digest": hashlib.sha256(encode_manifest(manifest)).hexdigest(),
@@ -298,6 +449,7 @@ def bundle_vectors(reference: ReferenceBundle, manifest: Manifest) -> dict[str, 
             "batch": PLAN_BATCH,
             "tolerance": 1e-4,
             "cases": [plan_case(reference, supernet, subnet, exits) for subnet, exits in PLANS],
+            "refused": [{"subnet": subnet, "exits": exits} for subnet, exits in REFUSED_PLANS],
         },
     }
 
@@ -311,11 +463,13 @@ def plan_case(
     reference: ReferenceBundle, supernet: Supernet, subnet: str, exits: tuple[tuple[str, float], ...]
 ) -> dict[str, Any]:
     """What a plan answers, sample by sample; no confidence is so near to a threshold that rounding decides."""
-    values = reference.golden_inputs(0, seed=PLAN_SEED, batch=PLAN_BATCH)
+    size, _, blocks = subnet.rpartition(": ")
+    side = int(size.partition("x")[0]) if size else SIDE
+    values = reference.golden_inputs(0, seed=PLAN_SEED, batch=PLAN_BATCH, side=side)
     answers: list[Values | None] = [None] * PLAN_BATCH
     sources = ["subnet"] * PLAN_BATCH
     at = {EXITS[name]: (name, threshold) for name, threshold in exits}
-    for word in subnet.split():
+    for word in blocks.split():
         block, _, rendition = word.partition("@")
         values = reference.run(block, rendition or "fp32", values)
         if supernet.block(block).end in at:

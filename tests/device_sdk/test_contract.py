@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -19,7 +20,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.bundles.manifest import decode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
-from device_sdk.errors import CompositionError, ManifestError, SignatureError, UnsupportedFormatError
+from device_sdk.errors import CompositionError, ManifestError, SignatureError, UnsupportedFormatError, UsageError
 from device_sdk.execution.confidence import confidence
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.self_test import golden_inputs, run_self_test, sample_outputs
@@ -29,21 +30,38 @@ from device_sdk.graph import (
     Edge,
     ExitChoice,
     Golden,
+    InputSize,
     Plan,
     Rendition,
     Subnet,
     Supernet,
     TensorSpec,
+    size_text,
 )
-from device_sdk.paths import WindowSampler, architecture_count, k_cheapest, sample_uniformly, subnet_count
+from device_sdk.paths import (
+    WindowSampler,
+    architecture_count,
+    enumerate_subnets,
+    k_cheapest,
+    sample_uniformly,
+    subnet_count,
+)
 from device_sdk.random_source import SplitMix64, uniform_floats
+from device_sdk.untrusted_json import decode_json
 
 CONTRACT = Path(__file__).parents[1] / "contract"
 VECTORS = json.loads((CONTRACT / "vectors.json").read_text())
 GRAPH = VECTORS["graph"]
+AT_SIZES = VECTORS["graph_at_sizes"]
 BUNDLE = VECTORS["bundle"]
 REFERENCE = CONTRACT / BUNDLE["folder"]
 ERRORS = {"ManifestError": ManifestError, "UnsupportedFormatError": UnsupportedFormatError}
+
+
+def subnet_of(text):
+    """The subnet that ``str`` writes as ``text``."""
+    size, _, blocks = text.rpartition(": ")
+    return Subnet(tuple(Edge.parse(f"{word}:{size}") for word in blocks.split()))
 
 
 def float32s(bits):
@@ -120,6 +138,65 @@ def test_a_seed_draws_the_same_paths_everywhere(supernet):
     assert [{"weight": total, "subnet": str(subnet)} for total, subnet in more] == GRAPH["cheapest"]
 
 
+@pytest.fixture(scope="module")
+def supernet_at_sizes():
+    def rendition(block, name):
+        return Rendition(name, "none", "0" * 64, 1, Golden((), 0.0), any_size=name in block["any_size"])
+
+    def block(one):
+        kind = "original" if one["end"] == one["start"] + 1 else "merged"
+        renditions = tuple(rendition(one, name) for name in one["renditions"])
+        return Block(one["id"], one["start"], one["end"], kind, parameters=0, macs=0, renditions=renditions)
+
+    cuts = [
+        CutPoint(index, tuple(TensorSpec(f"cut_{index}_{n}", tuple(shape)) for n, shape in enumerate(shapes)))
+        for index, shapes in enumerate(AT_SIZES["shapes"])
+    ]
+    sizes = msgspec.convert([{**one, "golden": Golden((), 0.0)} for one in AT_SIZES["input_sizes"]], list[InputSize])
+    return Supernet(cuts, map(block, AT_SIZES["blocks"]), input_sizes=sizes)
+
+
+def test_input_sizes_make_the_same_graph_everywhere(supernet_at_sizes):
+    supernet = supernet_at_sizes
+    assert supernet.node_count == AT_SIZES["node_count"]
+    assert [[[str(edge), end] for edge, end in edges] for edges in supernet.edges_from] == AT_SIZES["edges_from"]
+    assert {name: sorted(axes) for name, axes in supernet.free_axes.items()} == AT_SIZES["free_axes"]
+    assert str(supernet.original) == AT_SIZES["original"]
+    assert str(supernet.any_size_original) == AT_SIZES["any_size_original"]
+
+
+def test_paths_over_input_sizes_are_the_same_everywhere(supernet_at_sizes):
+    supernet = supernet_at_sizes
+
+    def weight(edge):
+        return AT_SIZES["weights"][str(edge)]
+
+    assert str(architecture_count(supernet)) == AT_SIZES["architecture_count"]
+    assert str(subnet_count(supernet)) == AT_SIZES["subnet_count"]
+    assert list(map(str, enumerate_subnets(supernet, limit=len(AT_SIZES["subnets"])))) == AT_SIZES["subnets"]
+    cheapest = k_cheapest(supernet, weight, k=len(AT_SIZES["subnets"]) + 1)
+    assert [{"weight": total, "subnet": str(one)} for total, one in cheapest] == AT_SIZES["cheapest"]
+    uniform, window = AT_SIZES["samples"], AT_SIZES["window_samples"]
+    drawn = sample_uniformly(supernet, count=20, random=SplitMix64(int(uniform["seed"])))
+    assert list(map(str, drawn)) == uniform["subnets"]
+    sampler = WindowSampler(supernet, weight, low=window["low"], high=window["high"])
+    drawn = sampler.sample(count=20, random=SplitMix64(int(window["seed"])))
+    assert list(map(str, drawn)) == window["subnets"]
+
+
+@pytest.mark.parametrize("case", VECTORS["subnets"], ids=lambda case: case.get("text", case["json"]))
+def test_subnets_as_json_are_the_same_everywhere(reference, case):
+    if "text" not in case:
+        with pytest.raises((UsageError, ValueError)):
+            reference.supernet.check(decode_json(case["json"].encode(), Subnet))
+        return
+    subnet = decode_json(case["json"].encode(), Subnet)
+    reference.supernet.check(subnet)
+    assert (str(subnet), list(subnet.input_size)) == (case["text"], case["input_size"])
+    assert subnet == subnet_of(case["text"])
+    assert msgspec.json.encode(subnet).decode() == case["json"]
+
+
 def test_golden_inputs_and_samples_are_the_same_everywhere():
     specs = tuple(
         TensorSpec(f"cut_3_{one['tensor']}", tuple(one["shape"]), one["dtype"], one["low"], one["high"])
@@ -148,6 +225,12 @@ def test_fragments_compose_to_the_same_bytes_everywhere(stretch):
     model = compose(stretch)
     assert model.hex() == VECTORS["composition"]["model"]
     assert hashlib.sha256(model).hexdigest() == VECTORS["composition"]["model_sha256"]
+
+
+def test_axes_that_stay_open_compose_to_the_same_bytes_everywhere(stretch):
+    vector = VECTORS["composition"]["any_size"]
+    free = {name: frozenset(axes) for name, axes in vector["free_axes"].items()}
+    assert compose(replace(stretch, free_axes=free)).hex() == vector["model"]
 
 
 def test_the_composed_model_answers_as_stated(stretch, runtime):
@@ -232,18 +315,24 @@ def test_the_reference_bundle_reproduces_what_was_computed_without_a_runtime(ref
     assert reference.digest == BUNDLE["digest"]
     answers = {}
     for edge in reference.supernet.edges:
+        if edge.input_size:
+            continue
         block = reference.supernet.block(edge.block)
         answers[f"block {edge}"] = golden_argmax(reference, runtime, (edge,), None, block.start)
     for exit_ in reference.supernet.exits:
         choice = ExitChoice(exit_.id, threshold=1.0)
         answers[f"exit {exit_.id}"] = golden_argmax(reference, runtime, (), choice, exit_.position)
     answers["the original path"] = golden_argmax(reference, runtime, reference.supernet.original.edges, None, 0)
+    for one in reference.supernet.input_sizes:
+        edges = reference.supernet.any_size_original.at(one.size).edges
+        answers[f"the original path at {size_text(one.size)}"] = golden_argmax(reference, runtime, edges, None, 0)
     assert answers == BUNDLE["argmax"]
 
 
 def golden_argmax(reference, runtime, edges, choice, start):
     self_test = reference.manifest.self_test
-    inputs = golden_inputs(reference.supernet.cut_points[start], seed=self_test.seed, batch=self_test.batch)
+    cuts = reference.supernet.cut_points_at(edges[0].input_size if edges else ())
+    inputs = golden_inputs(cuts[start], seed=self_test.seed, batch=self_test.batch)
     output = runtime.load(reference.stretch(edges, choice)).run(inputs)[-1]
     return output.reshape(len(output), -1).argmax(axis=1).tolist()
 
@@ -266,9 +355,9 @@ def test_the_reference_bundles_graph_is_the_same_everywhere(reference):
 @pytest.mark.parametrize("case", BUNDLE["plans"]["cases"], ids=lambda case: f"{case['subnet']} {len(case['exits'])}")
 def test_plans_answer_the_same_everywhere(reference, runtime, case):
     plans = BUNDLE["plans"]
-    edges = [Edge(*word.split("@")) for word in case["subnet"].split()]
-    plan = Plan(Subnet(tuple(edges)), exits=tuple(ExitChoice(one["exit"], one["threshold"]) for one in case["exits"]))
-    cut = reference.supernet.cut_points[0]
+    subnet = subnet_of(case["subnet"])
+    plan = Plan(subnet, exits=tuple(ExitChoice(one["exit"], one["threshold"]) for one in case["exits"]))
+    cut = reference.supernet.cut_points_at(subnet.input_size)[0]
     [inputs] = golden_inputs(cut, seed=int(plans["seed"]), batch=plans["batch"])
     outcome = LoadedPlan(reference, runtime, plan).run(inputs)
     names = [f"exit {one['exit']}" for one in case["exits"]] + ["subnet"]
@@ -276,6 +365,13 @@ def test_plans_answer_the_same_everywhere(reference, runtime, case):
     np.testing.assert_allclose(outcome.output, case["output"], rtol=0, atol=plans["tolerance"])
     classes = reference.manifest.task.class_names
     assert [classes[index] for index in outcome.output.argmax(axis=1)] == case["labels"]
+
+
+@pytest.mark.parametrize("case", BUNDLE["plans"]["refused"], ids=lambda case: f"{case['subnet']} {case['exits']}")
+def test_plans_that_do_not_run_at_their_input_size_are_refused_everywhere(reference, runtime, case):
+    plan = Plan(subnet_of(case["subnet"]), exits=tuple(ExitChoice(one, 0.5) for one in case["exits"]))
+    with pytest.raises(UsageError):
+        LoadedPlan(reference, runtime, plan)
 
 
 def test_the_signature_is_of_exactly_these_bytes(tmp_path):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import UsageError
+from device_sdk.graph import Block, CutPoint, Golden, InputSize, Rendition, Supernet, TensorSpec
 from device_sdk.paths import (
     WindowSampler,
     architecture_count,
@@ -120,3 +121,68 @@ def test_equal_seeds_draw_equal_samples(elastic_supernet, uniform_costs):
         return WindowSampler(supernet, weight, low=8, high=9).sample(count=20, random=SplitMix64(seed))
 
     assert draw(1) == draw(1) != draw(2)
+
+
+def small_sizes(length):
+    """A chain of ``length`` originals and merged pairs, of which every second runs at the sizes 1x1 and 4x4 too."""
+
+    def block(name, start, end, *, any_size):
+        rendition = Rendition("fp32", "none", "0" * 64, 1, Golden((), 0.0), any_size=any_size)
+        kind = "original" if end == start + 1 else "merged"
+        return Block(name, start, end, kind, parameters=0, macs=0, renditions=(rendition,))
+
+    def shapes(side):
+        return (*(((3, side, side),) for _ in range(length)), ((2,),))
+
+    cuts = [CutPoint(index, (TensorSpec(f"cut_{index}", shape),)) for index, [shape] in enumerate(shapes(2))]
+    blocks = [block(f"o{k}", k, k + 1, any_size=True) for k in range(length)]
+    blocks += [block(f"m{k}", k, k + 2, any_size=k % 2 == 0) for k in range(length - 1)]
+    sizes = [InputSize((side, side), shapes(side), Golden((), 0.0)) for side in (1, 4)]
+    return Supernet(cuts, blocks, input_sizes=sizes)
+
+
+def paths_by_size(supernet):
+    """Every path at every size, by brute force over those at the model's own."""
+    own = Supernet(supernet.cut_points, supernet.blocks)
+    found = []
+    for size in supernet.sizes:
+        for subnet in enumerate_subnets(own, limit=1000):
+            renditions = [own.rendition(edge) for edge in subnet.edges]
+            if not size or all(one.any_size for one in renditions):
+                found.append(subnet.at(size))
+    return found
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 6])
+def test_paths_over_sizes_are_those_of_each_size(length):
+    supernet = small_sizes(length)
+    expected = paths_by_size(supernet)
+    listed = list(enumerate_subnets(supernet, limit=len(expected)))
+    assert sorted(listed) == sorted(expected)
+    assert subnet_count(supernet) == len(expected)
+    assert architecture_count(supernet) == len({subnet.block_ids for subnet in expected})
+    for subnet in listed:
+        supernet.check(subnet)
+
+
+def test_the_cheapest_over_sizes_are_the_sorted_enumeration():
+    supernet = small_sizes(6)
+    weights = {edge: (number * 7 % 11 + 1) / 8 for number, edge in enumerate(supernet.edges)}
+    everything = paths_by_size(supernet)
+    found = k_cheapest(supernet, weights.__getitem__, k=len(everything) + 1)
+    assert [weight for weight, _ in found] == sorted(sum(map(weights.__getitem__, one.edges)) for one in everything)
+    assert {subnet for _, subnet in found} == set(everything)
+
+
+def test_samples_over_sizes_are_uniform_also_within_a_window():
+    supernet = small_sizes(5)
+    everything = paths_by_size(supernet)
+    assert_uniform(sample_uniformly(supernet, count=100 * len(everything), random=SplitMix64(3)), everything)
+
+    def weight(edge):
+        return 1.0 + sum(edge.input_size) / 8
+
+    inside = [one for one in everything if 4.0 <= sum(map(weight, one.edges)) <= 6.0]
+    assert {one.input_size for one in inside} == {(), (1, 1), (4, 4)}
+    drawn = WindowSampler(supernet, weight, low=4.0, high=6.0).sample(count=100 * len(inside), random=SplitMix64(4))
+    assert_uniform(drawn, inside)

@@ -14,7 +14,7 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch
 from device_sdk.execution.self_test import golden_inputs
-from device_sdk.graph import CutPoint, ExitChoice
+from device_sdk.graph import CutPoint, ExitChoice, size_text
 from device_sdk.paths import architecture_count, k_cheapest, sample_uniformly, subnet_count
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
@@ -63,12 +63,16 @@ def test_all_golden_inputs_get_the_same_classes(kotlin: dict[str, Any], bundle: 
     expected = {
         f"block {edge}": argmax(bundle.stretch((edge,)), cuts[supernet.block(edge.block).start])
         for edge in supernet.edges
+        if not edge.input_size
     }
     expected |= {
         f"exit {one.id}": argmax(bundle.stretch((), ExitChoice(one.id, 1.0)), cuts[one.position])
         for one in supernet.exits
     }
     expected["the original path"] = argmax(bundle.stretch(supernet.original.edges), cuts[0])
+    for one in supernet.input_sizes:
+        path = bundle.stretch(supernet.any_size_original.at(one.size).edges)
+        expected[f"the original path at {size_text(one.size)}"] = argmax(path, supernet.cut_points_at(one.size)[0])
     assert kotlin["self_test_passed"] is True
     assert kotlin["argmax"] == expected
 

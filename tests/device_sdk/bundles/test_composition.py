@@ -1,19 +1,22 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import timeit
 from itertools import pairwise
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.bundles import protobuf
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch, compose, defined_names
-from device_sdk.errors import CompositionError
+from device_sdk.errors import CompositionError, RuntimeFailedError
 from device_sdk.execution.self_test import golden_inputs
-from device_sdk.graph import TensorSpec
+from device_sdk.graph import ExitChoice, Golden, InputSize, TensorSpec
 from device_sdk.paths import enumerate_subnets
 
 onnx = pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
@@ -73,6 +76,66 @@ def test_every_tensor_type_has_its_onnx_number(dtype, element):
     spec = (TensorSpec("cut_0", (2, 3), dtype=dtype),)
     model = onnx.ModelProto.FromString(compose(stretch(ADD, inputs=spec)))
     assert model.graph.input[0].type.tensor_type.elem_type == element
+
+
+@pytest.fixture(scope="module")
+def other_size(bundle):
+    """The tiny bundle with a further input size of half of its side: all but the int8 rendition run there."""
+
+    def any_size(owner):
+        renditions = [msgspec.structs.replace(one, any_size=one.name == "fp32") for one in owner.renditions]
+        return msgspec.structs.replace(owner, renditions=tuple(renditions))
+
+    manifest = bundle.manifest
+    blocks, exits = (tuple(map(any_size, owners)) for owners in (manifest.blocks, manifest.exits))
+    shapes = [
+        tuple((spec.shape[0], *(extent // 2 for extent in spec.shape[1:])) for spec in cut.tensors)
+        for cut in manifest.cut_points
+    ]
+    size = InputSize(shapes[0][0][1:], tuple(shapes), Golden((), 0.0))
+    manifest = msgspec.structs.replace(manifest, blocks=blocks, exits=exits, input_sizes=(size,))
+    return Bundle(bundle.folder, bundle.blobs, manifest, bundle.digest, signed=bundle.signed)
+
+
+def test_a_block_with_free_axes_runs_at_every_input_size(other_size, runtime):
+    supernet = other_size.supernet
+    assert supernet.free_axes["cut_1"] == {2, 3}
+    for edge in [edge for edge in supernet.edges if edge.input_size]:
+        loaded = runtime.load(other_size.stretch((edge.at(()),), any_size=True))
+        for one in (edge.at(()), edge):
+            start, end = supernet.ends(one)
+            inputs = golden_inputs(start, seed=5, batch=3)
+            [answer] = loaded.run(inputs)
+            assert answer.shape == (3, *end.tensors[0].shape)
+            [expected] = runtime.load(other_size.stretch((one,))).run(inputs)
+            np.testing.assert_allclose(answer, expected, rtol=0, atol=1e-6)
+
+
+def test_a_branch_alone_runs_at_every_input_size(other_size, runtime):
+    supernet = other_size.supernet
+    for exit_ in supernet.exits:
+        loaded = runtime.load(other_size.stretch((), ExitChoice(exit_.id, 0.5)))
+        for size in supernet.sizes:
+            inputs = golden_inputs(supernet.cut_points_at(size)[exit_.position], seed=5, batch=3)
+            [answer] = loaded.run(inputs)
+            assert answer.shape == (3, *supernet.exit_tensor(exit_).shape)
+
+
+def test_without_free_axes_a_stretch_takes_its_own_size_only(other_size, runtime):
+    supernet = other_size.supernet
+    size = supernet.sizes[1]
+    small = supernet.original.at(size)
+    loaded = runtime.load(other_size.stretch(small.edges))
+    loaded.run(golden_inputs(supernet.cut_points_at(size)[0], seed=5, batch=2))
+    with pytest.raises(RuntimeFailedError):
+        loaded.run(golden_inputs(supernet.cut_points[0], seed=5, batch=2))
+
+
+def test_a_free_axis_has_neither_an_extent_nor_a_name():
+    model = onnx.ModelProto.FromString(compose(dataclasses.replace(stretch(ADD), free_axes={"cut_0": frozenset({1})})))
+    batch, extent = model.graph.input[0].type.tensor_type.shape.dim
+    assert (batch.dim_param, extent.WhichOneof("value")) == ("batch", None)
+    assert model.graph.output[0].type.tensor_type.shape.dim[1].dim_value == 4
 
 
 def test_several_tensors_at_a_cut_point_are_several_inputs_and_outputs():

@@ -4,9 +4,11 @@ import msgspec
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.manifest import Manifest, Metrics, Onnx, Provenance, SelfTest, Task
 from device_sdk.bundles.runnable import RunsOn, runnable_part
+from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import RuntimeFailedError
-from device_sdk.graph import Edge, Golden, Rendition
+from device_sdk.graph import Block, CutPoint, Edge, Golden, InputSize, Rendition, TensorSpec
 
 HERE = RunsOn("onnxruntime", "CPUExecutionProvider")
 
@@ -73,3 +75,31 @@ def test_an_opened_bundle_offers_neither_edges_nor_blobs_that_do_not_run(own_bun
     assert set(whole.supernet.edges) - set(found.supernet.edges) == {Edge("o1", "int8")}
     assert set(whole.manifest.blobs()) - set(found.blob_sizes()) == {int8}
     assert found.digest == whole.digest
+
+
+@pytest.mark.parametrize(("any_size", "kept"), [("fp32", 0), ("int8", 1)])
+def test_input_sizes_stay_only_if_every_original_still_runs_at_them(any_size, kept):
+    def spec(index, side):
+        return TensorSpec(f"cut_{index}", (2,) if index == 2 else (3, side, side))
+
+    renditions = tuple(msgspec.structs.replace(rendition(name), any_size=name == any_size) for name in ("fp32", "int8"))
+    cuts = tuple(CutPoint(index, (spec(index, 8),)) for index in range(3))
+    blocks = tuple(Block(f"o{k}", k, k + 1, "original", 0, 0, renditions) for k in range(2))
+    size = InputSize((4, 4), tuple((spec(index, 4).shape,) for index in range(3)), Golden((), 0.0))
+    manifest = Manifest(
+        format_version="1.2",
+        name="sized",
+        version=1,
+        task=Task("classification", ("a", "b")),
+        preprocessing=Preprocessing(scale=1.0, mean=(0.0,) * 3, std=(1.0,) * 3),
+        cut_points=cuts,
+        blocks=blocks,
+        onnx=Onnx(10, 20),
+        self_test=SelfTest(0, 1, Golden((), 0.0)),
+        metrics=Metrics("none", 0, 0.0, (), 0.0, 0, 0),
+        provenance=Provenance("none", "none", None, None, "none", {}, {}),
+        input_sizes=(size,),
+    )
+    found = runnable_part(manifest, RunsOn("onnxruntime", "CPUExecutionProvider", left_out=frozenset({"fp32"})))
+    assert len(found.input_sizes) == kept
+    assert found.supernet().sizes == ((), (4, 4))[: 1 + kept]

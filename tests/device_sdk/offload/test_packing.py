@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from device_sdk.errors import InputError, ProtocolError
-from device_sdk.graph import Edge
+from device_sdk.graph import Block, CutPoint, Edge, Golden, InputSize, Rendition, Supernet, TensorSpec
 from device_sdk.offload.packing import Activations, can_travel, pack, packet_bytes, unpack
 
 TAIL = (Edge("o2"), Edge("o3"), Edge("o4"))
@@ -93,6 +93,7 @@ def test_a_packet_cut_anywhere_or_too_long_is_refused(bundle, activations):
         (40, struct.pack("<I", 2**32 - 1), "4294967295 samples"),
         (46, b"x2", "tail does not fit"),
         (46, b"\xff\xff", "tail does not fit"),
+        (46, b":x", "tail does not fit"),
         (54, struct.pack("<f", 0.0), "scale"),
         (54, struct.pack("<f", np.nan), "scale"),
     ],
@@ -102,6 +103,17 @@ def test_a_field_that_is_wrong_is_refused(bundle, activations, at, data, said):
     packet[at : at + len(data)] = data
     with pytest.raises(ProtocolError, match=said):
         unpacked(bundle, bytes(packet))
+
+
+def test_a_tail_at_another_input_size_is_refused():
+    cuts = [CutPoint(index, (TensorSpec(f"cut_{index}", (1, 2, 2)),)) for index in range(3)]
+    rendition = Rendition("fp32", "none", "0" * 64, 1, Golden((), 0.0), any_size=True)
+    blocks = [Block(f"o{k}", k, k + 1, "original", parameters=0, macs=0, renditions=(rendition,)) for k in range(2)]
+    shapes = (((1, 4, 4),), ((1, 4, 4),), ((1, 2, 2),))
+    supernet = Supernet(cuts, blocks, input_sizes=[InputSize((4, 4), shapes, Golden((), 0.0))])
+    packet = pack(Activations("0" * 64, 1, (Edge("o1", input_size=(4, 4)),), (np.ones((1, 1, 2, 2), np.float32),)))
+    with pytest.raises(ProtocolError, match="input size"):
+        unpack(packet, supernet=supernet, bundle="0" * 64)
 
 
 @given(st.binary(max_size=200))

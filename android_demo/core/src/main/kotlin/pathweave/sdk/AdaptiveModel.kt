@@ -18,7 +18,7 @@ public class AdaptiveModel private constructor(
     private val runtime: Runtime,
     private val clock: Clock,
 ) : Closeable {
-    private val samples = SampleChecker(bundle.manifest)
+    private val samples = SampleChecker(bundle)
 
     /** Held by what changes the plan; calls never wait for it. */
     private val change = Any()
@@ -30,14 +30,13 @@ public class AdaptiveModel private constructor(
     /** The plan in use. */
     public val plan: Plan get() = synchronized(exchange) { running().plan }
 
-    /** What classified images have to measure; null if the model takes no images. */
-    public val imageSize: ImageSize? = bundle.manifest.cutPoints[0].tensors[0].shape.takeIf { it.size == 3 }
-        ?.let { (_, height, width) -> ImageSize(height, width) }
+    /** What images have to measure for the plan in use; null if the model takes no images. [use] may change it. */
+    public val imageSize: ImageSize? get() = samples.imageSize(plan.subnet.inputSize)
 
     /**
      * Run [plan] from now on. The one before it goes with the last call that uses it.
      *
-     * @throws UsageError it does not fit this bundle's graph; the plan in use stays.
+     * @throws UsageError it does not fit this bundle's graph, or does not run at its input size; the plan in use stays.
      * @throws ClosedError the model was closed.
      */
     public fun use(plan: Plan): Unit = synchronized(change) {
@@ -56,24 +55,26 @@ public class AdaptiveModel private constructor(
     }
 
     /**
-     * Answer for prepared tensors: [batch, *input] or one sample [*input].
+     * Answer for prepared tensors of the size of the plan in use: [batch, *input] or one sample [*input].
      *
      * @throws InputError another shape or type.
      * @throws ClosedError the model was closed.
      */
-    public fun infer(tensor: Tensor): Answer = answer(samples.tensor(tensor))
+    public fun infer(tensor: Tensor): Answer = answer { samples.tensor(tensor, it) }
 
     /**
-     * Answer for raw images of the model's size ([imageSize]; nothing is resized here).
+     * Answer for raw images of the size of the plan in use ([imageSize]; nothing is resized here).
      *
      * @throws InputError not what the model takes; says what was expected.
      * @throws ClosedError the model was closed.
      */
-    public fun classify(vararg images: Image): Answer = answer(samples.prepare(images.asList()))
+    public fun classify(vararg images: Image): Answer = answer { samples.prepare(images.asList(), it) }
 
-    private fun answer(tensor: Tensor): Answer {
+    /** [prepare] is told the input size of the plan that answers. */
+    private fun answer(prepare: (ImageSize?) -> Tensor): Answer {
         val taken = synchronized(exchange) { running().apply { enter() } }
         try {
+            val tensor = prepare(taken.loaded.inputSize)
             val startedNs = clock()
             val outcome = taken.loaded.run(tensor)
             return Answer(

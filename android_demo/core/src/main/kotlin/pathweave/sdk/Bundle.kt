@@ -51,26 +51,28 @@ public class Bundle private constructor(
     }
 
     /**
-     * The blocks of [edges], which follow each other, as one model to run.
+     * The blocks of [edges], which follow each other, as one model to run at their input size.
      *
      * With [exit], the branch at their end answers as well: its output comes after those of the cut point. Without
-     * edges it is the branch alone.
+     * edges it is the branch alone, for all input sizes of the bundle. [anySize]: the blocks too are one model for all
+     * input sizes.
      *
      * @throws BlobError a blob does not verify.
      */
-    public fun stretch(edges: List<Edge>, exit: ExitChoice? = null): Stretch {
+    public fun stretch(edges: List<Edge>, exit: ExitChoice? = null, anySize: Boolean = false): Stretch {
         val renditions = edges.map(supernet::rendition) + listOfNotNull(exit?.let(supernet::exitRendition))
         val branch = exit?.let { supernet.exit(it.exit) }
-        val start = edges.firstOrNull()?.let { supernet.block(it.block).start } ?: branch?.position
-            ?: throw UsageError("a stretch needs a block or an exit")
-        val atEnd = edges.lastOrNull()?.let { supernet.cutPoints[supernet.block(it.block).end].tensors }.orEmpty()
+        val start = edges.firstOrNull()?.let { supernet.ends(it).first }
+            ?: branch?.let { supernet.cutPoints[it.position] } ?: throw UsageError("a stretch needs a block or an exit")
+        val atEnd = edges.lastOrNull()?.let { supernet.ends(it).second.tensors }.orEmpty()
         val names = renditions.flatMap { it.shared + it.blob }.distinct()
         return Stretch(
             fragments = names.map(::readBlob),
-            inputs = supernet.cutPoints[start].tensors,
+            inputs = start.tensors,
             outputs = atEnd + listOfNotNull(branch?.let(supernet::exitTensor)),
             irVersion = manifest.onnx.irVersion,
             opset = manifest.onnx.opset,
+            freeAxes = if (anySize || edges.isEmpty()) supernet.freeAxes else emptyMap(),
         )
     }
 

@@ -33,13 +33,19 @@ private const val DIMENSION_SYMBOL = 2
 private const val MODEL_MAX_BYTES = 2_000_000_000L // protobuf's own limit is 2 GiB
 private const val MODEL_MAX_BYTES_AROUND = 4096 // of what is not a fragment; more only costs a copy
 
-/** Consecutive blocks that run as one model: their fragments, what goes in and what comes out. */
+/**
+ * Consecutive blocks that run as one model: their fragments, what goes in and what comes out.
+ *
+ * [freeAxes]: by tensor, the axes (0 is the batch) whose extents the composed model leaves open, so that one session
+ * runs at several input sizes.
+ */
 public class Stretch(
     public val fragments: List<ByteArray>,
     public val inputs: List<TensorSpec>,
     public val outputs: List<TensorSpec>,
     public val irVersion: Long,
     public val opset: Long,
+    public val freeAxes: Map<String, Set<Int>> = emptyMap(),
 )
 
 /**
@@ -57,8 +63,8 @@ public fun compose(stretch: Stretch): ByteArray {
         for (fragment in stretch.fragments) bytes(MODEL_GRAPH, fragment)
         message(MODEL_GRAPH) {
             text(GRAPH_NAME, "pathweave")
-            for (spec in stretch.inputs) message(GRAPH_INPUT) { valueInfo(spec) }
-            for (spec in stretch.outputs) message(GRAPH_OUTPUT) { valueInfo(spec) }
+            for (spec in stretch.inputs) message(GRAPH_INPUT) { valueInfo(spec, stretch.freeAxes[spec.name]) }
+            for (spec in stretch.outputs) message(GRAPH_OUTPUT) { valueInfo(spec, stretch.freeAxes[spec.name]) }
         }
     }.toByteArray()
 }
@@ -118,14 +124,17 @@ private fun nodeOutputs(data: ByteArray, node: ProtobufField): List<String> {
 private fun textOf(data: ByteArray, field: ProtobufField): String =
     String(data, field.start, field.size, Charsets.ISO_8859_1)
 
-private fun ProtobufWriter.valueInfo(spec: TensorSpec) {
+private fun ProtobufWriter.valueInfo(spec: TensorSpec, freeAxes: Set<Int>?) {
     text(VALUE_NAME, spec.name)
     message(VALUE_TYPE) {
         message(TYPE_TENSOR) {
             integer(TENSOR_TYPE_ELEMENT, spec.dtype.onnx)
             message(TENSOR_TYPE_SHAPE) {
                 message(SHAPE_DIMENSION) { text(DIMENSION_SYMBOL, "batch") }
-                for (extent in spec.shape) message(SHAPE_DIMENSION) { integer(DIMENSION_VALUE, extent.toLong()) }
+                for ((index, extent) in spec.shape.withIndex()) {
+                    val free = freeAxes != null && index + 1 in freeAxes
+                    message(SHAPE_DIMENSION) { if (!free) integer(DIMENSION_VALUE, extent.toLong()) }
+                }
             }
         }
     }

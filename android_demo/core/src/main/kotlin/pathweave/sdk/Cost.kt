@@ -17,6 +17,9 @@ public data class EdgeCost(
     val workingBytes: Long,
 )
 
+/** One exit's branch in one rendition, on paths of one input size (null: the model's own). */
+public data class ExitAtSize(val exit: String, val rendition: String = FP32, val inputSize: ImageSize? = null)
+
 /** What a plan costs per sample. */
 public data class Cost(val latencyMs: Double, val peakBytes: Long)
 
@@ -44,13 +47,13 @@ public data class Budget(val latencyMs: Double? = null, val memoryMb: Double? = 
  * Predicts the cost of any subnet from the costs of its edges.
  *
  * `latencyMs(subnet) = offsetMs + scale · Σ edge latency`; scale and offset are fitted on whole subnets.
- * [exitCosts] are by exit and rendition.
+ * Both costs are by input size too, which an edge names itself.
  */
 public class CostModel(
     public val edgeCosts: Map<Edge, EdgeCost>,
     public val scale: Double = 1.0,
     public val offsetMs: Double = 0.0,
-    public val exitCosts: Map<Pair<String, String>, EdgeCost> = emptyMap(),
+    public val exitCosts: Map<ExitAtSize, EdgeCost> = emptyMap(),
 ) {
     /** Predicted median latency at batch 1. */
     public fun latencyMs(subnet: Subnet): Double = offsetMs + subnet.edges.sumOf(::edgeLatencyMs)
@@ -59,8 +62,8 @@ public class CostModel(
     public fun edgeLatencyMs(edge: Edge): Double = scale * edgeCosts.getValue(edge).latencyMs
 
     /** What trying an exit costs a sample: its branch, in a segment of its own. */
-    public fun exitLatencyMs(choice: ExitChoice): Double =
-        exitCosts.getValue(choice.exit to choice.rendition).latencyMs
+    public fun exitLatencyMs(choice: ExitChoice, inputSize: ImageSize? = null): Double =
+        exitCosts.getValue(ExitAtSize(choice.exit, choice.rendition, inputSize)).latencyMs
 
     /** Predicted peak memory beyond the bare runtime. */
     public fun peakBytes(subnet: Subnet): Long {

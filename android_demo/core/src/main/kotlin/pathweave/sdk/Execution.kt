@@ -21,11 +21,14 @@ public class Outcome(public val output: Tensor, public val answeredBy: IntArray)
 /**
  * A plan that is ready to run. [run] may be called from several threads at once.
  *
- * @throws UsageError the plan does not fit the bundle's graph.
+ * @throws UsageError the plan does not fit the bundle's graph, or does not run at its input size.
  * @throws BundleError a blob or a fragment is broken.
  * @throws RuntimeFailedError a segment does not load.
  */
 public class LoadedPlan(bundle: Bundle, runtime: Runtime, private val plan: Plan) : Closeable {
+    /** Of the images that it takes; null for the model's own. */
+    public val inputSize: ImageSize? = plan.subnet.inputSize
+
     private val loaded: List<LoadedSegment>
 
     init {

@@ -1,9 +1,12 @@
 /**
- * The one graph: cut points, blocks and their renditions, exits, subnets and plans.
+ * The one graph: cut points, blocks and their renditions, input sizes, exits, subnets and plans.
  *
  * A pretrained model is cut where few tensors are live. Cut points are numbered 0 (input) to N (output); a block maps
- * the tensors at its start to those at its end; a subnet is a path 0 → N that names, edge by edge, a block and the
- * rendition in which it runs. These types are the ones that the manifest stores.
+ * the tensors at its start to those at its end; a subnet is a path 0 → N that names, edge by edge, a block, the
+ * rendition in which it runs and the input size of the path. These types are the ones that the manifest stores.
+ *
+ * The input size is a dimension of the path: the graph has one copy of the inner cut points per input size, and all
+ * copies share the input and the output. Algorithms on paths see nodes and edges only and need no notion of sizes.
  */
 package pathweave.sdk
 
@@ -44,6 +47,14 @@ public data class TensorSpec(
 public data class CutPoint(val index: Int, val tensors: List<TensorSpec>, val mandatory: Boolean = false)
 
 /**
+ * An input of another size than the model's own, at which the same fragments run.
+ *
+ * `shapes[k][n]`: of tensor n at cut point k; [golden]: what the original path answers to the golden input of this
+ * size.
+ */
+public data class InputSize(val size: ImageSize, val shapes: List<List<List<Int>>>, val golden: Golden)
+
+/**
  * What a rendition must answer to the seeded golden input of its start (docs/bundle_format.md).
  *
  * `samples[t]` are drawn elements of output tensor t, flattened; [tolerance] is absolute.
@@ -52,7 +63,8 @@ public data class Golden(val samples: List<List<Double>>, val tolerance: Double)
 
 /**
  * One executable form of a block. [shared] lists initializer-only blobs that it needs besides its own; [providers] of
- * the runtime that it is for, where not for all of them.
+ * the runtime that it is for, where not for all of them. [anySize]: it runs at every input size of the bundle, not only
+ * at the model's own.
  */
 public data class Rendition(
     val name: String,
@@ -62,6 +74,7 @@ public data class Rendition(
     val golden: Golden,
     val shared: List<String> = emptyList(),
     val providers: List<String> = emptyList(),
+    val anySize: Boolean = false,
 )
 
 /** An edge of the supernet from cut point [start] to cut point [end]. */
@@ -86,14 +99,32 @@ public data class Exit(
     val accuracy: Double? = null,
 )
 
-/** One step of a subnet: a block id and the name of one of its renditions. */
-public data class Edge(val block: String, val rendition: String = FP32) {
-    override fun toString(): String = if (rendition == FP32) block else "$block@$rendition"
+/**
+ * One step of a subnet: a block id, the name of one of its renditions, and the input size of the subnet.
+ *
+ * [inputSize]: of the images at cut point 0; null for the model's own.
+ */
+public data class Edge(val block: String, val rendition: String = FP32, val inputSize: ImageSize? = null) {
+    internal val withoutSize: String get() = if (rendition == FP32) block else "$block@$rendition"
+
+    /** The same block and rendition at another input size. */
+    public fun at(inputSize: ImageSize?): Edge = copy(inputSize = inputSize)
+
+    override fun toString(): String = if (inputSize == null) withoutSize else "$withoutSize:$inputSize"
 }
 
-/** A path 0 → N, written as explicit block ids. */
+/** A path 0 → N, written as explicit block ids. All edges have one input size. */
 public data class Subnet(val edges: List<Edge>) {
-    override fun toString(): String = edges.joinToString(" ")
+    /** Of the images that it takes; null for the model's own. */
+    val inputSize: ImageSize? get() = edges.firstOrNull()?.inputSize
+
+    /** The same blocks and renditions at another input size. */
+    public fun at(inputSize: ImageSize?): Subnet = Subnet(edges.map { it.at(inputSize) })
+
+    override fun toString(): String {
+        val names = edges.joinToString(" ") { it.withoutSize }
+        return if (inputSize == null) names else "$inputSize: $names"
+    }
 }
 
 /** An exit that a plan uses: it answers the samples whose confidence reaches [threshold]. */
@@ -111,9 +142,14 @@ public class Supernet(
     public val cutPoints: List<CutPoint>,
     public val blocks: List<Block>,
     public val exits: List<Exit> = emptyList(),
+    /** Besides the model's own. */
+    public val inputSizes: List<InputSize> = emptyList(),
 ) {
     private val blocksById = blocks.associateBy { it.id }
     private val exitsById = exits.associateBy { it.id }
+
+    /** The input sizes of edges: the model's own, written as null, then the others. */
+    public val sizes: List<ImageSize?> = listOf(null) + inputSizes.map { it.size }
 
     /** N, the index of the last cut point. */
     public val outputIndex: Int get() = cutPoints.size - 1
@@ -132,25 +168,85 @@ public class Supernet(
         refuseUnless(starts == (0 until outputIndex).toList()) {
             "the original blocks do not make one path from the input to the output"
         }
+        checkInputSizes(this)
     }
 
-    /** For each cut point, the edges that leave it and the cut point that each reaches. */
+    private val sizeNumbers = sizes.withIndex().associate { (number, size) -> size to number }
+    private val cutPointsBySize = sizes.zip(listOf(cutPoints) + inputSizes.map(::resized)).toMap()
+
+    /**
+     * Nodes of the graph: input, output, and the inner cut points once per input size, in topological order.
+     *
+     * With one input size, node k is cut point k.
+     */
+    public val nodeCount: Int get() = sizes.size * (outputIndex - 1) + 2
+
+    /** The last node. */
+    public val outputNode: Int get() = nodeCount - 1
+
+    /** For each node, the edges that leave it and the node that each reaches. */
     public val edgesFrom: List<List<Pair<Edge, Int>>> = run {
-        val leaving = cutPoints.map { mutableListOf<Pair<Edge, Int>>() }
-        for (block in blocks) {
-            for (rendition in block.renditions) leaving[block.start] += Edge(block.id, rendition.name) to block.end
+        val leaving = List(nodeCount) { mutableListOf<Pair<Edge, Int>>() }
+        for (size in sizes) {
+            for (block in blocks) {
+                val (start, end) = node(block.start, size) to node(block.end, size)
+                for (rendition in block.renditions) {
+                    if (size == null || rendition.anySize) leaving[start] += Edge(block.id, rendition.name, size) to end
+                }
+            }
         }
         leaving
     }
 
-    /** All edges, by start. */
+    /** All edges, by the node that they leave. */
     public val edges: List<Edge> = edgesFrom.flatMap { leaving -> leaving.map { it.first } }
 
-    /** The path of the original blocks in their first rendition: the developer's own model. */
-    public val original: Subnet = Subnet(
-        blocks.filter { it.kind == BlockKind.ORIGINAL }.sortedBy { it.start }
-            .map { Edge(it.id, it.renditions.first().name) },
+    /** The path of the original blocks in their first rendition at the model's own size: the developer's model. */
+    public val original: Subnet = Subnet(originals().map { Edge(it.id, it.renditions.first().name) })
+
+    /**
+     * The path of the original blocks in their first renditions that run at every input size.
+     *
+     * The same as [original] where there is only one size.
+     */
+    public val anySizeOriginal: Subnet = Subnet(
+        originals().map { block ->
+            Edge(block.id, block.renditions.first { it.anySize || inputSizes.isEmpty() }.name)
+        },
     )
+
+    /** By tensor, the axes (0 is the batch) whose extents differ between the input sizes. */
+    internal val freeAxes: Map<String, Set<Int>> = run {
+        val found = mutableMapOf<String, Set<Int>>()
+        for (cut in if (inputSizes.isEmpty()) emptyList() else cutPoints) {
+            for ((number, spec) in cut.tensors.withIndex()) {
+                val others = inputSizes.map { it.shapes[cut.index][number] }
+                val free = spec.shape.indices.filter { axis -> others.any { it[axis] != spec.shape[axis] } }
+                found[spec.name] = free.map { it + 1 }.toSet()
+            }
+        }
+        found
+    }
+
+    /** The node of cut point [position] on paths of this input size; [UsageError] where there are none. */
+    public fun node(position: Int, inputSize: ImageSize? = null): Int {
+        val number = sizeNumbers[inputSize] ?: throw UsageError("the bundle has no input size $inputSize")
+        return when (position) {
+            0 -> 0
+            outputIndex -> outputNode
+            else -> number * (outputIndex - 1) + position
+        }
+    }
+
+    /** The cut points with the shapes of their tensors at this input size; [UsageError] if there is no such size. */
+    public fun cutPointsAt(inputSize: ImageSize?): List<CutPoint> =
+        cutPointsBySize[inputSize] ?: throw UsageError("the bundle has no input size $inputSize")
+
+    /** The cut points that [edge] leads from and to, at its input size. */
+    public fun ends(edge: Edge): Pair<CutPoint, CutPoint> {
+        val (block, cuts) = block(edge.block) to cutPointsAt(edge.inputSize)
+        return cuts[block.start] to cuts[block.end]
+    }
 
     /** The block of this id, or [UsageError]. */
     public fun block(id: String): Block = blocksById[id] ?: throw UsageError("there is no block $id")
@@ -176,13 +272,21 @@ public class Supernet(
     /** The exits at cut points that [subnet] passes, by position: a merged block jumps over some. */
     public fun exitsAlong(subnet: Subnet): List<Exit> {
         val passed = walk(subnet).map { (_, block) -> block.end }.toSet()
-        return exits.filter { it.position in passed }.sortedBy { it.position }
+        val usable = exits.filter { subnet.inputSize == null || it.renditions.runAtAnySize() }
+        return usable.filter { it.position in passed }.sortedBy { it.position }
     }
 
     /** Throws [UsageError] unless [subnet] is a path from the input to the output. */
     public fun check(subnet: Subnet) {
         var position = 0
+        cutPointsAt(subnet.inputSize)
         for ((edge, block) in walk(subnet)) {
+            if (edge.inputSize != null && !rendition(edge).anySize) {
+                throw UsageError("block ${edge.block}@${edge.rendition} runs only at the model's own input size")
+            }
+            if (edge.inputSize != subnet.inputSize) {
+                throw UsageError("block ${edge.block} runs at another input size than those before it")
+            }
             if (block.start != position) {
                 throw UsageError("block ${edge.block} starts at cut point ${block.start}, not at $position")
             }
@@ -196,8 +300,10 @@ public class Supernet(
         check(plan.subnet)
         val along = exitsAlong(plan.subnet)
         val positions = plan.exits.map { choice ->
-            exitRendition(choice)
-            val exit = exit(choice.exit)
+            val (rendition, exit) = exitRendition(choice) to exit(choice.exit)
+            if (plan.subnet.inputSize != null && !rendition.anySize) {
+                throw UsageError("exit ${exit.id}@${rendition.name} runs only at the model's own input size")
+            }
             if (exit !in along) {
                 throw UsageError("the subnet does not pass cut point ${exit.position}, where exit ${exit.id} is")
             }
@@ -214,15 +320,15 @@ public class Supernet(
         edge to block(edge.block)
     }
 
+    private fun originals(): List<Block> = blocks.filter { it.kind == BlockKind.ORIGINAL }.sortedBy { it.start }
+
+    private fun resized(to: InputSize): List<CutPoint> = cutPoints.zip(to.shapes) { cut, shapes ->
+        cut.copy(tensors = cut.tensors.zip(shapes) { spec, shape -> spec.copy(shape = shape) })
+    }
+
     private fun checkTensors(cut: CutPoint) {
         refuseUnless(cut.tensors.isNotEmpty()) { "cut point ${cut.index} has no tensor" }
-        for (tensor in cut.tensors) {
-            try {
-                elements(listOf(1) + tensor.shape, tensor.dtype.bytes)
-            } catch (error: InputError) {
-                throw ManifestError("tensor ${tensor.name} at cut point ${cut.index}: ${error.message}", error)
-            }
-        }
+        for (tensor in cut.tensors) checkShape(tensor, tensor.shape, cut)
     }
 
     private fun checkBlock(block: Block) {
@@ -242,6 +348,44 @@ public class Supernet(
             "exit ${exit.id} is at cut point ${exit.position}; exits lie between 0 and $outputIndex"
         }
         checkRenditions("exit ${exit.id}", exit.renditions)
+    }
+}
+
+/** What the other input sizes state has to fit the cut points, which were checked before. */
+private fun checkInputSizes(supernet: Supernet) {
+    val (cuts, found) = supernet.cutPoints to supernet.inputSizes
+    val input = cuts[0].tensors[0].shape
+    val sides = found.map { listOf(it.size.height, it.size.width) }
+    refuseUnless((sides + listOf(input.drop(1))).distinct().size > sides.size) {
+        "an input size is listed twice, or is the model's own"
+    }
+    for (one in found) {
+        refuseUnless(one.shapes.map { it.size } == cuts.map { it.tensors.size }) {
+            "the input size ${one.size} does not give one shape per tensor of every cut point"
+        }
+        for ((cut, shapes) in cuts.zip(one.shapes)) {
+            refuseUnless(cut.tensors.zip(shapes).all { (spec, shape) -> spec.shape.size == shape.size }) {
+                "at the input size ${one.size} a tensor of cut point ${cut.index} has other axes"
+            }
+            for ((spec, shape) in cut.tensors.zip(shapes)) checkShape(spec, shape, cut)
+        }
+        val ends = one.shapes.first().first() to one.shapes.last().last()
+        val expected = (input.take(1) + listOf(one.size.height, one.size.width)) to cuts.last().tensors.last().shape
+        refuseUnless(ends == expected) { "the input size ${one.size} has other ends than the model" }
+    }
+    val stuck = supernet.blocks.find { it.kind == BlockKind.ORIGINAL && !it.renditions.runAtAnySize() }
+    refuseUnless(found.isEmpty() || stuck == null) {
+        "block ${stuck?.id} runs at no other input size than the model's own"
+    }
+}
+
+private fun List<Rendition>.runAtAnySize(): Boolean = any { it.anySize }
+
+private fun checkShape(tensor: TensorSpec, shape: List<Int>, cut: CutPoint) {
+    try {
+        elements(listOf(1) + shape, tensor.dtype.bytes)
+    } catch (error: InputError) {
+        throw ManifestError("tensor ${tensor.name} at cut point ${cut.index}: ${error.message}", error)
     }
 }
 

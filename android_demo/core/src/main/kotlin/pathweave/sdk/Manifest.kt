@@ -7,7 +7,7 @@
 package pathweave.sdk
 
 /** Its major version is the one that is understood. */
-public const val FORMAT_VERSION: String = "1.1"
+public const val FORMAT_VERSION: String = "1.2"
 
 private const val GOLDEN_MAX_BATCH = 1024L
 private val BLOB_NAME = Regex("[0-9a-f]{64}")
@@ -38,12 +38,14 @@ public data class Manifest(
     val cutPoints: List<CutPoint>,
     val blocks: List<Block>,
     val exits: List<Exit>,
+    /** Besides the model's own. */
+    val inputSizes: List<InputSize>,
     val onnx: Onnx,
     val selfTest: SelfTest,
     val publicNames: PublicNames,
 ) {
     /** The graph of this bundle. */
-    public fun supernet(): Supernet = Supernet(cutPoints, blocks, exits)
+    public fun supernet(): Supernet = Supernet(cutPoints, blocks, exits, inputSizes)
 
     /** Every blob that the manifest names, with its size where it is stated. */
     public fun blobs(): Map<String, Long?> {
@@ -58,7 +60,7 @@ public data class Manifest(
 
 /**
  * The manifest without the renditions that [runs] refuses, and without the blocks and exits that then have none: a
- * device needs neither their blobs nor their edges.
+ * device needs neither their blobs nor their edges. The input sizes stay only if every original block runs at them.
  *
  * @throws RuntimeFailedError an original block is among them, so that the bundle cannot be run at all.
  */
@@ -67,9 +69,11 @@ public fun Manifest.runnablePart(runs: (Rendition) -> Boolean): Manifest {
     kept.find { it.kind == BlockKind.ORIGINAL && it.renditions.isEmpty() }?.let { block ->
         throw RuntimeFailedError("bundle $name has nothing that runs here for block ${block.id}")
     }
+    val resizable = kept.filter { it.kind == BlockKind.ORIGINAL }.all { block -> block.renditions.any { it.anySize } }
     return copy(
         blocks = kept.filter { it.renditions.isNotEmpty() },
         exits = exits.map { it.copy(renditions = it.renditions.filter(runs)) }.filter { it.renditions.isNotEmpty() },
+        inputSizes = if (resizable) inputSizes else emptyList(),
     )
 }
 
@@ -134,6 +138,7 @@ private fun manifest(root: JsonPlace): Manifest {
         cutPoints = root["cut_points"].items().map(::cutPoint),
         blocks = root["blocks"].items().map(::block),
         exits = root.optional("exits")?.items().orEmpty().map(::exit),
+        inputSizes = root.optional("input_sizes")?.items().orEmpty().map(::inputSize),
         onnx = root["onnx"].let { Onnx(it["ir_version"].whole(least = 1), it["opset"].whole(least = 1)) },
         selfTest = selfTest(root["self_test"]),
         publicNames = root.optional("public_names")?.let(::publicNames) ?: PublicNames(),
@@ -170,11 +175,20 @@ private fun cutPoint(place: JsonPlace) = CutPoint(
 
 private fun tensorSpec(place: JsonPlace) = TensorSpec(
     name = place["name"].text(),
-    shape = place["shape"].items().map { it.whole(least = 1, most = Int.MAX_VALUE.toLong()).toInt() },
+    shape = place["shape"].extents(),
     dtype = place.optional("dtype")?.oneOf(DType::named) ?: DType.FLOAT32,
     low = place.optional("low")?.number() ?: 0.0,
     high = place.optional("high")?.number() ?: 1.0,
 )
+
+private fun inputSize(place: JsonPlace): InputSize {
+    place.nullable("error")?.number()
+    return InputSize(
+        size = place["size"].sides(),
+        shapes = place["shapes"].items().map { cut -> cut.items().map { it.extents() } },
+        golden = golden(place["golden"]),
+    )
+}
 
 private fun block(place: JsonPlace): Block {
     place.nullable("distillation_error")?.number()
@@ -215,6 +229,7 @@ private fun rendition(place: JsonPlace): Rendition {
         golden = golden(place["golden"]),
         shared = place.optional("shared")?.texts().orEmpty(),
         providers = place.optional("providers")?.texts().orEmpty(),
+        anySize = place.optional("any_size")?.flag() ?: false,
     )
 }
 
@@ -258,6 +273,17 @@ private fun checkForPeople(root: JsonPlace) {
 private fun JsonPlace.texts(): List<String> = items().map { it.text() }
 
 private fun JsonPlace.numbers(): List<Double> = items().map { it.number() }
+
+/** Extents of axes, each at least 1. */
+private fun JsonPlace.extents(): List<Int> =
+    items().map { it.whole(least = 1, most = Int.MAX_VALUE.toLong()).toInt() }
+
+/** Height and width, each at least 1. */
+internal fun JsonPlace.sides(): ImageSize {
+    val sides = extents()
+    if (sides.size != 2) throw wrong("a height and a width")
+    return ImageSize(sides[0], sides[1])
+}
 
 /** An integer that counts something here; what does not fit is out of every range that is checked later. */
 private fun JsonPlace.size(): Int = whole().coerceIn(-1L, Int.MAX_VALUE.toLong()).toInt()

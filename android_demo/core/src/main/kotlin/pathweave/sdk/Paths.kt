@@ -1,7 +1,8 @@
 /**
- * Exact algorithms on the paths of a supernet: count, sample, k cheapest.
+ * Exact algorithms on the paths of a supernet: count, enumerate, sample, k cheapest.
  *
- * All are dynamic programmes over cut points in order, exact in big integers. Edge weights are any additive cost.
+ * All are dynamic programmes over the graph's nodes in order, exact in big integers. Edge weights are any additive
+ * cost.
  */
 package pathweave.sdk
 
@@ -17,22 +18,40 @@ public typealias EdgeWeight = (Edge) -> Double
 
 private const val WINDOW_STEPS = 512 // resolution of the cost axis inside a window, in steps per window half-width
 
-/** Number of paths 0 → N over blocks, renditions not told apart. */
-public fun architectureCount(supernet: Supernet): BigInteger =
-    count(supernet) { leaving -> leaving.distinctBy { (edge, _) -> edge.block } }
+/** Number of paths 0 → N over blocks, renditions and input sizes not told apart. */
+public fun architectureCount(supernet: Supernet): BigInteger = count(supernet) { leaving ->
+    leaving.filter { (edge, _) -> edge.inputSize == null }.distinctBy { (edge, _) -> edge.block }
+}
 
-/** Number of paths 0 → N over renditions of blocks. */
+/** Number of paths 0 → N over renditions of blocks and input sizes. */
 public fun subnetCount(supernet: Supernet): BigInteger = count(supernet) { it }
 
 private fun count(supernet: Supernet, choices: (List<Pair<Edge, Int>>) -> List<Pair<Edge, Int>>): BigInteger {
-    val toOutput = MutableList(supernet.cutPoints.size) { BigInteger.ZERO }
-    toOutput[supernet.outputIndex] = BigInteger.ONE
-    for (index in supernet.outputIndex - 1 downTo 0) {
+    val toOutput = MutableList(supernet.nodeCount) { BigInteger.ZERO }
+    toOutput[supernet.outputNode] = BigInteger.ONE
+    for (index in supernet.outputNode - 1 downTo 0) {
         val ends = choices(supernet.edgesFrom[index]).map { (_, end) -> end }
         toOutput[index] = ends.fold(BigInteger.ZERO) { sum, end -> sum + toOutput[end] }
     }
     return toOutput[0]
 }
+
+/**
+ * Every subnet, depth first in edge order.
+ *
+ * @throws UsageError there are more than [limit].
+ */
+public fun enumerateSubnets(supernet: Supernet, limit: Long): Sequence<Subnet> {
+    val count = subnetCount(supernet)
+    if (count > BigInteger.valueOf(limit)) {
+        throw UsageError("the supernet has $count subnets, more than the limit of $limit")
+    }
+    return pathsFrom(supernet, 0, emptyList())
+}
+
+private fun pathsFrom(supernet: Supernet, node: Int, before: List<Edge>): Sequence<Subnet> =
+    if (node == supernet.outputNode) sequenceOf(Subnet(before))
+    else supernet.edgesFrom[node].asSequence().flatMap { (edge, end) -> pathsFrom(supernet, end, before + edge) }
 
 /** A subnet and its total weight. */
 public data class WeightedSubnet(val weight: Double, val subnet: Subnet)
@@ -40,12 +59,12 @@ public data class WeightedSubnet(val weight: Double, val subnet: Subnet)
 /**
  * The [k] subnets of least total weight, cheapest first (fewer if there are fewer).
  *
- * Keeps the k best suffixes of every cut point and merges them lazily: O(edges · k log k).
+ * Keeps the k best suffixes of every node and merges them lazily: O(edges · k log k).
  */
 public fun kCheapest(supernet: Supernet, weight: EdgeWeight, k: Int): List<WeightedSubnet> {
-    val best: List<MutableList<Suffix>> = supernet.cutPoints.map { mutableListOf() }
-    best[supernet.outputIndex] += Suffix(0.0, null, null)
-    for (index in supernet.outputIndex - 1 downTo 0) {
+    val best: List<MutableList<Suffix>> = List(supernet.nodeCount) { mutableListOf() }
+    best[supernet.outputNode] += Suffix(0.0, null, null)
+    for (index in supernet.outputNode - 1 downTo 0) {
         val leaving = supernet.edgesFrom[index]
         val heads = PriorityQueue<Head>()
         for ((number, step) in leaving.withIndex()) {
@@ -63,7 +82,7 @@ public fun kCheapest(supernet: Supernet, weight: EdgeWeight, k: Int): List<Weigh
     return best[0].map { WeightedSubnet(it.total, it.subnet()) }
 }
 
-/** One of the best ways from a cut point to the output: an edge, and how it goes on from there. */
+/** One of the best ways from a node to the output: an edge, and how it goes on from there. */
 private class Suffix(val total: Double, private val edge: Edge?, private val rest: Suffix?) {
     fun subnet(): Subnet = Subnet(generateSequence(this) { it.rest }.mapNotNull { it.edge }.toList())
 }
@@ -102,9 +121,9 @@ public class WindowSampler(
 
     /** `suffixes[i][c]`: number of paths i → N of grid cost c, those above [highest] left out. */
     private fun countSuffixes(highest: Long): List<Map<Long, BigInteger>> {
-        val suffixes = supernet.cutPoints.map { HashMap<Long, BigInteger>() }
-        suffixes[supernet.outputIndex][0] = BigInteger.ONE
-        for (index in supernet.outputIndex - 1 downTo 0) {
+        val suffixes = List(supernet.nodeCount) { HashMap<Long, BigInteger>() }
+        suffixes[supernet.outputNode][0] = BigInteger.ONE
+        for (index in supernet.outputNode - 1 downTo 0) {
             for ((edge, end) in supernet.edgesFrom[index]) {
                 val own = grid.getValue(edge)
                 for ((cost, number) in suffixes[end]) {
@@ -137,7 +156,7 @@ public class WindowSampler(
         var cost = start.first
         var index = 0
         val edges = mutableListOf<Edge>()
-        while (index < supernet.outputIndex) {
+        while (index < supernet.outputNode) {
             val (edge, end) = supernet.edgesFrom[index].first { (edge, end) ->
                 val number = suffixes[end][cost - grid.getValue(edge)] ?: BigInteger.ZERO
                 (ticket < number).also { hit -> if (!hit) ticket -= number }

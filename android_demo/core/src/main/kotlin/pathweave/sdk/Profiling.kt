@@ -22,8 +22,7 @@ public class Profile(
     public val bundle: String,
     public val runtime: String,
     public val edges: Map<Edge, EdgeCost>,
-    /** By exit and rendition. */
-    public val exits: Map<Pair<String, String>, EdgeCost>,
+    public val exits: Map<ExitAtSize, EdgeCost>,
     public val scale: Double,
     public val offsetMs: Double,
     /** The original path first. */
@@ -34,10 +33,11 @@ public class Profile(
 }
 
 /**
- * Measure every edge and every exit alone and a few whole subnets, all at batch 1 on the runtime's threads.
+ * Measure every edge and every exit alone and a few whole subnets, all at batch 1 on the runtime's threads and at every
+ * input size of the bundle.
  *
- * 1. load each of them, noting its memory; 2. time them in turns; 3. time whole subnets in turns: the original, the
- * cheapest and random ones; 4. fit scale and offset to them.
+ * 1. load each block and branch once for all sizes, noting its memory; 2. time them in turns; 3. time whole subnets in
+ * turns: the original at every input size, the cheapest and random ones; 4. fit scale and offset to them.
  *
  * @throws BundleError a blob or a fragment is broken.
  * @throws RuntimeFailedError a block does not load or run.
@@ -49,25 +49,41 @@ public fun profile(
     seed: Long = 0,
     clock: Clock = System::nanoTime,
 ): Profile {
-    val supernet = bundle.supernet
-    val choices = supernet.exits.flatMap { exit -> exit.renditions.map { ExitChoice(exit.id, 1.0, it.name) } }
-    val costs = closing<LoadedPart, _> { parts ->
-        for (edge in supernet.edges) {
-            val start = supernet.cutPoints[supernet.block(edge.block).start]
-            parts += LoadedPart(bundle.stretch(listOf(edge)), start, runtime)
-        }
-        for (choice in choices) {
-            val start = supernet.cutPoints[supernet.exit(choice.exit).position]
-            parts += LoadedPart(bundle.stretch(emptyList(), choice), start, runtime)
-        }
-        val timed = measureInterleaved(parts.map { it::run }, rounds, WARMUP, clock)
-        parts.zip(timed) { part, latency -> part.cost(latency) }
-    }
-    val edges = supernet.edges.zip(costs).toMap()
-    val exits = choices.map { it.exit to it.rendition }.zip(costs.drop(supernet.edges.size)).toMap()
+    val (edges, exits) = measureAlone(bundle, runtime, rounds, clock)
     val fitted = measureFitted(bundle, runtime, CostModel(edges), rounds, seed, clock)
     val (scale, offsetMs) = fit(fitted)
     return Profile(bundle.digest, runtime.identity, edges, exits, scale, offsetMs, fitted)
+}
+
+/** What every edge and every exit's branch costs by itself. One session runs a block or branch at all its sizes. */
+private fun measureAlone(
+    bundle: Bundle,
+    runtime: Runtime,
+    rounds: Int,
+    clock: Clock,
+): Pair<Map<Edge, EdgeCost>, Map<ExitAtSize, EdgeCost>> = closing<LoadedModel, _> { models ->
+    val supernet = bundle.supernet
+    fun loaded(stretch: Stretch) = LoadedModel(stretch, runtime).also { models += it }
+    fun sizesOf(rendition: Rendition) = supernet.sizes.filter { it == null || rendition.anySize }
+
+    val edges = supernet.edges.filter { it.inputSize == null }.flatMap { edge ->
+        val model = loaded(bundle.stretch(listOf(edge), anySize = true))
+        sizesOf(supernet.rendition(edge)).map { size ->
+            val (start, end) = supernet.ends(edge.at(size))
+            edge.at(size) to SizedPart(model, start, end.tensors)
+        }
+    }
+    val exits = supernet.exits.flatMap { exit -> exit.renditions.map { exit to it } }.flatMap { (exit, rendition) ->
+        val model = loaded(bundle.stretch(emptyList(), ExitChoice(exit.id, 1.0, rendition.name)))
+        sizesOf(rendition).map { size ->
+            val start = supernet.cutPointsAt(size)[exit.position]
+            ExitAtSize(exit.id, rendition.name, size) to SizedPart(model, start, listOf(supernet.exitTensor(exit)))
+        }
+    }
+    val parts = (edges + exits).map { (_, part) -> part }
+    val timed = measureInterleaved(parts.map { it::run }, rounds, WARMUP, clock)
+    val costs = parts.zip(timed) { part, latency -> part.cost(latency) }
+    edges.map { it.first }.zip(costs).toMap() to exits.map { it.first }.zip(costs.drop(edges.size)).toMap()
 }
 
 private fun measureFitted(
@@ -81,10 +97,16 @@ private fun measureFitted(
     val supernet = bundle.supernet
     val cheapest = kCheapest(supernet, blocks::edgeLatencyMs, k = 1).map { it.subnet }
     val random = sampleUniformly(supernet, count = 3 * FITTED_SUBNETS, random = SplitMix64(seed))
-    val subnets = (listOf(supernet.original) + cheapest + random).distinct().take(FITTED_SUBNETS)
-    val latencies = closing<LoadedPart, _> { whole ->
-        for (subnet in subnets) whole += LoadedPart(bundle.stretch(subnet.edges), supernet.cutPoints[0], runtime)
-        measureInterleaved(whole.map { it::run }, rounds, WARMUP, clock)
+    val whole = listOf(supernet.original) + supernet.inputSizes.map { supernet.anySizeOriginal.at(it.size) }
+    val subnets = (whole + cheapest + random).distinct().take(whole.size + FITTED_SUBNETS - 1)
+    val latencies = closing<LoadedModel, _> { models ->
+        val calls = subnets.map { subnet ->
+            val model = LoadedModel(bundle.stretch(subnet.edges), runtime).also { models += it }
+            val inputs = goldenInputs(supernet.cutPointsAt(subnet.inputSize)[0], seed = 0, batch = 1)
+            val call = { model.run(inputs) }
+            call
+        }
+        measureInterleaved(calls, rounds, WARMUP, clock)
     }
     return subnets.zip(latencies) { subnet, latency ->
         MeasuredSubnet(subnet, blocks.latencyMs(subnet), latency.medianMs)
@@ -115,32 +137,41 @@ internal fun fit(measured: List<MeasuredSubnet>): Pair<Double, Double> {
 }
 
 /**
- * A stretch, loaded alone, its golden input, and the memory that it took.
+ * A stretch, loaded alone, and the memory that it keeps.
  *
  * Small blocks hide in memory that the process already had, so no part of the estimate is below what must be there: the
- * weights, and the tensors that go in and come out.
+ * weights, and (see [SizedPart]) the tensors that go in and come out.
  */
-private class LoadedPart(stretch: Stretch, start: CutPoint, runtime: Runtime) : AutoCloseable {
-    private val inputs = goldenInputs(start, seed = 0, batch = 1)
+private class LoadedModel(stretch: Stretch, runtime: Runtime) : AutoCloseable {
     private val loaded: LoadedStretch
-    private val residentBytes: Long
-    private val workingBytes: Long
+    val residentBytes: Long
 
     init {
         val (session, grown) = peakDuring { runtime.load(stretch) }
         loaded = session
         residentBytes = maxOf(grown ?: 0L, stretch.fragments.sumOf { it.size.toLong() })
-        val (_, working) = peakDuring { run() }
-        workingBytes = maxOf(working ?: 0L, (stretch.inputs + stretch.outputs).sumOf { it.nbytes })
     }
 
-    fun run() {
+    fun run(inputs: List<Tensor>) {
         loaded.run(inputs)
     }
 
-    fun cost(latency: Latency) = EdgeCost(latency.medianMs, latency.p95Ms, residentBytes, workingBytes)
-
     override fun close() = loaded.close()
+}
+
+/** A loaded block or branch at one input size: its golden input, and the memory that a run takes. */
+private class SizedPart(private val model: LoadedModel, start: CutPoint, outputs: List<TensorSpec>) {
+    private val inputs = goldenInputs(start, seed = 0, batch = 1)
+    private val workingBytes: Long
+
+    init {
+        val (_, grown) = peakDuring { run() }
+        workingBytes = maxOf(grown ?: 0L, (start.tensors + outputs).sumOf { it.nbytes })
+    }
+
+    fun run() = model.run(inputs)
+
+    fun cost(latency: Latency) = EdgeCost(latency.medianMs, latency.p95Ms, model.residentBytes, workingBytes)
 }
 
 /** Runs [work] with a list to which it adds what is to be closed in the end. */

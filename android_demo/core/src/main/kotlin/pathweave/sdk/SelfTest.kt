@@ -53,10 +53,10 @@ internal fun matches(golden: Golden, outputs: List<Tensor>): Boolean {
 /** One thing that the self-test runs: an edge, an exit's branch, or the original path whole. */
 internal class GoldenCase(val name: String, val stretch: () -> Stretch, val start: CutPoint, val golden: Golden)
 
-/** Everything that has golden outputs: every rendition of every block and exit, and the original path. */
+/** Everything that has golden outputs: every rendition of every block and exit, and the original path at each size. */
 internal fun goldenCases(bundle: Bundle): List<GoldenCase> {
     val supernet = bundle.supernet
-    val edges = supernet.edges.map { edge ->
+    val edges = supernet.edges.filter { it.inputSize == null }.map { edge ->
         val start = supernet.cutPoints[supernet.block(edge.block).start]
         GoldenCase("block $edge", { bundle.stretch(listOf(edge)) }, start, supernet.rendition(edge).golden)
     }
@@ -74,7 +74,12 @@ internal fun goldenCases(bundle: Bundle): List<GoldenCase> {
         supernet.cutPoints[0],
         bundle.manifest.selfTest.original,
     )
-    return edges + exits + original
+    val originals = supernet.inputSizes.map { one ->
+        val path = supernet.anySizeOriginal.at(one.size).edges
+        val start = supernet.cutPointsAt(one.size)[0]
+        GoldenCase("the original path at ${one.size}", { bundle.stretch(path) }, start, one.golden)
+    }
+    return edges + exits + original + originals
 }
 
 /** What [case] answers to its golden input. */
@@ -84,7 +89,7 @@ internal fun runGolden(bundle: Bundle, runtime: Runtime, case: GoldenCase): List
     }
 
 /**
- * Run every block and every exit alone, and the original path whole, on the golden inputs.
+ * Run every block and every exit alone, and the original path whole at each input size, on the golden inputs.
  *
  * [progress] is told how many of how many are done.
  *

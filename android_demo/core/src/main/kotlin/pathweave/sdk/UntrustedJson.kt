@@ -150,5 +150,5 @@ internal class JsonPlace(private val element: JsonElement, private val path: Str
     private fun literal(expected: String): String =
         (element as? JsonPrimitive)?.takeIf { !it.isString && it !is JsonNull }?.content ?: throw wrong(expected)
 
-    private fun wrong(expected: String): JsonError = JsonError("Expected $expected - at `$path`")
+    fun wrong(expected: String): JsonError = JsonError("Expected $expected - at `$path`")
 }

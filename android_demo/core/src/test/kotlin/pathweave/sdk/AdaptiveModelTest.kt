@@ -63,6 +63,56 @@ class AdaptiveModelTest {
     }
 
     @Test
+    fun `images have to be of the size of the plan in use`() {
+        open().use { model ->
+            fun image(size: ImageSize) = Image(ByteArray(3 * size.height * size.width) { (it * 5).toByte() }, size, 3)
+            for ((plan, side) in listOf(cases[10] to 1, cases[8] to 4, cases[0] to 2)) {
+                model.use(planOf(plan))
+                val size = ImageSize(side, side)
+                assertEquals(size, model.imageSize)
+                val prepared = prepare(listOf(image(size)), model.bundle.manifest.preprocessing, listOf(3, side, side))
+                assertEquals(model.infer(prepared).labels, model.classify(image(size)).labels)
+                assertEquals(1, model.infer(Tensor.of(FloatArray(3 * side * side), listOf(3, side, side))).labels.size)
+                for (other in listOf(1, 2, 4, 5) - side) {
+                    val refused = assertRefused<InputError> { model.classify(image(ImageSize(other, other))) }
+                    assertEquals("expected images of ${side}x$side, got ${other}x$other", refused.message)
+                    val tensor = Tensor.of(FloatArray(3 * other * other), listOf(1, 3, other, other))
+                    val error = assertRefused<InputError> { model.infer(tensor) }
+                    assertEquals(
+                        "expected a tensor of shape [batch, 3, $side, $side], got [1, 3, $other, $other]",
+                        error.message,
+                    )
+                    assertTrue("${side}x$side" in error.hint!!, error.hint)
+                }
+            }
+        }
+    }
+
+    @Test
+    fun `a plan at another size answers the same everywhere`() {
+        open().use { model ->
+            for (case in cases.drop(8)) {
+                val plan = planOf(case)
+                model.use(plan)
+                val start = model.bundle.supernet.cutPointsAt(plan.subnet.inputSize)[0]
+                val answer = model.infer(goldenInputs(start, plans["seed"].seed, plans["batch"].int)[0])
+                assertEquals(case["labels"].texts to case["source"].texts, answer.labels to answer.source)
+            }
+        }
+    }
+
+    @Test
+    fun `a plan that does not run at its size leaves the one in use`() {
+        open().use { model ->
+            for (case in plans["refused"].items) {
+                val refused = Plan(subnetOf(case["subnet"].text), case["exits"].texts.map { ExitChoice(it, 0.5) })
+                assertRefused<UsageError> { model.use(refused) }
+            }
+            assertEquals(model.bundle.supernet.original to ImageSize(2, 2), model.plan.subnet to model.imageSize)
+        }
+    }
+
+    @Test
     fun `one sample needs no batch axis, another shape or type is refused`() {
         open().use { model ->
             val one = Tensor.of(FloatArray(12), listOf(3, 2, 2))
@@ -91,11 +141,13 @@ class AdaptiveModelTest {
         assertRefused<ClosedError> { model.infer(input) }
         assertRefused<ClosedError> { model.use(planOf(cases[0])) }
         assertRefused<ClosedError> { model.plan }
+        assertRefused<ClosedError> { model.imageSize }
     }
 
     @Test
     fun `calls from several threads end with the plan they began with`() {
         val threads = Executors.newFixedThreadPool(4)
+        val cases = cases.take(8) // those at the model's own size
         val possible = cases.map { it["source"].texts to it["labels"].texts }
         open().use { model ->
             val running = List(4) {

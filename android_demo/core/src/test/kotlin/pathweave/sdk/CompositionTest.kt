@@ -1,6 +1,7 @@
 package pathweave.sdk
 
 import kotlinx.serialization.json.JsonElement
+import kotlinx.serialization.json.jsonObject
 import org.junit.jupiter.api.Assertions.assertArrayEquals
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.DynamicTest
@@ -13,9 +14,13 @@ class CompositionTest {
     private val values = vector["answer"]["input"].items.map { it.double.toFloat() }
     private val input = Tensor.of(values.toFloatArray(), listOf(1, 3))
 
-    private fun stretch(fragments: List<ByteArray>, outputs: List<TensorSpec>): Stretch {
+    private fun stretch(
+        fragments: List<ByteArray>,
+        outputs: List<TensorSpec>,
+        freeAxes: Map<String, Set<Int>> = emptyMap(),
+    ): Stretch {
         val (irVersion, opset) = vector["ir_version"].int.toLong() to vector["opset"].int.toLong()
-        return Stretch(fragments, listOf(spec(vector["input"])), outputs, irVersion, opset)
+        return Stretch(fragments, listOf(spec(vector["input"])), outputs, irVersion, opset, freeAxes)
     }
 
     private val fragments = vector["fragments"].items.map { it.bytes }
@@ -25,6 +30,15 @@ class CompositionTest {
         val stretch = stretch(fragments, listOf(spec(vector["output"])))
         assertArrayEquals(vector["model"].bytes, compose(stretch))
         assertEquals(vector["model_sha256"].text, sha256(compose(stretch)))
+        assertEquals(listOf(vector["answer"]["output"].items.map { it.double }), answers(stretch))
+    }
+
+    @Test
+    fun `axes that stay open compose to the same bytes everywhere`() {
+        val axes = vector["any_size"]["free_axes"].jsonObject
+        val free = axes.mapValues { (_, numbers) -> numbers.items.map { it.int }.toSet() }
+        val stretch = stretch(fragments, listOf(spec(vector["output"])), free)
+        assertArrayEquals(vector["any_size"]["model"].bytes, compose(stretch))
         assertEquals(listOf(vector["answer"]["output"].items.map { it.double }), answers(stretch))
     }
 

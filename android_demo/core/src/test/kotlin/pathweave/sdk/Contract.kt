@@ -39,10 +39,15 @@ val JsonElement.bytes: ByteArray get() = text.chunked(2).map { it.toInt(16).toBy
 /** The bits of float32 values. */
 val JsonElement.floats: List<Float> get() = items.map { Float.fromBits(it.text.toUInt(16).toInt()) }
 
-/** A subnet as text: ids with spaces between them, `@rendition` where it is not fp32. */
-fun subnetOf(text: String): Subnet = Subnet(
-    text.split(" ").map { word -> Edge(word.substringBefore('@'), word.substringAfter('@', FP32)) },
-)
+/** A subnet as text: ids with spaces between them, `@rendition` where it is not fp32, `4x6: ` ahead for a size. */
+fun subnetOf(text: String): Subnet {
+    val size = text.substringBefore(": ", "").takeIf { it.isNotEmpty() }?.split("x")?.map { it.toInt() }
+    val words = text.substringAfter(": ").split(" ")
+    return Subnet(words.map { word -> Edge(word.substringBefore('@'), word.substringAfter('@', FP32)) })
+        .at(size?.let { (height, width) -> ImageSize(height, width) })
+}
+
+val JsonElement.size: ImageSize get() = items.let { (height, width) -> ImageSize(height.int, width.int) }
 
 fun subnetsOf(subnets: List<Subnet>): List<String> = subnets.map { it.toString() }
 

@@ -21,13 +21,19 @@ class ExecutionTest {
     private val bundle = Contract.reference()
     private val vectors = Contract.vectors["bundle"]
     private val plans = vectors["plans"]
-    private val input = goldenInputs(bundle.supernet.cutPoints[0], plans["seed"].seed, plans["batch"].int)[0]
+    private val input = inputAt(null)
+
+    private fun inputAt(size: ImageSize?) =
+        goldenInputs(bundle.supernet.cutPointsAt(size)[0], plans["seed"].seed, plans["batch"].int)[0]
 
     @TestFactory
     fun `plans answer the same everywhere`() = plans["cases"].items.map { case ->
         DynamicTest.dynamicTest("${case["subnet"].text}, ${case["exits"].items.size} exits") {
             val plan = planOf(case)
-            val outcome = LoadedPlan(bundle, OnnxRuntime(), plan).use { it.run(input) }
+            val outcome = LoadedPlan(bundle, OnnxRuntime(), plan).use { loaded ->
+                assertEquals(plan.subnet.inputSize, loaded.inputSize)
+                loaded.run(inputAt(loaded.inputSize))
+            }
             val names = plan.exits.map { "exit ${it.exit}" } + "subnet"
             assertEquals(case["source"].texts, outcome.answeredBy.map { names[it] })
             val expected = case["output"].items.flatMap { row -> row.items.map { it.double } }
@@ -36,6 +42,51 @@ class ExecutionTest {
             }
             val classes = bundle.manifest.task.classNames
             assertEquals(case["labels"].texts, argmax(outcome.output).map { classes[it] })
+        }
+    }
+
+    @TestFactory
+    fun `plans that do not run at their input size are refused everywhere`() = plans["refused"].items.map { case ->
+        DynamicTest.dynamicTest("${case["subnet"].text}, ${case["exits"].texts}") {
+            val plan = Plan(subnetOf(case["subnet"].text), case["exits"].texts.map { ExitChoice(it, 0.5) })
+            assertRefused<UsageError> { LoadedPlan(bundle, OnnxRuntime(), plan).close() }
+        }
+    }
+
+    @Test
+    fun `the exits along a path are those that run at its size`() {
+        val path = bundle.supernet.original
+        assertEquals(listOf("x1-pooled", "x2-flat", "x3-pooled"), bundle.supernet.exitsAlong(path).map { it.id })
+        val small = path.at(ImageSize(1, 1))
+        assertEquals(listOf("x1-pooled", "x3-pooled"), bundle.supernet.exitsAlong(small).map { it.id })
+    }
+
+    @Test
+    fun `blocks and branches whose axes are open run at every size in one session`() {
+        val supernet = bundle.supernet
+        for (block in supernet.blocks.filter { it.renditions[0].anySize }) {
+            OnnxRuntime().load(bundle.stretch(listOf(Edge(block.id)), anySize = true)).use { loaded ->
+                for (edge in supernet.sizes.map { Edge(block.id, inputSize = it) }) {
+                    val (start, end) = supernet.ends(edge)
+                    val answer = loaded.run(goldenInputs(start, seed = 1, batch = 3))
+                    assertEquals(end.tensors.map { listOf(3) + it.shape }, answer.map { it.shape })
+                }
+            }
+        }
+        OnnxRuntime().load(bundle.stretch(emptyList(), ExitChoice("x1-pooled", 0.5))).use { loaded ->
+            for (size in supernet.sizes) {
+                val answer = loaded.run(goldenInputs(supernet.cutPointsAt(size)[1], seed = 1, batch = 3))
+                assertEquals(listOf(listOf(3, 3)), answer.map { it.shape })
+            }
+        }
+    }
+
+    @Test
+    fun `a stretch of a path takes the size of the path only`() {
+        val edges = bundle.supernet.original.at(ImageSize(4, 4)).edges
+        OnnxRuntime().load(bundle.stretch(edges)).use { loaded ->
+            loaded.run(listOf(inputAt(ImageSize(4, 4))))
+            assertRefused<RuntimeFailedError> { loaded.run(listOf(input)) }
         }
     }
 

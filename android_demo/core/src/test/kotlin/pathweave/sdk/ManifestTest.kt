@@ -71,6 +71,39 @@ class ManifestTest {
         assertRefused<ManifestError> { decodeManifest(changed.toString().toByteArray()) }
     }
 
+    @Test
+    fun `a tensor that is larger than memory at another input size is refused`() {
+        val path = listOf("input_sizes", "0", "shapes", "1", "0", "0")
+        val changed = tree.changed(path, Json.parseToJsonElement("2000000000"))
+        val error = assertRefused<ManifestError> { decodeManifest(changed.toString().toByteArray()) }
+        assertTrue("cut_1 at cut point 1" in error.message!!, error.message)
+    }
+
+    @Test
+    fun `what is wrong with an input size is said`() {
+        val block = listOf("blocks", "1", "renditions", "0", "any_size")
+        val sizes = listOf("input_sizes", "1", "size")
+        for ((path, value, message) in listOf(
+            Triple(block, "false", "block o1 runs at no other input size than the model's own"),
+            Triple(sizes, "[1, 1]", "an input size is listed twice, or is the model's own"),
+            Triple(sizes, "[2, 2]", "an input size is listed twice, or is the model's own"),
+            Triple(sizes, "[5, 4]", "the input size 5x4 has other ends than the model"),
+            Triple(sizes, "[4]", "Expected a height and a width - at `$.input_sizes[1].size`"),
+        )) {
+            val changed = tree.changed(path, Json.parseToJsonElement(value)).toString().toByteArray()
+            val error = assertRefused<ManifestError> { decodeManifest(changed) }
+            assertTrue(message in error.message!!, error.message)
+        }
+    }
+
+    @Test
+    fun `input sizes stay only if every original block still runs at them`() {
+        val manifest = decodeManifest(good)
+        assertEquals(listOf(null, ImageSize(1, 1), ImageSize(4, 4)), manifest.runnablePart { true }.supernet().sizes)
+        val entry = manifest.blocks[0].renditions[0]
+        assertEquals(listOf(null), manifest.runnablePart { it != entry }.supernet().sizes)
+    }
+
     private fun assertOutcome(outcome: String, data: ByteArray) {
         val actual = try {
             decodeManifest(data)

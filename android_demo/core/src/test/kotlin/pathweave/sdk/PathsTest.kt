@@ -1,6 +1,8 @@
 package pathweave.sdk
 
 import java.math.BigInteger
+import kotlinx.serialization.json.JsonElement
+import kotlinx.serialization.json.jsonObject
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
@@ -62,6 +64,85 @@ class PathsTest {
         val small = elastic(2)
         assertEquals(subnetCount(small).toInt(), kCheapest(small, { 1.0 }, k = 100).map { it.subnet }.distinct().size)
     }
+}
+
+private val AT_SIZES = Contract.vectors["graph_at_sizes"]
+
+class PathsAtSizesTest {
+    private val supernet = sized(AT_SIZES)
+    private val weight: EdgeWeight = { AT_SIZES["weights"][it.toString()].double }
+
+    @Test
+    fun `input sizes make the same graph everywhere`() {
+        assertEquals(AT_SIZES["node_count"].int, supernet.nodeCount)
+        val expected = AT_SIZES["edges_from"].items.map { leaving ->
+            leaving.items.map { it.items[0].text to it.items[1].int }
+        }
+        assertEquals(expected, supernet.edgesFrom.map { leaving -> leaving.map { (edge, end) -> "$edge" to end } })
+        val axes = AT_SIZES["free_axes"].jsonObject.mapValues { (_, one) -> one.items.map { it.int }.toSet() }
+        assertEquals(axes, supernet.freeAxes)
+        assertEquals(AT_SIZES["original"].text, supernet.original.toString())
+        assertEquals(AT_SIZES["any_size_original"].text, supernet.anySizeOriginal.toString())
+    }
+
+    @Test
+    fun `the cut points have the shapes of each size`() {
+        for (one in AT_SIZES["input_sizes"].items) {
+            val shapes = supernet.cutPointsAt(one["size"].size).map { cut -> cut.tensors.map { it.shape } }
+            assertEquals(shapes(one["shapes"]), shapes)
+        }
+        assertEquals(supernet.cutPoints, supernet.cutPointsAt(null))
+        assertRefused<UsageError> { supernet.cutPointsAt(ImageSize(2, 2)) }
+        assertRefused<UsageError> { supernet.node(1, ImageSize(6, 4)) }
+    }
+
+    @Test
+    fun `paths over input sizes are counted and enumerated as everywhere`() {
+        assertEquals(AT_SIZES["architecture_count"].text, architectureCount(supernet).toString())
+        assertEquals(AT_SIZES["subnet_count"].text, subnetCount(supernet).toString())
+        val expected = AT_SIZES["subnets"].texts
+        val found = enumerateSubnets(supernet, limit = expected.size.toLong()).toList()
+        assertEquals(expected, subnetsOf(found))
+        assertEquals(expected.map(::subnetOf), found)
+        found.forEach(supernet::check)
+        assertRefused<UsageError> { enumerateSubnets(supernet, limit = expected.size - 1L) }
+    }
+
+    @Test
+    fun `the cheapest over input sizes come in the same order everywhere`() {
+        val expected = AT_SIZES["cheapest"].items
+        val found = kCheapest(supernet, weight, expected.size + 1)
+        assertEquals(expected.map { it["subnet"].text }, subnetsOf(found.map { it.subnet }))
+        assertEquals(expected.map { it["weight"].double }, found.map { it.weight })
+    }
+
+    @Test
+    fun `a seed draws the same paths over input sizes everywhere, also within a window`() {
+        val (uniform, window) = AT_SIZES["samples"] to AT_SIZES["window_samples"]
+        val drawn = sampleUniformly(supernet, 20, SplitMix64(uniform["seed"].seed))
+        assertEquals(uniform["subnets"].texts, subnetsOf(drawn))
+        val sampler = WindowSampler(supernet, weight, window["low"].double, window["high"].double)
+        assertEquals(window["subnets"].texts, subnetsOf(sampler.sample(20, SplitMix64(window["seed"].seed))))
+    }
+}
+
+private fun shapes(value: JsonElement): List<List<List<Int>>> =
+    value.items.map { cut -> cut.items.map { shape -> shape.items.map { it.int } } }
+
+private fun sized(graph: JsonElement): Supernet {
+    val golden = Golden(emptyList(), 0.0)
+    val cuts = shapes(graph["shapes"]).mapIndexed { index, tensors ->
+        CutPoint(index, tensors.mapIndexed { number, shape -> TensorSpec("cut_${index}_$number", shape) })
+    }
+    val blocks = graph["blocks"].items.map { one ->
+        val kind = if (one["end"].int == one["start"].int + 1) BlockKind.ORIGINAL else BlockKind.MERGED
+        val renditions = one["renditions"].texts.map { name ->
+            Rendition(name, "none", "0".repeat(64), 1, golden, anySize = name in one["any_size"].texts)
+        }
+        Block(one["id"].text, one["start"].int, one["end"].int, kind, parameters = 0, macs = 0, renditions)
+    }
+    val sizes = graph["input_sizes"].items.map { InputSize(it["size"].size, shapes(it["shapes"]), golden) }
+    return Supernet(cuts, blocks, inputSizes = sizes)
 }
 
 private class Spec(val id: String, val start: Int, val end: Int, val renditions: List<String>)

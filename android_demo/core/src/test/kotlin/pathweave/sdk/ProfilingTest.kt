@@ -15,7 +15,11 @@ class ProfilingTest {
         val profile = profile(bundle, device, rounds = 5, clock = device::now)
         assertEquals(bundle.digest to device.identity, profile.bundle to profile.runtime)
         assertEquals(bundle.supernet.edges.toSet(), profile.edges.keys)
-        assertEquals(bundle.supernet.exits.map { it.id to FP32 }.toSet(), profile.exits.keys)
+        val sized = setOf(ExitAtSize("x1-pooled"), ExitAtSize("x2-flat"), ExitAtSize("x3-pooled")) +
+            bundle.supernet.sizes.drop(1).flatMap {
+                listOf(ExitAtSize("x1-pooled", inputSize = it), ExitAtSize("x3-pooled", inputSize = it))
+            }
+        assertEquals(sized, profile.exits.keys)
         assertEquals(bundle.supernet.original, profile.fitted[0].subnet)
         val model = profile.costModel()
         for (measured in profile.fitted) {
@@ -23,6 +27,43 @@ class ProfilingTest {
         }
         assertTrue(profile.edges.values.all { it.residentBytes > 0 && it.workingBytes > 0 })
         assertEquals(0, device.open)
+    }
+
+    @Test
+    fun `one session serves a block at all input sizes, and its memory grows with them`() {
+        val device = SimulatedDevice(perBlockNs = 200_000, perRunNs = 50_000)
+        val bundle = Contract.reference()
+        val supernet = bundle.supernet
+        val profile = profile(bundle, device, rounds = 2, clock = device::now)
+        val renditions = (supernet.blocks.map { it.renditions } + supernet.exits.map { it.renditions }).flatten()
+        assertEquals(renditions.size, device.loaded.take(renditions.size).count { it.freeAxes.isNotEmpty() })
+        assertEquals(renditions.size + profile.fitted.size, device.loaded.size)
+        val sizes = profile.fitted.map { it.subnet.inputSize }
+        assertEquals(supernet.sizes, sizes.take(3))
+        val (small, own, large) = listOf(ImageSize(1, 1), null, ImageSize(4, 4)).map { size ->
+            profile.edges.getValue(Edge("o1", inputSize = size))
+        }
+        assertEquals(listOf(own.residentBytes, own.residentBytes), listOf(small.residentBytes, large.residentBytes))
+        assertTrue(listOf(small, own, large).all { it.workingBytes >= 4 * (4 + 4 + 4) })
+        assertTrue(large.workingBytes >= 4 * (64 + 64 + 4))
+    }
+
+    @Test
+    fun `costs are looked up by input size`() {
+        val size = ImageSize(4, 4)
+        val costs = listOf(null to 1.0, size to 4.0).flatMap { (at, latencyMs) ->
+            val cost = EdgeCost(latencyMs, latencyMs, residentBytes = 10, workingBytes = (5 * latencyMs).toLong())
+            listOf("o0", "o1").map { Edge(it, inputSize = at) to cost }
+        }
+        val exits = mapOf(
+            ExitAtSize("x1") to EdgeCost(0.5, 0.5, 1, 1),
+            ExitAtSize("x1", inputSize = size) to EdgeCost(2.0, 2.0, 1, 1),
+        )
+        val model = CostModel(costs.toMap(), exitCosts = exits)
+        val subnet = Subnet(listOf(Edge("o0"), Edge("o1")))
+        assertEquals(Cost(2.0, 25), model.cost(subnet))
+        assertEquals(Cost(8.0, 40), model.cost(subnet.at(size)))
+        assertEquals(0.5 to 2.0, ExitChoice("x1", 0.9).let { model.exitLatencyMs(it) to model.exitLatencyMs(it, size) })
     }
 
     @Test
@@ -92,6 +133,7 @@ class ProfilingTest {
 private class SimulatedDevice(private val perBlockNs: Long, private val perRunNs: Long) : Runtime {
     private var nowNs = 0L
     var open = 0
+    val loaded = mutableListOf<Stretch>()
 
     override val identity get() = "simulated"
 
@@ -99,6 +141,7 @@ private class SimulatedDevice(private val perBlockNs: Long, private val perRunNs
 
     override fun load(stretch: Stretch): LoadedStretch {
         open++
+        loaded += stretch
         val blocks = stretch.fragments.count { fragment -> definedNames(fragment).none { it.startsWith("shared/") } }
         return object : LoadedStretch {
             override fun run(inputs: List<Tensor>): List<Tensor> {

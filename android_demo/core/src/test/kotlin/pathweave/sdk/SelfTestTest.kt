@@ -52,7 +52,8 @@ class SelfTestTest {
         for ((path, name) in listOf(
             listOf("blocks", "5", "renditions", "0", "golden", "samples", "0", "3") to "block m1-3",
             listOf("exits", "1", "renditions", "0", "golden", "samples", "0", "0") to "exit x2-flat",
-            listOf("self_test", "original", "samples", "0", "5") to "the original path",
+            listOf("self_test", "original", "samples", "0", "5") to "the original path does",
+            listOf("input_sizes", "1", "golden", "samples", "0", "5") to "the original path at 4x4",
         )) {
             val copy = Contract.copy(folder)
             val manifest = File(copy, "manifest.json")
