@@ -258,10 +258,14 @@ def distillation_errors(expansion: Expansion, samples: torch.Tensor, *, batch: i
         for images in samples.split(batch):
             features = expansion.traced.features(images)
             for end, spread in targets.items():
-                spread.add(features[end])
+                for tensor in tensors_of([features[end]]):
+                    spread.add(tensor)
             for block in expansion.added:
-                imitated = block.run(dict(enumerate(features)))
-                distances[block.id] += float(((imitated - features[block.end]) ** 2).sum(dtype=torch.float64))
+                imitated, wanted = (
+                    tensors_of([one]) for one in (block.run(dict(enumerate(features))), features[block.end])
+                )
+                for own, target in zip(imitated, wanted, strict=True):
+                    distances[block.id] += float(((own - target) ** 2).sum(dtype=torch.float64))
     return {block.id: round(targets[block.end].relative(distances[block.id]), 5) for block in expansion.added}
 
 

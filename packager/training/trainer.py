@@ -145,9 +145,9 @@ class Trainer:
     def _run(self, phase: Phase, saved: dict[str, Any]) -> None:
         """1. batch and rate; 2. a look at the start; 3. the steps; 4. statistics; 5. the best state is put back."""
         began = self._clock.tick()
-        keeper = self._keeper(phase)
-        self._set_training(phase.modules)
         seconds = self._seconds(phase, saved.get("elapsed", 0.0))
+        keeper = self._keeper(phase, seconds)
+        self._set_training(phase.modules)
         phase, batch = self._fitted_updates(phase, saved, seconds)
         if keeper is not None:
             self._see_start(keeper, saved, seconds)
@@ -173,9 +173,9 @@ class Trainer:
         done = PhaseReport(phase.name, schedule.elapsed / 60, schedule.done, batch, phase.rate, gain)
         self.report = (*self.report, done)
 
-    def _keeper(self, phase: Phase) -> Keeper | None:
+    def _keeper(self, phase: Phase, seconds: float | None) -> Keeper | None:
         """What keeps the best of a phase, if it has a step and there is a judge of it."""
-        if not (self._steps[phase.name] if self._recipe.steps is not None else self._seconds(phase)):
+        if not (self._steps[phase.name] if seconds is None else seconds):
             return None
         if not self._ranks.from_lead(float(self._judge is not None)):
             return None
