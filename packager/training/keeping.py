@@ -199,6 +199,7 @@ class BestOnTheWay(Keeper):
         self._paths = guarded_paths(expansion, seed=seed)
         self._start: State = {}
         self._images: int | None = None
+        self._per_range = _PATHS_PER_RANGE
         self._before: list[RangeSeen] = []
         self._after: list[RangeSeen] = []
 
@@ -207,9 +208,16 @@ class BestOnTheWay(Keeper):
         self._start = self._copied()
         if self._judge is not None:
             if seconds is not None:
-                paths = sum(len(paths) for paths in self._paths)
-                self._images = max(_LEAST_IMAGES, int(seconds / (paths * self._judge.seconds_per_image(device=device))))
+                self._fit_into(seconds, self._judge.seconds_per_image(device=device))
             self._before = self._seen(device)
+
+    def _fit_into(self, seconds: float, seconds_per_image: float) -> None:
+        """Few images if time is short, and of each range one path if they would be too few for more."""
+        count = sum(len(paths) for paths in self._paths)
+        if seconds < count * _LEAST_IMAGES * seconds_per_image:
+            self._per_range = 1
+            count = len(self._paths)
+        self._images = max(_LEAST_IMAGES // 2, int(seconds / max(1e-9, count * seconds_per_image)))
 
     def after_step(self, progress: float, *, device: torch.device) -> None:
         """Nothing: paths are judged at the end."""
@@ -235,7 +243,8 @@ class BestOnTheWay(Keeper):
 
     def _seen(self, device: torch.device) -> list[RangeSeen]:
         assert self._judge is not None
-        return [RangeSeen(*self._judge.answers_of(paths, self._images, device=device)) for paths in self._paths]
+        chosen = [paths[-self._per_range :] for paths in self._paths]
+        return [RangeSeen(*self._judge.answers_of(paths, self._images, device=device)) for paths in chosen]
 
     def _put(self, end: State, share: float) -> None:
         """The state at this share of the way, statistics included; at both ends exactly what was there."""
@@ -254,11 +263,11 @@ class BestOnTheWay(Keeper):
     def state(self) -> dict[str, Any]:
         """See ``Keeper``."""
         before = [{"scores": seen.scores, "distance": seen.distance} for seen in self._before]
-        return {"start": self._start, "images": self._images, "before": before}
+        return {"start": self._start, "images": self._images, "per_range": self._per_range, "before": before}
 
     def restore(self, state: dict[str, Any]) -> None:
         """See ``Keeper``."""
-        self._start, self._images = state["start"], state["images"]
+        self._start, self._images, self._per_range = state["start"], state["images"], state["per_range"]
         self._before = [RangeSeen(**seen) for seen in state["before"]]
 
 

@@ -56,10 +56,10 @@ class RangeAccuracy:
 
         The distance is the mean squared one from the full model's answers.
         """
-        if self._teacher is None:
-            original = self._expansion.supernet().original
-            self._teacher = torch.cat(list(self._answers(original, len(self._labels), device)))
         count = min(count or len(self._labels), len(self._labels))
+        if self._teacher is None or len(self._teacher) < count:
+            original = self._expansion.supernet().original
+            self._teacher = torch.cat(list(self._answers(original, count, device)))
         scores, distance = [], 0.0
         for path in paths:
             with self._judging():

@@ -34,7 +34,7 @@ from packager.training.recalibration import average_statistics, recalibrate
 from packager.training.schedule import Schedule
 from packager.training.teacher_answers import TeacherAnswers
 from packager.training.tuning_watch import TuningWatch
-from packager.training.updates import fitting_updates
+from packager.training.updates import LEAST_BATCH, fitting_updates
 
 _DONE = "done"
 _STATISTICS_BATCHES = 30
@@ -212,7 +212,7 @@ class Trainer:
                 seconds_per_sample=per_sample,
                 seconds=seconds,
                 updates=updates if seconds is None else None,
-                least_batch=self._losses.least_batch if divided else largest,
+                least_batch=max(LEAST_BATCH, self._losses.least_batch) if divided else largest,
             )
             chosen = {"batch": fitting.batch if divided else largest}
             chosen["rate"] = fitting.rate if getattr(recipe, name) == "auto" else phase.rate

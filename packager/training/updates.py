@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 WANTED = 300
 USUAL = 2_000
-_LEAST_BATCH = 8
+LEAST_BATCH = 8
 _USUAL_BATCH = 128
 
 
@@ -38,7 +38,7 @@ def fitting_updates(
     seconds_per_sample: float | None = None,
     seconds: float | None = None,
     updates: int | None = None,
-    least_batch: int = _LEAST_BATCH,
+    least_batch: int = LEAST_BATCH,
 ) -> Updates:
     """Batch and rate for what fits in ``seconds`` at ``seconds_per_sample`` of an update, or for so many ``updates``.
 
