@@ -140,7 +140,7 @@ MODELS: Mapping[str, Callable[[], Made]] = {
     "timm:nest_tiny": partial(_timm, "nest_tiny", img_size=SIDE),
     "timm:crossvit_tiny_240": partial(_timm, "crossvit_tiny_240", side=120, img_size=120),
     "timm:convmixer_768_32": partial(_timm, "convmixer_768_32", side=SIDE // 2),
-    "timm:hiera_tiny_224": partial(_timm, "hiera_tiny_224", side=2 * SIDE, img_size=2 * SIDE),
+    "timm:hiera_tiny_224": partial(_timm, "hiera_tiny_224", img_size=SIDE),
     "tokens:transformer_encoder": _tokens,
     **{f"timm:{name} at {REAL_SIDE}": partial(_timm, name, side=REAL_SIDE) for name in _REAL_SIZE},
 }
