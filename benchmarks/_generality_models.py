@@ -118,7 +118,7 @@ _TIMM = (
     *("repvgg_a0", "regnetx_002", "mobilevit_xxs", "poolformer_s12", "hrnet_w18_small"),
 )
 # attention on five dimensions, a region under autocast, parallel streams, a chain that magnifies rounding
-_TIMM_UNUSUAL = ("twins_svt_small", "efficientvit_b0", "coat_tiny")
+_TIMM_UNUSUAL = ("twins_svt_small", "efficientvit_b0")
 _REAL_SIZE = (
     *("mobilenetv2_100", "mobilenetv3_large_100", "tf_efficientnet_lite0", "ghostnet_100", "mnasnet_100"),
     *("edgenext_xx_small", "repvit_m0_9", "fastvit_t8", "resnet18", "deit_tiny_patch16_224"),
@@ -136,10 +136,11 @@ MODELS: Mapping[str, Callable[[], Made]] = {
     "timm:mixer_s32_224": partial(_timm, "mixer_s32_224", img_size=SIDE),
     "timm:resmlp_12_224": partial(_timm, "resmlp_12_224", img_size=SIDE),
     **{f"timm:{name}": partial(_timm, name) for name in _TIMM_UNUSUAL},
+    "timm:coat_tiny": partial(_timm, "coat_tiny", img_size=SIDE),
     "timm:nest_tiny": partial(_timm, "nest_tiny", img_size=SIDE),
     "timm:crossvit_tiny_240": partial(_timm, "crossvit_tiny_240", side=120, img_size=120),
     "timm:convmixer_768_32": partial(_timm, "convmixer_768_32", side=SIDE // 2),
-    "timm:hiera_tiny_224": partial(_timm, "hiera_tiny_224", side=2 * SIDE, img_size=2 * SIDE),
+    "timm:hiera_tiny_224": partial(_timm, "hiera_tiny_224", img_size=SIDE),
     "tokens:transformer_encoder": _tokens,
     **{f"timm:{name} at {REAL_SIDE}": partial(_timm, name, side=REAL_SIDE) for name in _REAL_SIZE},
 }

@@ -121,7 +121,7 @@ def test_an_answer_of_another_shape_is_refused(tiny_exported):
 
 def exported_chain(*, layers: int) -> ExportedBlocks:
     """Plain convolutions, each of which magnifies a small difference: rounding grows to per mille of the answers."""
-    random = torch.Generator().manual_seed(0)
+    random = torch.manual_seed(0)
     chain: list[nn.Module] = []
     for layer in range(layers):
         convolution = nn.Conv2d(8 if layer else 3, 8, 3, padding=1)
