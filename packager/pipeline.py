@@ -236,8 +236,11 @@ def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
 
 
 def _fitted(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: Progress, ranks: Ranks) -> Expansion:
-    """Added blocks start as well as they can without training; those from ``branch_weights`` stay as they are."""
-    if job.branch_weights is not None or not expansion.added:
+    """Added blocks start as well as they can without training; those from ``branch_weights`` stay as they are.
+
+    Copies between cut points of several tensors are not fitted.
+    """
+    if job.branch_weights is not None or not expansion.added or several(expansion.traced.cuts):
         return expansion
     found = None
     if ranks.leads:
@@ -357,7 +360,9 @@ def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
     """The supernet before its training: cut, with the blocks and exits that the recipe asks for, and their weights."""
     recipe = job.recipe
     fused = FUSED if recipe.fused is None else recipe.fused
-    traced = trace(job.model.module, examples, gamma=recipe.gamma, fused=fused)
+    # only fp32 knows cut points of several tensors: with other renditions long stretches stay uncut
+    only_fp32 = recipe.renditions == ("fp32",)
+    traced = trace(job.model.module, examples, gamma=recipe.gamma, fused=fused, streams=only_fp32)
     _require_answers(job, traced)
     rates = recipe.shrink_rates
     if rates == "auto":

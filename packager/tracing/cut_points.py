@@ -52,14 +52,15 @@ def _is_anchor(node: fx.Node) -> bool:
     return any(word in operator_name(node) for word in _ANCHORS)
 
 
-def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED) -> list[int]:
+def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED, streams: bool = True) -> list[int]:
     """Indices of the nodes behind which the model is cut, its end left out.
 
     There is an anchor since the last cut and one to come, and the tail of the last anchor is complete: the operators
     called as in ``fused`` that follow it. Cut points have one live tensor, taps that wait for a head left out. Only
     where more than ``LONG`` anchors lie between two of them, as in parallel streams, is that stretch cut where two
     tensors are live, then what still has twice as many where three are, then four (docs/adr/0028-several-tensors.md).
-    Taps are cut points wherever they lie.
+    Without ``streams`` only a model that cannot be cut elsewhere is cut where several are live. Taps are cut points
+    wherever they lie.
 
     Raises:
         TraceError: a tap lies where the model cannot be cut.
@@ -78,7 +79,7 @@ def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED) -> lis
         bounds = [-1, *positions, len(body.nodes) - 1]
         for start, end in itertools.pairwise(bounds):
             within = [anchor for anchor in anchors if start < anchor <= end]
-            if count == 1 or not positions or len(within) > LONG * (count - 1):
+            if count == 1 or not positions or (streams and len(within) > LONG * (count - 1)):
                 found = _within(body, within, [k for k in allowed if start < k < end], taps, fused)
                 positions = sorted({*positions, *found})
     return positions

@@ -86,7 +86,12 @@ def parameter_count(module: nn.Module) -> int:
 
 
 def trace(
-    model: nn.Module, example: torch.Tensor, *, gamma: float = 0.0, fused: Collection[str] = FUSED
+    model: nn.Module,
+    example: torch.Tensor,
+    *,
+    gamma: float = 0.0,
+    fused: Collection[str] = FUSED,
+    streams: bool = True,
 ) -> TracedModel:
     """Cut ``model`` into blocks.
 
@@ -104,7 +109,7 @@ def trace(
     model = _without_inplace_modules(model)
     cut, head = (model.backbone, model.head) if isinstance(model, TwoStage) else (model, None)
     body = ExportedGraph(_export(cut, example), several_outputs=head is not None)
-    positions = cut_positions(body, fused=fused)
+    positions = cut_positions(body, fused=fused, streams=streams)
     if not positions:
         raise TraceError(
             f"the model has no cut point: nowhere between two layers are only {MOST_TENSORS} tensors live, or fewer",
