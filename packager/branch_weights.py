@@ -5,7 +5,7 @@ With them a recipe of no training steps rebuilds a bundle in minutes; with more 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -13,8 +13,10 @@ from safetensors.torch import save
 from torch import nn
 
 from device_sdk.atomic import write_atomically
+from packager.blocks.trainable import TrainableBlock
 from packager.errors import WeightsError
 from packager.expansion import Expansion
+from packager.fitting.candidates import sources
 from packager.weights import read_state_dict
 
 BranchWeights = Mapping[str, torch.Tensor]
@@ -29,12 +31,24 @@ def read_branches(path: Path) -> dict[str, torch.Tensor]:
     return read_state_dict(path)
 
 
-def load_branches(expansion: Expansion, weights: BranchWeights) -> None:
-    """Put ``weights`` into the added blocks and exits of ``expansion``, all or nothing.
+def load_branches(expansion: Expansion, weights: BranchWeights) -> Expansion:
+    """``expansion`` as it was when ``weights`` were written: its added blocks and exits have them, all or nothing.
+
+    Blocks without any weights in the file were left out before their training, and are again. A block that was trained
+    as a copy of another of the blocks that it replaces becomes one.
 
     Raises:
         WeightsError: they are those of another supernet; names what is missing, too much or of another shape.
     """
+    shapes: dict[str, set[tuple[str, torch.Size]]] = {}
+    for name, value in weights.items():
+        owner, _, key = name.partition(".")
+        shapes.setdefault(owner, set()).add((key, value.shape))
+    learned = [block for block in expansion.trained if _shapes(block.module)]
+    expansion = expansion.without(block.id for block in learned if block.id not in shapes)
+    expansion = expansion.replacing(
+        {block.id: _as_trained(block, expansion, shapes[block.id]) for block in learned if block.id in shapes}
+    )
     modules = _modules(expansion)
     expected = {(f"{name}.{key}", value.shape) for name, module in modules.items() for key, value in _state(module)}
     given = {(name, value.shape) for name, value in weights.items()}
@@ -47,6 +61,21 @@ def load_branches(expansion: Expansion, weights: BranchWeights) -> None:
         )
     for name, module in modules.items():
         module.load_state_dict({key: weights[f"{name}.{key}"] for key, _ in _state(module)})
+    return expansion
+
+
+def _as_trained(
+    block: TrainableBlock, expansion: Expansion, shapes: Collection[tuple[str, torch.Size]]
+) -> TrainableBlock:
+    """The copy of a replaced block whose weights have these ``shapes``; ``block`` itself if there is no other."""
+    if _shapes(block.module) == shapes or block.kind != "merged":
+        return block
+    copies = sources(block, expansion.originals, expansion.traced.tensors)
+    return next((one for one in copies if _shapes(one.module) == shapes), block)
+
+
+def _shapes(module: nn.Module) -> set[tuple[str, torch.Size]]:
+    return {(key, value.shape) for key, value in _state(module)}
 
 
 def write_branches(expansion: Expansion, path: Path) -> None:

@@ -151,7 +151,7 @@ def package(
         write_branches(expansion, save_branches)
     if job.branch_weights is None:
         expansion = without_untrained_exits(expansion, steps=trainer.steps_done[EXITS])
-    if job.recipe.identity:
+    if job.recipe.identity and several(expansion.traced.cuts):  # elsewhere the fit has judged them
         with times.whole("judge identities"):
             expansion = _without_useless_skips(job, expansion)
     plan.settle(expansion)
@@ -373,7 +373,7 @@ def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
     if job.task.kind == "classification":
         expansion = attach_exits(expansion, count=recipe.exit_positions)
     if job.branch_weights is not None:
-        load_branches(expansion, job.branch_weights)
+        expansion = load_branches(expansion, job.branch_weights)
     return expansion
 
 

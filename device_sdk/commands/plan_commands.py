@@ -83,7 +83,14 @@ def _print_profile(measured: Profile) -> None:
 @click.option("--unlabelled", is_flag=True, help="Do not use the labels: the full model's answers stand in.")
 @click.option("--strategy", default="pathweave", show_default=True, help="How to search (guide: adapt on a device).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
-@click.option("--time-limit", "time_limit_s", type=float, help="Seconds after which the best so far is taken.")
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=20.0,
+    show_default=True,
+    help="Seconds of the search after which the best so far is taken.",
+)
 def adapt(
     bundle: str,
     trust: Path | None,
@@ -98,7 +105,7 @@ def adapt(
     unlabelled: bool,
     strategy: str,
     seed: int,
-    time_limit_s: float | None,
+    time_limit_s: float,
     as_json: bool,
 ) -> None:
     """Find the best subnet for this device and this data within a budget, and use it from now on."""

@@ -12,7 +12,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.preprocessing import Preprocessing, prepare
+from device_sdk.data.preprocessing import Preprocessing, as_pixels, fit_image, prepare
+
+KEPT_BYTES = 100_000_000  # of resized pixels
 
 Floats = npt.NDArray[np.float32]
 Shape = tuple[int, int, int]  # channels, height, width
@@ -51,7 +53,8 @@ class PreparedInputs:
 class RawInputs:
     """Raw images uint8 [height, width, channels], each of its own size, prepared when their batch is taken.
 
-    ``input_shape``: [channels, height, width] at the model's own size.
+    ``input_shape``: [channels, height, width] at the model's own size. Resized pixels are kept for the next time, up to
+    ``KEPT_BYTES``: a search takes every image at every input size again and again.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class RawInputs:
         self._images = images
         self._preprocessing = preprocessing
         self._shape = input_shape
+        self._fitted: dict[tuple[int, tuple[int, ...]], npt.NDArray[np.uint8]] = {}
+        self._kept_bytes = 0
 
     def __len__(self) -> int:
         return len(self._images)
@@ -78,7 +83,20 @@ class RawInputs:
 
     def _prepared(self, position: int, input_size: tuple[int, ...]) -> Floats:
         height, width = input_size or self._shape[1:]
-        return prepare(self._images[position], self._preprocessing, input_shape=(self._shape[0], height, width))
+        pixels = self._pixels(position, (height, width))
+        return prepare(pixels, self._preprocessing, input_shape=(self._shape[0], height, width))
+
+    def _pixels(self, position: int, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
+        """The image in ``size``, or as it is where the preprocessing does not resize."""
+        key = (position, size)
+        if key not in self._fitted:
+            pixels = as_pixels(self._images[position], channels=self._preprocessing.channels)
+            fitted = fit_image(pixels, self._preprocessing, size=size) if self._preprocessing.resize else pixels
+            if self._kept_bytes + fitted.nbytes > KEPT_BYTES:
+                return fitted
+            self._fitted[key] = fitted
+            self._kept_bytes += fitted.nbytes
+        return self._fitted[key]
 
 
 def as_inputs(samples: Inputs | npt.NDArray[np.float32]) -> Inputs:

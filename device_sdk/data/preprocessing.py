@@ -163,6 +163,18 @@ def _central_box(image: tuple[int, int], size: tuple[int, int], *, share: float)
     return left, top, min(width / 2 + half_width, width), min(height / 2 + half_height, height)
 
 
+def as_pixels(image: npt.NDArray[np.uint8] | Image.Image, *, channels: int) -> npt.NDArray[np.uint8]:
+    """One image as uint8 [h, w, c] with the expected channels.
+
+    Raises:
+        InputError: another rank, type or channel count than expected.
+    """
+    batch = _as_batch(image, channels=channels)
+    if len(batch) != 1:
+        raise InputError(f"expected one image [h, w, {channels}], got shape {_shape(image)}")
+    return batch[0]
+
+
 def _as_batch(images: npt.NDArray[np.uint8] | Image.Image, *, channels: int) -> npt.NDArray[np.uint8]:
     """Uint8 [n, h, w, c] with the expected channels and at least one pixel, or an InputError."""
     pixels = images if isinstance(images, np.ndarray) else _from_pillow(images, channels=channels)

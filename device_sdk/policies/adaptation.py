@@ -21,6 +21,7 @@ from device_sdk.execution.paging import PagedEdges, each_edge, largest_batch, ro
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.graph import Edge, Plan, Subnet, Supernet
 from device_sdk.profiling.profile import Profile, measure_subnets
+from device_sdk.profiling.timing import Patience
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
@@ -29,7 +30,9 @@ from device_sdk.search.evaluation import Load, PrefixTreeEvaluator
 from device_sdk.search.feasibility import smallest_subnet
 from device_sdk.search.port import Candidate, SearchProblem, SearchResult, best_within
 
+SEARCH_S = 20.0
 _CONFIRM_ROUNDS = 80
+_CONFIRM_PATIENCE = Patience(rounds=80, precision=0.01, limit_s=3.0, least=15)
 _CONFIRM_ATTEMPTS = 8
 EQUAL_LATENCY = 1.02  # latencies within 2 % are equal: two sessions of one model differ by that
 
@@ -75,6 +78,7 @@ class Adaptation:
 class AdaptationSettings:
     """How to adapt. The defaults suit a few hundred private samples.
 
+    ``time_limit_s``: for the search, after which the best so far is taken; None to let it end by itself.
     ``batch``: samples evaluated together at most; fewer where the tensors between two blocks would take more than
     ``batch_bytes``. ``cache_bytes``: of features that are kept to be used again.
 
@@ -88,7 +92,7 @@ class AdaptationSettings:
     batch: int = 64
     batch_bytes: int = 32_000_000
     cache_bytes: int = 64_000_000
-    time_limit_s: float | None = None
+    time_limit_s: float | None = SEARCH_S
     cancelled: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
@@ -298,7 +302,14 @@ def _confirm(
         if candidate is None:
             break
         subnets = [bundle.supernet.original, candidate.subnet]
-        full, own = measure_subnets(bundle, runtime, subnets, rounds=_CONFIRM_ROUNDS, memory_cap_bytes=memory_cap_bytes)
+        full, own = measure_subnets(
+            bundle,
+            runtime,
+            subnets,
+            rounds=_CONFIRM_ROUNDS,
+            patience=_CONFIRM_PATIENCE,
+            memory_cap_bytes=memory_cap_bytes,
+        )
         confirmed = _Confirmed(candidate, own.median_ms, full.median_ms)
         if budget.fits_latency(own.median_ms / EQUAL_LATENCY):
             return confirmed

@@ -291,12 +291,13 @@ def measure_subnets(
     *,
     rounds: int,
     batch: int = 1,
+    patience: Patience | None = None,
     clock: Clock = time.perf_counter_ns,
     memory_cap_bytes: int | None = None,
 ) -> list[Latency]:
     """The latencies of whole subnets as they are deployed, timed in turns as far as they fit under the cap together."""
     parts = [Part.of(bundle, subnet.edges) for subnet in subnets]
-    timing = Timing(rounds=rounds, batch=batch, clock=clock, memory_cap_bytes=memory_cap_bytes)
+    timing = Timing(rounds=rounds, batch=batch, patience=patience, clock=clock, memory_cap_bytes=memory_cap_bytes)
     return [one.latency for one in measure_parts(bundle, runtime, parts, timing)]
 
 

@@ -21,7 +21,7 @@ from device_sdk.profiling.timing import Clock, Latency, Patience, measure_interl
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 
 WARMUP = 5
-GROUP_BYTES = 100 * MB  # of weights that are loaded at once; the runtime may take several times as much
+GROUP_BYTES = 64 * MB  # of weights that are loaded at once; the runtime may take several times as much
 PAGED_ROUNDS, _PAGED_WARMUP = 10, 1  # of what loads its pages again in every call: 100 times as long as a call without
 FIRST_RUNS = 2  # after these a runtime has taken the memory that it works with
 

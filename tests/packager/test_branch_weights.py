@@ -30,8 +30,17 @@ def test_written_weights_make_a_fresh_supernet_the_trained_one(make_expansion, t
     trained, fresh = make_expansion(shift=0.5), make_expansion()
     write_branches(trained, tmp_path / "branches.safetensors")
     assert not all(map(torch.equal, tensors(fresh), tensors(trained)))
-    load_branches(fresh, read_branches(tmp_path / "branches.safetensors"))
+    fresh = load_branches(fresh, read_branches(tmp_path / "branches.safetensors"))
     assert all(map(torch.equal, tensors(fresh), tensors(trained)))
+
+
+def test_blocks_that_were_left_out_of_the_training_are_left_out_again(make_expansion, tmp_path):
+    trained = make_expansion(shift=0.5)
+    trained = trained.without([trained.trained[0].id])
+    write_branches(trained, tmp_path / "branches.safetensors")
+    found = load_branches(make_expansion(), read_branches(tmp_path / "branches.safetensors"))
+    assert [block.id for block in found.blocks] == [block.id for block in trained.blocks]
+    assert all(map(torch.equal, tensors(found), tensors(trained)))
 
 
 def test_originals_are_never_written(make_expansion, tmp_path):
