@@ -13,7 +13,7 @@ from packager.job_loader import load_job
 from packager.pipeline import REPORT, package
 from pathweave.bench import BenchOptions
 
-_ZOO = Path(__file__).parent.parent / "zoo"
+ZOO = Path(__file__).parent.parent / "zoo"
 _MODEL, _QUICK_MODEL = "resnet56_cifar10", "resnet20_cifar10"
 _QUICK_STEPS = 4
 
@@ -24,7 +24,7 @@ def adapted_bundle(options: BenchOptions, *, renditions: Sequence[str] = ("fp32"
     Rebuilding takes minutes, so the bundle stays in ``$PATHWEAVE_CACHE`` (default: ``~/.cache/pathweave``) for as long
     as the recipe, the weights and the version are the same.
     """
-    recipe = None if options.quick else _ZOO / "resnet56-cifar10.toml"
+    recipe = None if options.quick else ZOO / "resnet56-cifar10.toml"
     overrides: dict[str, object] = {"renditions": list(renditions)}
     if options.quick:
         overrides["steps"] = _QUICK_STEPS
@@ -54,7 +54,7 @@ def packaging_cost(folder: Path) -> dict[str, float]:
 def _kept(options: BenchOptions, name: str, recipe: Path | None, overrides: Mapping[str, object]) -> Path:
     cifar = options.data_folder / "cifar10"
     model = _QUICK_MODEL if options.quick else _MODEL
-    folder = _cache_folder() / "bench" / f"{model}-{name}-{_digest(recipe, overrides)}"
+    folder = cache_folder() / "bench" / f"{model}-{name}-{_digest(recipe, overrides)}"
     if (folder / "manifest.json").exists():
         return folder
     job = load_job(
@@ -69,7 +69,7 @@ def _kept(options: BenchOptions, name: str, recipe: Path | None, overrides: Mapp
     return package(job, folder, progress=options.progress).folder
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
     own = os.environ.get("PATHWEAVE_CACHE")
     return Path(own) if own else Path.home() / ".cache" / "pathweave"
 
