@@ -180,7 +180,8 @@ class AdaptiveModel:
         """Search for the most accurate subnet within ``budget`` on private data, and switch to it.
 
         ``samples``: raw images uint8 [count, height, width, channels], or a list of arrays or Pillow images of any
-        sizes; ``labels``: class indices [count], or None: then the full model's answers stand in. The old plan serves until the new one is ready.
+        sizes; ``labels``: class indices [count], or None: then the full model's answers stand in. The old plan serves
+        until the new one is ready.
         ``live``: look for subnets of other latencies too, about as long again, and ``watch`` from then on; else an
         earlier watch ends. ``keep_samples``: in memory, until the next adaptation or ``close``, to search again live.
 
