@@ -20,7 +20,7 @@ from packager.fitting.features import TeacherFeatures, run_originals
 from packager.fitting.front import Choice, of_no_use, off_front
 from packager.fitting.refit import MOST_ROWS
 
-TRAINED_GAIN = 0.5  # docs/adr/0027: of its error, what the best trained blocks were seen to keep
+TRAINED_GAIN = 0.5  # of its error, what a block is hoped to keep when trained: docs/adr/0027 has what is known of it
 SLACK = 0.25  # of the front's error: so uncertain is the sum of errors along a path
 MARGIN = 0.02  # of the front's error: what improves it by less is a copy of something else
 _WORST_ERROR = 1.0  # of the variance of the teacher's answers: as wrong as always answering their mean

@@ -182,7 +182,10 @@ def is_worse(before: RangeSeen, after: RangeSeen) -> bool:
 
 
 class BestOnTheWay(Keeper):
-    """For tuning: the farthest state on the straight line from the start to the end at which no range is worse."""
+    """For tuning: the farthest state on the straight line from the start to the end at which no range is worse.
+
+    Nor may the mean over all ranges be lower.
+    """
 
     measure = "accuracy of paths"
 
@@ -239,6 +242,8 @@ class BestOnTheWay(Keeper):
         if self._judge is None:
             return False
         self._after = self._seen(device)
+        if _mean(self._after) < _mean(self._before):  # each by no more than chance, but all together
+            return True
         return any(is_worse(before, after) for before, after in zip(self._before, self._after, strict=True))
 
     def _seen(self, device: torch.device) -> list[RangeSeen]:
