@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from packager.doctor import Examination
 
+_NOTES = 8  # of them are printed for a person
+
 
 @click.command()
 @click.argument("model")
@@ -77,8 +79,10 @@ def _print(found: Examination) -> None:
     console.print(f"{found.model}: {shape} in, {'×'.join(map(str, found.answer_shape))} out ({found.source})")
     console.print(_verdicts(found))
     console.print(_blocks(found))
-    for note in found.notes:
+    for note in found.notes[:_NOTES]:
         console.print(f"note: {note}", markup=False)
+    if len(found.notes) > _NOTES:
+        console.print(f"note: {len(found.notes) - _NOTES} more, which --json prints")
     console.print(found.conclusion, markup=False)
 
 

@@ -80,11 +80,11 @@ def listed(capability: str, grown: Grown, what: str) -> Verdict:
 
 
 def _left_out(notes: Sequence[str]) -> str:
-    return f" ({_counted(len(notes), 'note')} below on what is left out)" if notes else ""
+    return f" ({_counted(len(notes), 'note')} on what is left out)" if notes else ""
 
 
 def _reasons(notes: Sequence[str]) -> str:
-    more = f"; {len(notes) - _NAMED} more below" if len(notes) > _NAMED else ""
+    more = f"; {len(notes) - _NAMED} more in the notes" if len(notes) > _NAMED else ""
     return "; ".join(notes[:_NAMED]) + more
 
 
