@@ -18,6 +18,7 @@ from device_sdk.commands.command_line import emit, json_option, progress
 from device_sdk.errors import PathweaveError, StorageError, UsageError
 from device_sdk.extras import require
 from device_sdk.progress import SilentProgress
+from packager.model_options import existing_file, model_options
 from packager.printed import print_estimate, print_minutes
 from packager.recipe import RenditionName
 
@@ -30,38 +31,6 @@ if TYPE_CHECKING:
     from packager.pipeline import Packaged
     from packager.training.ranks import Ranks
 
-_existing_file = click.Path(dir_okay=False, path_type=Path)
-
-
-def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int, int] | None:
-    if value is None:
-        return None
-    parts = value.lower().replace(",", "x").split("x")
-    if len(parts) != 3 or not all(part.isdigit() and int(part) for part in parts):
-        raise click.BadParameter("give channels x height x width, for example 3x224x224")
-    return int(parts[0]), int(parts[1]), int(parts[2])
-
-
-def _normalisation(_: click.Context, __: click.Parameter, value: str | None) -> Any:
-    from packager.pixels import parse_normalisation
-
-    try:
-        return None if value is None else parse_normalisation(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
-def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
-    if value in (None, "whole"):
-        return value
-    try:
-        share = float(value)
-    except ValueError:
-        share = 0.0
-    if not 0 < share <= 1:
-        raise click.BadParameter("give whole, or a share above 0 and up to 1")
-    return share
-
 
 @click.command()
 @click.option(
@@ -70,29 +39,13 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
     required=True,
     help="zoo:NAME, torchvision:NAME, timm:NAME or module:callable.",
 )
-@click.option("--weights", type=_existing_file, help="The model's pretrained weights (.safetensors, .pth).")
-@click.option("--input-shape", callback=_shape, help="Channels x height x width, where the model does not say.")
+@model_options
 @click.option("--data", "training", required=True, help="Training images: FOLDER, FILE.zip or digits, perhaps #part.")
 @click.option("--val", "validation", required=True, help="Images for the packager's own validation, likewise.")
-@click.option("--classes", help="The model's classes: imagenet-1k, or a FILE with one per line, ids after tabs.")
-@click.option(
-    "--preprocessing",
-    "normalisation",
-    callback=_normalisation,
-    help="imagenet, inception, unit, or MEAN/STD of pixels from 0 to 1 [default: the model's].",
-)
-@click.option(
-    "--interpolation", type=click.Choice(["bilinear", "bicubic"]), help="How images are resized [default: the model's]."
-)
-@click.option(
-    "--crop",
-    callback=_crop,
-    help="Share of the image that is resized, from its centre, or whole [default: the model's].",
-)
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the bundle.")
 @click.option("--name", help="Name of the bundle [default: the model's].")
 @click.option("--version", type=click.IntRange(min=1), default=1, show_default=True, help="Version of the bundle.")
-@click.option("--recipe", "recipe_path", type=_existing_file, help="TOML file with the choices below and more.")
+@click.option("--recipe", "recipe_path", type=existing_file, help="TOML file with the choices below and more.")
 @click.option("--steps", type=click.IntRange(min=0), help="Length of training in steps (deterministic).")
 @click.option("--budget-minutes", type=click.FloatRange(min=0), help="Minutes from the start to the signed bundle.")
 @click.option("--memory-gb", type=float, help="Memory that packaging may take [default: half of the machine's].")
@@ -109,7 +62,7 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
     help="Package the blocks in this form too; may be repeated.",
 )
 @click.option("--seed", type=int, help="Seed of everything that is random.")
-@click.option("--key", "private_key", type=_existing_file, help="Sign with this private key (see pathweave key new).")
+@click.option("--key", "private_key", type=existing_file, help="Sign with this private key (see pathweave key new).")
 @click.option("--restart", is_flag=True, help="Forget unfinished work and replace the bundle.")
 @click.option("--save-branches", type=click.Path(path_type=Path), help="Also write the trained weights (.safetensors).")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for training [default: torch's own choice].")
@@ -287,7 +240,7 @@ def _percent(accuracy: float | None) -> str:
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--trust", type=_existing_file, help="Public key that must have signed the bundle.")
+@click.option("--trust", type=existing_file, help="Public key that must have signed the bundle.")
 @click.option("--brief", is_flag=True, help="Leave the tables of blocks and exits out.")
 @json_option
 def inspect(bundle: Path, trust: Path | None, brief: bool, as_json: bool) -> None:

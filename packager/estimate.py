@@ -21,12 +21,23 @@ from packager.validation import FIRST_SAMPLES
 
 EXPORT, VERIFY, VALIDATE, WRITE, TRAIN = "export", "verify", "validate", "write", "train"
 RECALIBRATE = "recalibrate"
+SIZES = "other input sizes"
 _LOOP = 200_000
 _LOOP_REFERENCE_S = 0.0145  # what the loop takes on the machine on which the prices were measured
 _FIXED_S = {EXPORT: 3.0, "int8": 1.0, "xnnpack": 3.0, WRITE: 0.3}
-_PART_S = {EXPORT: 0.13, VERIFY: 0.06, "int8": 0.13, "fp16": 0.05, "xnnpack": 4.0, VALIDATE: 0.02, WRITE: 0.005}
+_PART_S = {
+    EXPORT: 0.13,
+    VERIFY: 0.06,
+    "int8": 0.13,
+    "fp16": 0.05,
+    "xnnpack": 4.0,
+    SIZES: 0.06,
+    VALIDATE: 0.02,
+    WRITE: 0.005,
+}
 _RUNTIME = 0.4  # ONNX Runtime, in sessions that hold no memory between runs, against torch
 _WANTED_SAMPLES, _WANTED_PAIRS, _RANGES = 1000, 250, 6  # of validation, roughly
+_SIZES, _SIZE_RUNS, _SIZE_SAMPLES = 4, 4, 64  # tried; forward passes of each part at each; samples of the original path
 _RECALIBRATE_SHARE = 0.05  # of the minutes, at most
 _BACKWARD = 3.0  # a training step against a forward pass
 _BYTES_OF_WEIGHT = {"fp32": 4, "int8": 1, "fp16": 2, "xnnpack": 4}
@@ -216,6 +227,10 @@ class Estimator:
                 found[kind] = self._overhead(kind) + 2.5 * samples * machine.mac_s * (size.macs + size.all_macs)
             elif kind in _PART_S:
                 found[kind] = self._overhead(kind) + 12 * machine.mac_s * size.all_macs
+        if recipe.input_sizes:
+            runs = _SIZES * _SIZE_RUNS * len(recipe.renditions)
+            compared = machine.mac_s * (runs * size.all_macs + (_SIZES // 2 + 1) * _SIZE_SAMPLES * size.macs)
+            found[SIZES] = len(recipe.renditions) * self._overhead(SIZES) + compared
         return found | {VALIDATE: self._overhead(VALIDATE) + validation_s, WRITE: self._overhead(WRITE)}
 
     def _recalibrate_batches(self, training_batch: int) -> int:

@@ -60,13 +60,7 @@ def load_job(
     branches = None
     if recipe.branch_weights is not None:
         branches = read_branches((recipe_path.parent if recipe_path else Path()) / recipe.branch_weights)
-    listed = None if classes is None else load_classes(classes)
-    model = load_model(specification, weights=weights, input_shape=input_shape, pixels=pixels)
-    size = (model.input_shape[1], model.input_shape[2])
-    model = replace(model, preprocessing=_resizing(model.preprocessing, size))
-    if listed is not None:
-        known = listed.for_model(_outputs(model), model.class_names, reference=classes or "")
-        model = replace(model, class_names=known.names, class_ids=known.ids)
+    model = load_model_of_job(specification, weights=weights, input_shape=input_shape, classes=classes, pixels=pixels)
     labels = _Labels(model)
     trained = _load(training, model, labels, progress)
     validated = _load(validation, model, labels, progress)
@@ -85,6 +79,43 @@ def load_job(
         weights_sha256=hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
         branch_weights=branches,
     )
+
+
+def load_model_of_job(
+    specification: str,
+    *,
+    weights: Path | None = None,
+    input_shape: tuple[int, int, int] | None = None,
+    classes: str | None = None,
+    pixels: Pixels | None = None,
+) -> LoadedModel:
+    """The model as a job takes it: images are resized to its input, ``classes`` name its outputs.
+
+    Raises:
+        UsageError, ModelLoadError, WeightsError, DataError: as ``load_job``.
+    """
+    listed = None if classes is None else load_classes(classes)
+    model = load_model(specification, weights=weights, input_shape=input_shape, pixels=pixels)
+    size = (model.input_shape[1], model.input_shape[2])
+    model = replace(model, preprocessing=_resizing(model.preprocessing, size))
+    if listed is None:
+        return model
+    known = listed.for_model(_outputs(model), model.class_names, reference=classes or "")
+    return replace(model, class_names=known.names, class_ids=known.ids)
+
+
+def load_samples(
+    reference: str, model: LoadedModel, *, count: int, progress: Progress
+) -> tuple[torch.Tensor, int, tuple[str, ...]]:
+    """Up to ``count`` images as ``model`` takes them [count, *input], how many there are, and what was left out.
+
+    Raises:
+        DataError: as ``load_job``, also where the classes are not the model's.
+    """
+    loaded = _load(reference, model, _Labels(model), progress)
+    shown, recipe = _shown(reference), load_recipe(None, steps=0)
+    job = Job(model, loaded.images, shown, loaded.images, shown, recipe, _name_after(model.name))
+    return job.training_samples(count), len(loaded.images), tuple(filter(None, (loaded.skipped,)))
 
 
 def _name_after(model: str) -> str:

@@ -28,7 +28,7 @@ from packager.blocks.streams import several
 from packager.branch_weights import load_branches, write_branches
 from packager.bundle_writer import BundleWriter
 from packager.errors import PackagingError, ResumeError
-from packager.estimate import EXPORT, VERIFY, WRITE
+from packager.estimate import EXPORT, SIZES, VERIFY, WRITE
 from packager.exits import attach_exits, without_untrained_exits
 from packager.expansion import Expansion, expand, shrink_rates_for
 from packager.exporting.export import ExportedBlocks, export_blocks
@@ -168,7 +168,7 @@ def package(
         progress=times,
         cache=checkpoints.folder,
     )
-    with times.whole("other input sizes"):
+    with times.whole(SIZES, expected_s=plan.now.seconds.get(SIZES)):
         sizes, size_notes = _input_sizes(job, expansion)
     expansion = expansion.noting(*size_notes, *job.notes)
     check = AnySizeCheck(exported, sizes)

@@ -27,6 +27,7 @@ COMMAND_GROUP = "pathweave.commands"
 COMMANDS = {
     "package": "packager.commands:package",
     "inspect": "packager.commands:inspect",
+    "doctor": "packager.doctor_command:doctor",
     "key": "packager.commands:key",
     "serve": "server.commands:serve",
     "token": "server.commands:token",
