@@ -35,12 +35,12 @@ class Footprint:
 
 def footprints(expansion: Expansion) -> dict[str, Footprint]:
     """The footprint of every block and exit, by its id."""
-    tensors = expansion.traced.tensors
+    cuts = expansion.traced.cuts
     found = {
-        block.id: module_footprint(block.module, [tensors[k] for k in (*block.taps, block.start)])
+        block.id: module_footprint(block.module, [spec for k in (*block.taps, block.start) for spec in cuts[k]])
         for block in expansion.blocks
     }
-    return found | {exit_.id: module_footprint(exit_.module, [tensors[exit_.position]]) for exit_ in expansion.exits}
+    return found | {exit_.id: module_footprint(exit_.module, cuts[exit_.position]) for exit_ in expansion.exits}
 
 
 def module_footprint(module: nn.Module, read: Sequence[TensorSpec]) -> Footprint:

@@ -2,10 +2,29 @@ from __future__ import annotations
 
 import math
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from device_sdk.graph import TensorSpec
+from packager.expansion import expand
 from packager.footprint import Footprint, batch_within, footprints, module_footprint
+from packager.tracing.traced_model import trace
+
+
+class Streams(nn.Module):
+    """Two streams, fine and coarse, that meet at the end: everywhere between two tensors are live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fine, self.coarse = nn.Conv2d(1, 4, 3, 1, 1), nn.Conv2d(1, 6, 3, 2, 1)
+        self.fines, self.coarses = (nn.ModuleList(nn.Conv2d(n, n, 3, 1, 1) for _ in range(8)) for n in (4, 6))
+        self.last = nn.Linear(10, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine, coarse = self.fine(x), self.coarse(x)
+        for one, other in zip(self.fines, self.coarses, strict=True):
+            fine, coarse = fine + one(fine).relu(), coarse + other(coarse).relu()
+        return self.last(torch.cat([fine.mean((2, 3)), coarse.mean((2, 3))], 1))
 
 
 def test_the_widest_operator_and_all_that_is_written_are_counted():
@@ -39,3 +58,13 @@ def test_every_block_and_exit_has_one(tiny_exported_with_exits):
     assert found.keys() == {block.id for block in expansion.blocks} | {exit_.id for exit_ in expansion.exits}
     for block in expansion.blocks:
         assert found[block.id].widest >= 4 * math.prod(expansion.traced.tensors[block.end].shape)
+
+
+def test_a_block_between_cut_points_of_several_tensors_has_one(noise):
+    expansion = expand(trace(Streams().eval(), noise(4, 1, 8, 8)), max_span=2, identity=True)
+    assert any(len(specs) > 1 for specs in expansion.traced.cuts)
+    found = footprints(expansion)
+    assert found.keys() == {block.id for block in expansion.blocks}
+    for block in expansion.blocks:
+        read = sum(spec.nbytes for spec in expansion.traced.cuts[block.start])
+        assert found[block.id].widest >= read
