@@ -16,7 +16,8 @@ GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "from_checkpoint_to_phon
 
 
 def _blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", GUIDE, flags=re.MULTILINE | re.DOTALL)
+    return [text for name, text in found if name == language]
 
 
 def _command_lines() -> list[list[str]]:

@@ -81,6 +81,22 @@ class Map(nn.Module):
         return (early + late)[:, :5]
 
 
+class Streams(nn.Module):
+    """A fine and a coarse stream that meet in the head: everywhere between two tensors are live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fine, self.coarse = nn.Conv2d(3, 8, 7, 8, 3), nn.Conv2d(3, 12, 7, 16, 3)
+        self.fines, self.coarses = (nn.ModuleList(Residual(n) for _ in range(5)) for n in (8, 12))
+        self.head = nn.Linear(20, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        fine, coarse = self.fine(x), self.coarse(x)
+        for one, other in zip(self.fines, self.coarses, strict=True):
+            fine, coarse = one(fine), other(coarse)
+        return self.head(torch.cat([fine.mean((2, 3)), coarse.mean((2, 3))], 1))
+
+
 class DataDependent(Pooled):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) if x.sum() > 0 else x.mean((2, 3))
@@ -176,6 +192,14 @@ def test_two_stages_stay_in_fp32_and_keep_their_taps(loaded):
     assert [one.index for one in found.cut_points if one.mandatory] == [3]
     assert "not a classifier" in _said(found, "exit").says
     assert found.conclusion.startswith("pathweave package refuses it as a classifier: it answers 5×20×20")
+
+
+def test_parallel_streams_are_told_what_int8_would_cost_them(loaded):
+    found = examine(loaded(Streams))
+    assert "with several tensors" in _said(found, "cut").says
+    assert "the model is then cut into 2 blocks" in _said(found, "quantise").says
+    assert any(len(one.shapes) == 2 for one in found.cut_points)
+    assert found.estimate_int8 is None
 
 
 def test_a_list_of_other_classes_is_told(loaded):
