@@ -87,7 +87,7 @@ class Streams(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fine, self.coarse = nn.Conv2d(3, 8, 7, 8, 3), nn.Conv2d(3, 12, 7, 16, 3)
-        self.fines, self.coarses = (nn.ModuleList(Residual(n) for _ in range(3)) for n in (8, 12))
+        self.fines, self.coarses = (nn.ModuleList(Residual(n) for _ in range(5)) for n in (8, 12))
         self.head = nn.Linear(20, 5)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -194,10 +194,10 @@ def test_two_stages_stay_in_fp32_and_keep_their_taps(loaded):
     assert found.conclusion.startswith("pathweave package refuses it as a classifier: it answers 5×20×20")
 
 
-def test_parallel_streams_stay_in_fp32(loaded):
+def test_parallel_streams_are_told_what_int8_would_cost_them(loaded):
     found = examine(loaded(Streams))
     assert "with several tensors" in _said(found, "cut").says
-    assert _said(found, "quantise").says.endswith("the model cannot be cut elsewhere")
+    assert "the model is then cut into 2 blocks" in _said(found, "quantise").says
     assert any(len(one.shapes) == 2 for one in found.cut_points)
     assert found.estimate_int8 is None
 

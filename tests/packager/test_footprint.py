@@ -17,7 +17,7 @@ class Streams(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.fine, self.coarse = nn.Conv2d(1, 4, 3, 1, 1), nn.Conv2d(1, 6, 3, 2, 1)
-        self.fines, self.coarses = (nn.ModuleList(nn.Conv2d(n, n, 3, 1, 1) for _ in range(3)) for n in (4, 6))
+        self.fines, self.coarses = (nn.ModuleList(nn.Conv2d(n, n, 3, 1, 1) for _ in range(8)) for n in (4, 6))
         self.last = nn.Linear(10, 5)
 
     def forward(self, x: Tensor) -> Tensor:
