@@ -84,9 +84,9 @@ class InputSize(msgspec.Struct, frozen=True):
     """An input of another size than the model's own, at which the same fragments run.
 
     ``size``: height and width; ``shapes[k][n]``: of tensor n at cut point k; ``golden``: what the original path answers
-    to the golden input of this size. ``error``: mean squared distance of the
-    original path's answers from those at the model's own size over the variance of these, on real samples; None where
-    it was not measured.
+    to the golden input of this size. ``error``: how far the
+    class probabilities of the original path are from those at the model's own size, on real samples: mean total
+    variation distance, 0 to 1; None where it was not measured.
     """
 
     size: tuple[Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=1)]]
