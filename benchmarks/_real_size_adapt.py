@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from benchmarks._real_size_choice import right_of
-from benchmarks._real_size_data import load_photographs
+from benchmarks._real_size_photographs import load_photographs
 from device_sdk.cost import Budget
 from device_sdk.policies.adaptation import SEARCH_S, AdaptationSettings
 from device_sdk.runtimes import OnnxRuntime

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks._real_size_data import Photographs
+from benchmarks._real_size_photographs import Photographs
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.cost import Budget
 from device_sdk.data.inputs import Inputs

@@ -252,8 +252,9 @@ class _Loaded:
     def _load(self, bundle: Bundle, runtime: Runtime, part: Part, timing: Timing) -> LoadedStretch:
         cap_bytes, batch = timing.memory_cap_bytes, timing.batch
         alone = len(part.edges) < 2
-        if cap_bytes is None:
-            return runtime.load(bundle.stretch(part.edges, part.exit, any_size=alone))
+        if cap_bytes is None:  # blocks alone are many; what whole subnets take by themselves is noted
+            stretch = bundle.stretch(part.edges, part.exit, any_size=alone)
+            return (runtime.taking_turns() if alone else runtime).load(stretch)
         if one_model_footprint(bundle, part.edges, part.exit, batch=batch).least_bytes <= cap_bytes:
             return runtime.load(stretch_from_disk(bundle, part.edges, part.exit, any_size=alone))
         self.in_pages = True

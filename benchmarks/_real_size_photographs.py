@@ -1,0 +1,40 @@
+"""The photographs of ``real-size``, without anything that a device would not load."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.data.datasets import part_of
+from device_sdk.data.image_sources import open_source
+from device_sdk.data.inputs import RawInputs
+from device_sdk.data.preprocessing import Preprocessing
+
+SIDE = 224
+
+
+@dataclass(frozen=True)
+class Photographs:
+    """Raw images uint8 [height, width, 3], each of its own size, and their labels [count] among the 1,000 classes."""
+
+    images: list[npt.NDArray[np.uint8]]
+    labels: npt.NDArray[np.int64]
+
+    def inputs(self, preprocessing: Preprocessing) -> RawInputs:
+        """The images as a search takes them."""
+        return RawInputs(self.images, preprocessing, (3, SIDE, SIDE))
+
+
+def load_photographs(data_folder: Path, parts: tuple[str, ...], *, limit: int | None = None) -> Photographs:
+    """The photographs of ``parts`` of val.zip, spread evenly over the classes where there is a ``limit``."""
+    wnids = (data_folder / "imagenette" / "imagenet_wnids.txt").read_text().split()
+    with open_source(str(data_folder / "imagenette" / "val.zip")) as source:
+        names = sorted(name for name in source.names if part_of(name) in parts)
+        if limit is not None:
+            names = [names[place] for place in np.linspace(0, len(names) - 1, min(limit, len(names)), dtype=int)]
+        images = [source.read(name) for name in names]
+    images = [image if image.shape[2] == 3 else np.repeat(image, 3, axis=2) for image in images]
+    return Photographs(images, np.array([wnids.index(name.split("/")[0]) for name in names]))
