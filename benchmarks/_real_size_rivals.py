@@ -11,6 +11,7 @@ import onnx
 
 from benchmarks import _real_size_data as data
 from benchmarks._real_size_choice import right_of
+from benchmarks._real_size_photographs import SIDE, Photographs
 from device_sdk.data.inputs import resize_prepared
 from device_sdk.graph import TensorSpec
 from device_sdk.policies.adaptation import EQUAL_LATENCY
@@ -59,7 +60,7 @@ class Rivals:
         """Nothing is held."""
 
 
-def make_rivals(options: BenchOptions, report: data.Photographs) -> Rivals:
+def make_rivals(options: BenchOptions, report: Photographs) -> Rivals:
     """1. export and quantise at each size; 2. measure all in turns; 3. judge each on ``report``."""
     model, runtime = data.network(options), OnnxRuntime(threads=1)
     samples = data.calibration_images(options, _CALIBRATED)
@@ -74,14 +75,14 @@ def make_rivals(options: BenchOptions, report: data.Photographs) -> Rivals:
     calls = {str(key): partial(session.run, [blank[key]]) for key, session in sessions.items()}
     measured = measure_interleaved(calls, rounds=_ROUNDS, warmup=_WARMUP)
     inputs = report.inputs(model.preprocessing)
-    full_ms = measured[str(("fp32", data.SIDE))].median_ms
+    full_ms = measured[str(("fp32", SIDE))].median_ms
     return Rivals(
         [
             Rival(
                 f"{rendition} at {side}",
                 rendition,
                 measured[str((rendition, side))].median_ms / full_ms,
-                right_of(session, inputs, report.labels, () if side == data.SIDE else (side, side)),
+                right_of(session, inputs, report.labels, () if side == SIDE else (side, side)),
             )
             for (rendition, side), session in sessions.items()
         ]

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from benchmarks import _real_size_data as data
 from benchmarks._real_size_choice import Chosen, choose, interval
+from benchmarks._real_size_photographs import Photographs
 from benchmarks._real_size_rivals import Rival, make_rivals
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.profiling.profile import profile
@@ -103,7 +104,7 @@ def _duels(
     folder: Path,
     mode: str,
     quickest: Callable[[float, tuple[str, ...]], Rival | None],
-    report: data.Photographs,
+    report: Photographs,
     *,
     ratios: Sequence[float] = (),
 ) -> list[_Duel]:
