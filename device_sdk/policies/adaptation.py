@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -152,10 +152,11 @@ def adapt(
         cancelled=settings.cancelled,
     )
     try:
-        found = with_expectations(make_strategy(settings.strategy).search(problem), problem)
+        found, confirmed = _search_and_confirm(
+            problem, settings.strategy, lambda result: _confirm(bundle, runtime, result, budget, memory_cap_bytes)
+        )
     finally:
         evaluator.close()
-    confirmed = _confirm(bundle, runtime, found, budget, memory_cap_bytes)
     chosen = confirmed.candidate
     judged = _judge(evaluate, inputs.subset(held), labels[held], [chosen.subnet, bundle.supernet.original])
     return Adaptation(
@@ -284,6 +285,36 @@ class _Confirmed:
     candidate: Candidate
     measured_ms: float
     full_measured_ms: float
+
+
+def _search_and_confirm(
+    problem: SearchProblem, strategy: str, confirm: Callable[[SearchResult], _Confirmed]
+) -> tuple[SearchResult, _Confirmed]:
+    """What a search finds, and the best of it that measures within the budget.
+
+    Where nothing does, since all is slower here than predicted, the search runs once more within a budget that is
+    tighter by as much.
+
+    Raises:
+        InfeasibleBudgetError: nothing measures within the budget.
+    """
+
+    def search(wanted: SearchProblem) -> SearchResult:
+        return with_expectations(make_strategy(strategy).search(wanted), wanted)
+
+    found = search(problem)
+    try:
+        return found, confirm(found)
+    except InfeasibleBudgetError as error:
+        limit_ms = problem.budget.latency_ms
+        if limit_ms is None or not error.nearest_latency_ms or error.nearest_latency_ms <= limit_ms:
+            raise
+        tighter = Budget(limit_ms * limit_ms / error.nearest_latency_ms, problem.budget.memory_mb)
+        try:
+            found = search(replace(problem, budget=tighter))
+        except InfeasibleBudgetError:
+            raise error from None
+        return found, confirm(found)
 
 
 def _confirm(

@@ -29,7 +29,7 @@ _SLOPE_MEAN, _SLOPE_SPREAD = 4.0, 4.0  # log odds that one unit of relative squa
 _ERROR_PER_SPAN = 0.05  # of an added block, where the packager measured none
 _RENDITION_ERROR = 0.01  # of a rendition that is not the original's
 _SIZE_ERROR = 0.2  # of an input size, where the packager measured none
-_SIZE_WEIGHT = 0.6  # of a size's error against a block's: both cost as many log odds then (EfficientNet-Lite0)
+_SIZE_WEIGHT = 1.2  # of a size's squared error against a block's: they cost as many log odds then (EfficientNet-Lite0)
 _LARGEST_ERROR = 2.0  # nothing is left of a feature; more cannot be told apart
 _LEAST_ERROR = 0.02  # a smaller error of a block does not make its cost more certain
 _LEAST_RENDITION_ERROR = 0.002  # nor one of a rendition, which computes the same block
@@ -249,7 +249,7 @@ def rendition_errors(supernet: Supernet) -> dict[Edge, float]:
     errors = {}
     size_errors: dict[tuple[int, ...], float] = {(): 0.0}
     for one in supernet.input_sizes:
-        size_errors[one.size] = _SIZE_WEIGHT * (_SIZE_ERROR if one.error is None else min(one.error, _LARGEST_ERROR))
+        size_errors[one.size] = _SIZE_WEIGHT * (_SIZE_ERROR if one.error is None else min(one.error, 1.0)) ** 2
     for size, of_size in size_errors.items():
         for block in supernet.blocks:
             for place, rendition in enumerate(block.renditions):

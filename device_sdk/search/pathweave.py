@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from device_sdk.cost import Budget
 from device_sdk.errors import UsageError
-from device_sdk.graph import Subnet
+from device_sdk.graph import Edge, Subnet
 from device_sdk.paths import subnet_count
 from device_sdk.progress import Task
 from device_sdk.search.additive import AdditiveModel, Belief, log_odds
@@ -66,7 +66,8 @@ class PathweaveSearch:
     def search(self, problem: SearchProblem) -> SearchResult:
         """See the port. Deterministic for the problem's random generator, unless the time limit ends it.
 
-        1. order the samples, and evaluate the path that the distillation errors favour, so that there is an answer;
+        1. order the samples, and evaluate the path that the distillation errors favour and the plain ones (the original
+        blocks at a smaller input, in another rendition), so that there is an answer, and none below what is simple;
         2. fit the model to what is expected of all that was evaluated (``expectation``), evaluate the most promising
         subnets; again, as long as it finds better ones; 3. fit the model to all that was observed; 4. advance the most
         promising subnets, known and new; again from 3; 5. evaluate what the model favours at latencies near the budget,
@@ -77,7 +78,8 @@ class PathweaveSearch:
         race, model = Race(run, self.shares), AdditiveModel(problem.supernet)
         with problem.progress.task("search", self.generations) as task:
             first = _best_by(model.fit([]), problem, problem.budget) or cheapest
-            going = not run.ended() and race.begin() and run.evaluate([first])
+            plain = plain_paths(problem)
+            going = not run.ended() and race.begin() and run.evaluate([first, *plain])
             proposals = _Proposals(self, run)
             going = going and self._expect(run, race, model, proposals, task)
             while going and run.generations < self.generations and run.stale < self.patience:
@@ -176,6 +178,27 @@ class _Proposals:
         mean, deviation = belief.predict(subnets)
         order = np.argsort(-(mean + self._settings.optimism * deviation), kind="stable")
         return [subnets[place] for place in order[:count]]
+
+
+def plain_paths(problem: SearchProblem) -> list[Subnet]:
+    """The original blocks in one rendition, as far as they have it: the slowest that fits, of all input sizes.
+
+    What is on offer without a search; one for each rendition. None where the bundle has one input size.
+    """
+    supernet, costs = problem.supernet, problem.cost_model
+    if len(supernet.sizes) == 1:
+        return []
+    found = []
+    there = set(supernet.edges)
+    for name in sorted({edge.rendition for edge in supernet.edges}):
+        paths = []
+        for size in supernet.sizes:
+            edges = supernet.any_size_original.at(size).edges
+            wanted = [Edge(edge.block, name, size) for edge in edges]
+            paths.append(Subnet(tuple(new if new in there else own for new, own in zip(wanted, edges, strict=True))))
+        fitting = [path for path in paths if problem.budget.fits(costs.cost(path))]
+        found += sorted(fitting, key=costs.latency_ms)[-1:]
+    return found
 
 
 def _best_by(belief: Belief, problem: SearchProblem, budget: Budget) -> Subnet | None:
