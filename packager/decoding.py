@@ -20,7 +20,7 @@ _AHEAD = 2  # batches that each worker prepares ahead
 class BatchDecoder:
     """The batches of steps: ``positions_of(step)`` says which images, None that there are no more steps.
 
-    What a step gives depends on its positions alone, whoever decodes it. Once steps follow each other, the next ones
+    What a step gives depends on its positions alone, not on its process. Once steps follow each other, the next ones
     are decoded ahead. With ``fill`` the next readable images stand in for corrupt ones, otherwise these are left out.
     """
 

@@ -1,7 +1,7 @@
 """Identity blocks: a skip over blocks that end in the shape that they start from. No parameters, no work.
 
 A residual network often bears losing a block; which skips are worth keeping is seen after the training
-(``packager/training/usefulness.py``).
+(``packager/fitting``; between cut points of several tensors ``packager/training/usefulness.py``).
 """
 
 from __future__ import annotations
