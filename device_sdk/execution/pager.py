@@ -49,6 +49,11 @@ class Pager:
         self.loads = 0  # how often a page was loaded so far
         self.peak_bytes = 0  # the most that was taken so far, as the footprints state it
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed: then it loads nothing any more."""
+        return self._closed
+
     @contextmanager
     def page(self, number: int) -> Iterator[LoadedStretch]:
         """Page ``number``, which stays until the block ends. A thread asks for one page at a time.

@@ -64,7 +64,8 @@ def stretch_from_disk(
 class PagedEdges:
     """Edges on demand, each a page of its own: loaded when it runs, freed when another needs its room under the cap.
 
-    Called with one edge it answers with what runs it; closing one of these closes all.
+    Called with one edge it answers with what runs it. Closing one of these frees all pages; those that are made
+    afterwards load them again.
 
     Raises:
         BudgetError: the cap is too small for the largest edge; says the least that works.
@@ -76,10 +77,13 @@ class PagedEdges:
         self._numbers = {one.edges[0]: number for number, one in enumerate(each_edge(bundle))}
         reads = (partial(stretch_from_disk, bundle, (edge,), any_size=True) for edge in self._numbers)
         found = [Page(read, footprint(page)) for read, page in zip(reads, pieces, strict=True)]
-        self._pager = Pager(runtime, found, cap_bytes=cap_bytes)
+        self._make_pager = partial(Pager, runtime, found, cap_bytes=cap_bytes)
+        self._pager = self._make_pager()
 
     def __call__(self, edges: tuple[Edge, ...]) -> LoadedStretch:
         """What runs ``edges``. Nothing is loaded before it does."""
+        if self._pager.closed:
+            self._pager = self._make_pager()
         return PagedStretch(self._pager, [self._numbers[edge.at(())] for edge in edges])
 
 

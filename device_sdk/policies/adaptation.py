@@ -151,10 +151,13 @@ def adapt(
         time_limit_s=settings.time_limit_s,
         cancelled=settings.cancelled,
     )
+
+    def confirm(result: SearchResult) -> _Confirmed:
+        evaluator.release()  # whole subnets are loaded now, alone under the cap
+        return _confirm(bundle, runtime, result, budget, memory_cap_bytes)
+
     try:
-        found, confirmed = _search_and_confirm(
-            problem, settings.strategy, lambda result: _confirm(bundle, runtime, result, budget, memory_cap_bytes)
-        )
+        found, confirmed = _search_and_confirm(problem, settings.strategy, confirm)
     finally:
         evaluator.close()
     chosen = confirmed.candidate

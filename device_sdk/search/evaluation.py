@@ -147,6 +147,11 @@ class PrefixTreeEvaluator:
         """See the port. The full model runs once on every batch to compare with; ``edge_runs`` leaves that out."""
         return np.array([self._answers[subnet].distances[samples].mean() for subnet in subnets], dtype=np.float64)
 
+    def release(self) -> None:
+        """Free all sessions and features until they are needed again; answers are kept."""
+        self._sessions.release()
+        self._cache.clear()
+
     def close(self) -> None:
         """Free all sessions and features. May be called twice."""
         self._sessions.close()
@@ -311,7 +316,11 @@ class _Sessions:
         self._loaded[edge] = session
         return session
 
-    def close(self) -> None:
+    def release(self) -> None:
         for session in (self._loaded or {}).values():
             session.close()
+        (self._loaded or {}).clear()
+
+    def close(self) -> None:
+        self.release()
         self._loaded = None

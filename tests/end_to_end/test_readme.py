@@ -29,7 +29,7 @@ def _commands() -> list[tuple[str, str]]:
 
 def _shape(text: str) -> list[str]:
     """The words of each line; numbers, block ids and table borders left out, since they differ from run to run."""
-    text = re.sub(r"\b[om]\d+(-\d+)?\b", "", text)
+    text = re.sub(r"\b[omsi]\d+(-\d+)?\b", "", text)
     text = re.sub(r"[^A-Za-z\n]+", " ", text)
     return [line.strip() for line in text.splitlines() if line.strip()]
 
