@@ -386,13 +386,13 @@ def test_cut_points_of_several_tensors_are_passed_on_together(build_supernet, ma
     assert found == [accuracy_alone(subnet, TwoTensorRuntime(), samples) for subnet in subnets]
 
 
-def test_what_was_released_is_loaded_again_and_gives_the_same_answers(make_evaluator, subnets):
+def test_what_was_released_is_loaded_again_and_gives_the_same_answers(make_evaluator, supernet, subnets):
     runtime = MatrixRuntime()
-    evaluator = make_evaluator(runtime=runtime, batch=16)
+    evaluator = make_evaluator(supernet, runtime=runtime, batch=16)
     evaluator.accuracies(subnets[:2])
     evaluator.release()
     assert runtime.open == []
-    assert evaluator.accuracies(subnets) == make_evaluator(batch=16).accuracies(subnets)
+    assert evaluator.accuracies(subnets) == make_evaluator(supernet, batch=16).accuracies(subnets)
 
 
 def test_each_edge_is_loaded_once_and_closed_in_the_end(make_evaluator, supernet, subnets):
