@@ -6,8 +6,10 @@ shared: there the whole state is kept or given up, along the straight line from 
 
 from __future__ import annotations
 
+import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +24,16 @@ from packager.training.ranks import Ranks
 from packager.training.recalibration import average_statistics
 
 _MARKS = (0.25, 0.5, 0.75)  # of a phase: when blocks and exits are looked at, besides its start and its end
-_SHARES = (1.0, 0.75, 0.5, 0.25, 0.0)  # of the way from the start to the end of tuning
+_SHARES = (1.0, 0.5, 0.25, 0.0)  # of the way from the start to the end of tuning
 _PATHS_PER_RANGE = 2
 _BLOCK_IMAGES = 32  # a look at all blocks costs about what a fifth of a step does
 _LEAST_IMAGES = 32
 
 State = dict[str, dict[str, torch.Tensor]]
+
+
+def _for_ever() -> float:
+    return math.inf
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,8 @@ class Keeper(ABC):
         """See how it goes, if it is time to."""
 
     @abstractmethod
-    def finish(self, *, device: torch.device) -> Gain:
-        """See the end, and put back what is best."""
+    def finish(self, *, device: torch.device, seconds_left: Callable[[], float] = _for_ever) -> Gain:
+        """See the end, and put back what is best of what there is time to look at."""
 
     @property
     @abstractmethod
@@ -109,8 +115,8 @@ class BestOfEach(Keeper):
         if self._looks <= len(_MARKS) and progress >= _MARKS[min(self._looks, len(_MARKS)) - 1]:
             self._look(device)
 
-    def finish(self, *, device: torch.device) -> Gain:
-        """See ``Keeper``."""
+    def finish(self, *, device: torch.device, seconds_left: Callable[[], float] = _for_ever) -> Gain:
+        """See ``Keeper``. A look at modules that learn apart is short: it is always taken."""
         self._look(device)
         for name, module in self._modules.items():
             module.load_state_dict(self._states[name])
@@ -225,15 +231,18 @@ class BestOnTheWay(Keeper):
     def after_step(self, progress: float, *, device: torch.device) -> None:
         """Nothing: paths are judged at the end."""
 
-    def finish(self, *, device: torch.device) -> Gain:
-        """See ``Keeper``."""
+    def finish(self, *, device: torch.device, seconds_left: Callable[[], float] = _for_ever) -> Gain:
+        """See ``Keeper``. Once there is no time for a further look the start is kept."""
         end = self._copied()
-        kept = 1.0
+        kept, look_s = 1.0, 0.0
         for share in _SHARES:
-            kept = share
-            self._put(end, share)
-            if share == 0.0 or not self._from_lead([float(self._is_worse(device))], 1)[0]:
+            began_s = time.monotonic()
+            in_time = bool(self._from_lead([float(look_s <= seconds_left())], 1)[0])
+            kept = share if in_time else 0.0
+            self._put(end, kept)
+            if kept == 0.0 or not self._from_lead([float(self._is_worse(device))], 1)[0]:
                 break
+            look_s = time.monotonic() - began_s
         after = self._before if kept == 0.0 else self._after
         told = self._from_lead([_mean(self._before), _mean(after)], 2)
         return Gain(self.measure, told[0], told[1], kept)

@@ -39,15 +39,23 @@ class RangeAccuracy:
         self._task = task or Classification()
         self._teacher: torch.Tensor | None = None  # its answers [count, *output], on the processor
 
-    def look(self, *, device: torch.device | None = None) -> list[float]:
-        """Mean share of right answers, or the task's scores, in each range. ``device``: where the modules are."""
+    def look(self, count: int | None = None, *, device: torch.device | None = None) -> list[float]:
+        """Mean share of right answers, or the task's scores, in each range, on the first ``count`` images.
+
+        ``device``: where the modules are.
+        """
         with self._judging():
-            return [sum(self._share(path, device) for path in paths) / len(paths) for paths in self._ranges]
+            return [sum(self._share(path, count, device) for path in paths) / len(paths) for paths in self._ranges]
+
+    def images_within(self, seconds: float, *, device: torch.device | None = None) -> int:
+        """How many images a look at all ranges can take in ``seconds``; at least 1."""
+        count = sum(len(paths) for paths in self._ranges)
+        return max(1, int(seconds / max(1e-9, count * self.seconds_per_image(device=device))))
 
     def accuracies(self, paths: Sequence[Subnet]) -> list[float]:
         """Share of right answers of each path."""
         with self._judging():
-            return [self._share(path, None) for path in paths]
+            return [self._share(path, None, None) for path in paths]
 
     def answers_of(
         self, paths: Sequence[Subnet], count: int | None = None, *, device: torch.device | None = None
@@ -115,13 +123,10 @@ class RangeAccuracy:
                 images = images.contiguous(memory_format=_layout(images)).to(device)
                 yield self._expansion.run(path, images).float().cpu()
 
-    def _share(self, path: Subnet, device: torch.device | None) -> float:
-        right = 0.0
-        for first in range(0, len(self._labels), _BATCH):
-            images = self._images[first : first + _BATCH].contiguous(memory_format=_layout(self._images)).to(device)
-            answers = self._expansion.run(path, images).cpu()
-            right += float(self._task.score(answers, self._labels[first : first + _BATCH]).sum())
-        return right / len(self._labels)
+    def _share(self, path: Subnet, count: int | None, device: torch.device | None) -> float:
+        count = min(count or len(self._labels), len(self._labels))
+        answers = torch.cat(list(self._answers(path, count, device)))
+        return float(self._task.score(answers, self._labels[:count]).sum()) / count
 
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:

@@ -5,6 +5,7 @@ The original blocks stay frozen in evaluation mode, so the pretrained model is o
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -41,7 +42,8 @@ _STATISTICS_BATCHES = 30
 _MB = 1_000_000  # bytes
 _ANSWERS_BYTES = 256_000_000  # of the full model's, that are kept
 _LOOK_SHARE = 0.06  # of a phase's time, for one look at the ranges
-_RESERVED_LOOKS = 2  # at a phase's end, and the statistics
+_RESERVED_LOOKS = 2  # at a phase's end
+_STATISTICS_SHARE = 0.04  # of a phase's time, for what follows its last step beside the looks
 _PROBE_BATCH = 16  # samples of the update that is timed
 
 
@@ -156,6 +158,8 @@ class Trainer:
             optimizer.load_state_dict(saved["optimizer"])
         schedule = self._schedule(phase, saved, began, seconds)
         self._set_training(phase.modules)
+        if phase.name == TUNE and seconds is not None:
+            self._watch.limit(seconds)
         cache = self._exit_cache() if phase.name == EXITS else None
         self._losses.keep_features(cache)
         self._losses.keep_answers(self._teacher_answers() if phase.name == TUNE and self._distinct else None)
@@ -167,8 +171,16 @@ class Trainer:
                 cache.close()
         self.steps_done[phase.name] = schedule.done
         if phase.name == TUNE:
-            self._recalibrate(self._recipe.recalibrate_batches, tuned=schedule.done > 0)
-        gain = keeper.finish(device=self._device) if keeper is not None and schedule.done else None
+            limit_s = None if seconds is None else _STATISTICS_SHARE * seconds
+            self._recalibrate(self._recipe.recalibrate_batches, tuned=schedule.done > 0, limit_s=limit_s)
+
+        def seconds_left() -> float:
+            self._clock.tick()
+            return math.inf if seconds is None else seconds - schedule.elapsed
+
+        gain = None
+        if keeper is not None and schedule.done:
+            gain = keeper.finish(device=self._device, seconds_left=seconds_left)
         self._clock.tick()
         done = PhaseReport(phase.name, schedule.elapsed / 60, schedule.done, batch, phase.rate, gain)
         self.report = (*self.report, done)
@@ -260,18 +272,22 @@ class Trainer:
         for name, module in self._modules.items():
             module.train(name in names)
 
-    def _recalibrate(self, wanted: int | None, *, tuned: bool) -> None:
+    def _recalibrate(self, wanted: int | None, *, tuned: bool, limit_s: float | None) -> None:
         count = wanted if wanted is not None else _STATISTICS_BATCHES * tuned
         if not count:
             return
         self._set_training(())
         with self._progress.task("recalibrate", count) as task:
-            recalibrate(self._expansion, self._statistics(count, task))
+            recalibrate(self._expansion, self._statistics(count, task, limit_s))
 
-    def _statistics(self, count: int, task: Task) -> Iterator[tuple[Subnet, torch.Tensor]]:
+    def _statistics(self, count: int, task: Task, limit_s: float | None) -> Iterator[tuple[Subnet, torch.Tensor]]:
+        """``count`` batches and their paths, or as many as fit into ``limit_s``."""
+        began = self._clock.tick()
         for step in range(count):
             yield self._losses.statistics(step)
             task.advance()
+            if limit_s is not None and self._clock.tick() - began > limit_s:
+                return
 
     def _exit_cache(self) -> FeatureCache | None:
         """A cache for the features that exits learn from, if the same batches come again and all of them fit."""
@@ -298,7 +314,8 @@ class Trainer:
         """What was done since ``began`` counts; some time is left for what follows the last step."""
         spent = self._clock.tick() - began
         if seconds is not None:
-            seconds -= _RESERVED_LOOKS * _LOOK_SHARE * seconds * (self._judge is not None and phase.name == TUNE)
+            reserved = _RESERVED_LOOKS * _LOOK_SHARE + _STATISTICS_SHARE if phase.name == TUNE else 0.0
+            seconds -= reserved * seconds
         return Schedule(
             steps=None if seconds is not None else self._steps[phase.name],
             seconds=seconds,

@@ -5,8 +5,9 @@ import torch
 
 from packager.exits import attach_exits
 from packager.training.batches import BatchSource
-from packager.training.keeping import RangeSeen, guarded_paths, is_worse
+from packager.training.keeping import BestOnTheWay, RangeSeen, guarded_paths, is_worse
 from packager.training.range_accuracy import RangeAccuracy
+from packager.training.ranks import Alone
 
 RUIN = {"steps": 4, "distil_rate": 1.0, "tune_rate": 30.0, "exit_rate": 30.0, "recalibrate_batches": 0}
 
@@ -60,6 +61,21 @@ def test_tuning_that_harms_is_undone(tiny_expansion, source, held_out, run_train
     assert (tune.phase, tune.gain.kept) == ("tune", 0.0)
     assert same(good, states(tiny_expansion.trained))
     assert tune.gain.after == tune.gain.before
+
+
+def test_without_time_for_another_look_the_start_of_tuning_is_kept(tiny_expansion, held_out):
+    modules = {block.id: block.module for block in tiny_expansion.trained}
+    judge = RangeAccuracy(tiny_expansion, *held_out)
+    keeper = BestOnTheWay(modules, judge, Alone(), expansion=tiny_expansion, seed=0)
+    before, device = states(tiny_expansion.trained), torch.device("cpu")
+    keeper.begin(device=device, seconds=None)
+    with torch.no_grad():
+        for module in modules.values():
+            for parameter in module.parameters():
+                parameter.mul_(-1.0)
+    gain = keeper.finish(device=device, seconds_left=lambda: 1e-6)  # enough for the first look alone
+    assert gain.kept == 0.0
+    assert same(before, states(tiny_expansion.trained))
 
 
 def test_ranges_are_never_worse_after_tuning(tiny_expansion, source, held_out, run_training):

@@ -330,7 +330,7 @@ def test_a_time_budget_is_that_of_the_first_process(with_exits, train):
 class NeverBetter:
     """Judges like RangeAccuracy: the first look is the best."""
 
-    def look(self, *, device: torch.device | None = None) -> list[float]:
+    def look(self, count=None, *, device: torch.device | None = None) -> list[float]:
         return [0.5]
 
     def answers_of(self, paths, count=None, *, device=None) -> tuple[torch.Tensor, float]:

@@ -22,7 +22,7 @@ class Rising:
         self._left = looks
         self.looks: list[float] = []
 
-    def look(self, *, device: torch.device | None = None) -> list[float]:
+    def look(self, count: int | None = None, *, device: torch.device | None = None) -> list[float]:
         self._left -= 1
         self.looks.append(0.9 - 0.1 * max(self._left, 0))
         return [self.looks[-1], 0.95]
@@ -75,6 +75,36 @@ def test_without_patience_tuning_never_ends_early():
     judge = Rising(1)
     assert tuned(judge, patience=0).done == 600
     assert len(judge.looks) == 6
+
+
+class Slow(Rising):
+    """Each look takes 2 s by ``clock``."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.seconds = 0.0
+
+    def clock(self) -> float:
+        return self.seconds
+
+    def images_within(self, seconds: float, *, device: torch.device | None = None) -> int:
+        return max(1, int(seconds))
+
+    def look(self, count: int | None = None, *, device: torch.device | None = None) -> list[float]:
+        assert count == 6  # 1 % of 600 s
+        self.seconds += 2.0
+        return super().look(count, device=device)
+
+
+def test_where_the_time_is_limited_looks_take_a_small_part_of_it():
+    judge, schedule = Slow(), Schedule(steps=6000, seconds=None)
+    watch = TuningWatch(judge, patience=0, device=torch.device("cpu"), clock=judge.clock)
+    watch.limit(600.0)
+    while not schedule.over:
+        schedule.done += 1
+        judge.seconds += 0.1  # a step; every look would be one in 10 s
+        watch.after_step(schedule)
+    assert 8 <= len(judge.looks) <= 10  # one in 62 s or more
 
 
 def test_accuracy_by_cost_stands_beside_the_loss(tiny_traced, digits, digits_preprocessing, run_training):
