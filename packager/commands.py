@@ -291,12 +291,14 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
 
 
 def rendition_bytes(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Bytes that each kind of rendition takes, what several blocks share counted once. ``sizes``: of all blobs."""
+    """Bytes that each kind of rendition takes, each blob counted once, for the first kind. ``sizes``: of all blobs."""
     blobs: dict[str, set[str]] = {}
+    counted: set[str] = set()
     renditions = [one for block in manifest.blocks for one in block.renditions]
     renditions += [one for exit_ in manifest.exits for one in exit_.renditions]
-    for one in renditions:
-        blobs.setdefault(one.name, set()).update({one.blob, *one.shared})
+    for name in dict.fromkeys(one.name for one in renditions):
+        blobs[name] = {blob for one in renditions if one.name == name for blob in (one.blob, *one.shared)} - counted
+        counted |= blobs[name]
     return {name: sum(sizes[blob] for blob in found) for name, found in blobs.items()}
 
 

@@ -84,7 +84,8 @@ class OnnxRuntime:
             give_back_freed_memory()
         return OnnxSession(session, large=large)
 
-    def _create(self, model: bytes) -> Any:
+    def session_options(self) -> Any:
+        """What every session is created with: an ``onnxruntime.SessionOptions``."""
         options = self._onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
@@ -95,9 +96,12 @@ class OnnxRuntime:
         if self._shares_arena:
             options.add_session_config_entry("session.use_env_allocators", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0" if self._threads == 1 else "1")
+        return options
+
+    def _create(self, model: bytes) -> Any:
         providers = provider_chain(self._provider, model, cache_folder=self._cache_folder)
         try:
-            return self._onnxruntime.InferenceSession(model, options, providers=providers)
+            return self._onnxruntime.InferenceSession(model, self.session_options(), providers=providers)
         except Exception as error:  # the binding raises many unrelated types
             raise RuntimeFailedError(f"ONNX Runtime refused the model: {_first_line(error)}") from error
 

@@ -23,6 +23,7 @@ from device_sdk.graph import Golden, Quantization
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
 from packager.errors import VerificationError
+from packager.expansion import Expansion
 from packager.exporting.export import ExportedBlocks, share
 from packager.exporting.onnx_exporter import OPSET
 from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
@@ -44,21 +45,26 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
 
     1. the range of every cut point, along the original path; 2. each part is quantised on its real inputs, those two
     ranges given; 3. compared with torch on samples that it was not fitted to and on golden inputs; parts that lose too
-    much, or in which there is nothing to quantise, are left out.
+    much, or in which there is nothing to quantise, are left out. A skip is the same graph in every rendition: in int8
+    it stands between int8 blocks without a change of rendition.
 
     Raises:
         VerificationError: features are not numbers, or a fragment answers with another shape.
     """
     quantization = _ranges(calibration, progress)
     reference = TorchReference(exported.expansion)
+    skips = {block.id for block in exported.expansion.blocks if block.kind == "identity"}
     judged: dict[str, _Judged] = {}
     with progress.task(f"quantise to {NAME}", len(exported.own)) as task:
         for index, features in calibration.features():
             fitting, held_back = fitted_and_held_back(features)
             for part in [part for part, start in reference.starts.items() if start == index]:
                 task.note(part)
-                graph = _quantised(part_model(exported, part), part, fitting, quantization, batch=calibration.batch)
-                if any(node.op_type == "QuantizeLinear" for node in graph.node):
+                if part in skips:
+                    graph = onnx.GraphProto.FromString(exported.own[part])
+                else:
+                    graph = _quantised(part_model(exported, part), part, fitting, quantization, batch=calibration.batch)
+                if part in skips or any(node.op_type == "QuantizeLinear" for node in graph.node):
                     judged[part] = _judge(exported, part, graph, reference, held_back, batch=calibration.batch)
                 task.advance()
     left_out = sorted(part for part, found in judged.items() if found.error > MAX_ERROR)
@@ -79,15 +85,30 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
 
 
 def _ranges(calibration: Calibration, progress: Progress) -> dict[int, Quantization]:
-    """The range of every cut point that has one."""
-    found: dict[int, Quantization] = {}
+    """The range of every cut point that has one.
+
+    Cut points that a skip links have a common one: what a block before the skip hands over is then what a block behind
+    it takes, without a pair between them.
+    """
+    ends: dict[int, Features] = {}  # the least and the greatest feature
     with progress.task(f"calibrate {NAME}", len(calibration.expansion.cut_points)) as task:
         task.note(f"{len(calibration.samples)} samples")
         for index, features in calibration.features():
             if features.dtype == np.float32:
-                found[index] = fitted(features)
+                ends[index] = np.array([features.min(), features.max()])
             task.advance()
-    return found
+    linked = _linked_by_skips(calibration.expansion)
+    return {index: fitted(np.concatenate([ends[other] for other in linked[index]])) for index in ends}
+
+
+def _linked_by_skips(expansion: Expansion) -> dict[int, list[int]]:
+    """For each cut point all that skips link it to, itself included."""
+    groups = {index: [index] for index in range(len(expansion.cut_points))}
+    for block in expansion.blocks:
+        if block.kind == "identity" and groups[block.start] is not groups[block.end]:
+            groups[block.start] += groups[block.end]
+            groups |= dict.fromkeys(groups[block.end], groups[block.start])
+    return groups
 
 
 def fitted(features: Features) -> Quantization:

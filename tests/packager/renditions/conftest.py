@@ -16,6 +16,7 @@ import torch
 from device_sdk.bundles.composition import compose
 from device_sdk.data.preprocessing import prepare
 from device_sdk.progress import SilentProgress
+from device_sdk.runtimes import OnnxRuntime
 from packager.expansion import Expansion
 from packager.exporting.export import ExportedBlocks
 from packager.renditions.calibration import Calibration
@@ -85,10 +86,10 @@ def in_place_of() -> Callable[..., ExportedBlocks]:
 
 @pytest.fixture
 def optimized(tmp_path) -> Callable[[bytes], onnx.GraphProto]:
-    """The graph that ONNX Runtime makes of a model."""
+    """The graph that ONNX Runtime makes of a model with the options of our sessions."""
 
     def optimize(model: bytes) -> onnx.GraphProto:
-        options = onnxruntime.SessionOptions()
+        options = OnnxRuntime(threads=1).session_options()
         options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
         options.log_severity_level = 3
         onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -83,6 +83,17 @@ def test_the_composed_path_has_the_very_operators_of_the_model_quantised_in_one_
     assert operators(composed(in_place_of(tiny_exported, tiny_int8), originals)) == expected
 
 
+def test_what_follows_a_skip_stays_integer(tiny_traced, calibrate, in_place_of, composed, optimized, work):
+    exported = export_blocks(expand(tiny_traced, max_span=1, identity=True))
+    made = make_int8(exported, calibrate(exported.expansion), SilentProgress(), work)
+    assert made.own["i1-2"] == exported.own["i1-2"]  # the same graph: one blob for both renditions
+    assert made.quantization[1] == made.quantization[2] == made.quantization[3] != made.quantization[4]
+    path = ["o0", "i1-2", "o2", "o3", "o4", "o5"]
+    operators = {node.op_type for node in optimized(composed(in_place_of(exported, made), path)).node}
+    assert "QLinearConv" in operators
+    assert not operators & FLOAT_ARITHMETIC
+
+
 def test_int8_and_fp32_blocks_run_together(tiny_exported, tiny_int8, in_place_of, digit_samples):
     images, labels = digit_samples
     originals = [block.id for block in tiny_exported.expansion.originals]
