@@ -12,9 +12,10 @@ from device_sdk.graph import CutPoint, Golden, InputSize, size_text
 from packager.expansion import Expansion
 from packager.tracing.traced_model import tensors_of
 
-_STEP = 32  # pixels; convolutional models halve their input five times
+_STEP = 16  # pixels
 _LEAST_SIDE = 96
-_LEAST_RATIO = 0.4  # of the model's own side
+_LEAST_RATIO = 0.5  # of the model's own side
+_MOST_SIZES = 7
 _LARGEST_ERROR = 0.75  # the answers then tell little of those at the model's own size
 _BATCH = 8
 
@@ -40,13 +41,16 @@ class UsableSize:
 
 
 def candidate_sizes(own: Size) -> list[Size]:
-    """The input sizes worth a try: multiples of 32 pixels from 0.4 of the model's own side on, the largest first.
+    """The input sizes worth a try: multiples of 16 pixels from half of the model's own side on, the largest first.
 
-    The sides keep their ratio, to the nearest multiple. None for inputs below 96 pixels.
+    The multiples are of 32 pixels, of 48 and so on where there would be more than seven. The sides keep their ratio, to
+    the nearest multiple. None for inputs below 96 pixels.
     """
-    longer = max(own)
-    sides = [side for side in range(longer - longer % _STEP, _LEAST_SIDE - 1, -_STEP) if side < longer]
-    sizes = [tuple(_STEP * max(1, round(side * extent / longer / _STEP)) for extent in own) for side in sides]
+    longer, step = max(own), _STEP
+    while longer * (1 - _LEAST_RATIO) // step > _MOST_SIZES:
+        step += _STEP
+    sides = [side for side in range(longer - longer % step, _LEAST_SIDE - 1, -step) if side < longer]
+    sizes = [tuple(step * max(1, round(side * extent / longer / step)) for extent in own) for side in sides]
     kept = [size for size, side in zip(sizes, sides, strict=True) if side >= _LEAST_RATIO * longer]
     return [(height, width) for height, width in kept if min(height, width) >= _LEAST_SIDE]
 

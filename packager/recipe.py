@@ -55,7 +55,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``branch_weights``: a safetensors file beside the recipe from which the added blocks and exits start (``package
     --save-branches`` writes one).
     ``input_sizes``: smaller inputs, [height, width] each, at which paths of the same blocks may run as well; ``auto``
-    tries multiples of 32 pixels where the model's own input has 96 or more; an empty list keeps to the model's own.
+    tries multiples of 16 pixels where the model's own input has 96 or more; an empty list keeps to the model's own.
     ``renditions``: forms in which blocks are packaged; fp32 is always among them.
     ``crop``: random shifts up to this share of the image's side.
     """

@@ -31,7 +31,7 @@ FORMAT = 4  # of the stored profile; what it cannot read is measured again
 
 _MOST_ROUNDS = 120
 _PATIENCE = Patience(rounds=40, precision=0.01, limit_s=6.0, least=8)
-_FITTED_SUBNETS = 24
+_FITTED_SUBNETS = 40
 
 
 class MeasuredSubnet(msgspec.Struct, frozen=True):

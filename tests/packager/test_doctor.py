@@ -143,8 +143,10 @@ def test_it_changes_no_weight_and_no_mode(loaded):
 
 def test_without_images_it_says_which_smaller_inputs_run_but_not_what_they_cost(loaded):
     found = examine(loaded(Pooled))
-    assert [(one.size, one.error) for one in found.input_sizes] == [((128, 128), None), ((96, 96), None)]
-    assert _said(found, "run smaller").says == "128, 96; what they cost was not tried: needs --data"
+    assert [(one.size, one.error) for one in found.input_sizes] == [
+        *(((side, side), None) for side in (144, 128, 112, 96))
+    ]
+    assert _said(found, "run smaller").says == "144, 128, 112, 96; what they cost was not tried: needs --data"
 
 
 def test_images_tell_what_smaller_inputs_cost(loaded):
@@ -159,7 +161,7 @@ def test_a_model_that_fixes_its_input_size_says_why_it_runs_at_no_other(loaded):
     found = examine(loaded(lambda: Fixed(160)))
     verdict = _said(found, "run smaller")
     assert not verdict.possible
-    assert verdict.says.startswith("no input of 128x128: ")
+    assert verdict.says.startswith("no input of 144x144: ")
     assert "no input of 96x96" in " ".join(found.notes)
 
 

@@ -33,14 +33,14 @@ def expansion_of(*, fixed: bool):
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        ((224, 224), [(192, 192), (160, 160), (128, 128), (96, 96)]),
-        ((260, 260), [(256, 256), (224, 224), (192, 192), (160, 160), (128, 128)]),
+        ((224, 224), [(side, side) for side in (208, 192, 176, 160, 144, 128, 112)]),
+        ((260, 260), [(256, 256), (224, 224), (192, 192), (160, 160)]),
         ((128, 256), [(128, 224), (96, 192)]),
         ((64, 64), []),
         ((96, 96), []),
     ],
 )
-def test_multiples_of_32_pixels_are_candidates(own, expected):
+def test_few_multiples_of_16_pixels_are_candidates(own, expected):
     assert candidate_sizes(own) == expected
 
 
