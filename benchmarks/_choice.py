@@ -14,10 +14,7 @@ import numpy.typing as npt
 
 from benchmarks._peers import Samples
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import MB, Budget, CostModel
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.graph import Edge, Subnet
-from device_sdk.paths import k_cheapest
 from device_sdk.policies.adaptation import EQUAL_LATENCY
 from device_sdk.profiling.profile import Profile, profile
 from device_sdk.profiling.timing import Latency, measure_interleaved
@@ -27,6 +24,9 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import LoadedStretch
 from device_sdk.search import PrefixTreeEvaluator, make_strategy, with_expectations
 from device_sdk.search.port import Candidate, SearchProblem, rank
+from device_sdk.supernet.cost import MB, Budget, CostModel
+from device_sdk.supernet.paths import k_cheapest
+from device_sdk.supernet.plan import Edge, Subnet
 
 _BATCH, _CACHE_BYTES = 64, 256 * MB
 _WARMUP = 10

@@ -15,7 +15,7 @@ from torch import nn
 from benchmarks._peers import INPUT_SHAPE, Samples
 from benchmarks._variants import BATCH, TUNE_RATE
 from device_sdk.data.datasets import load_dataset
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.onnx_exporter import export_whole
 from packager.model_loader import load_model
 from packager.tasks import Classification, mixed_loss

@@ -19,11 +19,11 @@ import torch
 from torch import nn
 
 from benchmarks._generality_models import CLASSES, MODELS
-from device_sdk.graph import Subnet
-from device_sdk.paths import sample_uniformly, subnet_count
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
+from device_sdk.supernet.paths import sample_uniformly, subnet_count
+from device_sdk.supernet.plan import Subnet
 from packager.expansion import expand
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.exporting.verification import ROUNDING_RATIO

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 
 from device_sdk.bundles.composition import Stretch
-from device_sdk.graph import Subnet
-from device_sdk.paths import k_cheapest, sample_uniformly
 from device_sdk.profiling.timing import Latency, measure_interleaved
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.paths import k_cheapest, sample_uniformly
+from device_sdk.supernet.plan import Subnet
 from packager.expansion import Expansion, expand
 from packager.exporting.export import export_blocks
 from packager.exporting.onnx_exporter import export_whole

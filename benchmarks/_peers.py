@@ -11,7 +11,7 @@ import onnx
 
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.data.preprocessing import prepare
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.onnx_exporter import export_whole
 from packager.model_loader import load_model
 from packager.renditions.int8 import quantised

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from benchmarks._real_size_choice import right_of
 from benchmarks._real_size_photographs import load_photographs
-from device_sdk.cost import Budget
 from device_sdk.policies.adaptation import SEARCH_S, AdaptationSettings
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.cost import Budget
 from pathweave import AdaptiveModel
 
 _IMAGES, _QUICK_IMAGES = 300, 60

@@ -11,15 +11,15 @@ import numpy.typing as npt
 
 from benchmarks._real_size_photographs import Photographs
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import Budget
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.graph import Subnet
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, adapt
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import LoadedStretch
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.plan import Subnet
 
 HOLDOUT_SHARE = 0.05  # #search is small, and #report judges
 RESAMPLES = 2000

@@ -13,10 +13,10 @@ from benchmarks import _real_size_data as data
 from benchmarks._real_size_choice import right_of
 from benchmarks._real_size_photographs import SIDE, Photographs
 from device_sdk.data.inputs import resize_prepared
-from device_sdk.graph import TensorSpec
 from device_sdk.policies.adaptation import EQUAL_LATENCY
 from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.onnx_exporter import export_whole
 from packager.renditions.int8 import quantised
 from pathweave.bench import BenchOptions

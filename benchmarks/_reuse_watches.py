@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Protocol
 
-from device_sdk.graph import Edge
 from device_sdk.runtimes.port import Array, LoadedStretch
+from device_sdk.supernet.plan import Edge
 
 
 class Watch(Protocol):

@@ -6,11 +6,11 @@ import numpy as np
 
 from benchmarks._road_bundles import Made, Part, accuracy, load_part
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.graph import Plan
 from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.profiling.plan_latency import mean_latencies_ms
 from device_sdk.runtimes import make_runtime
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.plan import Plan
 from pathweave.bench import BenchOptions, Target
 
 EXIT_TARGETS = {

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.cost import Budget, CostModel
-from device_sdk.graph import Subnet, Supernet
 from device_sdk.progress import SilentProgress
 from device_sdk.random_source import SplitMix64
 from device_sdk.search import Evaluator, SearchProblem, SearchResult, SearchStrategy
 from device_sdk.search.port import never_stop
+from device_sdk.supernet.cost import Budget, CostModel
+from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.supernet import Supernet
 
 Right = npt.NDArray[np.bool_]
 

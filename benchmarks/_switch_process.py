@@ -22,12 +22,12 @@ import msgspec
 import numpy as np
 
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.graph import Plan, Subnet
+from device_sdk.live.plan_pool import SubnetPool
 from device_sdk.logs.adaptation_log import Switched, read_log
-from device_sdk.policies.subnet_pool import SubnetPool
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
+from device_sdk.supernet.plan import Plan, Subnet
 
 BURN = "while True: pass"
 WITH_BURNER_S, WITHOUT_S, CROWD_S = 4.0, 5.0, 4.0

@@ -13,9 +13,7 @@ import numpy as np
 from benchmarks._two_stage_metrics import BATCH, Run
 from benchmarks._two_stage_models import PREPROCESSING
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import Budget
 from device_sdk.data.preprocessing import prepare
-from device_sdk.graph import Subnet
 from device_sdk.policies.adaptation import EQUAL_LATENCY
 from device_sdk.profiling.profile import profile
 from device_sdk.profiling.timing import measure_interleaved
@@ -23,6 +21,8 @@ from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import LoadedStretch
 from device_sdk.search.nearby import Neighbourhood, nearby_init, nearby_mutate
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.plan import Subnet
 from packager.target_data import TargetDataset
 from pathweave.bench import BenchOptions
 

@@ -12,13 +12,13 @@ from benchmarks._bundles import adapted_bundle
 from benchmarks._latency_whole import composed_over_whole
 from benchmarks._road_bundles import package_pretrained
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.graph import Subnet
-from device_sdk.paths import sample_uniformly
 from device_sdk.profiling.fitting import fit_line
 from device_sdk.profiling.profile import Profile, profile
 from device_sdk.profiling.stretches import Measured, Part, Timing, measure_parts
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.paths import sample_uniformly
+from device_sdk.supernet.plan import Subnet
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {

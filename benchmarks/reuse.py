@@ -13,18 +13,19 @@ import numpy.typing as npt
 from benchmarks._bundles import adapted_bundle
 from benchmarks._reuse_watches import Audit, EdgeTimes, watched
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import MB, Budget, CostModel
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.preprocessing import prepare
-from device_sdk.graph import Edge, Subnet, Supernet
 from device_sdk.profiling.profile import profile
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.search import Candidate, Evaluator, PrefixTreeEvaluator, SearchProblem, make_strategy
+from device_sdk.search.evaluation.evaluator.prefix_tree import build_tree, evaluation_cost
 from device_sdk.search.port import never_stop
-from device_sdk.search.prefix_tree import build_tree, evaluation_cost
+from device_sdk.supernet.cost import MB, Budget, CostModel
+from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.supernet import Supernet
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {

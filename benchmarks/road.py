@@ -14,12 +14,12 @@ from benchmarks._road_bundles import BATCH, Made, accuracy, load_part, package_p
 from benchmarks._road_escalation import ESCALATION_TARGETS, escalate
 from benchmarks._road_exits import EXIT_TARGETS, exit_early
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import Budget
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.cost import Budget
 from packager.exporting.onnx_exporter import export_whole
 from packager.model_loader import load_model
 from packager.tracing.traced_model import trace

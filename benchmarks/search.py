@@ -13,16 +13,16 @@ import numpy.typing as npt
 from benchmarks._bundles import adapted_bundle
 from benchmarks._search_runs import Right, SearchRun, observe
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import MB, Budget, CostModel
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.preprocessing import prepare
-from device_sdk.graph import Edge, Subnet
-from device_sdk.paths import enumerate_subnets
 from device_sdk.profiling.profile import profile
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.search import PrefixTreeEvaluator, make_strategy
+from device_sdk.supernet.cost import MB, Budget, CostModel
+from device_sdk.supernet.paths import enumerate_subnets
+from device_sdk.supernet.plan import Edge, Subnet
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {"time_vs_adaptivenet": Target(maximum=0.2)}

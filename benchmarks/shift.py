@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from benchmarks._bundles import adapted_bundle
 from benchmarks._road_bundles import answers, load_part
-from device_sdk.cost import Budget
 from device_sdk.data.datasets import ImageDataset, dirichlet_shift
 from device_sdk.policies.adaptation import AdaptationSettings
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.cost import Budget
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {"shift_gain_points": Target(minimum=0.0)}

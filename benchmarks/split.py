@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from benchmarks._road_bundles import Made, load_part, package_pretrained
-from device_sdk.graph import Plan
 from device_sdk.offload.packing import Activations, pack, packet_bytes
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.split_decision import SplitDecision, with_split
 from device_sdk.policies.splitting import SplitCost
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
+from device_sdk.supernet.plan import Plan
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 from pathweave.line import Line, slow_uplink
 from pathweave.server_process import running_server

@@ -13,9 +13,9 @@ import numpy as np
 
 from benchmarks._bundles import adapted_bundle
 from benchmarks._road_bundles import load_part
-from device_sdk.cost import Budget
 from device_sdk.progress import Task
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.cost import Budget
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {

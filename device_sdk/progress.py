@@ -139,8 +139,8 @@ class _FileTask:
             self._write(now_s)
 
     def _write(self, now_s: float) -> None:
-        from device_sdk.atomic import write_atomically
         from device_sdk.errors import StorageError
+        from device_sdk.files.atomic import write_atomically
 
         self._written_s = now_s
         share = min(1.0, max(0.0, self._done / self._total)) if self._total > 0 else 0.0

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_sdk.graph import Plan, Supernet
+from device_sdk.supernet.plan import Plan
+from device_sdk.supernet.supernet import Supernet
 
 FILLS = {"original": "─", "merged": "═", "shrunk": "╌"}
 BARS = "▁▂▃▄▅▆▇█"

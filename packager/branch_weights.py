@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from device_sdk.atomic import write_atomically
+from device_sdk.files.atomic import write_atomically
 from packager.blocks.trainable import TrainableBlock
 from packager.errors import WeightsError
 from packager.expansion import Expansion

@@ -7,10 +7,10 @@ import os
 import shutil
 from pathlib import Path
 
-from device_sdk.atomic import storage_errors, write_atomically
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
 from device_sdk.bundles.manifest import Manifest, encode_manifest
+from device_sdk.files.atomic import storage_errors, write_atomically
 
 
 class BundleWriter:

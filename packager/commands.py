@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from device_sdk.bundles.bundle import Bundle
     from device_sdk.bundles.manifest import Manifest
-    from device_sdk.graph import Block, Exit
+    from device_sdk.supernet.blocks import Block, Exit
     from packager.pipeline import Packaged
     from packager.training.ranks import Ranks
 
@@ -172,7 +172,7 @@ def _joined() -> Iterator[Ranks]:
 
 def _described(packaged: Packaged) -> dict[str, Any]:
     from device_sdk.bundles.bundle import Bundle
-    from device_sdk.paths import architecture_count
+    from device_sdk.supernet.paths import architecture_count
 
     metrics = packaged.manifest.metrics
     return {
@@ -255,7 +255,7 @@ def inspect(bundle: Path, trust: Path | None, brief: bool, as_json: bool) -> Non
 
 def describe_bundle(bundle: Bundle) -> dict[str, Any]:
     """What ``pathweave inspect --json`` prints."""
-    from device_sdk.paths import architecture_count, subnet_count
+    from device_sdk.supernet.paths import architecture_count, subnet_count
 
     manifest = bundle.manifest
     sizes = bundle.blob_sizes()
@@ -371,8 +371,8 @@ def key() -> None:
 @json_option
 def new_key(name: Path, as_json: bool) -> None:
     """Make an Ed25519 pair: NAME.key (keep it secret) and NAME.pub (give it to devices)."""
-    from device_sdk.atomic import write_atomically
     from device_sdk.bundles.signing import new_key_pair
+    from device_sdk.files.atomic import write_atomically
 
     private_path, public_path = name.with_name(f"{name.name}.key"), name.with_name(f"{name.name}.pub")
     for path in (private_path, public_path):

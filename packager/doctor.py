@@ -14,9 +14,10 @@ import msgspec
 import torch
 
 from device_sdk.errors import MissingExtraError
-from device_sdk.graph import CutPoint, size_text
 from device_sdk.offload.packing import can_travel, packet_bytes
-from device_sdk.paths import architecture_count
+from device_sdk.supernet.blocks import CutPoint
+from device_sdk.supernet.paths import architecture_count
+from device_sdk.supernet.plan import size_text
 from packager import verdicts
 from packager.blocks.identity import identity_blocks
 from packager.blocks.shrunk import shrunk_blocks

@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from device_sdk.graph import CutPoint, Exit, Golden, Rendition, Subnet, Supernet
+from device_sdk.supernet.blocks import CutPoint, Exit, Golden, Rendition
+from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.supernet import Supernet
 from packager.blocks.identity import identity_blocks
 from packager.blocks.merged import merged_blocks
 from packager.blocks.shrunk import shrunk_blocks

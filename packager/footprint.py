@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.expansion import Expansion
 
 WORKING_BYTES = 256_000_000  # of what one batch computes at a time: larger batches are no quicker on a processor

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from device_sdk.graph import CutPoint, Golden, InputSize, size_text
+from device_sdk.supernet.blocks import CutPoint, Golden, InputSize
+from device_sdk.supernet.plan import size_text
 from packager.expansion import Expansion
 from packager.tracing.traced_model import tensors_of
 

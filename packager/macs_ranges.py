@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from device_sdk.graph import Edge, Subnet
-from device_sdk.paths import WindowSampler, k_cheapest
 from device_sdk.random_source import SplitMix64
+from device_sdk.supernet.paths import WindowSampler, k_cheapest
+from device_sdk.supernet.plan import Edge, Subnet
 from packager.errors import TrainingError
 from packager.expansion import Expansion
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from device_sdk.graph import Subnet
 from device_sdk.runtimes import Array, LoadedStretch, OnnxRuntime
+from device_sdk.supernet.plan import Subnet
 from packager.exporting.export import ExportedBlocks
 
 

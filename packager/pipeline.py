@@ -18,11 +18,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from device_sdk.atomic import write_atomically
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import DataError, PathweaveError, UsageError
+from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress, SilentProgress
 from packager.blocks.streams import several
 from packager.branch_weights import load_branches, write_branches

@@ -9,7 +9,7 @@ import msgspec
 
 from device_sdk import __version__
 from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
-from device_sdk.graph import CutPoint, InputSize
+from device_sdk.supernet.blocks import CutPoint, InputSize
 from packager.bundle_writer import BundleWriter
 from packager.expansion import Expansion
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET

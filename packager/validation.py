@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 
 from device_sdk.bundles.manifest import LatencyRangeAccuracy
-from device_sdk.graph import Subnet
 from device_sdk.progress import Progress, SilentProgress, Task
+from device_sdk.supernet.plan import Subnet
 from packager.exporting.export import ExportedBlocks
 from packager.macs_ranges import MacsRanges
 from packager.path_runs import PathRuns

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from device_sdk.graph import size_text
+from device_sdk.supernet.plan import size_text
 from packager.blocks.streams import several
 from packager.blocks.trainable import Grown
 from packager.errors import TraceError

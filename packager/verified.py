@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from device_sdk.graph import Golden
 from device_sdk.progress import Progress
+from device_sdk.supernet.blocks import Golden
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import SUBNETS, Verifier
 from packager.training.losses import distillation_errors

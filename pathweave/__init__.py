@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from device_sdk import __version__
 
 if TYPE_CHECKING:
-    from device_sdk.cost import Budget
     from device_sdk.errors import (
         BlobError,
         BudgetError,
@@ -40,13 +39,15 @@ if TYPE_CHECKING:
         UnsupportedFormatError,
         UsageError,
     )
-    from device_sdk.graph import Plan, Subnet, Supernet
+    from device_sdk.live.switching import LiveSettings
     from device_sdk.offload.remote_model import RemoteModel
     from device_sdk.policies.adaptation import AdaptationSettings
     from device_sdk.policies.calibration import CalibrationSettings
-    from device_sdk.policies.switching import LiveSettings
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.answer import Answer
+    from device_sdk.supernet.cost import Budget
+    from device_sdk.supernet.plan import Plan, Subnet
+    from device_sdk.supernet.supernet import Supernet
 
 __all__ = [
     "AdaptationSettings",
@@ -91,13 +92,13 @@ _HOME = {
     "AdaptationSettings": "device_sdk.policies.adaptation",
     "AdaptiveModel": "device_sdk.session.adaptive_model",
     "Answer": "device_sdk.session.answer",
-    "Budget": "device_sdk.cost",
+    "Budget": "device_sdk.supernet.cost",
     "CalibrationSettings": "device_sdk.policies.calibration",
     "RemoteModel": "device_sdk.offload.remote_model",
-    "LiveSettings": "device_sdk.policies.switching",
-    "Plan": "device_sdk.graph",
-    "Subnet": "device_sdk.graph",
-    "Supernet": "device_sdk.graph",
+    "LiveSettings": "device_sdk.live.switching",
+    "Plan": "device_sdk.supernet.supernet",
+    "Subnet": "device_sdk.supernet.supernet",
+    "Supernet": "device_sdk.supernet.supernet",
 }
 
 

@@ -25,9 +25,9 @@ from typing import Any, Protocol, cast
 
 import msgspec
 
-from device_sdk.atomic import write_atomically
 from device_sdk.commands.command_line import to_json
 from device_sdk.errors import DataError
+from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress
 
 PACKAGE = "benchmarks"

@@ -61,7 +61,7 @@ def list_benchmarks(as_json: bool) -> None:
 @json_option
 def report(results_folder: Path, as_json: bool) -> None:
     """Turn all results into one page, report.html."""
-    from device_sdk.atomic import write_atomically
+    from device_sdk.files.atomic import write_atomically
     from pathweave.bench_report import render_report
 
     results = runner.read_results(results_folder)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE, Bundle
 from device_sdk.errors import BundleError, ManifestError
-from device_sdk.paths import architecture_count
+from device_sdk.supernet.paths import architecture_count
 from server.errors import NotFoundError
 
 _log = logging.getLogger(__name__)

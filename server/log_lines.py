@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from device_sdk.files.untrusted_json import decode_json
 from device_sdk.logs.adaptation_log import SCHEMA_VERSION, LogLine
-from device_sdk.untrusted_json import decode_json
 from server.errors import MalformedError, UnprocessableError
 
 _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,128}")

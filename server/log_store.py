@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from device_sdk.files.untrusted_json import decode_json
 from device_sdk.logs.adaptation_log import LogLine
-from device_sdk.untrusted_json import decode_json
 from server.database import Database
 from server.log_lines import CheckedLine
 from server.tokens import utc_now

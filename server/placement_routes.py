@@ -6,7 +6,7 @@ from functools import partial
 
 from flask import Blueprint, Response, jsonify, request
 
-from device_sdk.untrusted_json import decode_json
+from device_sdk.files.untrusted_json import decode_json
 from server.errors import MalformedError
 from server.placements import PlacementRequest, decide
 from server.request_body import read_body

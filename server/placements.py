@@ -7,8 +7,8 @@ from typing import Annotated, Any
 import msgspec
 
 from device_sdk.errors import UsageError
-from device_sdk.graph import Supernet
 from device_sdk.policies.placement import ExitCandidate, candidates_by_macs, place
+from device_sdk.supernet.supernet import Supernet
 from server.errors import MalformedError, UnprocessableError
 
 _Bytes = Annotated[int, msgspec.Meta(ge=0, le=2**53)]

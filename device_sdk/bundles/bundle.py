@@ -18,7 +18,9 @@ from device_sdk.bundles.held_blobs import HeldBlobs
 from device_sdk.bundles.manifest import Manifest, decode_manifest
 from device_sdk.bundles.runnable import Runs, runnable_part
 from device_sdk.errors import BlobError, BundleError, CompositionError, ManifestError, SignatureError
-from device_sdk.graph import Edge, ExitChoice, Rendition, Supernet, TensorSpec
+from device_sdk.supernet.blocks import Rendition, TensorSpec
+from device_sdk.supernet.plan import Edge, ExitChoice
+from device_sdk.supernet.supernet import Supernet
 
 MANIFEST, SIGNATURE, BLOBS = "manifest.json", "manifest.sig", "blobs"
 MANIFEST_MAX_BYTES = 64_000_000

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from device_sdk.bundles import protobuf
 from device_sdk.errors import CompositionError
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 
 # field numbers of onnx.proto
 _MODEL_IR_VERSION, _MODEL_GRAPH, _MODEL_OPSET_IMPORT = 1, 7, 8

@@ -12,8 +12,9 @@ import msgspec
 
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import ManifestError, UnsupportedFormatError
-from device_sdk.graph import Block, CutPoint, Exit, Golden, InputSize, Supernet
-from device_sdk.untrusted_json import decode_json
+from device_sdk.files.untrusted_json import decode_json
+from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize
+from device_sdk.supernet.supernet import Supernet
 
 FORMAT_VERSION = "1.2"
 

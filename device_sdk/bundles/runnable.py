@@ -9,7 +9,7 @@ import msgspec
 
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import RuntimeFailedError
-from device_sdk.graph import Rendition
+from device_sdk.supernet.blocks import Rendition
 
 Runs = Callable[[Rendition], bool]
 

@@ -109,8 +109,8 @@ def adapt(
     as_json: bool,
 ) -> None:
     """Find the best subnet for this device and this data within a budget, and use it from now on."""
-    from device_sdk.cost import Budget
     from device_sdk.policies.adaptation import AdaptationSettings
+    from device_sdk.supernet.cost import Budget
 
     if latency_ratio is not None and latency_ms is not None:
         raise UsageError("give --latency-ratio or --latency-ms, not both")

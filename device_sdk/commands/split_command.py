@@ -62,8 +62,8 @@ def _origin(bundle: str) -> str | None:
 def _without_server(
     model: AdaptiveModel, uplink_mbps: float | None, round_trip_ms: float, *, as_json: bool
 ) -> SplitDecision:
-    from device_sdk.cost import Uplink
     from device_sdk.policies.split_decision import choose
+    from device_sdk.supernet.cost import Uplink
 
     assert uplink_mbps is not None
     uplink = Uplink(uplink_mbps, round_trip_ms)

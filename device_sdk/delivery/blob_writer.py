@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
-from device_sdk.atomic import storage_errors
 from device_sdk.errors import BlobError, StorageError
+from device_sdk.files.atomic import storage_errors
 
 COPY_BYTES = 1_000_000
 

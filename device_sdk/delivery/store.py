@@ -21,11 +21,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from device_sdk.atomic import storage_errors, write_atomically
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE
 from device_sdk.bundles.manifest import IDENTIFIER, decode_manifest
 from device_sdk.delivery.blob_writer import BlobWriter, orphans
 from device_sdk.errors import BundleError
+from device_sdk.files.atomic import storage_errors, write_atomically
 from device_sdk.transports.addresses import base
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")

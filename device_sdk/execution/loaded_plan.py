@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import EdgeCost
 from device_sdk.execution.confidence import confidence
 from device_sdk.execution.loaded_segments import LoadedSegments
 from device_sdk.execution.plan_segments import segments
-from device_sdk.graph import Edge, Plan
 from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.supernet.cost import EdgeCost
+from device_sdk.supernet.plan import Edge, Plan
 
 RemoteTail = Callable[[Sequence[Array]], Array | None]
 """Has the tensors at the split run to the end elsewhere: logits [batch, classes], or None if that failed."""

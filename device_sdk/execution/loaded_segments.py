@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import EdgeCost
 from device_sdk.execution.paging import PagedSegments
 from device_sdk.execution.plan_segments import PlanSegment
-from device_sdk.graph import Edge, ExitChoice
 from device_sdk.runtimes.port import LoadedStretch, Runtime
+from device_sdk.supernet.cost import EdgeCost
+from device_sdk.supernet.plan import Edge, ExitChoice
 
 
 class LoadedSegments:

@@ -12,12 +12,12 @@ from functools import partial
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch
 from device_sdk.bundles.held_blobs import HeldBlobs
-from device_sdk.cost import EdgeCost
 from device_sdk.execution.pager import Page, PagedStretch, Pager
 from device_sdk.execution.paging_plan import Footprint, Piece, check_cap, footprint, least_cap_bytes, pages
 from device_sdk.execution.plan_segments import PlanSegment, segments
-from device_sdk.graph import Edge, ExitChoice, Plan
 from device_sdk.runtimes.port import LoadedStretch, Runtime
+from device_sdk.supernet.cost import EdgeCost
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan
 
 _INNER_TENSORS = 4  # what a block computes inside, in sizes of its inputs and outputs, where nobody measured it
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from device_sdk.cost import MB
 from device_sdk.errors import BudgetError
-from device_sdk.graph import Edge, ExitChoice
+from device_sdk.supernet.cost import MB
+from device_sdk.supernet.plan import Edge, ExitChoice
 
 # Measured with ONNX Runtime 1.31: 40 MB of convolutions take 4.3 to 4.9 times their size while they are loaded and 1.01
 # times once the allocator has given back what it freed; matrix products 3.0 to 3.8 times (docs/adr/0016-paging.md).

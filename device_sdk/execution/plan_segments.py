@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from device_sdk.graph import Edge, ExitChoice, Plan, Supernet
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan
+from device_sdk.supernet.supernet import Supernet
 
 
 @dataclass(frozen=True)

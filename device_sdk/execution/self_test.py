@@ -14,10 +14,11 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import SelfTestError
 from device_sdk.execution.loaded_segments import load_part
-from device_sdk.graph import CutPoint, Edge, ExitChoice, Golden, TensorSpec, size_text
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.supernet.blocks import CutPoint, Golden, TensorSpec
+from device_sdk.supernet.plan import Edge, ExitChoice, size_text
 
 SAMPLES_PER_TENSOR = 32
 _STREAMS_PER_CUT_POINT = 1024

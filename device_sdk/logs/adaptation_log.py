@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 
 from device_sdk.errors import UsageError
-from device_sdk.rotated_file import KEPT_FILES, MAX_BYTES, append_line, opened_files
-from device_sdk.untrusted_json import decode_json
+from device_sdk.files.rotated_file import KEPT_FILES, MAX_BYTES, append_line, opened_files
+from device_sdk.files.untrusted_json import decode_json
 
 SCHEMA_VERSION = 1
 

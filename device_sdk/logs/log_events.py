@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from device_sdk.cost import Budget
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.logs.adaptation_log import Adapted, Calibrated, Delivered, Infeasible, Profiled, SplitChosen
+from device_sdk.supernet.cost import Budget
 
 if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered as Delivery

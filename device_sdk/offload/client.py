@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from device_sdk.errors import DeadlineError, ProtocolError, RefusedError
+from device_sdk.files.untrusted_json import decode_json
 from device_sdk.offload.open_inference import (
     HEADER_LENGTH,
     InferRequest,
@@ -26,7 +27,6 @@ from device_sdk.offload.open_inference import (
 from device_sdk.transports import addresses
 from device_sdk.transports.port import Clock, Deadlines, Reply, Transport
 from device_sdk.transports.replies import read_all, require_success
-from device_sdk.untrusted_json import decode_json
 
 MAX_METADATA_BYTES = 4 * 2**20
 MAX_REPLY_BYTES = 16 * 2**20

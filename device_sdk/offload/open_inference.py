@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 
 from device_sdk.errors import ProtocolError
+from device_sdk.files.untrusted_json import decode_json
 from device_sdk.runtimes.port import Array
-from device_sdk.untrusted_json import decode_json
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_RANK = 16

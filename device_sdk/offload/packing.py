@@ -19,8 +19,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from device_sdk.errors import InputError, ProtocolError, UsageError
-from device_sdk.graph import CutPoint, Edge, Supernet, TensorSpec
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.blocks import CutPoint, TensorSpec
+from device_sdk.supernet.plan import Edge
+from device_sdk.supernet.supernet import Supernet
 
 MAGIC, VERSION, BITS = b"PWAP", 1, 8
 MAX_BATCH = 65_536

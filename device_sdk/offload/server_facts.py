@@ -7,13 +7,13 @@ from urllib.parse import quote
 
 import numpy as np
 
-from device_sdk.cost import Uplink
 from device_sdk.errors import ProtocolError
+from device_sdk.files.untrusted_json import decode_json
 from device_sdk.profiling.profile import Profile
+from device_sdk.supernet.cost import Uplink
 from device_sdk.transports.addresses import base
 from device_sdk.transports.port import Deadlines, Transport
 from device_sdk.transports.replies import read_all, require_success
-from device_sdk.untrusted_json import decode_json
 
 _PROFILE_DEADLINES = Deadlines(idle_s=120.0, total_s=120.0)  # the first to ask has the server measure itself
 _PROFILE_MAX_BYTES = 16_000_000

@@ -12,23 +12,24 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import MB, Budget, CostModel
 from device_sdk.data.datasets import split_positions
 from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
 from device_sdk.execution.loaded_segments import load_part
 from device_sdk.execution.paging import PagedEdges, each_edge, largest_batch, room_beside_largest
 from device_sdk.execution.plan_segments import PlanSegment
-from device_sdk.graph import Edge, Plan, Subnet, Supernet
 from device_sdk.profiling.profile import Profile, measure_subnets
 from device_sdk.profiling.timing import Patience
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.search import make_strategy, with_expectations
-from device_sdk.search.evaluation import Load, PrefixTreeEvaluator
+from device_sdk.search.evaluation.evaluator import Load, PrefixTreeEvaluator
 from device_sdk.search.feasibility import smallest_subnet
 from device_sdk.search.port import Candidate, SearchProblem, SearchResult, best_within
+from device_sdk.supernet.cost import MB, Budget, CostModel
+from device_sdk.supernet.plan import Edge, Plan, Subnet
+from device_sdk.supernet.supernet import Supernet
 
 SEARCH_S = 20.0
 _CONFIRM_ROUNDS = 80

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import MB, CostModel
 from device_sdk.errors import InputError, UsageError
 from device_sdk.execution.confidence import confidence
 from device_sdk.execution.loaded_plan import LoadedPlan
@@ -21,13 +20,15 @@ from device_sdk.execution.loaded_segments import LoadedSegments
 from device_sdk.execution.paging import largest_batch, one_model_footprint
 from device_sdk.execution.paging_plan import all_stay
 from device_sdk.execution.plan_segments import PlanSegment, segments
-from device_sdk.graph import Escalation, Exit, ExitChoice, Plan, Subnet
 from device_sdk.policies.placement import ExitCandidate, place
 from device_sdk.policies.thresholds import ALL, ExitSamples, Rights, choose_exits, hard_threshold
 from device_sdk.profiling.plan_latency import mean_latencies_ms
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.supernet.blocks import Exit
+from device_sdk.supernet.cost import MB, CostModel
+from device_sdk.supernet.plan import Escalation, ExitChoice, Plan, Subnet
 
 _MEASURED_SAMPLES = 200
 _MEASURED_IN_PAGES = 20  # of which each call loads pages again

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from device_sdk.errors import UsageError
-from device_sdk.graph import Exit, Supernet
+from device_sdk.supernet.blocks import Exit
+from device_sdk.supernet.supernet import Supernet
 
 _PARAMETER_BYTES = 4
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import Uplink
 from device_sdk.errors import ProtocolError, UsageError
-from device_sdk.graph import Plan, Split
 from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.remote_client import default_transport
 from device_sdk.offload.remote_model import RemoteModel
@@ -19,6 +17,8 @@ from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.policies.splitting import SplitCost, best_split, split_costs
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
+from device_sdk.supernet.cost import Uplink
+from device_sdk.supernet.plan import Plan, Split
 
 
 @dataclass(frozen=True)

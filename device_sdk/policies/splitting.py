@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_sdk.cost import CostModel, Uplink
-from device_sdk.graph import Subnet, Supernet
 from device_sdk.offload.packing import can_travel, packet_bytes
+from device_sdk.supernet.cost import CostModel, Uplink
+from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.supernet import Supernet
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.graph import ExitChoice
+from device_sdk.supernet.plan import ExitChoice
 
 ALL = math.nextafter(1.0, 2.0)  # no confidence reaches it
 _TRIED = 32  # thresholds per exit

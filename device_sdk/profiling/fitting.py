@@ -16,8 +16,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.cost import EdgeCost
-from device_sdk.graph import Edge, Subnet, Supernet
+from device_sdk.supernet.cost import EdgeCost
+from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.supernet import Supernet
 
 Vector = npt.NDArray[np.float64]
 

@@ -9,10 +9,10 @@ import msgspec
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.self_test import golden_inputs
-from device_sdk.graph import Plan
 from device_sdk.profiling.memory import peak_during
 from device_sdk.profiling.stretches import FIRST_RUNS
 from device_sdk.runtimes.port import Runtime
+from device_sdk.supernet.plan import Plan
 
 _NEVER_TAKEN = 2.0  # no confidence reaches it
 

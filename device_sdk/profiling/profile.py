@@ -13,12 +13,9 @@ from datetime import UTC, datetime
 import msgspec
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import CostModel, EdgeCost
 from device_sdk.errors import UsageError
 from device_sdk.execution.paging import one_model_footprint
 from device_sdk.execution.paging_plan import LOADING_FACTOR, SESSION_BYTES
-from device_sdk.graph import Edge, ExitChoice, Subnet, Supernet
-from device_sdk.paths import k_cheapest, sample_uniformly
 from device_sdk.profiling.conditions import UNKNOWN, Conditions, current_conditions
 from device_sdk.profiling.fitting import MemoryFit, fit_latency, fit_memory
 from device_sdk.profiling.stretches import Part, Timing, measure_parts
@@ -26,6 +23,10 @@ from device_sdk.profiling.timing import Clock, Latency, Patience
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Runtime
+from device_sdk.supernet.cost import CostModel, EdgeCost
+from device_sdk.supernet.paths import k_cheapest, sample_uniformly
+from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
+from device_sdk.supernet.supernet import Supernet
 
 FORMAT = 4  # of the stored profile; what it cannot read is measured again
 

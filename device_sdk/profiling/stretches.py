@@ -9,16 +9,16 @@ from dataclasses import dataclass, replace
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.held_blobs import FETCH_AGAIN
-from device_sdk.cost import MB
 from device_sdk.errors import BlobError
 from device_sdk.execution.loaded_segments import load_part
 from device_sdk.execution.paging import one_model_footprint, stretch_from_disk
 from device_sdk.execution.paging_plan import Footprint, all_stay
 from device_sdk.execution.self_test import golden_inputs
-from device_sdk.graph import Edge, ExitChoice
 from device_sdk.profiling.memory import peak_during
 from device_sdk.profiling.timing import Clock, Latency, Patience, measure_interleaved
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.supernet.cost import MB
+from device_sdk.supernet.plan import Edge, ExitChoice
 
 WARMUP = 5
 GROUP_BYTES = 64 * MB  # of weights that are loaded at once; the runtime may take several times as much

@@ -15,8 +15,8 @@ import numpy as np
 from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.extras import require
-from device_sdk.graph import TensorSpec
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.blocks import TensorSpec
 
 EXECUTORCH = _EXTRA = "executorch"
 

@@ -6,13 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from device_sdk.errors import UsageError
-from device_sdk.search.adaptivenet import AdaptiveNetSearch
-from device_sdk.search.annealing import SimulatedAnnealing
-from device_sdk.search.evaluation import PrefixTreeEvaluator
-from device_sdk.search.evolution import RegularisedEvolution
+from device_sdk.search.evaluation.evaluator import PrefixTreeEvaluator
 from device_sdk.search.expectation import with_expectations
 from device_sdk.search.feasibility import require_feasible
-from device_sdk.search.pathweave import PathweaveSearch
 from device_sdk.search.port import (
     Candidate,
     Evaluator,
@@ -21,7 +17,11 @@ from device_sdk.search.port import (
     SearchStrategy,
     best_within,
 )
-from device_sdk.search.random_draws import RandomSearch
+from device_sdk.search.strategies.adaptivenet import AdaptiveNetSearch
+from device_sdk.search.strategies.annealing import SimulatedAnnealing
+from device_sdk.search.strategies.bayesian_path import PathweaveSearch
+from device_sdk.search.strategies.evolution import RegularisedEvolution
+from device_sdk.search.strategies.random_search import RandomSearch
 
 STRATEGIES: dict[str, Callable[..., SearchStrategy]] = {
     "adaptivenet": AdaptiveNetSearch,

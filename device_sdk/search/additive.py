@@ -19,8 +19,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.graph import Edge, Subnet, Supernet
 from device_sdk.random_source import SplitMix64
+from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.supernet import Supernet
 
 Floats = npt.NDArray[np.float64]
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.graph import Subnet
 from device_sdk.search.additive import log_odds
 from device_sdk.search.port import Evaluator, SearchProblem, SearchResult, best_within
+from device_sdk.supernet.plan import Subnet
 
 Floats = npt.NDArray[np.float64]
 Right = npt.NDArray[np.bool_]

@@ -6,10 +6,11 @@ import heapq
 import math
 from collections.abc import Callable
 
-from device_sdk.cost import MB, Budget, CostModel
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.graph import Edge, Subnet, Supernet
-from device_sdk.paths import k_cheapest
+from device_sdk.supernet.cost import MB, Budget, CostModel
+from device_sdk.supernet.paths import k_cheapest
+from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.supernet import Supernet
 
 LABEL_LIMIT = 200_000  # partial paths that the memory-constrained search looks at before it settles
 _SHOWN_BLOCKS = 6

@@ -9,10 +9,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from device_sdk.cost import Budget, CostModel
-from device_sdk.graph import Edge, Subnet, Supernet
-from device_sdk.paths import WindowSampler, enumerate_subnets, k_cheapest, subnet_count
 from device_sdk.random_source import SplitMix64
+from device_sdk.supernet.cost import Budget, CostModel
+from device_sdk.supernet.paths import WindowSampler, enumerate_subnets, k_cheapest, subnet_count
+from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.supernet import Supernet
 
 LISTING_LIMIT = 4096  # supernets with at most this many subnets are listed instead of sampled
 _DRAW_ROUNDS = 8

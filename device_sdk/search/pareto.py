@@ -10,8 +10,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.cost import MB, Budget, CostModel
-from device_sdk.graph import Edge, Subnet, Supernet
+from device_sdk.supernet.cost import MB, Budget, CostModel
+from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.supernet import Supernet
 
 FRONT_LIMIT = 4096  # paths kept per node; larger fronts are thinned out evenly over their cost
 _PRICES = tuple(4.0**power for power in range(-4, 5))  # tried for memory, relative to what the excess is worth

@@ -9,10 +9,11 @@ from typing import Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.cost import Budget, Cost, CostModel
-from device_sdk.graph import Subnet, Supernet
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
+from device_sdk.supernet.cost import Budget, Cost, CostModel
+from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.supernet import Supernet
 
 Stopped = Literal["done", "time limit", "cancelled"]
 

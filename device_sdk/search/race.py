@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.graph import Subnet
 from device_sdk.search.additive import Observation, unshared_noise
 from device_sdk.search.port import EvaluationStopped
 from device_sdk.search.run import SearchRun
+from device_sdk.supernet.plan import Subnet
 
 _COMPARED = 32  # finished candidates from which the rest of the others is guessed: the best
 _REMEMBERED = 128  # unfinished candidates of one stage that are still observed: the latest

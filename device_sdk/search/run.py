@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from device_sdk.graph import Subnet
 from device_sdk.progress import Task
 from device_sdk.search.port import (
     Candidate,
@@ -15,6 +14,7 @@ from device_sdk.search.port import (
     best_within,
     rank,
 )
+from device_sdk.supernet.plan import Subnet
 
 
 class SearchRun:

@@ -14,15 +14,14 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import MB, Budget
 from device_sdk.errors import UsageError
-from device_sdk.graph import Plan
+from device_sdk.execution.plan_in_use import Active, PlanInUse
+from device_sdk.live.switching import LiveSettings
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog, Opened
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
 from device_sdk.policies.calibration import Calibration, CalibrationSettings
-from device_sdk.policies.switching import LiveSettings
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime, runs_on
@@ -33,9 +32,10 @@ from device_sdk.session.device_state import DeviceState, default_state_folder, d
 from device_sdk.session.live_keeper import LiveKeeper, PrivateSamples
 from device_sdk.session.measuring import Measuring
 from device_sdk.session.opening import open_location
-from device_sdk.session.plan_in_use import Active, PlanInUse
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
+from device_sdk.supernet.cost import MB, Budget
+from device_sdk.supernet.plan import Plan
 
 if TYPE_CHECKING:
     from PIL import Image

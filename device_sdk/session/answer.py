@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.execution.confidence import confidence
-from device_sdk.graph import Plan
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.plan import Plan
 
 SUBNET, SERVER, FALLBACK = "subnet", "server", "fallback"
 

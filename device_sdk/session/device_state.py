@@ -11,16 +11,16 @@ from typing import TypeVar
 
 import msgspec
 
-from device_sdk.atomic import write_atomically
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.manifest import IDENTIFIER
 from device_sdk.errors import BudgetError, UsageError
-from device_sdk.graph import Plan
-from device_sdk.policies.subnet_pool import SubnetPool
+from device_sdk.files.atomic import write_atomically
+from device_sdk.files.untrusted_json import decode_json
+from device_sdk.live.plan_pool import SubnetPool
 from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity
 from device_sdk.profiling.profile import FORMAT, Profile
 from device_sdk.runtimes.port import Runtime
-from device_sdk.untrusted_json import decode_json
+from device_sdk.supernet.plan import Plan
 
 Stored = TypeVar("Stored")
 

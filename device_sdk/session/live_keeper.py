@@ -10,22 +10,22 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import Budget
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import UsageError
-from device_sdk.graph import Plan
+from device_sdk.execution.plan_in_use import PlanInUse
+from device_sdk.live.live_update import LiveUpdate
+from device_sdk.live.plan_pool import SubnetPool, pool_of
+from device_sdk.live.pool_search import PoolSearch
+from device_sdk.live.switching import LiveSettings
 from device_sdk.logs.adaptation_log import AdaptationLog
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, stand_in_labels
-from device_sdk.policies.pool_search import PoolSearch
-from device_sdk.policies.subnet_pool import SubnetPool, pool_of
-from device_sdk.policies.switching import LiveSettings
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes.port import Runtime
 from device_sdk.search.port import Candidate
 from device_sdk.session.device_state import DeviceState
-from device_sdk.session.live_update import LiveUpdate
-from device_sdk.session.plan_in_use import PlanInUse
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.plan import Plan
 
 _FILL_SHARE = 1.0  # of the time that the adaptation took, for the other latencies of the pool
 _FILL_LEAST_S = 5.0

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import Budget
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
+from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
@@ -20,7 +20,7 @@ from device_sdk.profiling.profile import profile as run_profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array, Runtime
 from device_sdk.session.device_state import DeviceState
-from device_sdk.session.plan_in_use import PlanInUse
+from device_sdk.supernet.cost import Budget
 
 
 class Measuring:

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.confidence import confidence
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, LoadedPlan, Outcome
-from device_sdk.graph import Plan
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
 from device_sdk.offload.escalation import Escalator
 from device_sdk.offload.packing import Activations
@@ -20,6 +19,7 @@ from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import RemoteTail
 from device_sdk.runtimes.port import Array
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
+from device_sdk.supernet.plan import Plan
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from device_sdk.errors import RefusedError, TransferError
+from device_sdk.files.untrusted_json import decode_json
 from device_sdk.transports.port import Reply
-from device_sdk.untrusted_json import decode_json
 
 REASON_MAX_BYTES = 65_536
 REASON_MAX_CHARACTERS = 300

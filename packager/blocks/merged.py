@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 import torch
 from torch import nn
 
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes, jumps
 from packager.tracing.traced_model import parameter_count
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from device_sdk.extras import require
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes, listed
 from packager.torch_noise import torch_silenced
 from packager.tracing.traced_model import parameter_count

@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 import torch
 from torch import nn
 
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.blocks.trainable import Grown, TrainableBlock, count_macs, jumps
 
 Cuts = Sequence[Sequence[TensorSpec]]  # the tensors at each cut point

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from device_sdk.graph import Block, BlockKind, Rendition, TensorSpec
+from device_sdk.supernet.blocks import Block, BlockKind, Rendition, TensorSpec
 from packager.tracing.traced_model import Feature, parameter_count, tensors_of
 
 

@@ -9,7 +9,7 @@ import onnx
 import torch
 from torch import nn
 
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import TraceError
 from packager.torch_noise import torch_silenced
 

@@ -14,8 +14,8 @@ from onnx import numpy_helper
 from onnxscript import optimizer
 from torch import nn
 
-from device_sdk.graph import TensorSpec
 from device_sdk.runtimes.allocator import give_back_freed_memory
+from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import TraceError
 from packager.exporting.graph_rewrites import select_by_convolution
 from packager.exporting.onnx_exporter import IR_VERSION, SideBySide, export_side_by_side, refuse_custom_operators

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 
 from device_sdk.execution.self_test import golden_inputs, sample_outputs
-from device_sdk.graph import Golden
-from device_sdk.paths import sample_uniformly
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import Array, LoadedStretch, OnnxRuntime
+from device_sdk.supernet.blocks import Golden
+from device_sdk.supernet.paths import sample_uniformly
 from packager.errors import VerificationError
 from packager.expansion import Expansion
 from packager.exporting.export import ExportedBlocks

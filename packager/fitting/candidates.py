@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.blocks.merged import merged_candidates
 from packager.blocks.trainable import TrainableBlock, count_macs
 from packager.fitting.features import BATCH

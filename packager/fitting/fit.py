@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from device_sdk.atomic import write_atomically
+from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress
 from packager.blocks.trainable import TrainableBlock, evaluated
 from packager.expansion import Expansion

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from device_sdk.graph import Golden
 from device_sdk.progress import Progress
+from device_sdk.supernet.blocks import Golden
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.onnx_exporter import OPSET
 from packager.renditions.calibration import Calibration

@@ -11,9 +11,9 @@ import numpy as np
 from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.execution.self_test import golden_inputs, sample_outputs
-from device_sdk.graph import Golden, InputSize, free_axes
 from device_sdk.progress import Progress
 from device_sdk.runtimes import Array, OnnxRuntime
+from device_sdk.supernet.blocks import Golden, InputSize, free_axes
 from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import (

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import onnx
 
-from device_sdk.graph import Golden
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.blocks import Golden
 from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks, share
 from packager.exporting.onnx_exporter import OPSET

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import onnx
 
-from device_sdk.atomic import storage_errors
 from device_sdk.execution.self_test import sample_outputs
-from device_sdk.graph import Golden, Quantization
+from device_sdk.files.atomic import storage_errors
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.blocks import Golden, Quantization
 from packager.errors import VerificationError
 from packager.expansion import Expansion
 from packager.exporting.export import ExportedBlocks, share

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from device_sdk.graph import Golden, Quantization, Rendition
+from device_sdk.supernet.blocks import Golden, Quantization, Rendition
 from packager.bundle_writer import BundleWriter
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from device_sdk.atomic import write_atomically
 from device_sdk.extras import require
-from device_sdk.graph import TensorSpec
+from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress
 from device_sdk.runtimes.executorch import EXECUTORCH, ExecutorchRuntime
+from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import NotDelegatedError, TraceError
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import TorchReference

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import TraceError
 from packager.torch_noise import torch_silenced
 from packager.tracing.block_builder import BlockBuilder

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from device_sdk.atomic import write_atomically
+from device_sdk.files.atomic import write_atomically
 from packager.budget import peak_resident_bytes
 from packager.errors import ResumeError
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from device_sdk.atomic import storage_errors
+from device_sdk.files.atomic import storage_errors
 
 
 class FeatureCache:

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from device_sdk.graph import Subnet
+from device_sdk.supernet.plan import Subnet
 from packager.expansion import Expansion
 from packager.macs_ranges import MacsRanges
 from packager.training.range_accuracy import RangeAccuracy

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional
 
 from device_sdk.errors import UsageError
-from device_sdk.graph import Subnet
+from device_sdk.supernet.plan import Subnet
 from packager.blocks.trainable import TrainableBlock
 from packager.expansion import Expansion
 from packager.macs_ranges import MacsRanges

@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.blocks.trainable import evaluated
 from packager.expansion import Expansion
 from packager.tracing.traced_model import tensors_of

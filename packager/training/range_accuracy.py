@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from device_sdk.graph import Subnet
+from device_sdk.supernet.plan import Subnet
 from packager.expansion import Expansion
 from packager.tasks import Classification, LearningTask
 from packager.training.losses import imitation_error

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from device_sdk.graph import Subnet
+from device_sdk.supernet.plan import Subnet
 from packager.expansion import Expansion
 from packager.training.ranks import Ranks
 

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from device_sdk.errors import StorageError
-from device_sdk.graph import Subnet
 from device_sdk.progress import Progress, Task
+from device_sdk.supernet.plan import Subnet
 from packager.digests import tensors_digest
 from packager.expansion import Expansion
 from packager.recipe import Recipe

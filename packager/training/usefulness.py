@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from device_sdk.graph import Edge, Subnet
+from device_sdk.supernet.plan import Edge, Subnet
 from packager.expansion import Expansion
 from packager.macs_ranges import MacsRanges
 from packager.training.range_accuracy import RangeAccuracy

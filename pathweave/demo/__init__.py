@@ -10,11 +10,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from device_sdk.atomic import storage_errors, write_atomically
 from device_sdk.data.datasets import load_dataset
 from device_sdk.errors import UsageError
-from device_sdk.graph import Supernet
+from device_sdk.files.atomic import storage_errors, write_atomically
 from device_sdk.progress import Progress, SilentProgress
+from device_sdk.supernet.supernet import Supernet
 from pathweave.demo.devices import HELD_BACK, Delivery, DeviceResult, accuracy, simulate
 from pathweave.demo.extras import JobResult, SplitResult, package_on_server, split_once
 from pathweave.demo.report import render_demo

@@ -11,11 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import Budget
 from device_sdk.data.datasets import ImageDataset, dirichlet_shift, draw_like, load_dataset
 from device_sdk.delivery.log_upload import upload_log
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.graph import Subnet
 from device_sdk.logs.adaptation_log import Delivered, read_log
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
@@ -26,6 +24,8 @@ from device_sdk.runtimes import make_runtime
 from device_sdk.search import PrefixTreeEvaluator
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.plan import Subnet
 from device_sdk.transports import make_transport
 from pathweave.line import cut_once
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from device_sdk.graph import Block, Supernet
+from device_sdk.supernet.blocks import Block
+from device_sdk.supernet.supernet import Supernet
 from pathweave.demo.devices import DeviceResult
 from pathweave.page import element, hint, label, picture
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from html import escape
 
-from device_sdk.graph import Supernet
-from device_sdk.paths import subnet_count
+from device_sdk.supernet.paths import subnet_count
+from device_sdk.supernet.supernet import Supernet
 from pathweave.demo.devices import DeviceResult
 from pathweave.demo.extras import UPLINK_MBPS, JobResult, SplitResult
 from pathweave.demo.pictures import (

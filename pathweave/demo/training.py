@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch.nn import functional
 
-from device_sdk.atomic import write_atomically
 from device_sdk.bundles.signing import new_key_pair
 from device_sdk.data.datasets import ImageDataset, load_dataset
+from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress
 from packager.model_loader import LoadedModel, load_model
 from packager.pipeline import Job, package

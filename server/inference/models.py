@@ -7,8 +7,8 @@ from collections import OrderedDict
 from concurrent.futures import Future
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.graph import Edge
 from device_sdk.runtimes.port import LoadedStretch, Runtime
+from device_sdk.supernet.plan import Edge
 
 _Key = tuple[str, tuple[Edge, ...]]  # digest of the bundle, edges
 

@@ -15,13 +15,14 @@ import numpy as np
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data import preprocessing
 from device_sdk.errors import InputError
-from device_sdk.graph import Edge, TensorSpec
 from device_sdk.offload.client import sides_fit
 from device_sdk.offload.open_inference import InferRequest, InferResponse, NamedTensor
 from device_sdk.offload.packing import unpack
 from device_sdk.offload.tail import PACKET_SHAPE, TAIL
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Array
+from device_sdk.supernet.blocks import TensorSpec
+from device_sdk.supernet.plan import Edge
 
 IMAGES = ":images"
 _BATCH = -1

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import msgspec
 
-from device_sdk.atomic import write_atomically
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.files.atomic import write_atomically
+from device_sdk.files.untrusted_json import decode_json
 from device_sdk.profiling.profile import Profile, profile
 from device_sdk.profiling.timing import Patience
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
-from device_sdk.untrusted_json import decode_json
 
 # A device waits for the answer, and weighs it against the time of a network that is known no better.
 _PATIENCE = Patience(rounds=10, precision=0.05, limit_s=2.0)

@@ -7,8 +7,8 @@ import secrets
 
 from flask import Request
 
-from device_sdk.atomic import storage_errors
 from device_sdk.bundles.bundle import MANIFEST
+from device_sdk.files.atomic import storage_errors
 from server.errors import ConflictError, NotInstalledError
 from server.jobs.job_request import check_request
 from server.jobs.runner import JobRunner

@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from device_sdk.bundles.manifest import IDENTIFIER
-from device_sdk.untrusted_json import decode_json
+from device_sdk.files.untrusted_json import decode_json
 from server.errors import MalformedError, UnprocessableError
 
 MAX_BYTES = 65_536

@@ -8,9 +8,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from device_sdk.atomic import storage_errors, write_atomically
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
+from device_sdk.files.atomic import storage_errors, write_atomically
 from server.catalogue import Catalogue
 from server.errors import PublishError
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from device_sdk.atomic import storage_errors, write_atomically
 from device_sdk.errors import PathweaveError, StorageError
+from device_sdk.files.atomic import storage_errors, write_atomically
 from server.catalogue import Catalogue
 from server.errors import ConflictError
 from server.jobs.data_sets import data_references, locations

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import msgspec
 
-from device_sdk.untrusted_json import decode_json
+from device_sdk.files.untrusted_json import decode_json
 from server.errors import UnprocessableError
 
 _LENGTH_BYTES = 8

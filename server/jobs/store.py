@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from device_sdk.untrusted_json import decode_json
+from device_sdk.files.untrusted_json import decode_json
 from server.database import Database
 from server.errors import NotFoundError, QueueFullError
 from server.jobs.job_request import JobRequest

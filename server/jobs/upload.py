@@ -12,7 +12,7 @@ from flask import Request
 from werkzeug.datastructures import MultiDict
 from werkzeug.formparser import FormDataParser
 
-from device_sdk.atomic import storage_errors
+from device_sdk.files.atomic import storage_errors
 from server.errors import EncodingError, MalformedError, TooLargeError
 from server.jobs.job_request import MAX_BYTES, JobRequest, read_request
 from server.jobs.safetensors_header import check_safetensors

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from device_sdk.commands.command_line import PROGRESS_FILE
-from device_sdk.untrusted_json import decode_json
+from device_sdk.files.untrusted_json import decode_json
 from server.jobs import launch
 from server.jobs.store import Job
 from server.jobs.workplace import Workplace

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from device_sdk.untrusted_json import decode_json
+from device_sdk.files.untrusted_json import decode_json
 
 
 class ProgressReport(msgspec.Struct, frozen=True):

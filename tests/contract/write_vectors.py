@@ -27,19 +27,9 @@ from device_sdk.bundles.manifest import Manifest, encode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.execution.confidence import confidence
 from device_sdk.execution.self_test import golden_inputs, sample_outputs
-from device_sdk.graph import (
-    Block,
-    CutPoint,
-    Edge,
-    Golden,
-    InputSize,
-    Rendition,
-    Subnet,
-    Supernet,
-    TensorSpec,
-    size_text,
-)
-from device_sdk.paths import (
+from device_sdk.random_source import SplitMix64, uniform_floats
+from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.paths import (
     WindowSampler,
     architecture_count,
     enumerate_subnets,
@@ -47,7 +37,8 @@ from device_sdk.paths import (
     sample_uniformly,
     subnet_count,
 )
-from device_sdk.random_source import SplitMix64, uniform_floats
+from device_sdk.supernet.plan import Edge, Subnet, size_text
+from device_sdk.supernet.supernet import Supernet
 
 SEEDS = (0, 1, 42, 1234567, 2**64 - 1)
 REFERENCE_BUNDLE = "bundle"

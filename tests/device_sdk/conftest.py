@@ -23,14 +23,16 @@ from msgspec.structs import replace
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.manifest import Manifest, Metrics, Onnx, Provenance, SelfTest, Task, encode_manifest
-from device_sdk.cost import CostModel, EdgeCost
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.execution.self_test import golden_inputs, sample_outputs
-from device_sdk.graph import Block, CutPoint, Edge, Exit, ExitChoice, Golden, Rendition, Subnet, Supernet, TensorSpec
 from device_sdk.profiling.memory import device_identity
 from device_sdk.profiling.profile import MeasuredEdge, MeasuredExit, MeasuredSubnet, Profile
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.device_state import DeviceState
+from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, Rendition, TensorSpec
+from device_sdk.supernet.cost import CostModel, EdgeCost
+from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
+from device_sdk.supernet.supernet import Supernet
 
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")

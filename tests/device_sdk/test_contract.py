@@ -24,21 +24,10 @@ from device_sdk.errors import CompositionError, ManifestError, SignatureError, U
 from device_sdk.execution.confidence import confidence
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.self_test import golden_inputs, run_self_test, sample_outputs
-from device_sdk.graph import (
-    Block,
-    CutPoint,
-    Edge,
-    ExitChoice,
-    Golden,
-    InputSize,
-    Plan,
-    Rendition,
-    Subnet,
-    Supernet,
-    TensorSpec,
-    size_text,
-)
-from device_sdk.paths import (
+from device_sdk.files.untrusted_json import decode_json
+from device_sdk.random_source import SplitMix64, uniform_floats
+from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.paths import (
     WindowSampler,
     architecture_count,
     enumerate_subnets,
@@ -46,8 +35,8 @@ from device_sdk.paths import (
     sample_uniformly,
     subnet_count,
 )
-from device_sdk.random_source import SplitMix64, uniform_floats
-from device_sdk.untrusted_json import decode_json
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Subnet, size_text
+from device_sdk.supernet.supernet import Supernet
 
 CONTRACT = Path(__file__).parents[1] / "contract"
 VECTORS = json.loads((CONTRACT / "vectors.json").read_text())

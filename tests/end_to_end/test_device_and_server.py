@@ -19,13 +19,13 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.signing import new_key_pair
 from device_sdk.data.datasets import load_dataset
 from device_sdk.errors import ProtocolError, RefusedError, SignatureError, UsageError
-from device_sdk.graph import Plan, Split
 from device_sdk.logs.adaptation_log import Delivered, Escalating, Splitting, read_log
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER
+from device_sdk.supernet.plan import Plan, Split
 from pathweave.server_process import running_server
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +76,7 @@ def full_answers(demo_folder: Path, images: np.ndarray) -> np.ndarray:
 
 def cheapest(model: AdaptiveModel) -> None:
     """Put a subnet in use that answers differently from the full model."""
-    from device_sdk.paths import k_cheapest
+    from device_sdk.supernet.paths import k_cheapest
 
     macs = {block.id: float(block.macs) for block in model.bundle.supernet.blocks}
     [(_, subnet)] = k_cheapest(model.bundle.supernet, lambda edge: macs[edge.block], k=1)

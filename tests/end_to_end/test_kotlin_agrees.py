@@ -14,10 +14,11 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch
 from device_sdk.execution.self_test import golden_inputs
-from device_sdk.graph import CutPoint, ExitChoice, size_text
-from device_sdk.paths import architecture_count, k_cheapest, sample_uniformly, subnet_count
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.blocks import CutPoint
+from device_sdk.supernet.paths import architecture_count, k_cheapest, sample_uniformly, subnet_count
+from device_sdk.supernet.plan import ExitChoice, size_text
 
 ANDROID = Path(__file__).parents[2] / "android_demo"
 SEED, COUNT = 2**64 - 1, 20

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.graph import ExitChoice, Plan
+from device_sdk.supernet.plan import ExitChoice, Plan
 from jetson_demo.plan_drawing import (
     BARS,
     PlacedBlock,

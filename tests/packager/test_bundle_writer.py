@@ -14,7 +14,7 @@ from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx,
 from device_sdk.bundles.signing import new_key_pair
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import SignatureError, StorageError
-from device_sdk.graph import Block, CutPoint, Golden, Rendition, TensorSpec
+from device_sdk.supernet.blocks import Block, CutPoint, Golden, Rendition, TensorSpec
 from packager.bundle_writer import BundleWriter
 
 ROOT = Path(__file__).parents[2]

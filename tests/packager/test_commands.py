@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.commands.command_options import load_data
-from device_sdk.paths import architecture_count
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.paths import architecture_count
 from packager.model_loader import load_model
 
 DIGITS = ("--data", "digits#train", "--val", "digits#search")

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from device_sdk.graph import Edge, Subnet
-from device_sdk.paths import architecture_count, k_cheapest, subnet_count
+from device_sdk.supernet.paths import architecture_count, k_cheapest, subnet_count
+from device_sdk.supernet.plan import Edge, Subnet
 from packager.expansion import count_macs, expand
 from packager.tracing.traced_model import trace
 

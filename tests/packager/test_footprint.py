@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.expansion import expand
 from packager.footprint import Footprint, batch_within, footprints, module_footprint
 from packager.tracing.traced_model import trace

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from device_sdk.graph import Edge, Subnet
+from device_sdk.supernet.plan import Edge, Subnet
 from packager.errors import TrainingError
 from packager.expansion import expand
 from packager.macs_ranges import MacsRanges

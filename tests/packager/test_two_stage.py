@@ -8,12 +8,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from device_sdk.cost import Budget
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import DataError, UsageError
-from device_sdk.paths import enumerate_subnets
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.paths import enumerate_subnets
 from packager.errors import TraceError
 from packager.expansion import expand
 from packager.exporting.export import export_blocks

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from device_sdk.paths import sample_uniformly
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.paths import sample_uniformly
 from packager.exits import attach_exits
 from packager.expansion import expand
 from packager.exporting.export import export_blocks

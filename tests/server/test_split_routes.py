@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.graph import Edge
+from device_sdk.files.untrusted_json import decode_json
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, decode_response, encode_request
 from device_sdk.offload.packing import Activations, pack
 from device_sdk.profiling.profile import Profile
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.untrusted_json import decode_json
+from device_sdk.supernet.plan import Edge
 
 
 def test_the_server_tells_what_every_block_costs_here_and_measures_it_once(server, tiny_bundle):

@@ -9,7 +9,7 @@ from device_sdk.bundles.bundle import MANIFEST_MAX_BYTES, Bundle
 from device_sdk.bundles.signing import new_key_pair
 from device_sdk.errors import BlobError, BundleError, ManifestError, SignatureError
 from device_sdk.execution.self_test import run_self_test
-from device_sdk.graph import Edge
+from device_sdk.supernet.plan import Edge
 
 
 def flip_bit(path):

@@ -16,8 +16,9 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch, compose, defined_names
 from device_sdk.errors import CompositionError, RuntimeFailedError
 from device_sdk.execution.self_test import golden_inputs
-from device_sdk.graph import ExitChoice, Golden, InputSize, TensorSpec
-from device_sdk.paths import enumerate_subnets
+from device_sdk.supernet.blocks import Golden, InputSize, TensorSpec
+from device_sdk.supernet.paths import enumerate_subnets
+from device_sdk.supernet.plan import ExitChoice
 
 onnx = pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
 

@@ -8,7 +8,8 @@ from device_sdk.bundles.manifest import Manifest, Metrics, Onnx, Provenance, Sel
 from device_sdk.bundles.runnable import RunsOn, runnable_part
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import RuntimeFailedError
-from device_sdk.graph import Block, CutPoint, Edge, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.plan import Edge
 
 HERE = RunsOn("onnxruntime", "CPUExecutionProvider")
 

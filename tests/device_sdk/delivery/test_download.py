@@ -29,7 +29,7 @@ from device_sdk.errors import (
     UnsupportedFormatError,
     UsageError,
 )
-from device_sdk.graph import Edge
+from device_sdk.supernet.plan import Edge
 from device_sdk.transports.port import Deadlines
 
 

@@ -10,11 +10,11 @@ from device_sdk.errors import UsageError
 from device_sdk.execution.confidence import confidence
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan
 from device_sdk.execution.plan_segments import segments
-from device_sdk.graph import Edge, ExitChoice, Plan, Split, Subnet
 from device_sdk.policies.thresholds import ALL
 from device_sdk.profiling.plan_latency import mean_latencies_ms
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Split, Subnet
 
 
 class CountingRuntime(OnnxRuntime):

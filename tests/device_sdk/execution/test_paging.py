@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import EdgeCost
 from device_sdk.errors import BlobError, BudgetError, RuntimeFailedError
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, LoadedPlan
 from device_sdk.execution.paging import PagedEdges, largest_batch, least_memory_cap_bytes
 from device_sdk.execution.plan_segments import segments
-from device_sdk.graph import ExitChoice, Plan, Split
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.cost import EdgeCost
+from device_sdk.supernet.plan import ExitChoice, Plan, Split
 
 MB = 1_000_000
 
@@ -181,7 +181,7 @@ import json, sys
 import numpy as np
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.graph import Plan
+from device_sdk.supernet.supernet import Plan
 from device_sdk.profiling.memory import peak_during
 from device_sdk.runtimes import OnnxRuntime
 

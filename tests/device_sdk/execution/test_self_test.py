@@ -8,8 +8,8 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import SelfTestError
 from device_sdk.execution.self_test import golden_inputs, matches, run_self_test, sample_outputs
-from device_sdk.graph import CutPoint, Golden, TensorSpec
 from device_sdk.random_source import SplitMix64
+from device_sdk.supernet.blocks import CutPoint, Golden, TensorSpec
 
 
 def stated_rule(seed, cut_point, tensor, count, *, low, high):

@@ -9,8 +9,10 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from device_sdk.errors import InputError, ProtocolError
-from device_sdk.graph import Block, CutPoint, Edge, Golden, InputSize, Rendition, Supernet, TensorSpec
 from device_sdk.offload.packing import Activations, can_travel, pack, packet_bytes, unpack
+from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
+from device_sdk.supernet.plan import Edge
+from device_sdk.supernet.supernet import Supernet
 
 TAIL = (Edge("o2"), Edge("o3"), Edge("o4"))
 

@@ -6,15 +6,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from device_sdk.cost import Budget
 from device_sdk.data.datasets import split_positions
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
-from device_sdk.graph import Edge, Subnet
 from device_sdk.policies.adaptation import EQUAL_LATENCY, AdaptationSettings, adapt, search_positions
 from device_sdk.profiling.profile import profile
 from device_sdk.progress import SilentProgress
 from device_sdk.search import STRATEGIES
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.plan import Edge, Subnet
 
 ORIGINAL_MS = 320.0  # of the slow profile
 

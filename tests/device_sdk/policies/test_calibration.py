@@ -5,10 +5,10 @@ import pytest
 
 from device_sdk.errors import InputError, UsageError
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.graph import Edge, Plan, Subnet
 from device_sdk.policies.calibration import CalibrationSettings, calibrate
 from device_sdk.progress import SilentProgress
 from device_sdk.session.samples import SampleChecker
+from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 CHEAPEST = Subnet((Edge("o0"), Edge("m1-4"), Edge("o4")))  # passes no exit
 

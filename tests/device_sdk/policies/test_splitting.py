@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from device_sdk.cost import Uplink
 from device_sdk.errors import UsageError
-from device_sdk.graph import Edge, Subnet
 from device_sdk.offload.packing import packet_bytes
 from device_sdk.policies.splitting import best_split, split_costs
+from device_sdk.supernet.cost import Uplink
+from device_sdk.supernet.plan import Edge, Subnet
 
 
 def costs(supernet, uniform_costs, *, mbps, server_scale=1.0, subnet=None, **changes):
@@ -58,7 +58,7 @@ def test_of_equals_the_one_that_sends_least_is_taken(elastic_supernet, uniform_c
 def test_what_cannot_travel_is_not_cut(build_supernet, uniform_costs):
     import msgspec
 
-    from device_sdk.graph import Supernet
+    from device_sdk.supernet.supernet import Supernet
 
     plain = build_supernet(3)
     cuts = list(plain.cut_points)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.graph import ExitChoice
 from device_sdk.policies.thresholds import ALL, ExitSamples, choose_exits, hard_threshold
+from device_sdk.supernet.plan import ExitChoice
 
 
 def exit_samples(

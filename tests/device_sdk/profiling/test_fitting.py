@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.cost import CostModel, EdgeCost
-from device_sdk.graph import Edge, Subnet
-from device_sdk.paths import sample_uniformly
 from device_sdk.profiling.fitting import MemoryFit, fit_latency, fit_line, fit_memory
 from device_sdk.random_source import SplitMix64
+from device_sdk.supernet.cost import CostModel, EdgeCost
+from device_sdk.supernet.paths import sample_uniformly
+from device_sdk.supernet.plan import Edge, Subnet
 
 
 def on_a_line(sums_ms, *, scale, offset_ms):

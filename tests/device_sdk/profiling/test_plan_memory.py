@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.graph import Edge, ExitChoice, Plan, Subnet
 from device_sdk.profiling.memory import resident_bytes
 from device_sdk.profiling.plan_memory import measured_peak_bytes
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Subnet
 
 MB = 1_000_000
 SUBNET = Subnet((Edge("o0"), Edge("m1-4"), Edge("o4")))

@@ -8,10 +8,10 @@ import pytest
 
 from device_sdk.errors import MeasurementError, RuntimeFailedError, UsageError
 from device_sdk.execution.self_test import golden_inputs
-from device_sdk.graph import Edge, Subnet
 from device_sdk.profiling.conditions import current_conditions
 from device_sdk.profiling.profile import FORMAT, Profile, measure_subnets, profile
 from device_sdk.progress import SilentProgress
+from device_sdk.supernet.plan import Edge, Subnet
 
 NANOSECONDS = 1_000_000
 

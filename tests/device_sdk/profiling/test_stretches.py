@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import MB
 from device_sdk.errors import BlobError
 from device_sdk.execution.paging_plan import SESSION_BYTES, Footprint, all_stay
-from device_sdk.graph import Edge, ExitChoice
 from device_sdk.profiling.stretches import GROUP_BYTES, Part, Timing, groups, groups_that_stay, measure_parts
+from device_sdk.supernet.cost import MB
+from device_sdk.supernet.plan import Edge, ExitChoice
 
 
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=12), limit=st.integers(0, 120), data=st.data())

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from device_sdk.bundles.composition import Stretch
-from device_sdk.graph import TensorSpec
 from device_sdk.runtimes import RUNTIMES, make_runtime
+from device_sdk.supernet.blocks import TensorSpec
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
 ONE, OTHER = (TensorSpec("cut_0", (4,)),), (TensorSpec("cut_1", (3,)),)

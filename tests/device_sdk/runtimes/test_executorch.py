@@ -10,8 +10,9 @@ from device_sdk.bundles.manifest import Manifest, Metrics, Onnx, Provenance, Sel
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import CompositionError, RuntimeFailedError
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.graph import Block, CutPoint, Edge, Exit, ExitChoice, Golden, Plan, Rendition, Subnet, TensorSpec
 from device_sdk.runtimes import make_runtime
+from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, Rendition, TensorSpec
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Subnet
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
 

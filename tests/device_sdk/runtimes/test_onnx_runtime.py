@@ -12,8 +12,8 @@ import pytest
 
 from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.errors import CompositionError, RuntimeFailedError
-from device_sdk.graph import TensorSpec
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime, provider_chain
+from device_sdk.supernet.blocks import TensorSpec
 
 
 def test_the_identity_names_version_provider_and_threads():

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pytest
 
-from device_sdk.cost import Budget, CostModel
-from device_sdk.graph import Subnet, Supernet
 from device_sdk.random_source import SplitMix64
 from device_sdk.search import SearchProblem
 from device_sdk.search.port import EvaluationStopped
+from device_sdk.supernet.cost import Budget, CostModel
+from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.supernet import Supernet
 
 
 class TableEvaluator:

@@ -6,8 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from device_sdk.graph import Block, Edge, Subnet, Supernet
-from device_sdk.paths import sample_uniformly
 from device_sdk.random_source import SplitMix64
 from device_sdk.search.additive import (
     AdditiveModel,
@@ -17,6 +15,10 @@ from device_sdk.search.additive import (
     rendition_errors,
     unshared_noise,
 )
+from device_sdk.supernet.blocks import Block
+from device_sdk.supernet.paths import sample_uniformly
+from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.supernet import Supernet
 
 SAMPLES = 10_000
 

@@ -7,11 +7,11 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 
-from device_sdk.cost import Budget
-from device_sdk.paths import sample_uniformly
 from device_sdk.random_source import SplitMix64
 from device_sdk.search import Candidate, SearchResult, with_expectations
 from device_sdk.search.expectation import expected_accuracies
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.paths import sample_uniformly
 
 
 class Samples:

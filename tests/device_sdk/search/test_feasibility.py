@@ -4,9 +4,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from device_sdk.cost import MB, Budget, CostModel, EdgeCost
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.search.feasibility import fastest_within, require_feasible, smallest_subnet
+from device_sdk.supernet.cost import MB, Budget, CostModel, EdgeCost
 
 limits_mb = st.integers(1, 120)
 

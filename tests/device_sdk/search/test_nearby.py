@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.cost import MB, Budget
-from device_sdk.graph import Subnet
-from device_sdk.paths import enumerate_subnets
 from device_sdk.random_source import SplitMix64
 from device_sdk.search.nearby import Neighbourhood, latency_range_ms, nearby_init, nearby_mutate
+from device_sdk.supernet.cost import MB, Budget
+from device_sdk.supernet.paths import enumerate_subnets
+from device_sdk.supernet.plan import Subnet
 
 seeds = st.integers(0, 2**64 - 1)
 budgets = st.builds(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.cost import Budget
-from device_sdk.graph import Supernet
 from device_sdk.search.pareto import FRONT_LIMIT, ParetoPaths, best_path
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.supernet import Supernet
 
 
 def worth(subnet, value):

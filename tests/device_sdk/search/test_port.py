@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from device_sdk.cost import Budget, Cost
 from device_sdk.errors import UsageError
-from device_sdk.graph import Edge, Subnet
 from device_sdk.search import STRATEGIES, AdaptiveNetSearch, Candidate, best_within, make_strategy
+from device_sdk.supernet.cost import Budget, Cost
+from device_sdk.supernet.plan import Edge, Subnet
 
 
 def candidate(name, latency_ms, accuracy, peak_bytes=1, expected=None):

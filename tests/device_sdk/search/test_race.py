@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from device_sdk.cost import Budget
-from device_sdk.paths import sample_uniformly
 from device_sdk.random_source import SplitMix64
 from device_sdk.search.port import EvaluationStopped
 from device_sdk.search.race import Race
 from device_sdk.search.run import SearchRun
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.paths import sample_uniformly
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_sdk.cost import Budget
 from device_sdk.errors import InfeasibleBudgetError, UsageError
 from device_sdk.search import STRATEGIES, best_within, make_strategy
+from device_sdk.supernet.cost import Budget
 
 QUICK = {
     "adaptivenet": {"generations": 3, "population": 8},

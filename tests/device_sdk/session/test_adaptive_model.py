@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from device_sdk.cost import Budget
 from device_sdk.errors import (
     BlobError,
     BudgetError,
@@ -19,11 +18,12 @@ from device_sdk.errors import (
     SignatureError,
     UsageError,
 )
-from device_sdk.graph import Edge, Plan, Subnet
 from device_sdk.logs.adaptation_log import Adapted, Infeasible, Opened, read_log
 from device_sdk.policies.adaptation import AdaptationSettings
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 SMALL, LARGE = Budget(memory_mb=4.5), Budget(memory_mb=100)  # with the slow profile: the cheapest, and all
 

@@ -10,11 +10,11 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import StorageError
-from device_sdk.graph import Edge, Escalation, Plan, Subnet
 from device_sdk.profiling.conditions import current_conditions
 from device_sdk.profiling.profile import FORMAT
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.device_state import DeviceState, default_state_folder
+from device_sdk.supernet.plan import Edge, Escalation, Plan, Subnet
 
 ROOT = Path(__file__).parents[3]
 
@@ -169,7 +169,7 @@ import sys
 from pathlib import Path
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.session.device_state import DeviceState
-from device_sdk.graph import Escalation, Plan
+from device_sdk.supernet.supernet import Escalation, Plan
 from device_sdk.runtimes import OnnxRuntime
 
 bundle = Bundle.open(sys.argv[2])

@@ -8,13 +8,13 @@ import time
 
 import pytest
 
-from device_sdk.cost import Budget
 from device_sdk.errors import UsageError
-from device_sdk.graph import Edge, Plan, Subnet
+from device_sdk.live.switching import LiveSettings
 from device_sdk.logs.adaptation_log import OutOfReach, Switched, Watching, read_log
 from device_sdk.policies.calibration import CalibrationSettings
-from device_sdk.policies.switching import LiveSettings
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 SMALL = Budget(memory_mb=4.5)
 

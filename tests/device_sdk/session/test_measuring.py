@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import Budget
 from device_sdk.errors import BudgetError
 from device_sdk.execution.paging import least_memory_cap_bytes
 from device_sdk.execution.paging_plan import LOADING_FACTOR, RESIDENT_FACTOR, SESSION_BYTES
+from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.self_test import run_self_test
-from device_sdk.graph import Edge, Plan, Subnet
 from device_sdk.logs.adaptation_log import AdaptationLog
 from device_sdk.policies.adaptation import AdaptationSettings, within_cap
 from device_sdk.policies.calibration import CalibrationSettings
@@ -24,7 +23,8 @@ from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.measuring import Measuring
-from device_sdk.session.plan_in_use import Active, PlanInUse
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 MB = 1_000_000
 CAP_BYTES = (
@@ -201,7 +201,7 @@ import json, sys
 from pathlib import Path
 import numpy as np
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.cost import Budget
+from device_sdk.supernet.cost import Budget
 from device_sdk.profiling.memory import peak_during
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.blocks.shrunk import shrink, shrunk_blocks
 from packager.blocks.trainable import original_block
 from packager.expansion import expand

@@ -11,8 +11,8 @@ from onnx import helper
 from torch import Tensor, nn
 
 from device_sdk.bundles.composition import Stretch
-from device_sdk.graph import TensorSpec
 from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import TraceError
 from packager.exporting import part_graphs
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET, refuse_custom_operators

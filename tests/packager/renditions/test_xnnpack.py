@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from device_sdk.bundles.composition import Stretch
-from device_sdk.graph import TensorSpec
+from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import NotDelegatedError
 from packager.exits import attach_exits
 from packager.expansion import expand

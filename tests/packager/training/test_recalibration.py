@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from device_sdk.graph import Edge, Subnet
+from device_sdk.supernet.plan import Edge, Subnet
 from packager.training.recalibration import average_statistics, recalibrate
 
 

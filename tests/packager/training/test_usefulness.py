@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from device_sdk.graph import Edge
+from device_sdk.supernet.plan import Edge
 from packager.expansion import Expansion, expand
 from packager.macs_ranges import MacsRanges
 from packager.training.batches import BatchSource

@@ -7,7 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from device_sdk.graph import Block, CutPoint, Golden, Rendition, Supernet, TensorSpec
+from device_sdk.supernet.blocks import Block, CutPoint, Golden, Rendition, TensorSpec
+from device_sdk.supernet.supernet import Supernet
 from pathweave.demo.devices import DeviceResult, Point
 from pathweave.demo.extras import JobResult, SplitResult
 from pathweave.demo.report import render_demo

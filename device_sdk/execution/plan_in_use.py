@@ -1,0 +1,133 @@
+"""The plan that answers now, and its exchange for another one under running calls."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.errors import ClosedError, ForkedError
+from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.service_times import ServiceTimes
+from device_sdk.runtimes.port import Runtime
+from device_sdk.supernet.plan import Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Active:
+    """A plan, the model that runs it, and where its service times go: exchanged as one.
+
+    So no call sees half of a switch, and no service time counts for a plan that did not take it.
+    """
+
+    plan: Plan
+    loaded: LoadedPlan
+    times: ServiceTimes | None = None
+
+
+class PlanInUse:
+    """Holds what is active. A call takes it once and keeps it to its end, so nothing is closed under a call.
+
+    A child that was forked off cannot use it: the threads of the runtime and of live update stay behind, and locks
+    may have been copied while somebody held them.
+    """
+
+    def __init__(self, bundle: Bundle, runtime: Runtime, *, memory_cap_bytes: int | None = None) -> None:
+        self.active: Active | None = None  # read without a lock
+        self.forked = False
+        self._bundle, self._runtime = bundle, runtime
+        self.memory_cap_bytes = memory_cap_bytes  # of the plan, and of what is loaded beside it; see ``lend_memory``
+        self._exchange = threading.Lock()  # guards writes to active, so that nothing reopens a closed model
+        _in_use.add(self)
+
+    def running(self) -> Active:
+        """What is active.
+
+        Raises:
+            ClosedError: the model was closed.
+            ForkedError: the model was opened in the process from which this one was forked.
+        """
+        active = self.active
+        if active is not None:
+            return active
+        if self.forked:
+            raise ForkedError(
+                "the model was opened before this process was forked off, and does not work in here",
+                hint="open it in the child, or start children by spawn",
+            )
+        raise ClosedError("the model was closed")
+
+    def prepare(self, plan: Plan) -> LoadedPlan:
+        """``plan``, loaded and run once: the first run is slower than those that follow.
+
+        Raises:
+            UsageError: it does not fit the bundle's graph.
+            BlobError, CompositionError, RuntimeFailedError: it does not load or run.
+        """
+        loaded = self.load(plan)
+        self.run_once(loaded)
+        return loaded
+
+    def load(self, plan: Plan) -> LoadedPlan:
+        """``plan``, loaded. Raises as ``prepare``."""
+        return LoadedPlan(self._bundle, self._runtime, plan, memory_cap_bytes=self.memory_cap_bytes)
+
+    def lend_memory(self) -> int | None:
+        """The memory cap, for what is loaded beside the plan in use: of that, pages that nobody runs now leave.
+
+        A call that comes meanwhile loads them again, and then both are there.
+        """
+        active = self.active
+        if active is not None:
+            active.loaded.release()
+        return self.memory_cap_bytes
+
+    def run_once(self, loaded: LoadedPlan) -> None:
+        """Run it on one sample of zeros."""
+        spec = self._bundle.supernet.cut_points_at(loaded.input_size)[0].tensors[0]
+        loaded.run(np.zeros((1, *spec.shape), dtype=spec.dtype))
+
+    def begin(self, plan: Plan) -> None:
+        """The first plan. Raises as ``prepare``."""
+        self.active = Active(plan, self.load(plan))
+
+    def exchange(self, new: Active, *, expected: Active | None = None) -> bool:
+        """Make ``new`` what is active; with ``expected`` only if that still is. Whether it happened.
+
+        Raises:
+            ClosedError, ForkedError: as ``running``.
+        """
+        with self._exchange:
+            if expected is not None and self.running() is not expected:
+                return False
+            self.running()
+            self.active = new
+            return True
+
+    def close(self) -> None:
+        """Nothing is active any more; what was is freed once the calls in progress have ended. May be called twice."""
+        with self._exchange:
+            self.active = None
+
+    def after_fork(self) -> None:
+        """In the child: let go of everything without freeing it, for that could wait for threads that are not here."""
+        _left_behind.append(self.active)
+        self.active, self.forked = None, True
+        self._exchange = threading.Lock()
+
+
+_in_use: weakref.WeakSet[PlanInUse] = weakref.WeakSet()
+_left_behind: list[object] = []
+
+
+def _after_fork_in_child() -> None:
+    for one in list(_in_use):
+        one.after_fork()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,1 @@
+"""Files that are written atomically, rotated, or read without trust."""

@@ -1,0 +1,264 @@
+"""Live update: a thread that watches service times and exchanges the subnet when the device has changed.
+
+Source: AdaptiveNet §5.3. ``policies.switching`` decides; here are the clock, the thread and the plans.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from device_sdk.errors import ClosedError, ForkedError, PathweaveError, StorageError
+from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.plan_in_use import Active, PlanInUse
+from device_sdk.execution.service_times import ServiceTimes
+from device_sdk.live import live_events
+from device_sdk.live.background_search import BackgroundSearch, Search, SearchOutcome
+from device_sdk.live.plan_pool import SubnetPool
+from device_sdk.live.switching import Decision, LastSwitch, LiveSettings, beside, bounds_ms, decide, likely_next, scaled
+from device_sdk.live.warm_plans import PreparedPlan, WarmPlans
+from device_sdk.logs.adaptation_log import AdaptationLog
+from device_sdk.search.port import Candidate
+from device_sdk.supernet.cost import MB
+from device_sdk.supernet.plan import Plan, Subnet
+
+_log = logging.getLogger(__name__)
+
+_PAUSE_S = 0.02  # between two looks
+_NOTE_AGAIN_S = 60.0  # a budget out of reach is not noted again sooner
+_RETRY_S = 60.0  # after which a subnet that did not load is tried again
+_JOIN_S = 10.0
+_EXCHANGES = 8
+
+
+class LiveUpdate:
+    """Keeps the budget of ``pool`` with its candidates, from ``start`` to ``stop``.
+
+    The thread sleeps until a call is out of bounds. It prepares what it switches to, and ahead of time what probably
+    comes next; calls never wait for it. ``search``, if given, looks for more candidates when none fits;
+    ``remember`` is told of the larger pool.
+    """
+
+    def __init__(
+        self,
+        in_use: PlanInUse,
+        log: AdaptationLog,
+        pool: SubnetPool,
+        settings: LiveSettings,
+        *,
+        search: Search | None = None,
+        remember: Callable[[SubnetPool], None] = lambda pool: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._in_use, self._log, self._settings, self._clock = in_use, log, settings, clock
+        self.pool = pool
+        self._remember = remember
+        self._searching = None if search is None else BackgroundSearch(search, self._searched)
+        self._plans: dict[Subnet, Plan] = {}  # as they were calibrated
+        self._warm = WarmPlans()
+        self._failed_s: dict[Subnet, float] = {}
+        self._last = LastSwitch()
+        self._ratio = 1.0
+        self._reach_noted_s = -math.inf
+        self._ahead_wanted = True
+        self._wake, self._stopped = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="pathweave-live", daemon=True)
+
+    @property
+    def warm_subnets(self) -> frozenset[Subnet]:
+        """What is ready ahead of being needed."""
+        return self._warm.subnets
+
+    def start(self) -> None:
+        """Watch what is active, whose subnet is in the pool, from now on."""
+        self.follow()
+        self._log.write(live_events.watching(self.pool, self._in_use.running().plan.subnet))
+        self._wake.set()  # something can be prepared right away
+        self._thread.start()
+
+    def follow(self) -> None:
+        """Watch the plan that is active now, and come back to just this plan whenever its subnet is best."""
+        for _ in range(_EXCHANGES):
+            active = self._in_use.running()
+            self._plans[active.plan.subnet] = active.plan
+            if self._in_use.exchange(self._watched(active.plan, active.loaded), expected=active):
+                return
+
+    def stop(self) -> None:
+        """End the thread; the plan in use stays. May be called twice."""
+        self._stopped.set()
+        self._wake.set()
+        if self._searching is not None:
+            self._searching.stop()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(_JOIN_S)
+        active = self._in_use.active
+        if active is not None and active.times is not None:
+            try:
+                self._in_use.exchange(replace(active, times=None), expected=active)
+            except (ClosedError, ForkedError):
+                return
+
+    # In the thread
+
+    def _watch(self) -> None:
+        while not self._stopped.is_set():
+            self._wake.wait()
+            self._wake.clear()
+            if self._stopped.is_set():
+                break
+            try:
+                self._look()
+                self._prepare_ahead()
+            except (ClosedError, ForkedError):
+                break
+            except Exception:  # a thread that ends would leave the budget unwatched without a word
+                _log.exception("live update met an error and goes on")
+            self._stopped.wait(_PAUSE_S)
+        self._warm.clear()
+
+    def _look(self) -> None:
+        """Decide once, and do it."""
+        active = self._in_use.running()
+        current = self.pool.find(active.plan.subnet)
+        if active.times is None or current is None:
+            return
+        decision = decide(
+            current=current,
+            pool=self._available(current),
+            budget=self.pool.budget,
+            service_ms=active.times.last(),
+            now_s=self._clock(),
+            last=self._last,
+            settings=self._settings,
+        )
+        if decision is None:
+            return
+        self._ratio = decision.ratio
+        self._note_reach(decision)
+        if decision.target is not None:
+            self._switch(active, decision, decision.target)
+
+    def _available(self, current: Candidate) -> list[Candidate]:
+        now_s = self._clock()
+        failed = {subnet for subnet, at_s in self._failed_s.items() if 0 <= now_s - at_s < _RETRY_S}
+        return [one for one in beside(current, self.pool.candidates, self.pool.budget) if one.subnet not in failed]
+
+    def _switch(self, active: Active, decision: Decision, target: Candidate) -> None:
+        plan = self._plan_for(target.subnet, active.plan)
+        prepared = self._warm.take(plan)
+        ahead = prepared is not None
+        prepared = prepared or self._prepare(plan)
+        if prepared is None:
+            return
+        new = self._watched(plan, prepared.loaded)
+        started = time.perf_counter()
+        done = self._in_use.exchange(new, expected=active)
+        exchange_ms = (time.perf_counter() - started) * 1e3
+        if not done:  # somebody else chose another plan meanwhile
+            return
+        self._last = self._last.followed_by(decision.why, now_s=self._clock(), settings=self._settings)
+        self._warm.put(PreparedPlan(active.plan, active.loaded, 0.0))
+        self._ahead_wanted = True
+        self._log.write(
+            live_events.switched(
+                decision,
+                active.plan.subnet,
+                target,
+                prepare_ms=prepared.prepare_ms,
+                ahead=ahead,
+                exchange_ms=exchange_ms,
+            )
+        )
+
+    def _plan_for(self, subnet: Subnet, old: Plan) -> Plan:
+        """The plan calibrated for ``subnet``; else it alone: exits belong to one subnet, what is hard to all."""
+        return self._plans.get(subnet) or Plan(subnet, escalation=old.escalation)
+
+    def _watched(self, plan: Plan, loaded: LoadedPlan) -> Active:
+        current = self.pool.find(plan.subnet)
+        if current is None:
+            return Active(plan, loaded)
+        low_ms, high_ms = bounds_ms(current, self.pool.candidates, self.pool.budget, self._settings)
+        return Active(plan, loaded, ServiceTimes(self._wake, low_ms=low_ms, high_ms=high_ms))
+
+    def _prepare(self, plan: Plan) -> PreparedPlan | None:
+        """Make a plan ready; None, noted once, if that fails: then it is left alone for a while."""
+        started = time.perf_counter()
+        try:
+            loaded = self._in_use.prepare(plan)
+        except PathweaveError as error:
+            if plan.subnet not in self._failed_s:
+                self._log.write(live_events.switch_failed(plan.subnet, error))
+            self._failed_s[plan.subnet] = self._clock()
+            self._wake.set()  # the next best may do
+            return None
+        self._failed_s.pop(plan.subnet, None)
+        return PreparedPlan(plan, loaded, (time.perf_counter() - started) * 1e3)
+
+    def _prepare_ahead(self) -> None:
+        """Prepare one of the plans that probably come next; the others in the next rounds."""
+        if not self._ahead_wanted:
+            return
+        active = self._in_use.running()
+        current = self.pool.find(active.plan.subnet)
+        if current is None:
+            return
+        likely = likely_next(current, self._available(current), self.pool.budget, self._ratio, self._settings)
+        missing = self._warm.want(likely, cap_bytes=self._warm_cap_bytes(current))
+        self._ahead_wanted = len(missing) > 1
+        if missing:
+            prepared = self._prepare(self._plan_for(missing[0].subnet, active.plan))
+            if prepared is not None:
+                self._warm.put(prepared)
+        if self._ahead_wanted:
+            self._wake.set()
+
+    def _warm_cap_bytes(self, current: Candidate) -> int:
+        if self._in_use.memory_cap_bytes is not None:  # a device that pages has no room for what it does not use
+            return 0
+        memory_mb = self.pool.budget.memory_mb
+        if memory_mb is None:
+            return self._settings.warm_bytes
+        return min(self._settings.warm_bytes, int(memory_mb * MB) - current.cost.peak_bytes)
+
+    def _note_reach(self, decision: Decision) -> None:
+        """Note, not again and again, that nothing fits any more, and have more candidates looked for."""
+        if decision.fits:
+            return
+        searching = self._search_again(decision.ratio)
+        now_s = self._clock()
+        if 0 <= now_s - self._reach_noted_s < _NOTE_AGAIN_S:
+            return
+        self._reach_noted_s = now_s
+        fastest_ms = min(one.cost.latency_ms for one in self.pool.candidates)
+        self._log.write(live_events.out_of_reach(self.pool.budget, decision.ratio, fastest_ms, searching=searching))
+
+    def _search_again(self, ratio: float) -> bool:
+        if self._searching is None:
+            return False
+        wanted = scaled(self.pool.budget, ratio * self.pool.correction, self._settings)
+        return self._searching.begin(wanted, ratio, now_s=self._clock(), cooldown_s=self._settings.search_cooldown_s)
+
+    def _searched(self, outcome: SearchOutcome) -> None:
+        """In the thread of the search: what it found belongs to the pool from now on."""
+        if outcome.candidates:
+            self.pool = self.pool.with_more(outcome.candidates)
+            try:
+                self._remember(self.pool)
+            except StorageError as error:
+                _log.warning("the subnet pool cannot be kept: %s", error)
+        self._log.write(
+            live_events.searched(
+                outcome.budget,
+                outcome.ratio,
+                candidates=len(outcome.candidates),
+                seconds=outcome.seconds,
+                failure=outcome.failure,
+            )
+        )
+        self._wake.set()

@@ -1,0 +1,124 @@
+"""The subnet pool: what a device may run when it becomes slower or faster (AdaptiveNet §5.1, §5.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from device_sdk.errors import UsageError
+from device_sdk.policies.adaptation import Adaptation
+from device_sdk.search.port import Candidate, rank
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.supernet import Supernet
+
+RUNG = 1.3  # latencies of neighbouring rungs differ by this factor
+_MAX_RUNGS = 16  # in each direction
+_OUT_OF_BUDGET = 1.06  # what measured too slow counts as this much of the budget
+_ROUNDING = 1.001
+
+
+class SubnetPool(msgspec.Struct, frozen=True):
+    """[architecture, latency, accuracy] of the subnets worth running at some latency, and the budget that they are for.
+
+    Latencies are estimates for the device as it was when ``chosen`` was measured: predictions times ``correction``.
+    """
+
+    budget: Budget
+    chosen: Subnet
+    candidates: tuple[Candidate, ...]
+    correction: float = 1.0
+
+    def find(self, subnet: Subnet) -> Candidate | None:
+        """The candidate of this subnet, if it is here."""
+        return next((one for one in self.candidates if one.subnet == subnet), None)
+
+    def with_more(self, predicted: Iterable[Candidate]) -> SubnetPool:
+        """The pool with others, their latencies as predicted, as far as they are worth it."""
+        corrected = [_at(one, one.cost.latency_ms * self.correction) for one in predicted]
+        kept = front([*self.candidates, *corrected])
+        chosen = self.find(self.chosen)
+        if chosen is not None and all(one.subnet != chosen.subnet for one in kept):
+            kept.append(chosen)
+        return msgspec.structs.replace(self, candidates=tuple(sorted(kept, key=lambda one: one.cost.latency_ms)))
+
+    def for_budget(self, budget: Budget) -> SubnetPool:
+        """The same candidates, to keep another budget with."""
+        return msgspec.structs.replace(self, budget=budget)
+
+    def known_to(self, supernet: Supernet) -> SubnetPool | None:
+        """What of the pool is in ``supernet`` and makes sense; None if the chosen subnet or the budget is not."""
+        sound = tuple(one for one in self.candidates if _sound(one) and _is_path(supernet, one.subnet))
+        pool = msgspec.structs.replace(self, candidates=sound)
+        usable = pool.find(self.chosen) is not None and self.budget.latency_ms is not None and self.correction > 0
+        return pool if usable else None
+
+
+def pool_of(adaptation: Adaptation, more: Iterable[Candidate] = ()) -> SubnetPool:
+    """The pool that an adaptation leaves, with ``more`` as predicted; estimates agree with what the chosen measured.
+
+    A candidate that was predicted to fit, is more accurate and was not chosen measured too slow: it counts as a little
+    over the budget, for better times.
+
+    Raises:
+        UsageError: there is no latency budget to keep.
+    """
+    budget = adaptation.budget
+    if budget.latency_ms is None:
+        raise UsageError("live update keeps a latency budget, and there is none", hint="set Budget(latency_ms=…)")
+    correction = adaptation.measured_ms / adaptation.predicted_ms
+    found = next(one for one in adaptation.pool if one.subnet == adaptation.subnet)
+    over_ms = _OUT_OF_BUDGET * budget.latency_ms / correction
+
+    def placed(one: Candidate) -> Candidate:
+        refused = rank(one) < rank(found) and budget.fits(one.cost)
+        return _at(one, over_ms) if refused else one
+
+    empty = SubnetPool(budget, found.subnet, (), correction)
+    with_chosen = msgspec.structs.replace(empty, candidates=(_at(found, adaptation.measured_ms),))
+    return with_chosen.with_more(placed(one) for one in (*adaptation.pool, *more) if one.subnet != found.subnet)
+
+
+def front(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Those than which none is as quick, as small and as accurate, by latency (AdaptiveNet §5.3)."""
+    ordered = sorted(candidates, key=lambda one: (one.cost.latency_ms, -one.accuracy, one.cost.peak_bytes, one.subnet))
+    kept: list[Candidate] = []
+    for one in ordered:
+        if not any(k.accuracy >= one.accuracy and k.cost.peak_bytes <= one.cost.peak_bytes for k in kept):
+            kept.append(one)
+    return kept
+
+
+def rungs_ms(fastest_ms: float, slowest_ms: float, *, budget_ms: float) -> Sequence[float]:
+    """Latencies at which the pool needs subnets besides the budget: those below it first, the nearest first.
+
+    They reach from the fastest subnet to the slowest, in steps of ``RUNG``; both ends are met with a thousandth to
+    spare, so that rounding does not rule them out.
+    """
+    steps = [RUNG**step for step in range(1, _MAX_RUNGS)]
+    down = [budget_ms / step for step in steps if budget_ms / step > fastest_ms * RUNG**0.25]
+    up = [budget_ms * step for step in steps if budget_ms * step < slowest_ms / RUNG**0.25]
+    if fastest_ms < budget_ms:
+        down.append(fastest_ms * _ROUNDING)
+    if slowest_ms > budget_ms:
+        up.append(slowest_ms * _ROUNDING)
+    return [*down, *up]
+
+
+def _at(one: Candidate, latency_ms: float) -> Candidate:
+    return replace(one, cost=msgspec.structs.replace(one.cost, latency_ms=latency_ms))
+
+
+def _sound(one: Candidate) -> bool:
+    return math.isfinite(one.cost.latency_ms) and one.cost.latency_ms > 0 and 0 <= one.accuracy <= 1
+
+
+def _is_path(supernet: Supernet, subnet: Subnet) -> bool:
+    try:
+        supernet.check(subnet)
+    except UsageError:
+        return False
+    return True

@@ -1,0 +1,129 @@
+"""Searching for subnets at other latencies than an adaptation's budget, to have them when the device changes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.data.inputs import Inputs, as_inputs
+from device_sdk.errors import BudgetError
+from device_sdk.live.plan_pool import rungs_ms
+from device_sdk.policies.adaptation import AdaptationSettings, make_evaluator, search_positions
+from device_sdk.progress import Progress
+from device_sdk.random_source import SplitMix64
+from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.search import make_strategy
+from device_sdk.search.evaluation.evaluator import PrefixTreeEvaluator
+from device_sdk.search.nearby import latency_range_ms
+from device_sdk.search.port import Candidate, SearchProblem
+from device_sdk.supernet.cost import Budget, CostModel
+from device_sdk.supernet.paths import k_cheapest
+from device_sdk.supernet.plan import Subnet
+
+_LEAST_RUNG_S = 1.0
+
+
+class PoolSearch:
+    """Searches on the samples on which an adaptation with the same ``settings`` searches.
+
+    ``inputs`` and ``labels`` [count] are the device's own. Latencies are those of ``cost_model``.
+    ``memory_cap_bytes``: what all that is loaded meanwhile may take.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        runtime: Runtime,
+        cost_model: CostModel,
+        inputs: Inputs | Array,
+        labels: npt.NDArray[np.int64],
+        settings: AdaptationSettings,
+        *,
+        memory_cap_bytes: int | None = None,
+    ) -> None:
+        kept, _ = search_positions(labels, settings)
+        self._bundle, self._runtime, self._cost_model, self._settings = bundle, runtime, cost_model, settings
+        self._inputs, self._labels = as_inputs(inputs).subset(kept), labels[kept]
+        self._cap_bytes = memory_cap_bytes
+
+    def fill(self, budget: Budget, *, time_limit_s: float, progress: Progress) -> list[Candidate]:
+        """Candidates all the way from the fastest subnet to the slowest, besides those near ``budget`` itself.
+
+        Rungs are searched one by one and share what was evaluated; ``time_limit_s`` is for all of them together. The
+        full model and the fastest subnet always are among them.
+        """
+        assert budget.latency_ms is not None
+        supernet, edge_latency_ms = self._bundle.supernet, self._cost_model.edge_latency_ms
+        fastest_ms, slowest_ms = latency_range_ms(supernet, self._cost_model)
+        rungs = rungs_ms(fastest_ms, slowest_ms, budget_ms=budget.latency_ms)
+        limit_s = max(_LEAST_RUNG_S, time_limit_s / max(1, len(rungs)))
+        ends = [supernet.original, k_cheapest(supernet, edge_latency_ms, k=1)[0][1]]
+        evaluator = self._evaluator()
+        try:
+            found = self._evaluated(ends, evaluator)
+            with progress.task("subnet pool", len(rungs)) as task:
+                for rung_ms in rungs:
+                    rung = Budget(latency_ms=rung_ms, memory_mb=budget.memory_mb)
+                    try:
+                        found += self._search(rung, evaluator, limit_s, self._settings.cancelled, progress)
+                    except BudgetError:
+                        task.note(f"the memory limit leaves nothing at {rung_ms:.3g} ms")
+                    task.advance()
+        finally:
+            evaluator.close()
+        return found
+
+    def search(
+        self, budget: Budget, *, time_limit_s: float, cancelled: Callable[[], bool], progress: Progress
+    ) -> list[Candidate]:
+        """What a search finds at and around ``budget``.
+
+        Raises:
+            InfeasibleBudgetError: no subnet fits.
+        """
+        evaluator = self._evaluator()
+        try:
+            return self._search(budget, evaluator, time_limit_s, cancelled, progress)
+        finally:
+            evaluator.close()
+
+    def _search(
+        self,
+        budget: Budget,
+        evaluator: PrefixTreeEvaluator,
+        time_limit_s: float,
+        cancelled: Callable[[], bool],
+        progress: Progress,
+    ) -> list[Candidate]:
+        problem = SearchProblem(
+            supernet=self._bundle.supernet,
+            cost_model=self._cost_model,
+            budget=budget,
+            evaluator=evaluator,
+            random=SplitMix64(self._settings.seed),
+            clock=time.monotonic,
+            progress=progress,
+            time_limit_s=time_limit_s,
+            cancelled=cancelled,
+        )
+        return list(make_strategy(self._settings.strategy).search(problem).pool)
+
+    def _evaluated(self, subnets: Sequence[Subnet], evaluator: PrefixTreeEvaluator) -> list[Candidate]:
+        accuracies = evaluator.accuracies(subnets)
+        costs = map(self._cost_model.cost, subnets)
+        return [Candidate(*one) for one in zip(subnets, costs, accuracies, strict=True)]
+
+    def _evaluator(self) -> PrefixTreeEvaluator:
+        return make_evaluator(
+            self._bundle,
+            self._runtime,
+            self._cost_model,
+            self._settings,
+            self._inputs,
+            self._labels,
+            memory_cap_bytes=self._cap_bytes,
+        )

@@ -1,0 +1,1 @@
+"""Evaluating groups of subnets on private data with reuse of shared prefixes (AdaptiveNet §5.2)."""

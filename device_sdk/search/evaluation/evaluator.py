@@ -1,0 +1,327 @@
+"""Batch-wise group evaluation of subnets with reuse of shared prefixes (AdaptiveNet §5.2, DFS-Evaluate)."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.data.inputs import Inputs, as_inputs
+from device_sdk.errors import ClosedError, DataError, InputError, UsageError
+from device_sdk.runtimes.port import Array, LoadedStretch
+from device_sdk.search.evaluation.evaluator.feature_cache import FeatureCache, Prefix
+from device_sdk.search.evaluation.evaluator.prefix_tree import PrefixNode, build_tree, evaluation_cost
+from device_sdk.search.evaluation.evaluator.prefix_worth import prefix_worth
+from device_sdk.search.port import EvaluationStopped, never_stop
+from device_sdk.supernet.cost import CostModel
+from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.supernet import Supernet
+
+Load = Callable[[tuple[Edge, ...]], LoadedStretch]
+
+_PARENTS = 64  # so many of the best subnets at most are expected to have children in the next group
+
+
+class PrefixTreeEvaluator:
+    """Which samples a subnet classifies as labelled; implements the search's ``Evaluator``.
+
+    A group is evaluated batch by batch, depth first over the tree of its prefixes, so that a shared prefix runs once;
+    features that later groups probably share are kept too. Every edge runs in a session of its own, with and without
+    reuse, so that answers are bit-identical. What was answered is remembered. Not thread-safe. ``close`` frees all.
+
+    ``inputs``: the samples, or an array [count, *shape of cut point 0] of prepared ones; ``labels``: [count] class
+    indices. The output of the last cut point is [batch, classes] (its last tensor, if it has several). At most
+    ``cache_bytes`` of features outlive the edge run that makes or reads them, and at most ``max_sessions`` sessions are
+    open (all edges' by default). ``load``: makes one edge ready to run at every input size; one session serves all.
+
+    Counters over all calls: ``edge_runs`` (one edge on one batch), ``edge_runs_without_reuse`` (what evaluating the
+    same subnets one by one takes), ``peak_cached_bytes``.
+
+    Raises:
+        DataError: there are no samples.
+        InputError: inputs and labels differ in number.
+        UsageError: a size that makes no sense.
+    """
+
+    def __init__(
+        self,
+        supernet: Supernet,
+        load: Load,
+        inputs: Inputs | Array,
+        labels: npt.NDArray[np.int64],
+        cost_model: CostModel,
+        batch: int = 64,
+        cache_bytes: int = 64_000_000,
+        reuse: bool = True,
+        max_sessions: int | None = None,
+    ) -> None:
+        if len(inputs) != len(labels):
+            raise InputError(f"there are {len(inputs)} samples and {len(labels)} labels")
+        if not len(inputs):
+            raise DataError("there are no samples to evaluate subnets on")
+        if batch < 1 or cache_bytes < 0 or (max_sessions is not None and max_sessions < 1):
+            raise UsageError("batch and max_sessions must be at least 1 and cache_bytes at least 0")
+        self._supernet = supernet
+        self._sessions = _Sessions(load, limit=max_sessions)
+        self._inputs, self._labels = as_inputs(inputs), labels
+        self._cost_model = cost_model
+        self._batch = batch
+        self._cache_bytes = cache_bytes if reuse else 0
+        self._cache = FeatureCache(self._cache_bytes)
+        self._worth: dict[Prefix, float] = {}
+        self._answers: dict[Subnet, _Answers] = {}
+        self._order = np.arange(len(labels))
+        self._references: dict[int, Array] = {}  # by batch: centred logits of the full model
+        self._touched: set[int] = set()  # batches that something was evaluated on
+        self.edge_runs = 0
+        self.edge_runs_without_reuse = 0
+
+    @property
+    def peak_cached_bytes(self) -> int:
+        """The most bytes of features that were kept at a time."""
+        return self._cache.peak_bytes
+
+    @property
+    def sample_count(self) -> int:
+        """See the port."""
+        return len(self._labels)
+
+    @property
+    def batch(self) -> int:
+        """See the port."""
+        return self._batch
+
+    def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
+        """See the port; raises what ``right`` does."""
+        answers = self.right(subnets, slice(None), should_stop=should_stop)
+        return [int(np.count_nonzero(row)) / self.sample_count for row in answers]
+
+    def telling_first(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
+        """See the port; raises what ``right`` does."""
+        if self._answers:
+            return
+        batches = range(math.ceil(self.sample_count / self._batch))
+        for batch in batches:
+            if should_stop():
+                raise EvaluationStopped
+            self._refer_to(batch)
+        logits = np.concatenate([self._references[batch] for batch in batches])
+        own = np.take_along_axis(logits, self._labels[:, None], axis=-1)[:, 0]
+        np.put_along_axis(logits, self._labels[:, None], -np.inf, axis=-1)
+        order = np.argsort(np.abs(own - logits.max(axis=-1)), kind="stable")
+        references = np.concatenate([self._references[batch] for batch in batches])[order]
+        self._references = {batch: references[self._samples(batch)] for batch in batches}
+        self._order, self._labels = self._order[order], self._labels[order]
+
+    def right(
+        self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
+    ) -> npt.NDArray[np.bool_]:
+        """See the port. Whole batches are evaluated, also where ``samples`` has a part of one.
+
+        Raises:
+            UsageError: one of the subnets is not a path of the supernet.
+            RuntimeFailedError: a block did not load or run.
+            ClosedError: the evaluator was closed.
+            EvaluationStopped: ``should_stop`` said so.
+        """
+        for subnet in subnets:
+            if subnet not in self._answers:
+                self._supernet.check(subnet)
+        for subnet in subnets:
+            self._answers.setdefault(subnet, _Answers.none(self.sample_count))
+        asked = range(self.sample_count)[samples]
+        self._evaluate(list(dict.fromkeys(subnets)), sorted({index // self._batch for index in asked}), should_stop)
+        rows = [self._answers[subnet].right[samples] for subnet in subnets]
+        return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=np.bool_)
+
+    def full_right(self) -> npt.NDArray[np.bool_]:
+        """See the port. Costs nothing: the full model ran for the distances."""
+        logits = np.concatenate([self._references[batch] for batch in range(len(self._references))])
+        right: npt.NDArray[np.bool_] = logits.argmax(axis=-1) == self._labels
+        return right
+
+    def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
+        """See the port. The full model runs once on every batch to compare with; ``edge_runs`` leaves that out."""
+        return np.array([self._answers[subnet].distances[samples].mean() for subnet in subnets], dtype=np.float64)
+
+    def release(self) -> None:
+        """Free all sessions and features until they are needed again; answers are kept."""
+        self._sessions.release()
+        self._cache.clear()
+
+    def close(self) -> None:
+        """Free all sessions and features. May be called twice."""
+        self._sessions.close()
+        self._cache.clear()
+
+    def _evaluate(self, subnets: list[Subnet], batches: list[int], should_stop: Callable[[], bool]) -> None:
+        """Evaluate each subnet on those of ``batches`` on which it was not evaluated yet."""
+        groups = {batch: tuple(one for one in subnets if batch not in self._answers[one].batches) for batch in batches}
+        trees = {group: self._tree(group) for group in groups.values() if group}
+        self._touched |= {batch for batch in batches if groups[batch]}
+        if trees:
+            self._value_features(subnets)
+        for batch in batches:
+            group = groups[batch]
+            if not group:
+                continue
+            if should_stop():
+                raise EvaluationStopped
+            self._refer_to(batch)
+            prepared: dict[tuple[int, ...], Array] = {}
+            for child in sorted(trees[group].children, key=lambda child: child.prefix[0].input_size):
+                size = child.prefix[0].input_size
+                if size not in prepared:
+                    prepared = {size: self._inputs_of(batch, size)}
+                self._visit(child, [prepared[size]], batch)
+            cost = evaluation_cost(trees[group], self._cost_model.edge_latency_ms)
+            self.edge_runs_without_reuse += cost.edge_runs_without_reuse
+            for subnet in group:
+                self._answers[subnet].batches.add(batch)
+
+    def _samples(self, batch: int) -> slice:
+        return slice(batch * self._batch, (batch + 1) * self._batch)
+
+    def _inputs_of(self, batch: int, input_size: tuple[int, ...] = ()) -> Array:
+        return self._inputs.take(self._order[self._samples(batch)], input_size)
+
+    def _tree(self, group: tuple[Subnet, ...]) -> PrefixNode:
+        return build_tree(
+            self._supernet,
+            group,
+            edge_latency_ms=self._cost_model.edge_latency_ms,
+            batch=min(self._batch, self.sample_count),
+            cache_bytes=self._cache_bytes,
+        )
+
+    def _visit(self, node: PrefixNode, above: list[Array], batch: int) -> None:
+        """Run ``node``'s stretch on the features of its parent, then its children on what comes out."""
+        features = self._run(node, above, batch)
+        if not node.children:
+            samples = self._samples(batch)
+            answers = self._answers[Subnet(node.prefix)]
+            answers.right[samples] = features[-1].argmax(axis=-1) == self._labels[samples]
+            answers.distances[samples] = ((_centred(features[-1]) - self._references[batch]) ** 2).mean(axis=-1)
+            return
+        key = (batch, node.prefix)
+        if self._cache.keep(key, features, worth=self._worth.get(node.prefix, 0.0), pin=True):
+            try:
+                for child in node.children:
+                    self._visit(child, features, batch)
+            finally:
+                self._cache.unpin(key)
+            return
+        del features  # larger than the tree foresaw: every child runs the stretch again
+        for child in node.children:
+            self._visit(replace(child, stretch=node.stretch + child.stretch), above, batch)
+
+    def _refer_to(self, batch: int) -> None:
+        """Run the full model on ``batch``, once."""
+        if batch in self._references:
+            return
+        features = [self._inputs_of(batch)]
+        for edge in self._supernet.original.edges:
+            features = self._sessions.get(edge).run(features)
+        self._references[batch] = _centred(features[-1])
+
+    def _run(self, node: PrefixNode, above: list[Array], batch: int) -> list[Array]:
+        """The features at ``node``, from the longest prefix of it that is kept."""
+        features, done = above, len(node.prefix) - len(node.stretch)
+        for length in range(len(node.prefix), done, -1):
+            kept = self._cache.get((batch, node.prefix[:length]))
+            if kept is not None:
+                features, done = kept, length
+                break
+        for number in range(done, len(node.prefix)):
+            features = self._sessions.get(node.prefix[number]).run(features)
+            self.edge_runs += 1
+            prefix = node.prefix[: number + 1]
+            if prefix in self._worth and prefix != node.prefix:
+                self._cache.keep((batch, prefix), features, worth=self._worth[prefix])
+        return features
+
+    def _value_features(self, group: Sequence[Subnet]) -> None:
+        """Foresee, before a group is evaluated, which features the next one will need."""
+        if not self._cache_bytes:
+            return
+        self._worth = prefix_worth(
+            self._expected_children(group),
+            edge_latency_ms=self._cost_model.edge_latency_ms,
+            feature_bytes=self._feature_bytes,
+            room_bytes=self._cache_bytes // len(self._touched),
+        )
+        self._cache.revalue(lambda prefix: self._worth.get(prefix, 0.0))
+
+    def _expected_children(self, group: Sequence[Subnet]) -> dict[Subnet, float]:
+        """As many as ``group`` has members, shared equally by the better half of what is known and the group."""
+        known = sorted(
+            (subnet for subnet, answers in self._answers.items() if answers.batches),
+            key=lambda subnet: self._answers[subnet].share_right(self._batch),
+            reverse=True,
+        )
+        parents = dict.fromkeys((*known[: min(_PARENTS, (len(known) + 1) // 2)], *group))
+        return dict.fromkeys(parents, len(group) / len(parents))
+
+    def _feature_bytes(self, edge: Edge) -> int:
+        return self._supernet.ends(edge)[1].nbytes * min(self._batch, self.sample_count)
+
+
+@dataclass
+class _Answers:
+    """What is known of a subnet: the batches that it was evaluated on, which of their samples it gets right [count].
+
+    ``distances`` [count]: how far its answers are from the full model's.
+    """
+
+    right: npt.NDArray[np.bool_]
+    distances: npt.NDArray[np.float32]
+    batches: set[int] = field(default_factory=set)
+
+    @classmethod
+    def none(cls, sample_count: int) -> _Answers:
+        return cls(np.zeros(sample_count, dtype=np.bool_), np.zeros(sample_count, dtype=np.float32))
+
+    def share_right(self, batch: int) -> float:
+        """Of the samples that it was evaluated on, in batches of ``batch``."""
+        evaluated = sum(min(batch, len(self.right) - number * batch) for number in self.batches)
+        return int(np.count_nonzero(self.right)) / evaluated
+
+
+def _centred(logits: Array) -> Array:
+    """Shifted to a mean of 0, which changes no probability: [batch, classes]."""
+    return logits - logits.mean(axis=-1, keepdims=True)
+
+
+class _Sessions:
+    """Loaded edges, the least recently used closed first once there are more than ``limit``."""
+
+    def __init__(self, load: Load, *, limit: int | None) -> None:
+        self._load = load
+        self._limit = limit
+        self._loaded: OrderedDict[Edge, LoadedStretch] | None = OrderedDict()
+
+    def get(self, edge: Edge) -> LoadedStretch:
+        if self._loaded is None:
+            raise ClosedError("the evaluator was closed")
+        edge = edge.at(())
+        if edge in self._loaded:
+            self._loaded.move_to_end(edge)
+            return self._loaded[edge]
+        if self._limit is not None and len(self._loaded) >= self._limit:
+            self._loaded.popitem(last=False)[1].close()
+        session = self._load((edge,))
+        self._loaded[edge] = session
+        return session
+
+    def release(self) -> None:
+        for session in (self._loaded or {}).values():
+            session.close()
+        (self._loaded or {}).clear()
+
+    def close(self) -> None:
+        self.release()
+        self._loaded = None

@@ -1,0 +1,214 @@
+"""Our search: a model of accuracy proposes, exact paths within the budget, a race evaluates.
+
+The parts are known: Bayesian optimisation with an additive Gaussian process, Thompson sampling, racing. What makes them
+fit is the graph: the best path of an additive draw within a budget can be found exactly (``pareto``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.errors import UsageError
+from device_sdk.progress import Task
+from device_sdk.search.additive import AdditiveModel, Belief, log_odds
+from device_sdk.search.expectation import expected_accuracies, with_expectations
+from device_sdk.search.feasibility import require_feasible
+from device_sdk.search.nearby import LISTING_LIMIT, Neighbourhood, nearby_mutate, within_budget
+from device_sdk.search.pareto import best_path
+from device_sdk.search.port import SearchProblem, SearchResult
+from device_sdk.search.race import Race
+from device_sdk.search.run import SearchRun
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.paths import subnet_count
+from device_sdk.supernet.plan import Edge, Subnet
+
+_LADDER = (0.8, 0.9, 1.1, 1.2)  # other budgets, relative to the one asked for, that the pool gets a subnet for
+_EXPECTED_PATIENCE = 2  # generations by expectation without a better subnet
+_EXPECTED_GAIN = 0.1  # right answers that a better subnet is better by: less is rounding
+_EXPECTED_VARIANCE, _EXPECTED_SCATTER = 1e-4, 0.03  # of expected log odds; of what they lie below the best, its share
+_WINDOW_RATIO = 0.05  # mutations stay this close below the budget
+
+
+@dataclass(frozen=True, kw_only=True)
+class PathweaveSearch:
+    """Bayesian search over exact paths.
+
+    ``generations`` groups of ``group`` subnets at most, the first few evaluated on all samples, the others on growing
+    ``shares`` of them; ends early when ``patience`` generations in a row brought no better subnet. Each generation
+    looks at the best paths of ``draws`` draws from the belief and at ``mutations`` of what is best so far; ``optimism``
+    is how many standard deviations count for a subnet.
+
+    Raises:
+        UsageError: a setting that makes no sense.
+    """
+
+    generations: int = 60
+    group: int = 8
+    draws: int = 6
+    mutations: int = 120
+    parents: int = 12
+    optimism: float = 1.0
+    shares: tuple[float, ...] = (0.125, 0.25, 1.0)
+    patience: int = 20
+
+    def __post_init__(self) -> None:
+        if min(self.generations, self.group, self.draws, self.parents, self.patience) < 1:
+            raise UsageError("generations, group, draws, parents and patience must be at least 1")
+        if self.mutations < 0 or self.optimism < 0:
+            raise UsageError("mutations and optimism must be at least 0")
+        if not self.shares or not all(0 < share <= 1 for share in self.shares):
+            raise UsageError("shares must lie above 0 and at most at 1")
+
+    def search(self, problem: SearchProblem) -> SearchResult:
+        """See the port. Deterministic for the problem's random generator, unless the time limit ends it.
+
+        1. order the samples, and evaluate the path that the distillation errors favour and the plain ones (the original
+        blocks at a smaller input, in another rendition), so that there is an answer, and none below what is simple;
+        2. fit the model to what is expected of all that was evaluated (``expectation``), evaluate the most promising
+        subnets; again, as long as it finds better ones; 3. fit the model to all that was observed; 4. advance the most
+        promising subnets, known and new; again from 3; 5. evaluate what the model favours at latencies near the budget,
+        for the pool; 6. choose by expectation.
+        """
+        cheapest = require_feasible(problem.supernet, problem.cost_model, problem.budget)
+        run = SearchRun(problem)
+        race, model = Race(run, self.shares), AdditiveModel(problem.supernet)
+        with problem.progress.task("search", self.generations) as task:
+            first = _best_by(model.fit([]), problem, problem.budget) or cheapest
+            plain = plain_paths(problem)
+            going = not run.ended() and race.begin() and run.evaluate([first, *plain])
+            proposals = _Proposals(self, run)
+            going = going and self._expect(run, race, model, proposals, task)
+            while going and run.generations < self.generations and run.stale < self.patience:
+                group = proposals.group(model.fit(race.observations()))
+                if not group:
+                    break
+                going = race.advance(group) and not run.ended()
+                run.finish_generation(task)
+            if going:
+                run.evaluate([cheapest, *_ladder(model.fit(race.observations()), problem)])
+        return with_expectations(run.result(), problem)
+
+    def _expect(self, run: SearchRun, race: Race, model: AdditiveModel, proposals: _Proposals, task: Task) -> bool:
+        """Begin what promises most by expectation, as long as that finds better; False if it was stopped.
+
+        What is expected on the first share is enough to go by, as distances hardly vary with the samples. The best of
+        each generation is evaluated on all, so that there is an answer whenever time is up.
+        """
+        evaluator, samples, stale = run.problem.evaluator, race.first, 0
+        best: Subnet | None = None
+        while stale < _EXPECTED_PATIENCE and run.generations < self.generations:
+            looked_at = [*run.pool, *run.begun]
+            expected = expected_accuracies(evaluator, looked_at, samples)
+            odds = np.array([log_odds(share * samples.stop, samples.stop) for share in expected.tolist()])
+            leader = looked_at[int(odds.argmax())]
+            group = proposals.group(model.fit(_expectations(looked_at, odds, model)), begun=False)
+            if not group:
+                break
+            if not run.evaluate([leader]) or not race.advance(group) or run.ended():
+                return False
+            run.finish_generation(task)
+            now = dict(zip(looked_at, expected.tolist(), strict=True))
+            if best is None or now[leader] > now[best] + _EXPECTED_GAIN / samples.stop:
+                best, stale = leader, 0
+            else:
+                stale += 1
+        run.stale = 0
+        return True
+
+
+@dataclass(frozen=True)
+class _Expectation:
+    """Log odds that are expected of a subnet, as an observation."""
+
+    subnet: Subnet
+    log_odds: float
+    variance: float
+
+
+def _expectations(subnets: Sequence[Subnet], odds: npt.NDArray[np.float64], model: AdditiveModel) -> list[_Expectation]:
+    """What is expected of subnets, stretched to the range that errors foretold: the belief's spreads are made for it.
+
+    Expectations follow distances, which hardly vary with the samples.
+    """
+    stretch = max(np.ptp(model.foretold(subnets)) / (np.ptp(odds) or 1.0), 1.0)
+    below = stretch * (odds.max() - odds)
+    variances = _EXPECTED_VARIANCE + (_EXPECTED_SCATTER * below) ** 2
+    return [_Expectation(*one) for one in zip(subnets, -below, variances, strict=True)]
+
+
+class _Proposals:
+    """Where the subnets come from that a generation advances."""
+
+    def __init__(self, settings: PathweaveSearch, run: SearchRun) -> None:
+        problem = run.problem
+        self._settings, self._run, self._problem = settings, run, problem
+        fitting = within_budget(problem.supernet, problem.cost_model, problem.budget)
+        self._listed: list[Subnet] = []
+        if subnet_count(problem.supernet) <= LISTING_LIMIT:
+            self._listed = fitting.draw(count=LISTING_LIMIT, random=problem.random)
+        low_ms = max(fitting.low_ms, fitting.high_ms * (1 - _WINDOW_RATIO))
+        self._nearby = Neighbourhood(problem.supernet, problem.cost_model, problem.budget, low_ms, fitting.high_ms)
+
+    def group(self, belief: Belief, *, begun: bool = True) -> list[Subnet]:
+        """The unfinished subnets of the highest optimistic estimate; empty if all are finished.
+
+        They are new, or ``begun`` too.
+        """
+        settings, problem, pool = self._settings, self._problem, self._run.pool
+        open_ = dict.fromkeys([*self._run.begun, *self._listed])
+        for value in (belief.values(), *(belief.draw(problem.random) for _ in range(settings.draws))):
+            path = best_path(problem.supernet, problem.cost_model, problem.budget, value)
+            if path is not None:
+                open_[path] = None
+        parents = self._best(belief, [*open_, *pool], settings.parents)
+        for number in range(settings.mutations):
+            child = nearby_mutate(self._nearby, parents[number % len(parents)], random=problem.random)
+            if child is not None:
+                open_[child] = None
+        done = pool.keys() if begun else pool.keys() | self._run.begun.keys()
+        return self._best(belief, [subnet for subnet in open_ if subnet not in done], settings.group)
+
+    def _best(self, belief: Belief, subnets: list[Subnet], count: int) -> list[Subnet]:
+        if not subnets:
+            return []
+        mean, deviation = belief.predict(subnets)
+        order = np.argsort(-(mean + self._settings.optimism * deviation), kind="stable")
+        return [subnets[place] for place in order[:count]]
+
+
+def plain_paths(problem: SearchProblem) -> list[Subnet]:
+    """The original blocks in one rendition, as far as they have it: the slowest that fits, of all input sizes.
+
+    What is on offer without a search; one for each rendition. None where the bundle has one input size.
+    """
+    supernet, costs = problem.supernet, problem.cost_model
+    if len(supernet.sizes) == 1:
+        return []
+    found = []
+    there = set(supernet.edges)
+    for name in sorted({edge.rendition for edge in supernet.edges}):
+        paths = []
+        for size in supernet.sizes:
+            edges = supernet.any_size_original.at(size).edges
+            wanted = [Edge(edge.block, name, size) for edge in edges]
+            paths.append(Subnet(tuple(new if new in there else own for new, own in zip(wanted, edges, strict=True))))
+        fitting = [path for path in paths if problem.budget.fits(costs.cost(path))]
+        found += sorted(fitting, key=costs.latency_ms)[-1:]
+    return found
+
+
+def _best_by(belief: Belief, problem: SearchProblem, budget: Budget) -> Subnet | None:
+    return best_path(problem.supernet, problem.cost_model, budget, belief.values())
+
+
+def _ladder(belief: Belief, problem: SearchProblem) -> list[Subnet]:
+    """What the model favours a little below and above the budget, for a device that gets slower or faster."""
+    if problem.budget.latency_ms is None:
+        return []
+    limits = [Budget(problem.budget.latency_ms * ratio, problem.budget.memory_mb) for ratio in _LADDER]
+    found = [_best_by(belief, problem, limit) for limit in limits]
+    return [subnet for subnet in found if subnet is not None]

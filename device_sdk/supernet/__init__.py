@@ -1,0 +1,1 @@
+"""The one graph: cut points, blocks, paths and plans, and what they cost."""

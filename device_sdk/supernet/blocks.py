@@ -1,0 +1,154 @@
+"""What a supernet is made of: cut points and their tensors, blocks and their renditions, exits.
+
+A pretrained model is cut where few tensors are live. Cut points are numbered 0 (input) to N (output); a block maps the
+tensors at its start to those at its end. The manifest stores these types.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+BlockKind = Literal["original", "merged", "shrunk", "identity"]
+
+ITEM_BYTES = {"float32": 4, "float16": 2, "int64": 8, "int32": 4, "int8": 1, "uint8": 1, "bool": 1}
+
+
+class Quantization(msgspec.Struct, frozen=True):
+    """How every int8 rendition that touches a tensor stores it: value = (q − zero_point) · scale, q from 0 to 255."""
+
+    scale: float
+    zero_point: int
+
+
+class TensorSpec(msgspec.Struct, frozen=True):
+    """One tensor at a cut point. ``shape`` leaves the batch axis out.
+
+    ``low`` and ``high`` bound most of its values on real data; seeded golden inputs are drawn between them.
+    ``quantization``: None where the bundle has no int8 renditions, or they leave the tensor as it is.
+    """
+
+    name: str
+    shape: tuple[Annotated[int, msgspec.Meta(ge=1)], ...]
+    dtype: str = "float32"
+    low: float = 0.0
+    high: float = 1.0
+    quantization: Quantization | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of elements of one sample."""
+        size = 1
+        for extent in self.shape:
+            size *= extent
+        return size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one sample."""
+        return self.size * ITEM_BYTES[self.dtype]
+
+
+class CutPoint(msgspec.Struct, frozen=True):
+    """A position where the model can be cut. No block may jump over a ``mandatory`` one."""
+
+    index: int
+    tensors: tuple[TensorSpec, ...]
+    mandatory: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are live here for one sample."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def resized(self, shapes: Iterable[tuple[int, ...]]) -> CutPoint:
+        """The same position where its tensors have other ``shapes``."""
+        pairs = zip(self.tensors, shapes, strict=True)
+        tensors = tuple(msgspec.structs.replace(spec, shape=shape) for spec, shape in pairs)
+        return CutPoint(self.index, tensors, self.mandatory)
+
+
+class InputSize(msgspec.Struct, frozen=True):
+    """An input of another size than the model's own, at which the same fragments run.
+
+    ``size``: height and width; ``shapes[k][n]``: of tensor n at cut point k; ``golden``: what the original path answers
+    to the golden input of this size. ``error``: how far the
+    class probabilities of the original path are from those at the model's own size, on real samples: mean total
+    variation distance, 0 to 1; None where it was not measured.
+    """
+
+    size: tuple[Annotated[int, msgspec.Meta(ge=1)], Annotated[int, msgspec.Meta(ge=1)]]
+    shapes: tuple[tuple[tuple[Annotated[int, msgspec.Meta(ge=1)], ...], ...], ...]
+    golden: Golden
+    error: float | None = None
+
+
+class Golden(msgspec.Struct, frozen=True):
+    """What a rendition must answer to the seeded golden input of its start (docs/bundle_format.md).
+
+    ``samples[t]`` are drawn elements of output tensor t, flattened; ``tolerance`` is absolute.
+    """
+
+    samples: tuple[tuple[float, ...], ...]
+    tolerance: float
+
+
+class Rendition(msgspec.Struct, frozen=True):
+    """One executable form of a block. ``shared`` lists initializer-only blobs that it needs besides its own.
+
+    ``providers`` of the runtime that it is for, where not for all of them. ``error``: mean squared distance from what
+    the block was trained to answer over the variance of that, on real samples; None where it is the same but for
+    rounding. ``any_size``: it runs at every input size of the bundle, not only at the model's own.
+    """
+
+    name: str
+    runtime: str
+    blob: str
+    size_bytes: int
+    golden: Golden
+    shared: tuple[str, ...] = ()
+    opset: int | None = None
+    entry_point: str | None = None
+    providers: tuple[str, ...] = ()
+    error: float | None = None
+    any_size: bool = False
+
+
+class Block(msgspec.Struct, frozen=True):
+    """An edge of the supernet from cut point ``start`` to cut point ``end``."""
+
+    id: str
+    start: int
+    end: int
+    kind: BlockKind
+    parameters: int
+    macs: int
+    renditions: tuple[Rendition, ...]
+    distillation_error: float | None = None
+    copied_from: str | None = None
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """A branch that answers early from cut point ``position``."""
+
+    id: str
+    position: int
+    branch: str
+    parameters: int
+    macs: int
+    renditions: tuple[Rendition, ...]
+    accuracy: float | None = None
+    weight_group: str | None = None
+
+
+def free_axes(cut_points: Iterable[CutPoint], input_sizes: Sequence[InputSize]) -> dict[str, frozenset[int]]:
+    """By tensor, the axes (0 is the batch) whose extents differ between the model's own input size and others."""
+    found: dict[str, frozenset[int]] = {}
+    for cut in cut_points if input_sizes else ():
+        for number, spec in enumerate(cut.tensors):
+            shapes = [spec.shape, *(one.shapes[cut.index][number] for one in input_sizes)]
+            extents = enumerate(zip(*shapes, strict=True), start=1)
+            found[spec.name] = frozenset(axis for axis, several in extents if len(set(several)) > 1)
+    return found

@@ -1,0 +1,143 @@
+"""The one cost model: what a path costs, and what a device can afford.
+
+Latency is additive over edges and then calibrated on whole subnets, since a composed graph saves what separate
+blocks pay (AdaptiveNet §5.1 has the plain sum). Where neighbours run in different renditions, what the tensor between
+them costs to convert is added. Memory is what all blocks of the path keep resident plus the largest working set of one
+of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import pairwise
+
+import msgspec
+
+from device_sdk.errors import BudgetError, UsageError
+from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
+
+MB = 1_000_000  # bytes
+_BITS_PER_MS_AND_MBPS = 1000.0
+
+
+class EdgeCost(msgspec.Struct, frozen=True):
+    """What one block in one rendition costs on this device, at the batch size of the profile: alone, or as its share.
+
+    ``resident_bytes`` as long as it is loaded, ``working_bytes`` while it runs.
+    """
+
+    latency_ms: float
+    p95_latency_ms: float
+    resident_bytes: int
+    working_bytes: int
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What a plan costs per sample. ``None`` is unknown, never zero."""
+
+    latency_ms: float
+    peak_bytes: int
+    energy_mj: float | None = None
+    bytes_sent: int = 0
+    accuracy: float | None = None
+
+
+class Budget(msgspec.Struct, frozen=True):
+    """What a plan may cost. At least one limit is set.
+
+    Raises:
+        BudgetError: nothing is limited, or a limit is zero, negative or not a number.
+    """
+
+    latency_ms: float | None = None
+    memory_mb: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.latency_ms is None and self.memory_mb is None:
+            raise BudgetError("the budget limits nothing", hint="set latency_ms, memory_mb or both")
+        for name in ("latency_ms", "memory_mb"):
+            limit = getattr(self, name)
+            if limit is not None and not limit > 0:
+                raise BudgetError(f"the budget's {name} is {limit:g}; it must be above zero")
+
+    def fits(self, cost: Cost) -> bool:
+        """Whether ``cost`` stays within every limit."""
+        return self.fits_latency(cost.latency_ms) and self.fits_memory(cost.peak_bytes)
+
+    def fits_latency(self, latency_ms: float) -> bool:
+        """Whether ``latency_ms`` stays within the latency limit."""
+        return self.latency_ms is None or latency_ms <= self.latency_ms
+
+    def fits_memory(self, peak_bytes: int) -> bool:
+        """Whether ``peak_bytes`` stays within the memory limit."""
+        return self.memory_mb is None or peak_bytes <= self.memory_mb * MB
+
+
+class CostModel(msgspec.Struct, frozen=True):
+    """Predicts the cost of any subnet from the costs of its edges.
+
+    ``latency_ms(subnet) = offset_ms + scale · Σ edge latency + Σ change_ms(neighbours)``, fitted on whole subnets.
+    Changes never cost less than nothing, so the sum of edges alone is a lower bound.
+    """
+
+    edge_costs: Mapping[Edge, EdgeCost]
+    scale: float = 1.0
+    offset_ms: float = 0.0
+    exit_costs: Mapping[tuple[str, str, tuple[int, ...]], EdgeCost] = {}  # by exit, rendition and input size
+    entry_change_ms: Mapping[Edge, float] = {}  # of an edge that follows one of another rendition
+
+    def latency_ms(self, subnet: Subnet) -> float:
+        """Predicted median latency at batch 1."""
+        return self.latency_along_ms(subnet.edges)
+
+    def latency_along_ms(self, edges: Iterable[Edge]) -> float:
+        """Predicted latency of consecutive edges, run as one model."""
+        edges = tuple(edges)
+        changes = sum(self.change_ms(before, after) for before, after in pairwise(edges)) if self.entry_change_ms else 0
+        return self.offset_ms + sum(self.edge_latency_ms(edge) for edge in edges) + changes
+
+    def change_ms(self, before: Edge, after: Edge) -> float:
+        """What it costs that ``after`` runs in another rendition than its neighbour ``before``; at least 0."""
+        return 0.0 if before.rendition == after.rendition else self.entry_change_ms.get(after, 0.0)
+
+    def exit_latency_ms(self, choice: ExitChoice, input_size: tuple[int, ...] = ()) -> float:
+        """What trying an exit costs a sample: its branch, in a segment of its own."""
+        return self.exit_costs[choice.exit, choice.rendition, input_size].latency_ms
+
+    def exit_bytes(self, choice: ExitChoice) -> int:
+        """Memory that an exit adds to a plan."""
+        return self.exit_costs[choice.exit, choice.rendition, ()].resident_bytes
+
+    def edge_latency_ms(self, edge: Edge) -> float:
+        """The share of one edge in a composed subnet, next to neighbours of its own rendition."""
+        return self.scale * self.edge_costs[edge].latency_ms
+
+    def peak_bytes(self, subnet: Subnet) -> int:
+        """Predicted peak memory beyond the bare runtime."""
+        costs = [self.edge_costs[edge] for edge in subnet.edges]
+        return sum(cost.resident_bytes for cost in costs) + max(cost.working_bytes for cost in costs)
+
+    def cost(self, subnet: Subnet) -> Cost:
+        """Predicted cost of a subnet that answers every sample by itself."""
+        return Cost(latency_ms=self.latency_ms(subnet), peak_bytes=self.peak_bytes(subnet))
+
+
+class Uplink(msgspec.Struct, frozen=True):
+    """The way to the server: ``mbps`` (10⁶ bits per second) upwards, ``round_trip_ms`` for an empty question.
+
+    Raises:
+        UsageError: no bandwidth, or a negative round trip.
+    """
+
+    mbps: float
+    round_trip_ms: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.mbps > 0:
+            raise UsageError(f"the uplink has {self.mbps:g} Mbit/s; it must be above zero")
+        if not self.round_trip_ms >= 0:
+            raise UsageError(f"the round trip takes {self.round_trip_ms:g} ms; it cannot be negative")
+
+    def transfer_ms(self, size_bytes: int) -> float:
+        """How long a question of ``size_bytes`` is under way, its short answer included."""
+        return self.round_trip_ms + 8 * size_bytes / (self.mbps * _BITS_PER_MS_AND_MBPS)

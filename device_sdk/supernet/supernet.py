@@ -1,0 +1,313 @@
+"""The supernet: the directed acyclic graph whose edges are the renditions of all blocks at every input size.
+
+The input size is a dimension of the path: the graph has one copy of the inner cut points per input size, and all copies
+share the input and the output. Algorithms on paths see nodes and edges only and need no notion of sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+from device_sdk.errors import ManifestError, UsageError
+from device_sdk.supernet.blocks import ITEM_BYTES, Block, CutPoint, Exit, InputSize, Rendition, TensorSpec, free_axes
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Split, Subnet, size_text
+
+_SPLIT_BITS = 8
+
+
+class Supernet:
+    """The directed acyclic graph whose edges are the renditions of all blocks.
+
+    Raises:
+        ManifestError: the parts do not make a graph on which an original path 0 → N exists.
+    """
+
+    def __init__(
+        self,
+        cut_points: Iterable[CutPoint],
+        blocks: Iterable[Block],
+        exits: Iterable[Exit] = (),
+        input_sizes: Iterable[InputSize] = (),
+    ) -> None:
+        self.cut_points = tuple(cut_points)
+        self.blocks = tuple(blocks)
+        self.exits = tuple(exits)
+        self.input_sizes = tuple(input_sizes)  # besides the model's own
+        self._blocks_by_id = {block.id: block for block in self.blocks}
+        self._exits_by_id = {exit_.id: exit_ for exit_ in self.exits}
+        self._check()
+
+    def _check(self) -> None:
+        if [cut.index for cut in self.cut_points] != list(range(len(self.cut_points))):
+            raise ManifestError("cut points are not numbered 0 to N without gaps")
+        if self.output_index < 1:
+            raise ManifestError("there is no cut point besides the input")
+        if len(self._blocks_by_id) != len(self.blocks):
+            raise ManifestError("two blocks have the same id")
+        for cut in self.cut_points:
+            self._check_tensors(cut)
+        for block in self.blocks:
+            self._check_block(block)
+        if len(self._exits_by_id) != len(self.exits):
+            raise ManifestError("two exits have the same id")
+        for exit_ in self.exits:
+            if not 0 < exit_.position < self.output_index:
+                raise ManifestError(
+                    f"exit {exit_.id} is at cut point {exit_.position}; exits lie between 0 and {self.output_index}"
+                )
+            _check_renditions(f"exit {exit_.id}", exit_.renditions)
+        starts = sorted(block.start for block in self.blocks if block.kind == "original")
+        if starts != list(range(self.output_index)):
+            raise ManifestError("the original blocks do not make one path from the input to the output")
+        self._check_input_sizes()
+
+    def _check_input_sizes(self) -> None:
+        sizes = [one.size for one in self.input_sizes]
+        channels, own = self.cut_points[0].tensors[0].shape[:1], self.cut_points[0].tensors[0].shape[1:]
+        if len({*sizes, own}) <= len(sizes):
+            raise ManifestError("an input size is listed twice, or is the model's own")
+        counts = [len(cut.tensors) for cut in self.cut_points]
+        for one in self.input_sizes:
+            name = size_text(one.size)
+            if [len(shapes) for shapes in one.shapes] != counts:
+                raise ManifestError(f"the input size {name} does not give one shape per tensor of every cut point")
+            for cut, shapes in zip(self.cut_points, one.shapes, strict=True):
+                if any(len(shape) != len(spec.shape) for shape, spec in zip(shapes, cut.tensors, strict=True)):
+                    raise ManifestError(f"at the input size {name} a tensor of cut point {cut.index} has other axes")
+            if (
+                one.shapes[0][0] != (*channels, *one.size)
+                or one.shapes[-1][-1] != self.cut_points[-1].tensors[-1].shape
+            ):
+                raise ManifestError(f"the input size {name} has other ends than the model")
+        stuck = [block.id for block in self.blocks if block.kind == "original" and not _runs_at_any_size(block)]
+        if self.input_sizes and stuck:
+            raise ManifestError(f"block {stuck[0]} runs at no other input size than the model's own")
+
+    def _check_tensors(self, cut: CutPoint) -> None:
+        if not cut.tensors:
+            raise ManifestError(f"cut point {cut.index} has no tensor")
+        for tensor in cut.tensors:
+            if tensor.dtype not in ITEM_BYTES:
+                raise ManifestError(f"tensor {tensor.name} at cut point {cut.index} is of unknown type {tensor.dtype}")
+
+    def _check_block(self, block: Block) -> None:
+        if not 0 <= block.start < block.end <= self.output_index:
+            raise ManifestError(f"block {block.id} runs from {block.start} to {block.end}")
+        # an identity skips a span of any length
+        if block.kind != "identity" and (block.end - block.start > 1) != (block.kind == "merged"):
+            raise ManifestError(f"block {block.id} is {block.kind}, but runs from {block.start} to {block.end}")
+        _check_renditions(f"block {block.id}", block.renditions)
+        jumped = [cut.index for cut in self.cut_points[block.start + 1 : block.end] if cut.mandatory]
+        if jumped:
+            raise ManifestError(f"block {block.id} jumps over the mandatory cut point {jumped[0]}")
+
+    @property
+    def output_index(self) -> int:
+        """N, the index of the last cut point."""
+        return len(self.cut_points) - 1
+
+    @cached_property
+    def _originals(self) -> dict[int, Block]:
+        return {block.start: block for block in self.blocks if block.kind == "original"}
+
+    @cached_property
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """The input sizes of edges: the model's own, written as (), then the others."""
+        return ((), *(one.size for one in self.input_sizes))
+
+    @property
+    def node_count(self) -> int:
+        """Nodes of the graph: input, output, and the inner cut points once per input size, in topological order.
+
+        With one input size, node k is cut point k.
+        """
+        return len(self.sizes) * (self.output_index - 1) + 2
+
+    @property
+    def output_node(self) -> int:
+        """The last node."""
+        return self.node_count - 1
+
+    def node(self, position: int, input_size: tuple[int, ...] = ()) -> int:
+        """The node of cut point ``position`` on paths of this input size; UsageError where there are none."""
+        if input_size not in self._size_numbers:
+            raise UsageError(f"the bundle has no input size {size_text(input_size)}")
+        if position in (0, self.output_index):
+            return self.output_node if position else 0
+        return self._size_numbers[input_size] * (self.output_index - 1) + position
+
+    @cached_property
+    def _size_numbers(self) -> dict[tuple[int, ...], int]:
+        return {size: number for number, size in enumerate(self.sizes)}
+
+    @cached_property
+    def _cut_points_by_size(self) -> dict[tuple[int, ...], tuple[CutPoint, ...]]:
+        found: dict[tuple[int, ...], tuple[CutPoint, ...]] = {(): self.cut_points}
+        for one in self.input_sizes:
+            found[one.size] = tuple(map(CutPoint.resized, self.cut_points, one.shapes))
+        return found
+
+    def cut_points_at(self, input_size: tuple[int, ...]) -> tuple[CutPoint, ...]:
+        """The cut points with the shapes that their tensors have at this input size; UsageError if there is none."""
+        if input_size not in self._cut_points_by_size:
+            raise UsageError(f"the bundle has no input size {size_text(input_size)}")
+        return self._cut_points_by_size[input_size]
+
+    @cached_property
+    def free_axes(self) -> dict[str, frozenset[int]]:
+        """By tensor, the axes (0 is the batch) whose extents differ between the input sizes."""
+        return free_axes(self.cut_points, self.input_sizes)
+
+    def ends(self, edge: Edge) -> tuple[CutPoint, CutPoint]:
+        """The cut points that ``edge`` leads from and to, at its input size."""
+        block, cuts = self.block(edge.block), self.cut_points_at(edge.input_size)
+        return cuts[block.start], cuts[block.end]
+
+    def nodes_of(self, edge: Edge) -> tuple[int, int]:
+        """The nodes that ``edge`` leads from and to."""
+        block = self.block(edge.block)
+        return self.node(block.start, edge.input_size), self.node(block.end, edge.input_size)
+
+    @cached_property
+    def edges_from(self) -> tuple[tuple[tuple[Edge, int], ...], ...]:
+        """For each node, the edges that leave it and the node that each reaches."""
+        leaving: list[list[tuple[Edge, int]]] = [[] for _ in range(self.node_count)]
+        for size in self.sizes:
+            for block in self.blocks:
+                start, end = self.node(block.start, size), self.node(block.end, size)
+                for rendition in block.renditions:
+                    if not size or rendition.any_size:
+                        leaving[start].append((Edge(block.id, rendition.name, size), end))
+        return tuple(tuple(edges) for edges in leaving)
+
+    @cached_property
+    def edges(self) -> tuple[Edge, ...]:
+        """All edges, by the node that they leave."""
+        return tuple(edge for leaving in self.edges_from for edge, _ in leaving)
+
+    def block(self, block_id: str) -> Block:
+        """The block of this id, or UsageError."""
+        try:
+            return self._blocks_by_id[block_id]
+        except KeyError:
+            raise UsageError(f"there is no block {block_id}") from None
+
+    def rendition(self, edge: Edge) -> Rendition:
+        """The rendition that ``edge`` names, or UsageError."""
+        for rendition in self.block(edge.block).renditions:
+            if rendition.name == edge.rendition:
+                return rendition
+        raise UsageError(f"block {edge.block} has no rendition {edge.rendition}")
+
+    def exit(self, exit_id: str) -> Exit:
+        """The exit of this id, or UsageError."""
+        try:
+            return self._exits_by_id[exit_id]
+        except KeyError:
+            raise UsageError(f"there is no exit {exit_id}") from None
+
+    def exit_rendition(self, choice: ExitChoice) -> Rendition:
+        """The rendition of an exit that ``choice`` names, or UsageError."""
+        for rendition in self.exit(choice.exit).renditions:
+            if rendition.name == choice.rendition:
+                return rendition
+        raise UsageError(f"exit {choice.exit} has no rendition {choice.rendition}")
+
+    def exit_tensor(self, exit_: Exit) -> TensorSpec:
+        """What an exit answers: ``exit_<id>``, shaped like the model's own answer."""
+        answer = self.cut_points[-1].tensors[-1]
+        return TensorSpec(name=f"exit_{exit_.id}", shape=answer.shape, low=answer.low, high=answer.high)
+
+    def exits_along(self, subnet: Subnet) -> tuple[Exit, ...]:
+        """The exits at cut points that ``subnet`` passes, by position: a merged block jumps over some."""
+        passed = {block.end for _, block in self.walk(subnet)}
+        usable = [one for one in self.exits if not subnet.input_size or _runs_at_any_size(one)]
+        return tuple(sorted((e for e in usable if e.position in passed), key=lambda e: e.position))
+
+    @cached_property
+    def original(self) -> Subnet:
+        """The path of the original blocks in their first rendition at the model's own size: the developer's model."""
+        chain = (self._originals[index] for index in range(self.output_index))
+        return Subnet(tuple(Edge(block.id, block.renditions[0].name) for block in chain))
+
+    @cached_property
+    def any_size_original(self) -> Subnet:
+        """The path of the original blocks in their first renditions that run at every input size.
+
+        The same as ``original`` where there is only one size.
+        """
+        edges = []
+        for edge in self.original.edges:
+            names = [one.name for one in self.block(edge.block).renditions if one.any_size or not self.input_sizes]
+            edges.append(Edge(edge.block, names[0]))
+        return Subnet(tuple(edges))
+
+    def check(self, subnet: Subnet) -> None:
+        """Raise UsageError unless ``subnet`` is a path from the input to the output."""
+        self.check_stretch(subnet.edges, start=0, end=self.output_index)
+
+    def check_stretch(self, edges: Iterable[Edge], *, start: int, end: int) -> None:
+        """Raise UsageError unless ``edges`` follow each other from cut point ``start`` to ``end``."""
+        position, size = start, None
+        for edge in edges:
+            rendition = self.rendition(edge)
+            block = self.block(edge.block)
+            if size is None:
+                self.node(0, edge.input_size)
+            if edge.input_size and not rendition.any_size:
+                raise UsageError(f"block {edge.block}@{edge.rendition} runs only at the model's own input size")
+            if size not in (None, edge.input_size):
+                raise UsageError(f"block {edge.block} runs at another input size than those before it")
+            size = edge.input_size
+            if block.start != position:
+                raise UsageError(f"block {edge.block} starts at cut point {block.start}, not at {position}")
+            position = block.end
+        if position != end:
+            where = "the output" if end == self.output_index else f"cut point {end}"
+            raise UsageError(f"the path ends at cut point {position}, not at {where}")
+
+    def check_plan(self, plan: Plan) -> None:
+        """Raise UsageError unless its subnet is a path and its exits lie on it, at most one at each cut point."""
+        self.check(plan.subnet)
+        along = self.exits_along(plan.subnet)
+        positions = []
+        for choice in plan.exits:
+            rendition, exit_ = self.exit_rendition(choice), self.exit(choice.exit)
+            if plan.subnet.input_size and not rendition.any_size:
+                raise UsageError(f"exit {exit_.id}@{rendition.name} runs only at the model's own input size")
+            if exit_ not in along:
+                raise UsageError(f"the subnet does not pass cut point {exit_.position}, where exit {exit_.id} is")
+            positions.append(exit_.position)
+        if positions != sorted(set(positions)):
+            raise UsageError("a plan's exits follow each other, one at a cut point")
+        if plan.split is not None:
+            self._check_split(plan.split, plan.subnet, positions)
+
+    def _check_split(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
+        passed = [0, *(block.end for _, block in self.walk(subnet))]
+        if subnet.input_size:
+            raise UsageError("a path that is split runs at the model's own input size")
+        if split.position not in passed[:-1]:
+            raise UsageError(f"the subnet cannot be split at cut point {split.position}: it does not pass there")
+        if split.bits != _SPLIT_BITS:
+            raise UsageError(f"activations travel in {_SPLIT_BITS} bits, not in {split.bits}")
+        if exits and exits[-1] > split.position:
+            raise UsageError(f"an exit at cut point {exits[-1]} lies behind the split at {split.position}")
+
+    def walk(self, subnet: Subnet) -> Iterator[tuple[Edge, Block]]:
+        """The edges of ``subnet`` with their blocks, in order."""
+        for edge in subnet.edges:
+            self.rendition(edge)
+            yield edge, self.block(edge.block)
+
+
+def _runs_at_any_size(part: Block | Exit) -> bool:
+    return any(rendition.any_size for rendition in part.renditions)
+
+
+def _check_renditions(owner: str, renditions: tuple[Rendition, ...]) -> None:
+    if not renditions:
+        raise ManifestError(f"{owner} has no rendition")
+    if len({rendition.name for rendition in renditions}) != len(renditions):
+        raise ManifestError(f"{owner} has two renditions of one name")

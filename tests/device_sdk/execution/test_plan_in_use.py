@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from device_sdk.errors import ClosedError, UsageError
+from device_sdk.execution.plan_in_use import Active, PlanInUse
+from device_sdk.supernet.plan import Edge, Plan, Subnet
+
+ROOT = Path(__file__).parents[3]
+CHEAP = Plan(Subnet((Edge("o0"), Edge("m1-4"), Edge("o4"))))
+
+
+@pytest.fixture
+def in_use(bundle, runtime):
+    made = PlanInUse(bundle, runtime)
+    made.begin(Plan(bundle.supernet.original))
+    return made
+
+
+def test_an_exchange_counts_only_for_what_was_expected(in_use):
+    first = in_use.running()
+    second, third = (Active(CHEAP, in_use.prepare(CHEAP)) for _ in range(2))
+    assert in_use.exchange(second, expected=first)
+    assert not in_use.exchange(third, expected=first)
+    assert in_use.running() is second
+    assert in_use.exchange(third)
+    assert in_use.running() is third
+
+
+def test_nothing_reopens_what_was_closed(in_use):
+    first = in_use.running()
+    in_use.close()
+    in_use.close()
+    for expected in (None, first):
+        with pytest.raises(ClosedError):
+            in_use.exchange(Active(CHEAP, first.loaded), expected=expected)
+    with pytest.raises(ClosedError):
+        in_use.running()
+
+
+def test_a_plan_that_does_not_fit_is_refused_and_nothing_changes(in_use):
+    first = in_use.running()
+    with pytest.raises(UsageError):
+        in_use.prepare(Plan(Subnet((Edge("o0"),))))
+    assert in_use.running() is first
+
+
+FORKED = """
+import os, sys
+import numpy as np
+from device_sdk.errors import ForkedError
+from device_sdk.session.adaptive_model import AdaptiveModel
+
+folder, state = sys.argv[1:]
+image = np.zeros((20, 20, 3), np.uint8)
+with AdaptiveModel.open(folder, state_folder=state, threads=2) as model:
+    model(image)
+    child = os.fork()
+    if child == 0:
+        try:
+            model(image)
+        except ForkedError as error:
+            print(error, "|", error.hint, flush=True)
+        model.close()
+        model.close()
+        del model
+        own = AdaptiveModel.open(folder, state_folder=state)
+        print(own(image).output.shape, flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    print(model(image).output.shape)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_forked_child_is_told_to_open_its_own_and_can(tiny_bundle, slow_state):
+    command = [sys.executable, "-c", FORKED, str(tiny_bundle.folder), str(slow_state)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    told, child, parent = done.stdout.splitlines()
+    assert "was opened before this process was forked off" in told
+    assert "spawn" in told
+    assert child == parent == "(1, 3)"

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from device_sdk.errors import UsageError
+from device_sdk.live.switching import LastSwitch, LiveSettings, beside, bounds_ms, decide, likely_next, scaled
+from device_sdk.search.port import Candidate
+from device_sdk.supernet.cost import Budget, Cost
+from device_sdk.supernet.plan import Edge, Subnet
+
+SETTINGS = LiveSettings()
+BUDGET = Budget(latency_ms=10.0)
+
+
+def candidate(name: str, latency_ms: float, accuracy: float, peak_bytes: int = 1_000_000) -> Candidate:
+    return Candidate(Subnet((Edge(name),)), Cost(latency_ms=latency_ms, peak_bytes=peak_bytes), accuracy)
+
+
+FAST, SMALL, MIDDLE, LARGE, HUGE = POOL = (
+    candidate("fast", 2.0, 0.50),
+    candidate("small", 4.5, 0.70),
+    candidate("middle", 7.0, 0.80),
+    candidate("large", 9.0, 0.90),
+    candidate("huge", 14.0, 0.95),
+)
+
+
+def decided(current, service_ms, *, budget=BUDGET, pool=POOL, now_s=100.0, last=None, settings=SETTINGS):
+    return decide(
+        current=current,
+        pool=pool,
+        budget=budget,
+        service_ms=service_ms,
+        now_s=now_s,
+        last=last or LastSwitch(),
+        settings=settings,
+    )
+
+
+def test_a_subnet_within_the_budget_stays():
+    decision = decided(LARGE, [9.5] * 64)
+    assert (decision.target, decision.fits) == (None, True)
+    assert decision.ratio == pytest.approx(9.5 / 9)
+
+
+@pytest.mark.parametrize(("ratio", "expected"), [(1.2, MIDDLE), (2.0, SMALL), (4.0, FAST)])
+def test_a_slower_device_takes_the_most_accurate_that_fits_the_budget_over_the_drift_ratio(ratio, expected):
+    decision = decided(LARGE, [9.0 * ratio] * 5)
+    assert (decision.target, decision.why, decision.fits) == (expected, "slower", True)
+    assert decision.ratio == pytest.approx(ratio)
+
+
+def test_a_faster_device_takes_what_was_over_the_budget():
+    decision = decided(LARGE, [9.0 * 0.6] * 20)
+    assert (decision.target, decision.why) == (HUGE, "faster")
+
+
+def test_it_goes_back_up_when_the_device_recovers():
+    assert decided(SMALL, [4.5] * 20).target == LARGE
+
+
+def test_the_fastest_runs_when_nothing_fits_and_the_decision_says_so():
+    decision = decided(LARGE, [90.0] * 5)
+    assert (decision.target, decision.fits) == (FAST, False)
+    decision = decided(FAST, [20.0] * 5)
+    assert (decision.target, decision.fits) == (None, False)
+
+
+def test_less_than_a_window_of_calls_decides_nothing():
+    assert decided(LARGE, [50.0] * 4) is None
+    assert decided(LARGE, []) is None
+
+
+@pytest.mark.parametrize("outlier", [500.0, 40.0])
+def test_single_outliers_decide_nothing(outlier):
+    assert decided(LARGE, [9.0, 9.0, outlier, 9.0, outlier]).target is None
+
+
+@pytest.mark.parametrize("absurd", [0.0, -3.0, math.nan, math.inf, 1e6])
+def test_absurd_times_are_not_looked_at(absurd):
+    assert decided(LARGE, [absurd] * 60) is None
+    assert decided(LARGE, [9.0] * 5 + [absurd] * 50).target is None
+    assert decided(LARGE, [18.0] * 5 + [absurd] * 50).target == SMALL
+
+
+def test_after_a_switch_it_waits_before_going_down_and_longer_before_going_up():
+    last = LastSwitch(at_s=100.0, up_cooldown_s=1.0)
+    assert decided(LARGE, [18.0] * 5, now_s=100.05, last=last) is None
+    assert decided(LARGE, [18.0] * 5, now_s=100.2, last=last).target == SMALL
+    assert decided(SMALL, [4.5] * 20, now_s=100.2, last=last).target is None
+    assert decided(SMALL, [4.5] * 20, now_s=101.2, last=last).target == LARGE
+
+
+def test_a_clock_that_went_backwards_blocks_nothing():
+    last = LastSwitch(at_s=1e9, up_cooldown_s=1.0)
+    assert decided(LARGE, [18.0] * 5, now_s=0.0, last=last).target == SMALL
+
+
+def test_calls_that_are_mostly_quick_and_sometimes_very_slow_do_not_send_it_up():
+    sliced = [2.0, 2.0, 2.0, 12.0] * 5  # half of the core is gone, in slices
+    decision = decided(FAST, sliced)
+    assert decision.target in (None, SMALL)  # 4.75 / 2.25: the mean tells
+    assert decided(FAST, [2.0] * 20).target == LARGE
+
+
+def test_a_candidate_that_fits_by_a_hair_does_not_make_it_go_to_and_fro():
+    ratio = 0.99 * 10.0 / 14.0  # huge would take 9.9 of the 10 ms
+    assert decided(LARGE, [9.0 * ratio] * 20).target is None
+
+
+def test_a_switch_up_that_did_not_last_doubles_the_wait_and_one_that_did_resets_it():
+    last = LastSwitch()
+    for number, wait_s in enumerate([1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]):
+        last = last.followed_by("faster", now_s=1000.0 * number, settings=SETTINGS)
+        assert last.up_cooldown_s == wait_s
+        last = last.followed_by("slower", now_s=1000.0 * number + wait_s, settings=SETTINGS)
+    last = last.followed_by("faster", now_s=1e6, settings=SETTINGS)
+    last = last.followed_by("slower", now_s=2e6, settings=SETTINGS)
+    assert last.up_cooldown_s == SETTINGS.up_cooldown_s
+
+
+def test_memory_limits_what_can_be_taken():
+    budget = Budget(latency_ms=10.0, memory_mb=4.0)
+    big = candidate("big", 4.0, 0.99, peak_bytes=5_000_000)
+    assert decided(LARGE, [18.0] * 5, budget=budget, pool=[*POOL, big]).target == SMALL
+    only = [LARGE, candidate("fast and big", 1.0, 0.9, peak_bytes=5_000_000)]
+    assert decided(LARGE, [90.0] * 5, budget=budget, pool=only).target is None
+
+
+def test_what_does_not_fit_beside_the_plan_in_use_cannot_be_prepared():
+    small, big = candidate("small", 1.0, 0.5, 1_000_000), candidate("big", 2.0, 0.6, 3_000_000)
+    assert beside(big, [small, big], Budget(latency_ms=1.0, memory_mb=4.0)) == [small]
+    assert beside(big, [small, big], Budget(latency_ms=1.0)) == [small, big]
+
+
+def test_what_is_prepared_ahead_is_what_a_slower_and_a_normal_device_would_take():
+    assert likely_next(LARGE, POOL, BUDGET, 1.0, SETTINGS) == [SMALL, FAST]
+    assert likely_next(SMALL, POOL, BUDGET, 2.0, SETTINGS)[0] == FAST
+    assert LARGE in likely_next(SMALL, POOL, BUDGET, 2.0, SETTINGS)
+
+
+def test_settings_that_make_no_sense_are_refused():
+    for settings in ({"window": 0}, {"up_window": 0}, {"margin": 1.0}, {"margin": -0.1}):
+        with pytest.raises(UsageError):
+            LiveSettings(**settings)
+
+
+ratios = st.floats(0.05, 20.0)
+
+
+@st.composite
+def pools(draw):
+    count = draw(st.integers(1, 8))
+    return [
+        candidate(f"c{n}", draw(st.floats(0.5, 40.0)), draw(st.integers(0, 100)) / 100, draw(st.integers(1, 9)) * 10**6)
+        for n in range(count)
+    ]
+
+
+@given(pool=pools(), ratio=ratios, data=st.data())
+def test_a_target_always_fits_unless_the_decision_says_that_none_does(pool, ratio, data):
+    current = data.draw(st.sampled_from(pool))
+    decision = decided(current, [current.cost.latency_ms * ratio] * 64, pool=pool)
+    if decision.target is None:
+        return
+    assert decision.target.subnet != current.subnet
+    allowed = scaled(BUDGET, decision.ratio, SETTINGS)
+    if decision.fits:
+        assert allowed.fits(decision.target.cost)
+        assert all(one.accuracy <= decision.target.accuracy for one in pool if allowed.fits(one.cost))
+    else:
+        assert not any(allowed.fits(one.cost) for one in pool)
+        assert decision.target.cost.latency_ms == min(one.cost.latency_ms for one in pool)
+
+
+@given(pool=pools(), ratio=ratios, data=st.data())
+def test_on_a_device_that_does_not_change_the_decisions_settle(pool, ratio, data):
+    current = data.draw(st.sampled_from(pool))
+    last, now_s, visited = LastSwitch(), 0.0, []
+    for _ in range(12):
+        now_s += 1000.0
+        decision = decided(current, [current.cost.latency_ms * ratio] * 64, pool=pool, now_s=now_s, last=last)
+        if decision.target is None:
+            break
+        visited.append(current.subnet)
+        assert decision.target.subnet not in visited
+        last = last.followed_by(decision.why, now_s=now_s, settings=SETTINGS)
+        current = decision.target
+    assert decision.target is None
+    assert len(visited) <= 2
+
+
+@given(pool=pools(), service_ms=st.floats(0.01, 100.0), data=st.data())
+def test_within_its_bounds_a_call_gives_no_reason_to_decide_anything(pool, service_ms, data):
+    current = data.draw(st.sampled_from(pool))
+    low_ms, high_ms = bounds_ms(current, pool, BUDGET, SETTINGS)
+    if low_ms <= service_ms <= high_ms and service_ms > low_ms * (1 + 1e-9):
+        decision = decided(current, [service_ms] * 64, pool=pool)
+        assert decision is None or decision.target is None
