@@ -23,7 +23,7 @@ help:
 	@echo "make test-android  the Kotlin tests"
 	@echo "make lint          ruff, mypy, import arrows"
 	@echo "make format        let ruff format and fix"
-	@echo "make bench         all measurements, or BENCH=road; BENCH_ARGS=--quick"
+	@echo "make bench         all measurements, or BENCH=end-to-end; BENCH_ARGS=--quick"
 
 demo: $(INSTALLED)
 	$(VENV)/bin/pathweave demo

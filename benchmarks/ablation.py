@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks._peers import load_samples
-from benchmarks._variants import Curve, curves
+from benchmarks.support.peers import load_samples
+from benchmarks.support.variants import Curve, curves
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {"both_over_best_single_points": Target(minimum=0.0)}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks._road_bundles import package_pretrained
-from benchmarks._road_exits import EXIT_TARGETS, exit_early
+from benchmarks.support.exit_latency import EXIT_TARGETS, exit_early
+from benchmarks.support.reference_bundles import package_pretrained
 from pathweave.bench import BenchOptions, BenchOutcome
 
 TARGETS = EXIT_TARGETS

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from packaging.requirements import Requirement
 
-from benchmarks._bundles import adapted_bundle
-from benchmarks._road_bundles import load_part
+from benchmarks.support.bundles import adapted_bundle
+from benchmarks.support.reference_bundles import load_part
 from device_sdk.bundles.composition import compose
 from device_sdk.data.preprocessing import prepare
 from device_sdk.profiling.timing import Latency, measure_interleaved

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks._bundles import adapted_bundle
-from benchmarks._road_bundles import answers, load_part
+from benchmarks.support.bundles import adapted_bundle
+from benchmarks.support.reference_bundles import answers, load_part
 from device_sdk.data.datasets import ImageDataset, dirichlet_shift
 from device_sdk.policies.adaptation import AdaptationSettings
 from device_sdk.session.adaptive_model import AdaptiveModel

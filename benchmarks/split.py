@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from benchmarks._road_bundles import Made, load_part, package_pretrained
+from benchmarks.support.reference_bundles import Made, load_part, package_pretrained
 from device_sdk.offload.packing import Activations, pack, packet_bytes
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.split_decision import SplitDecision, with_split
@@ -15,8 +15,8 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
 from device_sdk.supernet.plan import Plan
 from pathweave.bench import BenchOptions, BenchOutcome, Target
-from pathweave.line import Line, slow_uplink
 from pathweave.server_process import running_server
+from pathweave.throttled_proxy import Line, slow_uplink
 
 TARGETS = {
     "split_predicted_error": Target(maximum=0.15),

@@ -18,9 +18,9 @@ from device_sdk.commands.command_line import emit, json_option, progress
 from device_sdk.errors import PathweaveError, StorageError, UsageError
 from device_sdk.extras import require
 from device_sdk.progress import SilentProgress
-from packager.model_options import existing_file, model_options
+from packager.inputs.model_options import existing_file, model_options
+from packager.inputs.recipe import RenditionName
 from packager.printed import print_estimate, print_minutes
-from packager.recipe import RenditionName
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -101,12 +101,12 @@ def package(
     import torch
 
     from device_sdk.bundles.bundle import SIGNATURE
-    from packager.budget import memory_limit
-    from packager.job_loader import load_job
+    from packager.inputs.job_loader import load_job
+    from packager.inputs.pixels import Pixels
     from packager.pipeline import Limits, follow
     from packager.pipeline import dry_run as estimate
     from packager.pipeline import package as run
-    from packager.pixels import Pixels
+    from packager.planning.budget import memory_limit
 
     limits = Limits(memory_bytes=memory_limit(memory_gb), started=started)
     if threads is not None:

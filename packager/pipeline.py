@@ -24,24 +24,26 @@ from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import DataError, PathweaveError, UsageError
 from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress, SilentProgress
-from packager.blocks.streams import several
-from packager.branch_weights import load_branches, write_branches
-from packager.bundle_writer import BundleWriter
+from packager.assembly.bundle_writer import BundleWriter
+from packager.assembly.stored_manifest import stored_manifest
+from packager.assembly.validation import SUBNETS_PER_RANGE, Validation, validate
+from packager.assembly.verified import verify
 from packager.errors import PackagingError, ResumeError
-from packager.estimate import EXPORT, SIZES, VERIFY, WRITE
-from packager.exits import attach_exits, without_untrained_exits
-from packager.expansion import Expansion, expand, shrink_rates_for
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.fitting import applied, fit_once
-from packager.input_sizes import UsableSize, candidate_sizes, usable_sizes
-from packager.job import Job
-from packager.macs_ranges import MacsRanges
+from packager.inputs.job import Job
+from packager.planning.estimate import EXPORT, SIZES, VERIFY, WRITE
+from packager.planning.run_plan import Plan, estimated, estimator_for, within_limits
+from packager.planning.step_times import StepTimes
 from packager.renditions import make_renditions
 from packager.renditions.any_size import AnySizeCheck
 from packager.renditions.calibration import Calibration, held_back_last
-from packager.run_plan import Plan, estimated, estimator_for, within_limits
-from packager.step_times import StepTimes
-from packager.stored_manifest import stored_manifest
+from packager.supernet.blocks.streams import several
+from packager.supernet.branch_weights import load_branches, write_branches
+from packager.supernet.exits import attach_exits, without_untrained_exits
+from packager.supernet.expansion import Expansion, expand, shrink_rates_for
+from packager.supernet.input_sizes import UsableSize, candidate_sizes, usable_sizes
+from packager.supernet.macs_ranges import MacsRanges
 from packager.tracing.cut_points import FUSED
 from packager.tracing.traced_model import TracedModel, trace
 from packager.training.checkpoints import Checkpoints, encode_description, require_same_run
@@ -50,8 +52,6 @@ from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone, Ranks
 from packager.training.trainer import Trainer
 from packager.training.usefulness import without_useless_skips
-from packager.validation import SUBNETS_PER_RANGE, Validation, validate
-from packager.verified import verify
 
 REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
 _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples that show how the tuning goes

@@ -13,7 +13,6 @@ import importlib.metadata
 import json
 import math
 import os
-import pkgutil
 import platform
 import subprocess
 import tempfile

@@ -27,7 +27,7 @@ COMMAND_GROUP = "pathweave.commands"
 COMMANDS = {
     "package": "packager.commands:package",
     "inspect": "packager.commands:inspect",
-    "doctor": "packager.doctor_command:doctor",
+    "doctor": "packager.doctor.command:doctor",
     "key": "packager.commands:key",
     "serve": "server.commands:serve",
     "token": "server.commands:token",

@@ -5,17 +5,17 @@ from __future__ import annotations
 from flask import Flask
 
 from server.authentication import ask_for_tokens
-from server.bundle_routes import bundle_routes
-from server.health import health_routes
-from server.inference.routes import inference_routes
-from server.jobs.routes import job_routes
-from server.log_routes import log_routes
-from server.page import page_routes
-from server.placement_routes import placement_routes
 from server.replies import answer_errors
+from server.routes.bundles import bundle_routes
+from server.routes.health import health_routes
+from server.routes.inference import inference_routes
+from server.routes.jobs import job_routes
+from server.routes.logs import log_routes
+from server.routes.page import page_routes
+from server.routes.placements import placement_routes
+from server.routes.split import split_routes
 from server.services import Services, make_services
 from server.settings import Settings
-from server.split_routes import split_routes
 
 ROUTES = (
     bundle_routes,

@@ -103,7 +103,7 @@ def _require_usable(folder: Path, key: Path | None) -> None:
 def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drain_s: float, as_json: bool) -> None:
     """1. listen; 2. refuse to serve anyone; 3. say where; 4. serve until a signal."""
     from server.app import create_app
-    from server.bundle_routes import summary
+    from server.routes.bundles import summary
     from server.serving import SPARE_THREADS, HttpServer, listen, only_loopback, url_of
 
     with listen(host, port) as listener:

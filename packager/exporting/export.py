@@ -12,9 +12,9 @@ import onnx
 from device_sdk.bundles.composition import Stretch
 from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memory
 from device_sdk.supernet.blocks import TensorSpec
-from packager.expansion import Expansion, TrainableExit
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET
 from packager.exporting.part_graphs import Part, part_graphs
+from packager.supernet.expansion import Expansion, TrainableExit
 
 SHARED_MIN_BYTES = 4096  # smaller weights that several parts use are copied into each
 

@@ -17,9 +17,9 @@ from device_sdk.runtimes import Array, LoadedStretch, OnnxRuntime
 from device_sdk.supernet.blocks import Golden
 from device_sdk.supernet.paths import sample_uniformly
 from packager.errors import VerificationError
-from packager.expansion import Expansion
 from packager.exporting.export import ExportedBlocks
-from packager.footprint import LARGEST_BATCH
+from packager.planning.footprint import LARGEST_BATCH
+from packager.supernet.expansion import Expansion
 from packager.tracing.traced_model import Feature, tensors_of
 
 SELF_TEST_SEED = 20231002

@@ -11,11 +11,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from device_sdk.supernet.blocks import TensorSpec
-from packager.blocks.merged import merged_candidates
-from packager.blocks.trainable import TrainableBlock, count_macs
 from packager.fitting.features import BATCH
 from packager.fitting.last_map import last_map
 from packager.fitting.refit import refitted
+from packager.supernet.blocks.merged import merged_candidates
+from packager.supernet.blocks.trainable import TrainableBlock, count_macs
 
 _MORE_MACS = 1.05  # of the copy's: a candidate that costs more is another block, not another start
 COPY, WITH_STATISTICS, FITTED = "copy", "copy with its own statistics", "last map fitted"

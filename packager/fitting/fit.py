@@ -13,12 +13,12 @@ import torch
 
 from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress
-from packager.blocks.trainable import TrainableBlock, evaluated
-from packager.expansion import Expansion
 from packager.fitting.candidates import COPY, FITTED, Candidate, candidates, sources
 from packager.fitting.features import TeacherFeatures, run_originals
 from packager.fitting.front import Choice, of_no_use, off_front
 from packager.fitting.refit import MOST_ROWS
+from packager.supernet.blocks.trainable import TrainableBlock, evaluated
+from packager.supernet.expansion import Expansion
 
 TRAINED_GAIN = 0.5  # of its error, what a block is hoped to keep when trained: docs/adr/0027 has what is known of it
 SLACK = 0.25  # of the front's error: so uncertain is the sum of errors along a path

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from packager.blocks.trainable import evaluated
+from packager.supernet.blocks.trainable import evaluated
 
 _SEED = 0
 _TOLERANCE = 1e-3  # of the response's size

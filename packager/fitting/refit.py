@@ -15,9 +15,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from packager.blocks.trainable import evaluated
 from packager.fitting.features import BATCH
 from packager.fitting.last_map import LastMap, before_rectifier
+from packager.supernet.blocks.trainable import evaluated
 
 ROWS_FLOATS = 12_000_000  # at most so many numbers of rows are held: 48 MB
 MOST_ROWS = 16_384

@@ -23,10 +23,10 @@ from packager.exporting.verification import (
     SELF_TEST_SEED,
     TorchReference,
 )
-from packager.input_sizes import UsableSize
 from packager.renditions.calibration import relative_error
 from packager.renditions.fragments import part_stretch
 from packager.renditions.made import MadeKind
+from packager.supernet.input_sizes import UsableSize
 
 _LARGEST_ERROR = 0.25  # of a rendition that rounds, on golden inputs
 

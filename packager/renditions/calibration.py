@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from packager.blocks.trainable import TrainableBlock
-from packager.expansion import Expansion
+from packager.supernet.blocks.trainable import TrainableBlock
+from packager.supernet.expansion import Expansion
 
 MAX_SAMPLES = 512
 MAX_BYTES = 256_000_000  # of features at one cut point; two are held at a time

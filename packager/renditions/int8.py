@@ -23,13 +23,13 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import Golden, Quantization
 from packager.errors import VerificationError
-from packager.expansion import Expansion
 from packager.exporting.export import ExportedBlocks, share
 from packager.exporting.onnx_exporter import OPSET
 from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
 from packager.renditions.calibration import Calibration, Features, fitted_and_held_back, in_batches, relative_error
 from packager.renditions.fragments import as_fragment, part_model, part_stretch
 from packager.renditions.made import MadeKind
+from packager.supernet.expansion import Expansion
 from packager.torch_noise import torch_silenced
 
 NAME = "int8"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from device_sdk.supernet.blocks import Golden, Quantization, Rendition
-from packager.bundle_writer import BundleWriter
+from packager.assembly.bundle_writer import BundleWriter
 
 
 @dataclass(frozen=True)

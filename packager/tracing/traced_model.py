@@ -18,11 +18,11 @@ from torch import nn
 
 from device_sdk.supernet.blocks import TensorSpec
 from packager.errors import TraceError
+from packager.inputs.two_stage import TwoStage
 from packager.torch_noise import torch_silenced
 from packager.tracing.block_builder import BlockBuilder
 from packager.tracing.cut_points import FUSED, MOST_TENSORS, cut_positions, join_small, live_tensors, tap_positions
 from packager.tracing.exported_graph import ExportedGraph
-from packager.two_stage import TwoStage
 
 _EXAMPLE_BATCH = 4
 _SINGLE, _DOUBLE = 1e-4, 1e-7  # differences of the largest answer that are rounding, by precision

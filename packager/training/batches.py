@@ -15,9 +15,9 @@ import torch
 
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.preprocessing import Preprocessing
-from packager.decoding import BatchDecoder, worker_count
-from packager.image_set import Decoded, ImageSet
-from packager.target_data import TargetDataset
+from packager.inputs.decoding import BatchDecoder, worker_count
+from packager.inputs.image_set import Decoded, ImageSet
+from packager.inputs.target_data import TargetDataset
 from packager.tasks import Classification, LearningTask
 
 

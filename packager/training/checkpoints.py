@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from device_sdk.files.atomic import write_atomically
-from packager.budget import peak_resident_bytes
 from packager.errors import ResumeError
+from packager.planning.budget import peak_resident_bytes
 
 Description = Mapping[str, Any]
 

@@ -9,7 +9,7 @@ import torch
 
 from device_sdk.random_source import SplitMix64
 from packager.errors import TrainingError
-from packager.recipe import Recipe
+from packager.inputs.recipe import Recipe
 from packager.training.device import free_memory, resolve_precision
 from packager.training.losses import Losses
 from packager.training.phases import RATES, Phase

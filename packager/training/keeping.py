@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from device_sdk.supernet.plan import Subnet
-from packager.expansion import Expansion
-from packager.macs_ranges import MacsRanges
+from packager.supernet.expansion import Expansion
+from packager.supernet.macs_ranges import MacsRanges
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Ranks
 from packager.training.recalibration import average_statistics

@@ -10,10 +10,10 @@ from torch.nn import functional
 
 from device_sdk.errors import UsageError
 from device_sdk.supernet.plan import Subnet
-from packager.blocks.trainable import TrainableBlock
-from packager.expansion import Expansion
-from packager.macs_ranges import MacsRanges
-from packager.recipe import Recipe
+from packager.inputs.recipe import Recipe
+from packager.supernet.blocks.trainable import TrainableBlock
+from packager.supernet.expansion import Expansion
+from packager.supernet.macs_ranges import MacsRanges
 from packager.tasks import Classification, LearningTask, mixed_loss
 from packager.tracing.traced_model import Feature, tensors_of
 from packager.training.batches import BatchSource

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from device_sdk.supernet.blocks import TensorSpec
-from packager.blocks.trainable import evaluated
-from packager.expansion import Expansion
+from packager.supernet.blocks.trainable import evaluated
+from packager.supernet.expansion import Expansion
 from packager.tracing.traced_model import tensors_of
 
 _SAMPLES = 2

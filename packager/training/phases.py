@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from packager.expansion import Expansion
-from packager.recipe import Recipe
+from packager.inputs.recipe import Recipe
+from packager.supernet.expansion import Expansion
 from packager.training.losses import Losses
 
 DISTIL, TUNE, EXITS = "distil", "tune", "exits"

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from device_sdk.supernet.plan import Subnet
-from packager.expansion import Expansion
+from packager.supernet.expansion import Expansion
 from packager.tasks import Classification, LearningTask
 from packager.training.losses import imitation_error
 

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from device_sdk.supernet.plan import Subnet
-from packager.expansion import Expansion
+from packager.supernet.expansion import Expansion
 from packager.training.ranks import Ranks
 
 

@@ -17,9 +17,9 @@ from torch import nn
 from device_sdk.errors import StorageError
 from device_sdk.progress import Progress, Task
 from device_sdk.supernet.plan import Subnet
-from packager.digests import tensors_digest
-from packager.expansion import Expansion
-from packager.recipe import Recipe
+from packager.inputs.digests import tensors_digest
+from packager.inputs.recipe import Recipe
+from packager.supernet.expansion import Expansion
 from packager.tasks import Classification, LearningTask
 from packager.training.batches import BatchSource
 from packager.training.checkpoints import Checkpoints

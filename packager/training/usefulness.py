@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from device_sdk.supernet.plan import Edge, Subnet
-from packager.expansion import Expansion
-from packager.macs_ranges import MacsRanges
+from packager.supernet.expansion import Expansion
+from packager.supernet.macs_ranges import MacsRanges
 from packager.training.range_accuracy import RangeAccuracy
 
 _PATHS_PER_RANGE = 4

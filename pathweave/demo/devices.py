@@ -27,7 +27,7 @@ from device_sdk.session.answer import SERVER
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import Subnet
 from device_sdk.transports import make_transport
-from pathweave.line import cut_once
+from pathweave.throttled_proxy import cut_once
 
 PRIVATE, CALIBRATION, HELD_BACK = "digits#search", "digits#calibration", "digits#report"
 PRIVATE_SAMPLES = 150

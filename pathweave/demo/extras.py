@@ -24,7 +24,7 @@ from device_sdk.transports import Deadlines, make_transport
 from device_sdk.transports.port import Transport
 from device_sdk.transports.replies import read_all, require_success
 from pathweave.demo.devices import HELD_BACK, Delivery
-from pathweave.line import slow_uplink
+from pathweave.throttled_proxy import slow_uplink
 
 UPLINK_MBPS = 3.0
 SPLIT_SAMPLES = 60

@@ -14,9 +14,9 @@ from device_sdk.bundles.signing import new_key_pair
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.files.atomic import write_atomically
 from device_sdk.progress import Progress
-from packager.model_loader import LoadedModel, load_model
+from packager.inputs.model_loader import LoadedModel, load_model
+from packager.inputs.recipe import Recipe
 from packager.pipeline import Job, package
-from packager.recipe import Recipe
 from packager.training.batches import BatchSource
 
 TRAINING, VALIDATION = "digits#train", "digits#calibration"

@@ -20,11 +20,11 @@ from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.progress import Progress, SilentProgress
 from packager.errors import TrainingError
-from packager.exits import attach_exits
-from packager.expansion import Expansion, expand
 from packager.exporting.export import ExportedBlocks, export_blocks
-from packager.model_loader import load_model
-from packager.recipe import Recipe
+from packager.inputs.model_loader import load_model
+from packager.inputs.recipe import Recipe
+from packager.supernet.exits import attach_exits
+from packager.supernet.expansion import Expansion, expand
 from packager.tracing.traced_model import TracedModel, trace
 from packager.training.batches import BatchSource, Share
 from packager.training.checkpoints import Checkpoints

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from packager.model_loader import load_model
-from packager.pixels import NAMED, Pixels
+from packager.inputs.model_loader import load_model
+from packager.inputs.pixels import NAMED, Pixels
 from pathweave.cli import load_command
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "guide" / "from_checkpoint_to_phone.md").read_text()

@@ -18,7 +18,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.commands.command_options import load_data
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.paths import architecture_count
-from packager.model_loader import load_model
+from packager.inputs.model_loader import load_model
 
 DIGITS = ("--data", "digits#train", "--val", "digits#search")
 ZOO = ("--model", "zoo:resnet_digits")

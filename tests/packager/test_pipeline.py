@@ -15,7 +15,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import ExitChoice
-from packager.model_loader import load_model
+from packager.inputs.model_loader import load_model
 
 NUMBERED = {"distil": "1 distil", "tune": "2 tune", "exits": "3 exits", "done": "4 done"}
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from packager.errors import TrainingError
-from packager.expansion import expand
+from packager.supernet.expansion import expand
 from packager.training.batches import BatchSource
 
 

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.preprocessing import prepare
-from packager.model_loader import load_model
+from packager.inputs.model_loader import load_model
 from packager.zoo import ZOO
 from packager.zoo.resnet import BasicBlock
 from packager.zoo.resnet_mlperf_tiny import Stage

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from device_sdk.bundles.composition import compose
 from device_sdk.errors import CompositionError
 from device_sdk.runtimes import OnnxRuntime
-from packager.expansion import Expansion, expand
 from packager.exporting import part_graphs
 from packager.exporting.export import SHARED_MIN_BYTES, ExportedBlocks, export_blocks
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET, export_whole
+from packager.supernet.expansion import Expansion, expand
 from packager.tracing.traced_model import trace
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from packager.expansion import expand
 from packager.exporting.export import export_blocks
 from packager.exporting.graph_rewrites import select_by_convolution
+from packager.supernet.expansion import expand
 from packager.torch_noise import torch_silenced
 
 CHANNELS = 4

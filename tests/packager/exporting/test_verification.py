@@ -12,9 +12,9 @@ from torch import nn
 from device_sdk.execution.self_test import golden_inputs, matches
 from device_sdk.runtimes import OnnxRuntime
 from packager.errors import VerificationError
-from packager.expansion import expand
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Verifier
+from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
 
 

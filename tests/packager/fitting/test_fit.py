@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from device_sdk.progress import SilentProgress
-from packager.expansion import expand
 from packager.fitting import applied, fit, fitted
+from packager.supernet.expansion import expand
 from packager.training.batches import BatchSource
 
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from packager.blocks.trainable import evaluated
 from packager.fitting.last_map import last_map
 from packager.fitting.refit import refitted
+from packager.supernet.blocks.trainable import evaluated
 
 
 class Residual(nn.Module):

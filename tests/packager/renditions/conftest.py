@@ -17,11 +17,11 @@ from device_sdk.bundles.composition import compose
 from device_sdk.data.preprocessing import prepare
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
-from packager.expansion import Expansion
 from packager.exporting.export import ExportedBlocks
 from packager.renditions.calibration import Calibration
 from packager.renditions.int8 import make_int8
 from packager.renditions.made import MadeKind
+from packager.supernet.expansion import Expansion
 
 
 class Recorded(SilentProgress):

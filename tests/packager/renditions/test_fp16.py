@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from device_sdk.runtimes import OnnxRuntime
-from packager.blocks.trainable import TrainableBlock
-from packager.expansion import expand
 from packager.exporting.export import export_blocks
 from packager.renditions.fp16 import PROVIDERS, make_fp16
+from packager.supernet.blocks.trainable import TrainableBlock
+from packager.supernet.expansion import expand
 
 HALF, SINGLE = onnx.TensorProto.FLOAT16, onnx.TensorProto.FLOAT
 

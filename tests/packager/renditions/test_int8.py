@@ -18,9 +18,7 @@ from torch import nn
 from device_sdk.execution.self_test import golden_inputs, matches
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
-from packager.blocks.trainable import TrainableBlock
 from packager.errors import VerificationError
-from packager.expansion import expand
 from packager.exporting.export import export_blocks
 from packager.exporting.graph_rewrites import select_by_convolution
 from packager.exporting.onnx_exporter import OPSET, export_whole
@@ -28,6 +26,8 @@ from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED, Tor
 from packager.renditions.calibration import Calibration
 from packager.renditions.fragments import part_stretch
 from packager.renditions.int8 import fitted, make_int8
+from packager.supernet.blocks.trainable import TrainableBlock
+from packager.supernet.expansion import expand
 
 FLOAT_ARITHMETIC = {"Conv", "Add", "Relu", "Gemm", "FusedConv"}
 

@@ -12,7 +12,7 @@ from device_sdk.bundles.runnable import RunsOn
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
-from packager.job_loader import load_job
+from packager.inputs.job_loader import load_job
 from packager.pipeline import package
 
 SMALL = {"steps": 0, "max_span": 1, "exit_positions": 1}

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import get_args
 
 from device_sdk.supernet.blocks import Golden
-from packager.recipe import RenditionName
+from packager.inputs.recipe import RenditionName
 from packager.renditions import FP32, KINDS, make_renditions
 
 

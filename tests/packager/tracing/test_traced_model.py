@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from device_sdk.errors import PathweaveError
 from packager.errors import TraceError
-from packager.expansion import expand
-from packager.model_loader import load_model
+from packager.inputs.model_loader import load_model
+from packager.supernet.expansion import expand
 from packager.tracing.cut_points import LONG
 from packager.tracing.traced_model import parameter_count, trace
 

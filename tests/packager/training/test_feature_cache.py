@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from device_sdk.errors import StorageError
-from packager.exits import attach_exits
-from packager.expansion import expand
+from packager.supernet.exits import attach_exits
+from packager.supernet.expansion import expand
 from packager.training.batches import BatchSource
 from packager.training.feature_cache import FeatureCache
 

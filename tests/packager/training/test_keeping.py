@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from packager.exits import attach_exits
+from packager.supernet.exits import attach_exits
 from packager.training.batches import BatchSource
 from packager.training.keeping import BestOnTheWay, RangeSeen, guarded_paths, is_worse
 from packager.training.range_accuracy import RangeAccuracy
@@ -103,7 +103,7 @@ def test_exits_are_never_worse_than_their_best(tiny_expansion, source, held_out,
 def test_an_interrupted_phase_keeps_the_start_of_the_whole(
     tiny_traced, dying_source, digits, digits_preprocessing, held_out, run_training
 ):
-    from packager.expansion import expand
+    from packager.supernet.expansion import expand
 
     choices = {"steps": 12, "distil_share": 0.5, "tune_rate": 0.5, "distil_rate": 0.05}
     whole = expand(tiny_traced, max_span=3)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from packager.exits import attach_exits
-from packager.expansion import expand
-from packager.recipe import Recipe
+from packager.inputs.recipe import Recipe
+from packager.supernet.exits import attach_exits
+from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
 from packager.training import losses
 from packager.training.batches import BatchSource

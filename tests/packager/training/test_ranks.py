@@ -24,10 +24,10 @@ from torch import nn
 from device_sdk.errors import UsageError
 from device_sdk.progress import SilentProgress
 from packager.errors import TrainingError
-from packager.exits import attach_exits
-from packager.expansion import Expansion, expand
-from packager.macs_ranges import MacsRanges
-from packager.recipe import Recipe
+from packager.inputs.recipe import Recipe
+from packager.supernet.exits import attach_exits
+from packager.supernet.expansion import Expansion, expand
+from packager.supernet.macs_ranges import MacsRanges
 from packager.tracing.traced_model import TracedModel, trace
 from packager.training.batches import BatchSource
 from packager.training.checkpoints import Checkpoints

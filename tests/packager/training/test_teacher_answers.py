@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from packager.expansion import expand
+from packager.supernet.expansion import expand
 from packager.training.teacher_answers import TeacherAnswers
 
 SHAPE = (10,)

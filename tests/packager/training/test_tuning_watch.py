@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from device_sdk.progress import SilentProgress, Task
-from packager.expansion import expand
-from packager.macs_ranges import MacsRanges
+from packager.supernet.expansion import expand
+from packager.supernet.macs_ranges import MacsRanges
 from packager.training.batches import BatchSource
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.schedule import Schedule

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from device_sdk.supernet.plan import Edge
-from packager.expansion import Expansion, expand
-from packager.macs_ranges import MacsRanges
+from packager.supernet.expansion import Expansion, expand
+from packager.supernet.macs_ranges import MacsRanges
 from packager.training.batches import BatchSource
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.usefulness import without_useless_skips

@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from server.page import _SCRIPT
+from server.routes.page import _SCRIPT
 
 SCRIPT = "/page/script.js"
 

@@ -146,7 +146,7 @@ def works_in(process, folder):
 
 
 def weights_of(tmp_path, change):
-    from packager.model_loader import load_model
+    from packager.inputs.model_loader import load_model
 
     state = load_model("zoo:resnet_digits").module.state_dict()
     save_file(change(state), tmp_path / "w.safetensors")

@@ -1,0 +1,1 @@
+"""From an exported supernet to a validated, verified bundle."""

@@ -1,0 +1,97 @@
+"""The manifest of a bundle: what a run made, in the words of docs/bundle_format.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+
+import msgspec
+
+from device_sdk import __version__
+from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
+from device_sdk.supernet.blocks import CutPoint, InputSize
+from packager.assembly.bundle_writer import BundleWriter
+from packager.assembly.validation import Validation
+from packager.assembly.verified import Verified
+from packager.exporting.onnx_exporter import IR_VERSION, OPSET
+from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED
+from packager.inputs.job import Job
+from packager.renditions.made import MadeKind
+from packager.supernet.expansion import Expansion
+from packager.training.phases import DISTIL, EXITS, TUNE
+
+
+def stored_manifest(
+    job: Job,
+    expansion: Expansion,
+    kinds: Sequence[MadeKind],
+    sizes: Sequence[InputSize],
+    verified: Verified,
+    validated: Validation,
+    steps_done: Mapping[str, int],
+    writer: BundleWriter,
+) -> Manifest:
+    """Store all blobs and describe the bundle. ``sizes``: besides the
+    model's own; ``steps_done``: of training, by phase."""
+    stored = [kind.stored(writer) for kind in kinds]
+    renditions = {part: [kind[part] for kind in stored if part in kind] for part in stored[0]}
+    return Manifest(
+        format_version=FORMAT_VERSION,
+        name=job.name,
+        version=job.version,
+        task=Task(
+            kind=job.task.kind,
+            class_names=job.training.class_names,
+            output="cells" if job.task.kind == "detection" else "logits",
+            class_ids=job.model.class_ids,
+        ),
+        preprocessing=job.model.preprocessing,
+        cut_points=tuple(_quantised(cut, kinds) for cut in expansion.cut_points),
+        blocks=tuple(
+            block.described(renditions[block.id], distillation_error=verified.distillation_errors.get(block.id))
+            for block in expansion.blocks
+        ),
+        exits=tuple(
+            exit_.described(renditions[exit_.id], accuracy=validated.exit_accuracy[exit_.id])
+            for exit_ in expansion.exits
+        ),
+        input_sizes=tuple(sizes),
+        onnx=Onnx(ir_version=IR_VERSION, opset=OPSET),
+        self_test=SelfTest(seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH, original=verified.original_golden),
+        metrics=_metrics(job, steps_done, verified, validated),
+        provenance=_provenance(job),
+        notes=(*expansion.notes, *(note for kind in kinds for note in kind.notes)),
+    )
+
+
+def _metrics(job: Job, steps_done: Mapping[str, int], verified: Verified, validated: Validation) -> Metrics:
+    return Metrics(
+        data=job.validation_reference,
+        samples=validated.samples,
+        original_accuracy=validated.original_accuracy,
+        range_accuracy=validated.range_accuracy,
+        max_abs_diff=verified.max_abs_diff,
+        distil_steps=steps_done[DISTIL],
+        tune_steps=steps_done[TUNE],
+        exit_steps=steps_done[EXITS],
+    )
+
+
+def _quantised(cut: CutPoint, kinds: Sequence[MadeKind]) -> CutPoint:
+    """The cut point with the scale that int8 renditions use there; it has one tensor."""
+    found = [kind.quantization[cut.index] for kind in kinds if cut.index in kind.quantization]
+    if not found:
+        return cut
+    return CutPoint(cut.index, (msgspec.structs.replace(cut.tensors[0], quantization=found[0]),), cut.mandatory)
+
+
+def _provenance(job: Job) -> Provenance:
+    return Provenance(
+        model=job.model.name,
+        source=job.model.source,
+        licence=job.model.licence,
+        weights_sha256=job.weights_sha256,
+        training_data=job.training_reference,
+        recipe=job.recipe.choices(),
+        tools={"pathweave": __version__} | {name: metadata.version(name) for name in ("torch", "onnx", "onnxruntime")},
+    )

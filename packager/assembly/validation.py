@@ -1,0 +1,242 @@
+"""The packager's own validation: accuracy of sampled subnets by range of cost (AdaptiveNet §4.2), and of exits.
+
+On as many samples as their standard error needs, batch by batch. Subnets are compared with the original path on the
+same samples: the error of a difference is much smaller than that of either accuracy.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from device_sdk.bundles.manifest import LatencyRangeAccuracy
+from device_sdk.progress import Progress, SilentProgress, Task
+from device_sdk.supernet.plan import Subnet
+from packager.assembly.path_runs import PathRuns
+from packager.exporting.export import ExportedBlocks
+from packager.supernet.macs_ranges import MacsRanges
+from packager.tasks import Classification, LearningTask
+
+SUBNETS_PER_RANGE = 6
+FIRST_SAMPLES = 48  # how many show what the rest needs
+ORIGINAL_ERROR = 0.01  # the standard error that is good enough for the original path and the exits
+RANGE_ERROR = 0.03  # and that of the difference between a range of costs and the original path
+_LEAST_ORIGINAL = 400
+_LEAST_PAIRS = 200  # of a sample and a subnet, in each range
+_FIRST_SHARE = 0.1  # of the progress
+
+Batch = tuple[npt.NDArray[np.float32], npt.NDArray[np.generic]]
+Batches = Callable[[int], Iterable[Batch]]
+"""So many samples, spread evenly over the data, in batches: prepared inputs [batch, *input] and labels [batch, …]."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What the packager's validation found: shares of right answers, or the task's scores; those of exits by ids.
+
+    ``samples`` and ``standard_error``: of the original path and the exits. ``range_samples``: those that each range was
+    judged on; ``range_errors``: the standard error of each range's difference from the original path on them.
+    """
+
+    original_accuracy: float
+    range_accuracy: tuple[LatencyRangeAccuracy, ...]
+    exit_accuracy: Mapping[str, float]
+    samples: int
+    standard_error: float
+    range_samples: int = 0
+    range_errors: tuple[float, ...] = ()
+
+
+def validate(
+    exported: ExportedBlocks,
+    batches: Batches,
+    available: int,
+    *,
+    seed: int,
+    threads: int,
+    task: LearningTask | None = None,
+    seconds: float = math.inf,
+    clock: Callable[[], float] = time.monotonic,
+    progress: Progress | None = None,
+) -> Validation:
+    """Accuracy of the original path, of sampled subnets in each range of MACs and of exits, run as a device runs them.
+
+    1. a few of the ``available`` samples show the spread of the scores and how long they take; 2. ranges, 3. the
+    original path and the exits are run on as many as their standard errors need and as fit into ``seconds``. Without
+    added blocks no range is reported. The answer depends on ``clock`` only where the seconds are too few.
+    """
+    expansion = exported.expansion
+    ranges = list(MacsRanges(expansion).samples(SUBNETS_PER_RANGE, seed=seed)) if expansion.trained else []
+    subnets = [found for _, _, found in ranges]
+    judging = _Judging(exported, batches, subnets, task or Classification(), threads=threads)
+    opened = clock()
+    try:
+        with (progress or SilentProgress()).task("validate", 1.0) as shown:
+            judging.open(shown)
+            started = clock()
+            first = judging.scores(min(FIRST_SAMPLES, available), 1, shown, share=_FIRST_SHARE)
+            took = clock() - started
+            plan = judging.plan(first, available, took=took, left=seconds - (clock() - opened))
+            found, judged = judging.rest(plan, first, shown)
+    finally:
+        judging.close()
+    return Validation(
+        original_accuracy=float(found.original.mean()),
+        range_accuracy=tuple(
+            LatencyRangeAccuracy(
+                macs_ratio_low=round(low, 4),
+                macs_ratio_high=round(high, 4),
+                accuracy=float(score.mean()),
+                subnets=len(number),
+            )
+            for (low, high, _), score, number in zip(ranges, judged.ranges, judged.used, strict=True)
+        ),
+        exit_accuracy={name: float(score.mean()) for name, score in found.exits.items()},
+        samples=len(found.original),
+        standard_error=_standard_error(found.original),
+        range_samples=len(judged.original) if ranges else 0,
+        range_errors=tuple(_standard_error(difference) for difference in judged.differences),
+    )
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """Scores of the original path and of exits, one for each sample; of ranges, one for each pair of sample and subnet.
+
+    ``differences``: of those pairs, from the original path on the same sample. ``used``: the subnets of each range.
+    """
+
+    original: npt.NDArray[np.float64]
+    exits: Mapping[str, npt.NDArray[np.float64]]
+    ranges: Sequence[npt.NDArray[np.float64]]
+    differences: Sequence[npt.NDArray[np.float64]]
+    used: Sequence[set[Subnet]]
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Samples for the ranges, subnets of each range that run on each of them, samples for the original path."""
+
+    ranges: int
+    subnets: int
+    original: int
+
+
+class _Judging:
+    """Scores of paths on samples. The subnets of a range take turns from batch to batch."""
+
+    def __init__(
+        self,
+        exported: ExportedBlocks,
+        batches: Batches,
+        ranges: Sequence[Sequence[Subnet]],
+        task: LearningTask,
+        *,
+        threads: int,
+    ) -> None:
+        self._batches = batches
+        self._ranges = ranges
+        self._task = task
+        self._original = exported.expansion.supernet().original
+        self._runs = PathRuns(exported, threads=threads, ran=self._ran)
+        self._shown: Task | None = None
+        self._share_of_macs = 0.0  # of the progress
+
+    def open(self, shown: Task) -> None:
+        """Load all blocks that will run."""
+        for name in self._runs.open([self._original, *(subnet for found in self._ranges for subnet in found)]):
+            shown.note(f"loading {name}")
+
+    def close(self) -> None:
+        self._runs.close()
+
+    def plan(self, first: _Scores, available: int, *, took: float, left: float) -> _Plan:
+        """How many samples are worth it after the ``first``, which took so many seconds, and fit into those left."""
+        pairs = max(_needed(first.differences, RANGE_ERROR), _LEAST_PAIRS) if self._ranges else 0
+        subnets = min(SUBNETS_PER_RANGE, math.ceil(pairs / available))
+        ranges = min(available, math.ceil(pairs / max(subnets, 1)))
+        original = min(available, max(_needed([first.original], ORIGINAL_ERROR), _LEAST_ORIGINAL))
+        if left == math.inf:
+            return _Plan(ranges, subnets, original)
+        a_mac = took / (len(first.original) * self._macs(1))
+        affordable = 0.7 * max(left, 0.0) / (a_mac * self._macs(subnets))
+        ranges = min(ranges, int(affordable)) if affordable > len(first.original) else 0
+        left -= ranges * a_mac * self._macs(subnets)
+        return _Plan(ranges, subnets, min(original, max(0, int(left / (a_mac * self._macs(0))))))
+
+    def rest(self, plan: _Plan, first: _Scores, shown: Task) -> tuple[_Scores, _Scores]:
+        """The scores of the original path and the exits, and those of the ranges, on fewer samples."""
+        whole = plan.ranges * self._macs(plan.subnets)
+        alone = plan.original * self._macs(0) if plan.original > max(len(first.original), plan.ranges) else 0.0
+        left = (1.0 - _FIRST_SHARE) / max(whole + alone, 1.0)
+        original = ranges = first
+        if whole:
+            original = ranges = self.scores(plan.ranges, plan.subnets, shown, share=left * whole)
+        if alone:
+            original = self.scores(plan.original, 0, shown, share=left * alone)
+        if not whole and not alone:
+            shown.advance(1.0 - _FIRST_SHARE)
+        return original, ranges
+
+    def scores(self, count: int, subnets: int, shown: Task, *, share: float) -> _Scores:
+        """Of ``count`` samples and so many subnets of each range at a time; they make up ``share`` of the progress."""
+        self._shown = shown
+        ranges = self._ranges if subnets else []
+        shown.note(f"{count} samples, the original path" + " and each range of cost" * bool(ranges))
+        original: list[npt.NDArray[np.float64]] = []
+        exits: dict[str, list[npt.NDArray[np.float64]]] = {}
+        pairs: list[list[tuple[Subnet, npt.NDArray[np.float64], npt.NDArray[np.float64]]]] = [[] for _ in ranges]
+        for number, (inputs, labels) in enumerate(self._batches(count)):
+            turns = [[r[(number * subnets + k) % len(r)] for k in range(min(subnets, len(r)))] for r in ranges]
+            paths = list(dict.fromkeys([self._original, *(path for turn in turns for path in turn)]))
+            self._share_of_macs = share / count / self._runs.macs(paths)
+            scores = self._of_batch(paths, inputs, labels)
+            original.append(scores[self._original])
+            for name in scores.keys() - set(paths):
+                exits.setdefault(str(name), []).append(scores[name])
+            for found, turn in zip(pairs, turns, strict=True):
+                found += [(path, scores[path], scores[path] - scores[self._original]) for path in turn]
+        return _Scores(
+            original=np.concatenate(original),
+            exits={name: np.concatenate(found) for name, found in exits.items()},
+            ranges=[np.concatenate([score for _, score, _ in found]) for found in pairs],
+            differences=[np.concatenate([difference for _, _, difference in found]) for found in pairs],
+            used=[{path for path, _, _ in found} for found in pairs],
+        )
+
+    def _of_batch(
+        self, paths: Sequence[Subnet], inputs: npt.NDArray[np.float32], labels: npt.NDArray[np.generic]
+    ) -> dict[Subnet | str, npt.NDArray[np.float64]]:
+        targets = torch.from_numpy(labels)
+        return {
+            path: self._task.score(torch.from_numpy(answer), targets).double().numpy()
+            for path, answer in self._runs.answers(paths, inputs)
+        }
+
+    def _macs(self, subnets: int) -> float:
+        """Of one sample with so many subnets of each range, on average; prefixes that they share are counted twice."""
+        means = [sum(self._runs.macs([path]) for path in found) / len(found) for found in self._ranges]
+        return max(1.0, self._runs.macs([self._original]) + subnets * sum(means))
+
+    def _ran(self, macs: float) -> None:
+        if self._shown is not None:
+            self._shown.advance(macs * self._share_of_macs)
+
+
+def _needed(samples: Sequence[npt.NDArray[np.float64]], error: float) -> int:
+    """How many samples bring all standard errors down to ``error``.
+
+    Two made-up samples half a point off on either side keep a few that agree by chance from looking certain.
+    """
+    spreads = [float(np.var([*found, *(found.mean() + np.array([-0.5, 0.5]))])) for found in samples]
+    return math.ceil(max(spreads, default=0.0) / error**2)
+
+
+def _standard_error(values: npt.NDArray[np.float64]) -> float:
+    return float(np.std(values) / math.sqrt(len(values)))

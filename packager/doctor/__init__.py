@@ -1,0 +1,1 @@
+"""What of a model can be adapted, examined before any training."""

@@ -1,0 +1,109 @@
+"""``pathweave doctor``: what of a model can be adapted, before any training."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from device_sdk.commands.command_line import emit, json_option, progress
+from device_sdk.extras import require
+from packager.inputs.model_options import model_options
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from packager.doctor.examination import Examination
+
+_NOTES = 8  # of them are printed for a person
+
+
+@click.command()
+@click.argument("model")
+@model_options
+@click.option("--data", help="Images that tell what smaller inputs cost, as for package.")
+@click.option("--budget-minutes", type=click.FloatRange(min=0), help="Say what of these minutes is left for training.")
+@click.option("--memory-gb", type=float, help="Memory that packaging may take [default: half of the machine's].")
+@json_option
+def doctor(
+    model: str,
+    weights: Path | None,
+    input_shape: tuple[int, int, int] | None,
+    classes: str | None,
+    normalisation: Any,
+    interpolation: Any,
+    crop: Any,
+    data: str | None,
+    budget_minutes: float | None,
+    memory_gb: float | None,
+    as_json: bool,
+) -> None:
+    """Say what of MODEL can be cut, skipped, merged, shrunk, quantised, run smaller, exited and split, and why not.
+
+    MODEL is zoo:NAME, torchvision:NAME, timm:NAME or module:callable. Nothing is trained and nothing is written.
+    """
+    started = time.monotonic()
+    require("torch", extra="packager")
+
+    from packager.doctor.examination import SAMPLES, examine
+    from packager.inputs.job_loader import load_model_of_job, load_samples
+    from packager.inputs.pixels import Pixels
+    from packager.planning.budget import memory_limit
+
+    limit = memory_limit(memory_gb)
+    pixels = Pixels(normalisation, interpolation, crop)
+    loaded = load_model_of_job(model, weights=weights, input_shape=input_shape, classes=classes, pixels=pixels)
+    images = count = None
+    if data is not None:
+        images, count, notes = load_samples(data, loaded, count=SAMPLES, progress=progress(as_json))
+        for note in notes:
+            click.echo(f"note: {note}", err=True)
+    found = examine(
+        loaded,
+        images=images,
+        image_count=count,
+        budget_minutes=budget_minutes,
+        memory_bytes=limit,
+        spent=time.monotonic() - started,
+    )
+    emit(found.described(), as_json=as_json, text=lambda: _print(found))
+
+
+def _print(found: Examination) -> None:
+    from rich.console import Console
+
+    console = Console()
+    shape = "×".join(map(str, found.input_shape))
+    console.print(f"{found.model}: {shape} in, {'×'.join(map(str, found.answer_shape))} out ({found.source})")
+    console.print(_verdicts(found))
+    console.print(_blocks(found))
+    for note in found.notes[:_NOTES]:
+        console.print(f"note: {note}", markup=False)
+    if len(found.notes) > _NOTES:
+        console.print(f"note: {len(found.notes) - _NOTES} more, which --json prints")
+    console.print(found.conclusion, markup=False)
+
+
+def _verdicts(found: Examination) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table("", "", "")
+    table.show_header = False
+    for one in found.verdicts:
+        table.add_row(one.capability, "yes" if one.possible else "no", escape(one.says))
+    return table
+
+
+def _blocks(found: Examination) -> Table:
+    from rich.table import Table
+
+    table = Table("block", "parameters", "MACs", "bytes behind it", "on the way")
+    for block, cut in zip(found.blocks, found.cut_points[1:], strict=True):
+        name = block["id"] + (" (mandatory cut)" if cut.mandatory else "")
+        packed = "" if cut.packet_nbytes is None else f"{cut.packet_nbytes:,}{' *' if cut.split else ''}"
+        table.add_row(name, f"{block['parameters']:,}", f"{block['macs']:,}", f"{cut.nbytes:,}", packed)
+    table.caption = "* fewer bytes than the input's: a server may take over there"
+    return table

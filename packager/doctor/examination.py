@@ -1,0 +1,226 @@
+"""What of a model can be cut, skipped, merged, shrunk, quantised, run smaller, exited and split, before any training.
+
+Nothing is written. The model is traced and expanded as ``package`` does it, with the recipe's default choices, and run
+a few times; shrunk blocks, which the default leaves out, are tried as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import msgspec
+import torch
+
+from device_sdk.errors import MissingExtraError
+from device_sdk.offload.packing import can_travel, packet_bytes
+from device_sdk.supernet.blocks import CutPoint
+from device_sdk.supernet.paths import architecture_count
+from device_sdk.supernet.plan import size_text
+from packager.doctor.examination import verdicts
+from packager.doctor.verdicts import Position, TriedSize, Verdict
+from packager.inputs.model_loader import LoadedModel
+from packager.inputs.recipe import Recipe
+from packager.planning.estimate import Estimator, measured_machine
+from packager.planning.estimate import Size as SupernetSize
+from packager.planning.run_plan import estimated
+from packager.renditions import KINDS
+from packager.supernet.blocks.identity import identity_blocks
+from packager.supernet.blocks.shrunk import shrunk_blocks
+from packager.supernet.blocks.streams import several
+from packager.supernet.blocks.trainable import Grown
+from packager.supernet.exits import attach_exits
+from packager.supernet.expansion import Expansion, expand
+from packager.supernet.input_sizes import candidate_sizes, usable_sizes
+from packager.tracing.traced_model import TracedModel, trace
+
+SAMPLES = 64  # images that tell what a smaller input costs
+_EXAMPLES = 8  # of them that describe the cut points
+_SHRINK_RATES = (0.5, 0.25)
+_ENOUGH = 10_000  # images that are assumed where none are given
+_NOISE_SEED = 0
+_SHRUNK = f"shrunk blocks, if the recipe says shrink_rates = {list(_SHRINK_RATES)}"
+
+
+@dataclass(frozen=True)
+class Examination:
+    """What was found. ``notes``: all reasons in full; ``estimate``: see ``Estimate.described``.
+
+    ``blocks``: the original ones with ``parameters`` and ``macs``; ``added``: ids of those that fit, by kind.
+    ``estimate_int8`` is None where the same cut points do not allow int8.
+    """
+
+    model: str
+    source: str
+    input_shape: tuple[int, ...]
+    answer_shape: tuple[int, ...]
+    blocks: tuple[dict[str, Any], ...]
+    cut_points: tuple[Position, ...]
+    added: dict[str, tuple[str, ...]]
+    exit_positions: tuple[int, ...]
+    input_sizes: tuple[TriedSize, ...]
+    renditions: tuple[str, ...]
+    architecture_count: int
+    estimate: dict[str, object]
+    estimate_int8: dict[str, object] | None
+    notes: tuple[str, ...]
+    verdicts: tuple[Verdict, ...] = ()
+    conclusion: str = ""
+
+    def described(self) -> dict[str, Any]:
+        """As ``pathweave doctor --json`` prints it; the count of architectures as text, for it may be long."""
+        return asdict(self) | {"architecture_count": str(self.architecture_count)}
+
+
+def examine(
+    model: LoadedModel,
+    *,
+    images: torch.Tensor | None = None,
+    image_count: int | None = None,
+    budget_minutes: float | None = None,
+    memory_bytes: int | None = None,
+    spent: float = 0.0,
+) -> Examination:
+    """Examine a model.
+
+    ``images``: real ones as the model takes them [count, *input], of ``image_count`` that there are; without them noise
+    stands in, and what smaller inputs cost stays unknown. ``budget_minutes`` and ``memory_bytes``: limits that the
+    estimate is held against. ``spent``: seconds so far.
+
+    Raises:
+        TraceError: the model cannot be traced, or has no cut point.
+    """
+    examples = _noise(model.input_shape) if images is None else images[:_EXAMPLES]
+    recipe = Recipe(budget_minutes=budget_minutes) if budget_minutes is not None else Recipe(steps=0)
+    traced = trace(model.module, examples)
+    grown = _grown(traced, recipe)
+    sizes, size_notes = _sizes(grown.supernet, images)
+    quantised = verdicts.quantise(traced, model, examples)
+    estimate, estimate_int8 = _estimates(
+        recipe, grown.supernet, examples, image_count or _ENOUGH, memory_bytes=memory_bytes, spent=spent
+    )
+    found = Examination(
+        model=model.name,
+        source=model.source,
+        input_shape=tuple(model.input_shape),
+        answer_shape=tuple(traced.tensors[-1].shape),
+        blocks=tuple(
+            {"id": one.id, "parameters": one.parameters, "macs": one.macs} for one in grown.supernet.originals
+        ),
+        cut_points=_positions(grown.supernet.cut_points),
+        added={kind: tuple(block.id for block in made.blocks) for kind, made in grown.kinds.items()},
+        exit_positions=tuple(sorted({exit_.position for exit_ in grown.supernet.exits})),
+        input_sizes=sizes,
+        renditions=("fp32", *(KINDS if quantised.possible else ())),
+        architecture_count=architecture_count(grown.supernet.supernet()),
+        estimate=estimate,
+        estimate_int8=estimate_int8,
+        notes=(*(note for made in grown.kinds.values() for note in made.notes), *size_notes),
+    )
+    return _judged(
+        found,
+        *verdicts.answers(model, traced),
+        verdicts.cuts(traced),
+        verdicts.listed("skip", grown.kinds["identity"], "spans that skips may leave out"),
+        verdicts.listed("merge", grown.kinds["merged"], "merged blocks"),
+        verdicts.listed("shrink", grown.kinds["shrunk"], _SHRUNK),
+        quantised,
+        verdicts.smaller(sizes, size_notes, real=images is not None),
+        verdicts.exits(found.exit_positions, classifies=len(found.answer_shape) == 1),
+        verdicts.split(found.cut_points),
+        verdicts.packaging(estimate, estimate_int8, budget_minutes),
+    )
+
+
+def _judged(found: Examination, *judged: Verdict) -> Examination:
+    return replace(found, verdicts=judged, conclusion=verdicts.conclusion(judged, found.architecture_count))
+
+
+@dataclass(frozen=True)
+class _Supernet:
+    """The expansion as the default recipe makes it, and what was made and left out of each kind, shrunk blocks too."""
+
+    supernet: Expansion
+    kinds: dict[str, Grown]
+
+
+def _noise(input_shape: Sequence[int]) -> torch.Tensor:
+    """Images [count, *input] of a fixed seed."""
+    return torch.randn(_EXAMPLES, *input_shape, generator=torch.Generator().manual_seed(_NOISE_SEED))
+
+
+def _grown(traced: TracedModel, recipe: Recipe) -> _Supernet:
+    merged = expand(traced, max_span=recipe.max_span)
+    inner, streams = merged.originals[1:-1], several(traced.cuts)
+    skips = identity_blocks(inner, traced.cuts, max_span=recipe.max_span, taps=traced.taps)
+    single = [block for block in inner if not streams & {block.start, block.end}]
+    try:
+        shrunk = shrunk_blocks(single, traced.tensors, rates=_SHRINK_RATES)
+    except MissingExtraError as error:
+        shrunk = Grown((), (f"{error} ({error.hint})",))
+    supernet = replace(merged, blocks=merged.blocks + skips.blocks)
+    if len(traced.tensors[-1].shape) == 1:
+        supernet = attach_exits(supernet, count=recipe.exit_positions)
+    return _Supernet(supernet, {"identity": skips, "merged": Grown(merged.added, merged.notes), "shrunk": shrunk})
+
+
+def _positions(cuts: Sequence[CutPoint]) -> tuple[Position, ...]:
+    sizes = [packet_bytes(cut, (), batch=1) if can_travel(cut) else None for cut in cuts]
+    whole = sizes[0] if sizes[0] is not None else cuts[0].nbytes
+    return tuple(
+        Position(
+            index=cut.index,
+            shapes=tuple(tensor.shape for tensor in cut.tensors),
+            nbytes=cut.nbytes,
+            packet_nbytes=size,
+            mandatory=cut.mandatory,
+            split=0 < cut.index < len(cuts) - 1 and size is not None and size < whole,
+        )
+        for cut, size in zip(cuts, sizes, strict=True)
+    )
+
+
+def _sizes(expansion: Expansion, images: torch.Tensor | None) -> tuple[tuple[TriedSize, ...], tuple[str, ...]]:
+    """The smaller inputs that run, and notes on the others; without real images none is left out for its answers."""
+    shape = expansion.traced.tensors[0].shape
+    wanted = candidate_sizes((shape[1], shape[2])) if len(shape) == 3 else []
+    if images is not None:
+        found, notes = usable_sizes(expansion, images, wanted) if wanted else ((), ())
+        return tuple(TriedSize(one.size, one.error) for one in found), notes
+    complaints = {size: _complaint(expansion, size) for size in wanted}
+    notes = tuple(f"no input of {size_text(size)}: {why}" for size, why in complaints.items() if why)
+    return tuple(TriedSize(size, None) for size, why in complaints.items() if not why), notes
+
+
+def _complaint(expansion: Expansion, size: tuple[int, int]) -> str | None:
+    """Why the original path does not run at an input size; None where it does."""
+    traced = expansion.traced
+    sample = _noise((traced.tensors[0].shape[0], *size))[:1]
+    try:
+        with torch.no_grad():
+            answer = traced.answer(sample)
+    except Exception as error:  # operators raise many kinds on sizes that do not fit
+        return (str(error).splitlines() or [type(error).__name__])[0][:120]
+    if tuple(answer.shape[1:]) != tuple(traced.tensors[-1].shape):
+        return f"the model answers {list(answer.shape[1:])} there"
+    return None
+
+
+def _estimates(
+    recipe: Recipe,
+    expansion: Expansion,
+    examples: torch.Tensor,
+    image_count: int,
+    *,
+    memory_bytes: int | None,
+    spent: float,
+) -> tuple[dict[str, object], dict[str, object] | None]:
+    """In fp32 alone, and with int8 beside it, None where the cut points do not allow that."""
+    size, machine = SupernetSize.of(expansion), measured_machine(expansion, examples)
+    alone = Estimator(recipe, size, machine, image_count, image_count, len(examples))
+    said = estimated(alone, memory_bytes, spent=spent)
+    if expansion.traced.taps or several(expansion.traced.cuts):
+        return said, None
+    both = replace(alone, recipe=msgspec.structs.replace(recipe, renditions=("fp32", "int8")))
+    return said, estimated(both, memory_bytes, spent=spent)

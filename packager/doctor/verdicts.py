@@ -1,0 +1,182 @@
+"""What the examination of a model comes to, a line for each capability: whether it has it, how far, or why not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from device_sdk.supernet.plan import size_text
+from packager.errors import TraceError
+from packager.inputs.model_loader import LoadedModel
+from packager.supernet.blocks.streams import several
+from packager.supernet.blocks.trainable import Grown
+from packager.tasks import Classification
+from packager.tracing.traced_model import TracedModel, trace
+
+_NAMED = 3  # reasons in a line
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the model has a capability, and in one line how far, or why not."""
+
+    capability: str
+    possible: bool
+    says: str
+
+
+@dataclass(frozen=True)
+class Position:
+    """A cut point: ``shapes`` and ``nbytes`` of what is live there for one sample; ``packet_nbytes``: of it packed.
+
+    ``packet_nbytes`` is None where it cannot travel. ``split``: a server may take over here for less than the input.
+    """
+
+    index: int
+    shapes: tuple[tuple[int, ...], ...]
+    nbytes: int
+    packet_nbytes: int | None
+    mandatory: bool
+    split: bool
+
+
+@dataclass(frozen=True)
+class TriedSize:
+    """An input size at which the model runs; ``error`` as in ``UsableSize``, None without real images."""
+
+    size: tuple[int, int]
+    error: float | None
+
+
+def answers(model: LoadedModel, traced: TracedModel) -> tuple[Verdict, ...]:
+    """What keeps the model from being packaged as a classifier, if anything does."""
+    answer = traced.tensors[-1].shape
+    if len(answer) != 1:
+        numbers = "×".join(map(str, answer))
+        return (
+            Verdict("classify", False, f"it answers {numbers} numbers, not one per class; exits need a classifier"),
+        )
+    complaint = Classification().complaint(answer, model.class_names) if model.class_names else None
+    return (Verdict("classify", False, complaint.replace("the data has", "its list has")),) if complaint else ()
+
+
+def cuts(traced: TracedModel) -> Verdict:
+    """How many blocks and cut points there are, and which of these are of a special kind."""
+    blocks, streams = len(traced.blocks), len(several(traced.cuts))
+    says = f"{blocks} blocks, {_counted(blocks - 1, 'cut point')} between them"
+    says += f", {streams} of them with several tensors" if streams else ""
+    says += f", {len(traced.taps)} of them mandatory, since the head reads there" if traced.taps else ""
+    return Verdict("cut", True, says)
+
+
+def listed(capability: str, grown: Grown, what: str) -> Verdict:
+    """How many ``blocks`` there are, or why none."""
+    if grown.blocks:
+        return Verdict(capability, True, f"{len(grown.blocks)} {what}{_left_out(grown.notes)}")
+    return Verdict(capability, False, _reasons(grown.notes) or "no block between stem and head suits")
+
+
+def _left_out(notes: Sequence[str]) -> str:
+    return f" ({_counted(len(notes), 'note')} on what is left out)" if notes else ""
+
+
+def _reasons(notes: Sequence[str]) -> str:
+    more = f"; {len(notes) - _NAMED} more in the notes" if len(notes) > _NAMED else ""
+    return "; ".join(notes[:_NAMED]) + more
+
+
+def quantise(traced: TracedModel, model: LoadedModel, examples: torch.Tensor) -> Verdict:
+    """Cut points of several tensors and two stages are packaged in fp32 alone; perhaps the model is cut without."""
+    kinds = "int8, also fp16 and xnnpack (--rendition)"
+    if traced.taps:
+        return Verdict("quantise", False, "a model in two stages is packaged in fp32 alone")
+    if not several(traced.cuts):
+        return Verdict("quantise", True, kinds)
+    only = "cut points of several tensors are packaged in fp32 alone"
+    try:
+        other = trace(model.module, examples, streams=False)
+    except TraceError as error:
+        return Verdict("quantise", False, f"{only}, and without them {error}")
+    if several(other.cuts):
+        return Verdict("quantise", False, f"{only}, and the model cannot be cut elsewhere")
+    return Verdict("quantise", True, f"{kinds}; the model is then cut into {len(other.blocks)} blocks: {only}")
+
+
+def smaller(sizes: Sequence[TriedSize], notes: Sequence[str], *, real: bool) -> Verdict:
+    """Which smaller inputs run; ``real``: their errors are known."""
+    if not sizes:
+        why = _reasons(notes) or "inputs below 96 pixels have no smaller one that is worth a try"
+        return Verdict("run smaller", False, why)
+    if not real:
+        told = ", ".join(_short(one.size) for one in sizes)
+        return Verdict("run smaller", True, f"{told}; what they cost was not tried: needs --data")
+    told = ", ".join(f"{_short(one.size)} (error {one.error:.3f})" for one in sizes)
+    return Verdict("run smaller", True, f"{told}{_left_out(notes)}")
+
+
+def _short(size: tuple[int, int]) -> str:
+    return str(size[0]) if size[0] == size[1] else size_text(size)
+
+
+def exits(positions: Sequence[int], *, classifies: bool) -> Verdict:
+    """At which cut points the model can answer early."""
+    if positions:
+        return Verdict("exit", True, f"at cut point{'s' * (len(positions) > 1)} {', '.join(map(str, positions))}")
+    return Verdict("exit", False, "no inner cut point suits" if classifies else "the model is not a classifier")
+
+
+def split(positions: Sequence[Position]) -> Verdict:
+    """Where a server could take over for fewer bytes than the input's."""
+    smaller = [one for one in positions if one.split]
+    if not smaller:
+        return Verdict("split", False, "no cut point takes fewer bytes on the way to a server than the input")
+    first, least = smaller[0], min(smaller, key=lambda one: one.packet_nbytes or 0)
+    share = (least.packet_nbytes or 0) / (positions[0].packet_nbytes or positions[0].nbytes)
+    told = f"{_counted(len(smaller), 'cut point')} below the input's bytes, the first is {first.index}"
+    return Verdict("split", True, f"{told}; {least.index} is the smallest, {share:.0%} of the input")
+
+
+def packaging(
+    estimate: Mapping[str, Any], with_int8: Mapping[str, Any] | None, budget_minutes: float | None
+) -> Verdict:
+    """Minutes, memory and size of the bundle, or which limit is too low."""
+    least, memory, limit = estimate["least_minutes"], estimate["least_memory_gb"], estimate["memory_limit_gb"]
+    if budget_minutes is not None and least > budget_minutes:
+        says = f"{budget_minutes:g} minutes are too few: it takes {least:.1f} at least, without any training"
+        return Verdict("package", False, says)
+    if memory > limit:
+        return Verdict("package", False, f"{limit:g} GB of memory are too few: it takes {memory:.1f} at least")
+    time = f"{least:.1f} minutes at least, without any training"
+    if budget_minutes is not None:
+        time = f"{estimate['seconds']['train'] / 60:.1f} of {budget_minutes:g} minutes are left for training"
+    int8 = "" if with_int8 is None else f" ({with_int8['bundle_mb']:.1f} with int8)"
+    says = f"{time}; {estimate['peak_gb']:.1f} GB of memory; a bundle of {estimate['bundle_mb']:.1f} MB{int8}"
+    return Verdict("package", True, says)
+
+
+def conclusion(verdicts: Sequence[Verdict], count: int) -> str:
+    """One sentence on all of it; ``count``: of architectures."""
+    refused = [one.says for one in verdicts if one.capability == "classify" and not one.possible]
+    if refused:
+        return f"pathweave package refuses it as a classifier: {refused[0]}"
+    can = {one.capability for one in verdicts if one.possible}
+    if can & {"skip", "merge"}:
+        return f"up to {_large(count)} architectures, before training says which skips are worth keeping"
+    names = {"quantise": "int8", "run smaller": "smaller inputs", "exit": "exits", "shrink": "shrunk blocks"}
+    others = [name for capability, name in names.items() if capability in can]
+    if not others:
+        return "every block has to stay as it is: it packages as one path in fp32"
+    told = " and ".join([*([", ".join(others[:-1])] if others[:-1] else []), others[-1]])
+    start = "no block can be skipped or merged" if "shrink" in can else "every block has to stay"
+    return f"{start}: it packages with {told} alone"
+
+
+def _large(count: int) -> str:
+    return f"{count:,}" if count < 10**9 else f"10^{len(str(count)) - 1}"
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"

@@ -1,0 +1,1 @@
+"""What a packaging run starts from: model, weights, data, recipe."""

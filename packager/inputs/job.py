@@ -1,0 +1,163 @@
+"""What a packaging run starts from: model, data and recipe, and all that follows from them alone."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from device_sdk import __version__
+from device_sdk.data.datasets import ImageDataset
+from device_sdk.data.preprocessing import prepare
+from packager.inputs.decoding import BatchDecoder, worker_count
+from packager.inputs.digests import tensors_digest
+from packager.inputs.image_set import ImageSet
+from packager.inputs.model_loader import LoadedModel
+from packager.inputs.recipe import Recipe
+from packager.inputs.target_data import TargetDataset
+from packager.supernet.branch_weights import BranchWeights
+from packager.tasks import Classification, LearningTask
+from packager.training.batches import WHOLE, BatchSource, Share
+from packager.training.device import resolve_device
+
+Samples = ImageDataset | TargetDataset | ImageSet
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to package: the model, its data, the recipe and how the bundle is called.
+
+    ``training`` and ``validation`` carry the reference that the caller used for them. Training labels below zero are
+    none: the full model's answers stand in. ``notes``: what loading left out, in sentences.
+    """
+
+    model: LoadedModel
+    training: Samples
+    training_reference: str
+    validation: Samples
+    validation_reference: str
+    recipe: Recipe
+    name: str
+    version: int = 1
+    weights_sha256: str | None = None
+    branch_weights: BranchWeights | None = None
+    task: LearningTask = field(default_factory=Classification)
+    notes: tuple[str, ...] = ()
+
+    def description(self) -> dict[str, Any]:
+        """Everything that the bundle depends on: two jobs with equal descriptions make the same bundle."""
+        return {
+            "name": self.name,
+            "version": self.version,
+            "task": self.task.kind,
+            "model": self.model.name,
+            "module": _module_digest(self.model.module),
+            "weights": self.weights_sha256,
+            "training data": _digest(self.training),
+            "validation data": _digest(self.validation),
+            "recipe": self.recipe.choices(),
+            "branch weights": tensors_digest(self.branch_weights or {}),
+            "pathweave": __version__,
+        }
+
+    def batches(self, share: Share = WHOLE, *, most: int | None = None) -> BatchSource:
+        """The training data as endless batches, of ``most`` samples at most; of each the ``share`` of one process."""
+        recipe = self.recipe
+        return BatchSource(
+            self.training,
+            self.model.preprocessing,
+            batch=min(recipe.largest_batch, most or recipe.largest_batch),
+            seed=recipe.seed,
+            flip=recipe.flip,
+            crop=recipe.crop,
+            variants=recipe.variants,
+            share=share,
+            task=self.task,
+            labeller=None if self._labelled() else _Labeller(self.model.module, resolve_device(recipe.device)),
+        )
+
+    def prepared(self, *, count: int | None = None) -> npt.NDArray[np.float32]:
+        """Validation images as the model takes them, [count, *input]; spread evenly when only some are wanted."""
+        return self._prepared(self.validation, _spread(len(self.validation), count))
+
+    def validation_batches(
+        self, *, count: int | None = None, batch: int = 64
+    ) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[Any]]]:
+        """Validation samples, ``batch`` at a time: images as ``prepared``, labels [n, …]; no corrupt ones.
+
+        All in stored order, or ``count`` spread evenly.
+        """
+        samples, chosen = self.validation, _spread(len(self.validation), count)
+        parts = [chosen[first : first + batch] for first in range(0, len(chosen), batch)]
+        if not isinstance(samples, ImageSet):
+            for part in parts:
+                yield self._as_input(samples.images[part]), samples.labels[part]
+            return
+        decoder = BatchDecoder(samples, dict(enumerate(parts)).get, fill=False, workers=worker_count())
+        for step in range(len(parts)):
+            decoded = decoder.batch(step)
+            if len(decoded.positions):
+                yield self._as_input(decoded.pixels), samples.labels[decoded.positions]
+
+    def training_samples(self, count: int) -> torch.Tensor:
+        """Up to ``count`` training images as the model takes them, [count, *input]; spread evenly, not augmented."""
+        return torch.from_numpy(self._prepared(self.training, _spread(len(self.training), count)))
+
+    def held_out(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Up to ``count`` validation samples, spread evenly: images as ``prepared``, labels [count, …]."""
+        images, labels = zip(*self.validation_batches(count=count), strict=True)
+        return torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels))
+
+    def _labelled(self) -> bool:
+        if self.task.kind != "classification":
+            return True
+        return bool((self.training.labels.astype(np.int64) >= 0).all())
+
+    def _prepared(self, samples: Samples, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
+        """Those at ``chosen``; in the place of a corrupt one the next that is not."""
+        if not isinstance(samples, ImageSet):
+            return self._as_input(samples.images[chosen])
+        decoded = samples.read_filled(chosen)
+        samples.note(decoded.corrupt)
+        return self._as_input(decoded.pixels)
+
+    def _as_input(self, pixels: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
+        return prepare(pixels, self.model.preprocessing, input_shape=self.model.input_shape)
+
+
+class _Labeller:
+    """The full model's classes for prepared images: the labels of data that have none."""
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        self._module = copy.deepcopy(module).to(device).eval()  # the job's own may go elsewhere, and is trained around
+        self._device = device
+
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return self._module(images.to(self._device)).argmax(1).cpu()
+
+
+def _spread(total: int, count: int | None) -> npt.NDArray[np.int64]:
+    return np.linspace(0, total - 1, total if count is None else min(count, total), dtype=np.int64)
+
+
+def _module_digest(module: nn.Module) -> str:
+    """Layers and weights, so that a model that changes under its name is another one."""
+    layers = [(name, type(layer).__qualname__) for name, layer in module.named_modules()]
+    return hashlib.sha256(f"{layers}{tensors_digest(module.state_dict())}".encode()).hexdigest()
+
+
+def _digest(dataset: Samples) -> str:
+    if isinstance(dataset, ImageSet):
+        return dataset.digest()
+    digest = hashlib.sha256(repr((dataset.images.shape, dataset.class_names)).encode())
+    digest.update(np.ascontiguousarray(dataset.images).data)
+    digest.update(dataset.labels.tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,192 @@
+"""From what a person names on the command line to a packaging job with everything loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from device_sdk.bundles.manifest import IDENTIFIER
+from device_sdk.data.class_names import ClassNames, require_distinct
+from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.errors import DataError, UsageError
+from device_sdk.progress import Progress
+from packager.inputs.class_lists import IMAGENET, load_classes
+from packager.inputs.image_set import Images, Loaded, load_images
+from packager.inputs.job import Job
+from packager.inputs.model_loader import LoadedModel, load_model
+from packager.inputs.pixels import Pixels
+from packager.inputs.recipe import load_recipe
+from packager.supernet.branch_weights import read_branches
+
+_IMAGENET_OUTPUTS = 1000
+
+
+def load_job(
+    specification: str,
+    *,
+    training: str,
+    validation: str,
+    weights: Path | None = None,
+    input_shape: tuple[int, int, int] | None = None,
+    name: str | None = None,
+    version: int = 1,
+    recipe_path: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    classes: str | None = None,
+    pixels: Pixels | None = None,
+    progress: Progress,
+) -> Job:
+    """Load the recipe, the model and the data, cheapest first.
+
+    Images are cropped and resized to the model's input and labelled by its classes, where it or ``classes`` (see
+    ``load_classes``) names them; the data may have some of them only. ``pixels``: see ``load_model``.
+
+    Raises:
+        UsageError, ModelLoadError, WeightsError, DataError: one of the names names nothing usable.
+    """
+    if name is not None and not IDENTIFIER.fullmatch(name):
+        raise UsageError(
+            f"{name[:80]!r} cannot be the name of a bundle",
+            hint="up to 128 letters, digits, _ . and -, a letter or digit first",
+        )
+    recipe = load_recipe(recipe_path, **(overrides or {}))
+    branches = None
+    if recipe.branch_weights is not None:
+        branches = read_branches((recipe_path.parent if recipe_path else Path()) / recipe.branch_weights)
+    model = load_model_of_job(specification, weights=weights, input_shape=input_shape, classes=classes, pixels=pixels)
+    labels = _Labels(model)
+    trained = _load(training, model, labels, progress)
+    validated = _load(validation, model, labels, progress)
+    _require_labels(validated.images, validation)
+    class_names = labels.names or ()
+    return Job(
+        model=replace(model, class_names=class_names),
+        training=replace(trained.images, class_names=class_names),  # without labels it names none itself
+        training_reference=_shown(training),
+        validation=validated.images,
+        validation_reference=_shown(validation),
+        notes=tuple(filter(None, (trained.skipped, validated.skipped))),
+        recipe=recipe,
+        name=name or _name_after(model.name),
+        version=version,
+        weights_sha256=hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
+        branch_weights=branches,
+    )
+
+
+def load_model_of_job(
+    specification: str,
+    *,
+    weights: Path | None = None,
+    input_shape: tuple[int, int, int] | None = None,
+    classes: str | None = None,
+    pixels: Pixels | None = None,
+) -> LoadedModel:
+    """The model as a job takes it: images are resized to its input, ``classes`` name its outputs.
+
+    Raises:
+        UsageError, ModelLoadError, WeightsError, DataError: as ``load_job``.
+    """
+    listed = None if classes is None else load_classes(classes)
+    model = load_model(specification, weights=weights, input_shape=input_shape, pixels=pixels)
+    size = (model.input_shape[1], model.input_shape[2])
+    model = replace(model, preprocessing=_resizing(model.preprocessing, size))
+    if listed is None:
+        return model
+    known = listed.for_model(_outputs(model), model.class_names, reference=classes or "")
+    return replace(model, class_names=known.names, class_ids=known.ids)
+
+
+def load_samples(
+    reference: str, model: LoadedModel, *, count: int, progress: Progress
+) -> tuple[torch.Tensor, int, tuple[str, ...]]:
+    """Up to ``count`` images as ``model`` takes them [count, *input], how many there are, and what was left out.
+
+    Raises:
+        DataError: as ``load_job``, also where the classes are not the model's.
+    """
+    loaded = _load(reference, model, _Labels(model), progress)
+    shown, recipe = _shown(reference), load_recipe(None, steps=0)
+    job = Job(model, loaded.images, shown, loaded.images, shown, recipe, _name_after(model.name))
+    return job.training_samples(count), len(loaded.images), tuple(filter(None, (loaded.skipped,)))
+
+
+def _name_after(model: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.-]+", "-", model).lstrip("_.-")[:128] or "model"
+
+
+def _resizing(preprocessing: Preprocessing, size: tuple[int, int]) -> Preprocessing:
+    return msgspec.structs.replace(preprocessing, resize=preprocessing.resize or size)
+
+
+def _outputs(model: LoadedModel) -> int:
+    """How many numbers the model answers one image with."""
+    with torch.no_grad():
+        answer = model.module(torch.zeros(1, *model.input_shape))
+    return int(answer.shape[-1]) if isinstance(answer, torch.Tensor) and answer.dim() == 2 else 0
+
+
+class _Labels:
+    """From the classes of data sets to positions in the model's; where it names none, the first set's are its."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        self.names = model.class_names
+        self._model = model
+
+    def __call__(self, classes: Sequence[str], indexed: bool) -> tuple[tuple[str, ...], Sequence[int]]:
+        """See ``load_images``."""
+        if not classes:
+            return self.names or (), ()
+        if indexed:
+            return self._by_number([int(one) for one in classes])
+        if self.names is None:
+            self.names = _names_from_data(tuple(classes), _outputs(self._model))
+        return self.names, ClassNames(self.names, self._model.class_ids).positions(classes)
+
+    def _by_number(self, numbers: Sequence[int]) -> tuple[tuple[str, ...], Sequence[int]]:
+        count = len(self.names) if self.names is not None else _outputs(self._model) or max(numbers) + 1
+        if max(numbers) >= count:
+            raise DataError(
+                f"the data has classes that the model does not know: {max(numbers)}",
+                hint=f"the model has {count} classes, numbered from 0",
+            )
+        self.names = self.names or tuple(map(str, range(count)))
+        return self.names, numbers
+
+
+def _load(reference: str, model: LoadedModel, labels: _Labels, progress: Progress) -> Loaded:
+    size = (model.input_shape[1], model.input_shape[2])
+    return load_images(reference, model.preprocessing, size=size, label=labels, progress=progress)
+
+
+def _require_labels(validation: Images, reference: str) -> None:
+    if (validation.labels < 0).any():
+        raise DataError(
+            f"the validation images of {reference} have no labels",
+            hint="put them into one folder per class, or list them in a CSV file with the columns image,label",
+        )
+
+
+def _names_from_data(found: tuple[str, ...], outputs: int) -> tuple[str, ...]:
+    """The data's classes, in the order of their names, for a model that does not name its own."""
+    require_distinct(found)
+    if outputs not in (0, len(found)):
+        listed = IMAGENET if outputs == _IMAGENET_OUTPUTS else "FILE"
+        raise DataError(
+            f"the model answers with {outputs} numbers, the data has {len(found)} classes",
+            hint=f"--classes {listed} says which classes the outputs are; the data may have some of them only",
+        )
+    return found
+
+
+def _shown(reference: str) -> str:
+    """The reference without its folder, which is nobody's business but the packager's."""
+    path, separator, part = reference.partition("#")
+    return Path(path).name + separator + part

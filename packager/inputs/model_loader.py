@@ -1,0 +1,327 @@
+"""From ``zoo:resnet20_cifar10`` and a weights file to a torch module that is ready to be packaged."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+import torch
+from torch import nn
+
+from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.errors import PathweaveError, UsageError
+from device_sdk.extras import require
+from packager.errors import ModelLoadError
+from packager.inputs.pixels import Pixels, nearest_interpolation
+from packager.inputs.weights import load_weights
+from packager.zoo import ZOO
+
+Shape = tuple[int, int, int]  # channels, height, width
+
+RANDOM_WEIGHTS_SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedModel:
+    """A model to be packaged.
+
+    ``module`` is in evaluation mode, float32, on the CPU; [batch, *input_shape] -> logits [batch, classes].
+    ``input_shape`` is [channels, height, width]. ``class_names`` and ``licence`` are None where they are
+    unknown; ``source`` says where module and weights come from. ``class_ids``: further names of each class, or empty.
+    """
+
+    module: nn.Module
+    input_shape: Shape
+    preprocessing: Preprocessing
+    class_names: tuple[str, ...] | None
+    name: str
+    licence: str | None
+    source: str
+    class_ids: tuple[tuple[str, ...], ...] = ()
+
+
+def load_model(
+    specification: str,
+    *,
+    weights: Path | None = None,
+    input_shape: Shape | None = None,
+    classes: int | None = None,
+    pixels: Pixels | None = None,
+) -> LoadedModel:
+    """Build the model that ``specification`` names and load ``weights`` into it. Nothing is ever downloaded.
+
+    * ``zoo:NAME``: a model of ``packager.zoo``
+    * ``torchvision:NAME``: a classification model of torchvision
+    * ``timm:NAME``: a model of timm
+    * ``package.module:callable``: called without arguments, returns an ``nn.Module``; the current directory
+      is importable. The module's attributes ``input_shape``, ``preprocessing`` and ``class_names`` are used
+      where present.
+
+    ``pixels`` replaces what the model says about its preprocessing, and is needed where it says nothing. ``classes``
+    sets the size of the head (not for callables). Without weights, the first three have random ones from a fixed seed.
+    Weights are ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
+
+    Raises:
+        ModelLoadError: unknown scheme or name, a model that cannot be imported, built or given this shape, or a
+            callable that does not say how it wants its pixels.
+        WeightsError: the file is missing or unreadable, or its names or shapes are not the model's.
+        MissingExtraError: torchvision or timm is not installed.
+        UsageError: fewer than two classes, or ``classes`` for a callable.
+    """
+    if classes is not None and classes < 2:
+        raise UsageError(f"a classifier needs two classes or more, not {classes}")
+    scheme, _, name = specification.partition(":")
+    if not scheme or not name:
+        raise ModelLoadError(f"{specification!r} does not name a model", hint=_WRITE)
+    request = _Request(specification, scheme, name, input_shape, classes, pixels or Pixels())
+    load = _SCHEMES.get(scheme, _load_callable)
+    with _seeded():
+        model = load(request)
+    model = replace(model, preprocessing=request.pixels.applied_to(model.preprocessing))
+    model.module.to(device="cpu", dtype=torch.float32).eval()
+    if weights is not None:
+        load_weights(model.module, weights)
+        return replace(model, source=f"{model.source}, weights from {weights.name}")
+    if load is _load_callable:
+        return model
+    return replace(model, source=f"{model.source}, random weights (seed {RANDOM_WEIGHTS_SEED})")
+
+
+@dataclass(frozen=True)
+class _Request:
+    specification: str
+    scheme: str
+    name: str
+    input_shape: Shape | None
+    classes: int | None
+    pixels: Pixels
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """Random weights from a fixed seed, without touching the caller's generator."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(RANDOM_WEIGHTS_SEED)
+        yield
+
+
+# Schemes: one function each, and a line in _SCHEMES
+
+
+def _load_zoo(request: _Request) -> LoadedModel:
+    entry = ZOO.get(request.name)
+    if entry is None:
+        raise _unknown_name(request, ZOO)
+    classes = request.classes or len(entry.class_names)
+    module = entry.constructor(classes=classes)
+    if request.input_shape is not None:
+        _check_takes(module, request.input_shape, request)
+    return LoadedModel(
+        module=module,
+        input_shape=request.input_shape or entry.input_shape,
+        preprocessing=entry.preprocessing,
+        class_names=entry.class_names if classes == len(entry.class_names) else None,
+        name=request.name,
+        licence=entry.licence,
+        source=entry.source,
+    )
+
+
+def _load_torchvision(request: _Request) -> LoadedModel:
+    torchvision = _import_library("torchvision")
+    models = torchvision.models
+    names = models.list_models(module=models)
+    if request.name not in names:
+        raise _unknown_name(request, names)
+    published = models.get_model_weights(request.name).DEFAULT
+    transforms, categories = published.transforms(), tuple(published.meta["categories"])
+    options: dict[str, object] = {"num_classes": request.classes or len(categories)}
+    mean, std = tuple(transforms.mean), tuple(transforms.std)
+    if request.name in _WITH_AUXILIARY_HEADS:
+        options |= {"aux_logits": False, "init_weights": True, "transform_input": False}
+        mean = std = (0.5, 0.5, 0.5)  # what transform_input would make of the other pixels inside the model
+    module = _build(lambda: models.get_model(request.name, weights=None, **options), request)
+    input_shape = request.input_shape or (3, transforms.crop_size[0], transforms.crop_size[0])
+    if request.input_shape is not None:
+        _check_takes(module, input_shape, request)
+    return LoadedModel(
+        module=module,
+        input_shape=input_shape,
+        preprocessing=Preprocessing(
+            scale=1 / 255,
+            mean=mean,
+            std=std,
+            resize=input_shape[1:],
+            interpolation=nearest_interpolation(transforms.interpolation.value),
+            crop=min(transforms.crop_size[0] / transforms.resize_size[0], 1.0),
+        ),
+        class_names=categories if request.classes in (None, len(categories)) else None,
+        name=request.name,
+        licence="BSD-3-Clause (architecture)",
+        source=f"torchvision {torchvision.__version__}",
+    )
+
+
+def _load_timm(request: _Request) -> LoadedModel:
+    timm = _import_library("timm")
+    if not timm.is_model(request.name):  # also keeps hub addresses out, which timm would download
+        raise _unknown_name(request, timm.list_models())
+    options = {} if request.classes is None else {"num_classes": request.classes}
+    if request.input_shape is not None:
+        options["in_chans"] = request.input_shape[0]
+    module = _build(lambda: timm.create_model(request.name, pretrained=False, **options), request)
+    config = timm.data.resolve_model_data_config(module)
+    input_shape = request.input_shape or tuple(config["input_size"])
+    if request.input_shape is not None:
+        _check_takes(module, input_shape, request)
+    channels = input_shape[0]
+    return LoadedModel(
+        module=module,
+        input_shape=input_shape,
+        preprocessing=Preprocessing(
+            scale=1 / 255,
+            mean=_for_channels(config["mean"], channels),
+            std=_for_channels(config["std"], channels),
+            resize=input_shape[1:] if channels in (1, 3) else None,
+            channels=channels,
+            interpolation=nearest_interpolation(config["interpolation"]),
+            crop=None if config["crop_mode"] == "squash" else min(config["crop_pct"], 1.0),
+        ),
+        class_names=None,
+        name=request.name.replace("/", "_"),
+        licence="Apache-2.0 (architecture)",
+        source=f"timm {timm.__version__}",
+    )
+
+
+def _load_callable(request: _Request) -> LoadedModel:
+    if request.classes is not None:
+        raise UsageError(f"the number of classes cannot be set for {request.specification}")
+    with _current_directory_importable():
+        module = _build(_find_callable(request), request)
+    if not isinstance(module, nn.Module):
+        raise ModelLoadError(f"{request.specification} returned a {type(module).__name__}, not an nn.Module")
+    input_shape = request.input_shape or getattr(module, "input_shape", None)
+    if input_shape is None:
+        raise ModelLoadError(
+            f"the input shape of {request.specification} is not known",
+            hint="give it as channels, height, width, for example 3,224,224",
+        )
+    _check_takes(module, input_shape, request)
+    preprocessing = getattr(module, "preprocessing", None) or request.pixels.alone(input_shape[0])
+    if preprocessing is None:
+        raise ModelLoadError(
+            f"{request.specification} does not say how it wants its pixels",
+            hint="give --preprocessing imagenet, inception, unit or MEAN/STD, or the module an attribute preprocessing",
+        )
+    return LoadedModel(
+        module=module,
+        input_shape=tuple(input_shape),
+        preprocessing=preprocessing,
+        class_names=getattr(module, "class_names", None),
+        name=request.name,
+        licence=None,
+        source=request.specification,
+    )
+
+
+_SCHEMES: Mapping[str, Callable[[_Request], LoadedModel]] = {
+    "zoo": _load_zoo,
+    "torchvision": _load_torchvision,
+    "timm": _load_timm,
+}
+_WRITE = "write zoo:NAME, torchvision:NAME, timm:NAME or package.module:callable"
+_WITH_AUXILIARY_HEADS = frozenset({"googlenet", "inception_v3"})
+
+
+def _find_callable(request: _Request) -> Callable[[], nn.Module]:
+    try:
+        module = importlib.import_module(request.scheme)
+    except Exception as error:  # a user's module may raise anything
+        missing = isinstance(error, ModuleNotFoundError) and error.name == request.scheme.partition(".")[0]
+        if missing:
+            raise _unknown_scheme(request.specification) from error
+        raise ModelLoadError(f"{request.scheme} cannot be imported: {_reason(error)}") from error
+    found = getattr(module, request.name, None)
+    if not callable(found):
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise ModelLoadError(f"{request.scheme} has no callable {request.name!r}", hint=_nearest(request.name, names))
+    return found
+
+
+def _build(constructor: Callable[[], nn.Module], request: _Request) -> nn.Module:
+    try:
+        return constructor()
+    except Exception as error:  # a model's constructor may raise anything
+        raise ModelLoadError(f"{request.specification} cannot be built: {_reason(error)}") from error
+
+
+def _check_takes(module: nn.Module, input_shape: Shape, request: _Request) -> None:
+    """One forward pass of zeros, so that a wrong shape is told here and not deep inside the tracer."""
+    try:
+        with torch.no_grad():
+            module.float().cpu().eval()(torch.zeros(1, *input_shape))
+    except Exception as error:  # a model's forward may raise anything
+        raise ModelLoadError(
+            f"{request.specification} does not take inputs of shape {tuple(input_shape)}: {_reason(error)}",
+            hint="the shape is channels, height, width",
+        ) from error
+
+
+def _import_library(name: str) -> ModuleType:
+    try:
+        return require(name, extra="vision")
+    except PathweaveError:
+        raise
+    except Exception as error:  # beside another build of torch: RuntimeError, operator torchvision::nms
+        raise ModelLoadError(
+            f"{name} cannot be imported: {_reason(error)}",
+            hint=f"install a build of {name} that belongs to torch {torch.__version__}",
+        ) from error
+
+
+@contextlib.contextmanager
+def _current_directory_importable() -> Iterator[None]:
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove(os.getcwd())
+
+
+def _for_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:
+    """One value per channel: the published ones where their number fits, else their mean."""
+    return tuple(values) if len(values) == channels else (sum(values) / len(values),) * channels
+
+
+def _unknown_scheme(specification: str) -> ModelLoadError:
+    scheme = specification.partition(":")[0]
+    return ModelLoadError(
+        f"there is no model {specification!r}: {scheme!r} is neither a scheme nor a module",
+        hint=_nearest(scheme, _SCHEMES) or _WRITE,
+    )
+
+
+def _unknown_name(request: _Request, names: Iterable[str]) -> ModelLoadError:
+    return ModelLoadError(
+        f"{request.scheme} has no model {request.name!r}",
+        hint=_nearest(request.name, names) or "look the name up in its documentation",
+    )
+
+
+def _nearest(name: str, names: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(name, list(names), n=3, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else None
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what an error says, or its type."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

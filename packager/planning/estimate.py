@@ -1,0 +1,278 @@
+"""What packaging a traced and expanded model will take: seconds of each step, memory, size of the bundle.
+
+A small model of cost: a step has a price for every block or exit, in seconds of a reference machine, and one for every
+multiplication. What this machine makes of both is measured in a moment: a loop in Python, one forward pass. After every
+step the prices of those that follow are corrected by what it really took.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from packager.assembly.validation import FIRST_SAMPLES
+from packager.inputs.recipe import Recipe
+from packager.planning.footprint import WORKING_BYTES, Footprint, batch_within, footprints
+from packager.renditions.calibration import LEAST_SAMPLES, sample_count
+from packager.supernet.expansion import Expansion, TrainableBlock, TrainableExit
+
+EXPORT, VERIFY, VALIDATE, WRITE, TRAIN = "export", "verify", "validate", "write", "train"
+RECALIBRATE = "recalibrate"
+SIZES = "other input sizes"
+_LOOP = 200_000
+_LOOP_REFERENCE_S = 0.0145  # what the loop takes on the machine on which the prices were measured
+_FIXED_S = {EXPORT: 3.0, "int8": 1.0, "xnnpack": 3.0, WRITE: 0.3}
+_PART_S = {
+    EXPORT: 0.13,
+    VERIFY: 0.06,
+    "int8": 0.13,
+    "fp16": 0.05,
+    "xnnpack": 4.0,
+    SIZES: 0.06,
+    VALIDATE: 0.02,
+    WRITE: 0.005,
+}
+_RUNTIME = 0.4  # ONNX Runtime, in sessions that hold no memory between runs, against torch
+_WANTED_SAMPLES, _WANTED_PAIRS, _RANGES = 1000, 250, 6  # of validation, roughly
+_SIZES, _SIZE_RUNS, _SIZE_SAMPLES = 4, 4, 64  # tried; forward passes of each part at each; samples of the original path
+_RECALIBRATE_SHARE = 0.05  # of the minutes, at most
+_BACKWARD = 3.0  # a training step against a forward pass
+_BYTES_OF_WEIGHT = {"fp32": 4, "int8": 1, "fp16": 2, "xnnpack": 4}
+_BYTES_OF_PART = 4000  # graph, golden vector, names
+_LIBRARIES_BYTES = 250_000_000  # what exporting and quantising load
+_TRAINED_WEIGHTS = 4  # weights, gradients, two moments
+_LEAST_TRAINING_BATCH = 4
+
+
+@dataclass(frozen=True)
+class Machine:
+    """``mac_s``: seconds of one multiplication in a forward pass; ``pace``: how much slower Python is than there."""
+
+    mac_s: float
+    pace: float
+
+
+@dataclass(frozen=True)
+class Size:
+    """What of a supernet decides about the cost of packaging it."""
+
+    parts: int
+    trained_parts: int
+    macs: float  # of the original path
+    all_macs: float
+    weights: int  # of all parts
+    original_weights: int
+    cut_bytes: int  # of the features at all cut points
+    most_cut_bytes: int
+    path_written: int  # bytes that the original path writes for a sample
+    trained_written: int
+    footprint: Footprint
+
+    @classmethod
+    def of(cls, expansion: Expansion) -> Size:
+        """Every part runs once for it."""
+        found = footprints(expansion)
+        parts: list[TrainableBlock | TrainableExit] = [*expansion.blocks, *expansion.exits]
+        return cls(
+            parts=len(parts),
+            trained_parts=len(expansion.trained) + len(expansion.exits),
+            macs=sum(block.macs for block in expansion.originals),
+            all_macs=sum(part.macs for part in parts),
+            weights=sum(part.parameters for part in parts),
+            original_weights=sum(block.parameters for block in expansion.originals),
+            cut_bytes=sum(cut.nbytes for cut in expansion.cut_points),
+            most_cut_bytes=max(cut.nbytes for cut in expansion.cut_points),
+            path_written=sum(found[block.id].written for block in expansion.originals),
+            trained_written=sum(found[block.id].written for block in expansion.trained),
+            footprint=Footprint.largest(found.values()),
+        )
+
+
+def measured_machine(expansion: Expansion, examples: torch.Tensor) -> Machine:
+    """Run ``examples`` [batch, *input] through the original path, and a loop."""
+    macs = max(1, sum(block.macs for block in expansion.originals))
+    with torch.no_grad():
+        started = time.perf_counter()
+        expansion.traced.features(examples)
+        forward_s = time.perf_counter() - started
+    return Machine(forward_s / len(examples) / macs, min(_loop_s() for _ in range(3)) / _LOOP_REFERENCE_S)
+
+
+def _loop_s() -> float:
+    started, found = time.perf_counter(), {}
+    for number in range(_LOOP):
+        found[number & 1023] = number
+    return time.perf_counter() - started
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a run will take.
+
+    ``seconds``: of each step, in order, training among them. ``least_seconds``: of the whole run if nothing is trained
+    and no more is calibrated and validated than has to be; ``least_bytes`` likewise. ``batch``: samples that are
+    computed at a time outside of training.
+    """
+
+    seconds: Mapping[str, float]
+    least_seconds: float
+    least_validation_s: float
+    peak_bytes: int
+    least_bytes: int
+    bundle_bytes: int
+    batch: int
+    training_batch: int
+    calibration_samples: int
+    recalibrate_batches: int
+
+    @property
+    def after_training(self) -> float:
+        """Seconds of all steps but training."""
+        return sum(found for step, found in self.seconds.items() if step != TRAIN)
+
+    def described(self, spent: float) -> dict[str, object]:
+        """As ``--dry-run --json`` prints it; ``spent``: seconds so far."""
+        return {
+            "minutes": round((spent + sum(self.seconds.values())) / 60, 2),
+            "least_minutes": round(self.least_seconds / 60, 2),
+            "seconds": {step: round(found, 1) for step, found in self.seconds.items()},
+            "peak_gb": round(self.peak_bytes / 1e9, 2),
+            "least_memory_gb": round(self.least_bytes / 1e9, 2),
+            "bundle_mb": round(self.bundle_bytes / 1e6, 1),
+            "training_batch": self.training_batch,
+            "calibration_samples": self.calibration_samples,
+        }
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """Estimates from what is known of a run: its recipe, how many samples there are, the machine, the limit."""
+
+    recipe: Recipe
+    size: Size
+    machine: Machine
+    training_samples: int
+    validation_samples: int
+    examples: int
+
+    def estimate(self, *, memory_bytes: int, resident_bytes: int, spent: float) -> Estimate:
+        """``resident_bytes`` and ``spent``: what the run holds now, and the seconds since its start."""
+        batch = self._batch(memory_bytes - resident_bytes)
+        training_batch = self._training_batch(memory_bytes - resident_bytes)
+        samples = self._calibration_samples()
+        seconds = self._seconds(training_batch, samples, self._wanted_validation_s())
+        least = self._seconds(training_batch, LEAST_SAMPLES, self._validation_s(FIRST_SAMPLES, FIRST_SAMPLES))
+        if self.recipe.budget_minutes is not None:
+            others = sum(seconds.values()) - seconds[TRAIN]
+            seconds[TRAIN] = max(0.0, self.recipe.budget_minutes * 60 - spent - others)
+        return Estimate(
+            seconds=seconds,
+            least_seconds=spent + sum(least.values()) - least[TRAIN] - least[RECALIBRATE],
+            least_validation_s=least[VALIDATE],
+            peak_bytes=resident_bytes + self._bytes(batch, training_batch, samples),
+            least_bytes=resident_bytes
+            + self._bytes(1, min(_LEAST_TRAINING_BATCH, self.recipe.largest_batch), LEAST_SAMPLES),
+            bundle_bytes=self._bundle_bytes(),
+            batch=batch,
+            training_batch=training_batch,
+            calibration_samples=samples,
+            recalibrate_batches=self._recalibrate_batches(training_batch),
+        )
+
+    def corrected(self, step: str, *, expected: float, took: float) -> Estimator:
+        """With the pace at which a step really went."""
+        if expected <= 0 or step not in _PART_S:
+            return self
+        return replace(self, machine=replace(self.machine, pace=self.machine.pace * took / expected))
+
+    def _batch(self, room: int) -> int:
+        return batch_within(self.size.footprint, room_bytes=max(1, min(WORKING_BYTES, room // 4)))
+
+    def _training_batch(self, room: int) -> int:
+        """As many samples as the recipe says, or as fit beside the weights; multiples of 8 as far as they go."""
+        fitting = int((room - self._training_weights_bytes()) / max(1, self._training_sample_bytes()))
+        if fitting >= self.recipe.largest_batch or not self._trains:
+            return self.recipe.largest_batch
+        return max(_LEAST_TRAINING_BATCH, fitting - fitting % 8 if fitting >= 8 else fitting)
+
+    def _training_weights_bytes(self) -> int:
+        return 4 * _TRAINED_WEIGHTS * self.size.weights * self._trains
+
+    def _training_sample_bytes(self) -> int:
+        written = self.size.path_written
+        if self.recipe.distil_from == "teacher":
+            written = max(written, self.size.trained_written)
+        return (written + self.size.cut_bytes) * self._trains
+
+    def _calibration_samples(self) -> int:
+        return sample_count(self.size.most_cut_bytes, self.training_samples)
+
+    def _seconds(self, training_batch: int, samples: int, validation_s: float) -> dict[str, float]:
+        """Of each step; ``samples``: of calibration."""
+        size, machine, recipe = self.size, self.machine, self.recipe
+        forward_s = machine.mac_s * size.macs
+        trains = self._trains
+        verified = 24 * size.all_macs + (2 * self.examples + 130) * size.macs + self.examples * size.all_macs
+        found = {
+            TRAIN: trains * (recipe.steps or 0) * training_batch * (1 + _BACKWARD) * forward_s,
+            RECALIBRATE: trains * self._recalibrate_batches(training_batch) * training_batch * forward_s,
+            EXPORT: self._overhead(EXPORT),
+            VERIFY: self._overhead(VERIFY) + 0.5 * machine.mac_s * verified,
+        }
+        for kind in recipe.renditions:
+            if kind == "int8":
+                found[kind] = self._overhead(kind) + 2.5 * samples * machine.mac_s * (size.macs + size.all_macs)
+            elif kind in _PART_S:
+                found[kind] = self._overhead(kind) + 12 * machine.mac_s * size.all_macs
+        if recipe.input_sizes:
+            runs = _SIZES * _SIZE_RUNS * len(recipe.renditions)
+            compared = machine.mac_s * (runs * size.all_macs + (_SIZES // 2 + 1) * _SIZE_SAMPLES * size.macs)
+            found[SIZES] = len(recipe.renditions) * self._overhead(SIZES) + compared
+        return found | {VALIDATE: self._overhead(VALIDATE) + validation_s, WRITE: self._overhead(WRITE)}
+
+    def _recalibrate_batches(self, training_batch: int) -> int:
+        """As many as the recipe says, or as fit into a small share of its minutes."""
+        wanted = 30 if self.recipe.recalibrate_batches is None else self.recipe.recalibrate_batches
+        if self.recipe.budget_minutes is None:
+            return wanted
+        room_s = _RECALIBRATE_SHARE * 60 * self.recipe.budget_minutes
+        batch_s = training_batch * self.machine.mac_s * self.size.macs
+        return min(wanted, max(1, int(room_s / max(batch_s, 1e-9))))
+
+    @property
+    def _trains(self) -> bool:
+        return self.size.trained_parts > 0 and self.recipe.steps != 0
+
+    def _overhead(self, step: str) -> float:
+        return self.machine.pace * (_FIXED_S.get(step, 0.0) + _PART_S[step] * self.size.parts)
+
+    def _wanted_validation_s(self) -> float:
+        ranges = _WANTED_PAIRS
+        return self._validation_s(FIRST_SAMPLES + ranges, min(_WANTED_SAMPLES, self.validation_samples))
+
+    def _validation_s(self, of_ranges: int, of_original: int) -> float:
+        ranges = _RANGES if self.size.trained_parts else 0
+        return _RUNTIME * self.machine.mac_s * self.size.macs * (of_ranges * (1 + 0.6 * ranges) + of_original)
+
+    def _bytes(self, batch: int, training_batch: int, samples: int) -> int:
+        """The most that a step adds to what is there now."""
+        size = self.size
+        working = int(2.0 * size.footprint.widest * batch) + size.cut_bytes * batch
+        fragments = 4 * size.weights
+        steps = [
+            self._training_weights_bytes() + training_batch * self._training_sample_bytes(),
+            _LIBRARIES_BYTES + 4 * fragments,
+            _LIBRARIES_BYTES + fragments + 8 * size.original_weights + working,
+            _LIBRARIES_BYTES + 4 * fragments + working,  # the sessions of validation
+        ]
+        if set(self.recipe.renditions) - {"fp32"}:
+            steps.append(_LIBRARIES_BYTES + 2 * fragments + 3 * samples * size.most_cut_bytes + 2 * working)
+        return max(steps)
+
+    def _bundle_bytes(self) -> int:
+        kinds = self.recipe.renditions
+        weights = self.size.weights * sum(_BYTES_OF_WEIGHT[kind] for kind in kinds)
+        return weights + len(kinds) * self.size.parts * _BYTES_OF_PART

@@ -1,0 +1,81 @@
+"""What modules need in memory for one sample, measured by running them once: batches are sized by it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from device_sdk.supernet.blocks import TensorSpec
+from packager.supernet.expansion import Expansion
+
+WORKING_BYTES = 256_000_000  # of what one batch computes at a time: larger batches are no quicker on a processor
+LARGEST_BATCH = 64
+_LIVE = 1.5  # runtimes hold more than the tensors of one operator: other layouts, padding, what comes next
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes for one sample. ``widest``: inputs and outputs of the largest operator; ``written``: all outputs."""
+
+    widest: int
+    written: int
+
+    @classmethod
+    def largest(cls, footprints: Iterable[Footprint]) -> Footprint:
+        """One that no part of a model exceeds."""
+        found = list(footprints)
+        return cls(max(one.widest for one in found), max(one.written for one in found))
+
+
+def footprints(expansion: Expansion) -> dict[str, Footprint]:
+    """The footprint of every block and exit, by its id."""
+    cuts = expansion.traced.cuts
+    found = {
+        block.id: module_footprint(block.module, [spec for k in (*block.taps, block.start) for spec in cuts[k]])
+        for block in expansion.blocks
+    }
+    return found | {exit_.id: module_footprint(exit_.module, cuts[exit_.position]) for exit_ in expansion.exits}
+
+
+def module_footprint(module: nn.Module, read: Sequence[TensorSpec]) -> Footprint:
+    """The footprint of ``module`` in evaluation mode, which takes the tensors ``read``."""
+    inputs = [torch.zeros(1, *spec.shape, dtype=getattr(torch, spec.dtype)) for spec in read]
+    weights = {tensor.data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
+    with torch.no_grad(), _Counting(weights) as counting:
+        module.eval()(*inputs)
+    given = sum(one.nbytes for one in inputs)
+    return Footprint(max(counting.widest, given), counting.written)
+
+
+def batch_within(footprint: Footprint, *, room_bytes: int = WORKING_BYTES, most: int = LARGEST_BATCH) -> int:
+    """How many samples at a time need no more than ``room_bytes``; at least one."""
+    return max(1, min(most, int(room_bytes / (_LIVE * max(footprint.widest, 1)))))
+
+
+class _Counting(TorchDispatchMode):
+    """Adds up the tensors that operators read and write, weights left out."""
+
+    def __init__(self, weights: set[int]) -> None:
+        super().__init__()
+        self._weights = weights
+        self.widest = self.written = 0
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        answer = function(*args, **(kwargs or {}))
+        read = {one.data_ptr(): one.nbytes for one in self._activations((args, kwargs or {}))}
+        written = {one.data_ptr(): one.nbytes for one in self._activations(answer)}
+        self.widest = max(self.widest, sum((read | written).values()))
+        self.written += sum(size for pointer, size in written.items() if pointer not in read)
+        return answer
+
+    def _activations(self, values: Any) -> list[torch.Tensor]:
+        found = [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
+        return [one for one in found if one.data_ptr() not in self._weights]

@@ -1,0 +1,162 @@
+"""What a run does with its minutes and memory: too little is refused, training gets what the other steps leave."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+import torch
+
+from device_sdk.errors import UsageError
+from packager.inputs.job import Job
+from packager.planning.budget import Budget, memory_limit, resident_bytes
+from packager.planning.estimate import TRAIN, VALIDATE, WRITE, Estimate, Estimator, Size, measured_machine
+from packager.planning.step_times import StepTimes
+from packager.renditions.calibration import LEAST_SAMPLES
+from packager.supernet.expansion import Expansion
+from packager.training.checkpoints import Checkpoints
+from packager.training.device import resolve_device
+
+LOGGER = logging.getLogger(__name__)
+_MARGIN = 1.1  # on the seconds that are kept for what follows the training
+_VALIDATION_SHARE = 0.15  # of the minutes, at most
+
+
+def estimator_for(job: Job, expansion: Expansion, examples: torch.Tensor) -> Estimator:
+    """Measures the model and the machine; ``examples`` [batch, *input]."""
+    return Estimator(
+        recipe=job.recipe,
+        size=Size.of(expansion),
+        machine=measured_machine(expansion, examples),
+        training_samples=len(job.training),
+        validation_samples=len(job.validation),
+        examples=len(examples),
+    )
+
+
+def estimated(estimator: Estimator, memory_bytes: int | None, *, spent: float) -> dict[str, object]:
+    """What ``--dry-run`` says, with the limit that it was made for."""
+    limit = memory_limit(None) if memory_bytes is None else memory_bytes
+    estimate = estimator.estimate(memory_bytes=limit, resident_bytes=resident_bytes(), spent=spent)
+    return estimate.described(spent) | {"memory_limit_gb": round(limit / 1e9, 2)}
+
+
+def within_limits(job: Job, *, recalibrate: int) -> Job:
+    """The job with fewer batches to recalibrate with, where it has more; 0 leaves it."""
+    wanted = job.recipe.recalibrate_batches
+    if not recalibrate or wanted == 0 or recalibrate >= (wanted or 30):
+        return job
+    return replace(job, recipe=msgspec.structs.replace(job.recipe, recalibrate_batches=recalibrate))
+
+
+class Plan:
+    """The estimate of a run, corrected as it goes, and what of the budget each step gets.
+
+    Raises:
+        UsageError: the minutes or the memory are below the least; names it. Not for a run that goes on.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        expansion: Expansion,
+        examples: torch.Tensor,
+        memory_bytes: int | None,
+        checkpoints: Checkpoints,
+    ) -> None:
+        self._job = job
+        self._limit = memory_limit(None) if memory_bytes is None else memory_bytes
+        minutes = job.recipe.budget_minutes
+        self._budget = Budget(None if minutes is None else 60 * minutes, lambda: checkpoints.seconds)
+        self._resident = resident_bytes()
+        self._estimator = estimator_for(job, expansion, examples)
+        self.now = self._estimate()
+        self.notes: tuple[str, ...] = ()
+        if checkpoints.state is None:
+            self._require_enough()
+        self._bound_training()
+
+    def announce(self) -> None:
+        """Log the estimate."""
+        said = self.now.described(self._budget.spent)
+        LOGGER.info("estimate: %s", ", ".join(f"{name} {value}" for name, value in said.items()))
+
+    def settle(self, expansion: Expansion) -> None:
+        """Estimate again, for what is left of ``expansion`` after the training."""
+        self._estimator = replace(self._estimator, size=Size.of(expansion))
+        self.now = self._estimate()
+
+    @contextlib.contextmanager
+    def step(self, times: StepTimes, name: str) -> Iterator[None]:
+        """A step of which nothing is seen but its seconds; they correct the estimate of those that follow."""
+        with times.whole(name, expected_s=self.now.seconds[name]):
+            yield
+        self.learn(name, times.of(name))
+
+    def learn(self, step: str, took: float) -> None:
+        """Correct the estimate by what a step took."""
+        self._estimator = self._estimator.corrected(step, expected=self.now.seconds[step], took=took)
+        self.now = self._estimate()
+
+    def training_seconds(self) -> float:
+        """What is left for training: all that the steps behind it do not need."""
+        kept = _MARGIN * self.now.after_training
+        if self._budget.seconds is not None:
+            most = _VALIDATION_SHARE * self._budget.seconds
+            kept -= max(0.0, self.now.seconds[VALIDATE] - max(most, self.now.least_validation_s))
+        return self._budget.left(after=kept)
+
+    @property
+    def recalibrate_batches(self) -> int:
+        """For the training: as many as fit; 0 where the recipe's own number stands, as it does without time to tune."""
+        return self.now.recalibrate_batches if 0 < self.training_seconds() < math.inf else 0
+
+    def calibration_samples(self) -> int:
+        """As many as are wanted, or fewer where little time is left."""
+        wanted, seconds = self.now.calibration_samples, self.now.seconds
+        if "int8" not in seconds or self._budget.seconds is None:
+            return wanted
+        others = [seconds[kind] for kind in ("fp16", "xnnpack") if kind in seconds]
+        left = self._budget.left(after=seconds[WRITE] + self.now.least_validation_s + sum(others))
+        return max(min(LEAST_SAMPLES, wanted), math.floor(wanted * min(1.0, left / max(seconds["int8"], 1e-9))))
+
+    def validation_seconds(self) -> float:
+        """What is left for the validation."""
+        return self._budget.left(after=_MARGIN * self.now.seconds[WRITE])
+
+    def _estimate(self) -> Estimate:
+        return self._estimator.estimate(
+            memory_bytes=self._limit, resident_bytes=self._resident, spent=self._budget.spent
+        )
+
+    def _require_enough(self) -> None:
+        least, seconds = self.now.least_seconds, self._budget.seconds
+        if seconds is not None and least > seconds:
+            raise UsageError(
+                f"{seconds / 60:g} minutes are too few for this model",
+                hint=f"it takes at least {_up(least / 60)} minutes without any training; --steps 0 takes what it takes",
+            )
+        if self.now.least_bytes > self._limit:
+            raise UsageError(
+                f"{self._limit / 1e9:.2g} GB of memory are too few for this model",
+                hint=f"it takes at least {_up(self.now.least_bytes / 1e9)} GB: give --memory-gb",
+            )
+
+    def _bound_training(self) -> None:
+        """Batches of a training on the processor fit into the memory; an accelerator has its own."""
+        if resolve_device(self._job.recipe.device).type != "cpu":
+            self.now = replace(self.now, training_batch=0)
+            return
+        batch = self.now.training_batch
+        if self.now.seconds[TRAIN] > 0 and batch < self._job.recipe.largest_batch:
+            wanted, limit = self._job.recipe.largest_batch, self._limit / 1e9
+            self.notes = (f"trained with batches of {batch} instead of {wanted}, to stay below {limit:.2g} GB",)
+
+
+def _up(value: float) -> str:
+    """With one digit behind the point, rounded up."""
+    return f"{math.ceil(10 * value) / 10:g}"

@@ -1,0 +1,1 @@
+"""Growing a supernet around a traced model: blocks, exits, input sizes, paths by their MACs."""

@@ -1,0 +1,172 @@
+"""Shrunk blocks: a block with fewer channels inside, its boundary untouched (AdaptiveNet §4.1, B⁽⁻¹⁾ and B⁽⁻²⁾).
+
+Torch-Pruning finds which channels of which layers go together; of each such group the least important are removed, so
+that a shrunk block starts from the weights that matter most in the block that it replaces.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from device_sdk.extras import require
+from device_sdk.supernet.blocks import TensorSpec
+from packager.supernet.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes, listed
+from packager.torch_noise import torch_silenced
+from packager.tracing.traced_model import parameter_count
+
+_ROUND_TO = (8, 4, 2, 1)  # channels remain in the largest of these multiples that leaves any
+_LEAST_SAVED = 0.1  # of the MACs: a block that saves less is not worth its training
+_Shape = tuple[int, ...]
+
+
+def shrunk_blocks(
+    originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, rates: Sequence[float]
+) -> Grown:
+    """A block ``s<start>-<percent>`` for every original and every rate, the share of inner channels to be kept.
+
+    Channels remain in round numbers, so the percentage in the name, which is what was kept, may be below the rate.
+    Notes say which blocks cannot be shrunk: those without channels inside, and those that no longer run.
+
+    Raises:
+        MissingExtraError: Torch-Pruning is not installed.
+    """
+    blocks: list[TrainableBlock] = []
+    failed: dict[tuple[int, str], list[int]] = {}
+    for original in originals:
+        smallest = original
+        for rate in sorted(rates, reverse=True):
+            made = _shrunk(original, tensors, rate=rate, smallest=smallest)
+            if isinstance(made, TrainableBlock):
+                blocks.append(made)
+                smallest = made
+            else:
+                failed.setdefault((round(100 * rate), made), []).append(original.start)
+    notes = [f"{listed(starts)} not shrunk to {percent} %: {why}" for (percent, why), starts in failed.items()]
+    return Grown(tuple(blocks), tuple(notes))
+
+
+def _shrunk(
+    original: TrainableBlock, tensors: Sequence[TensorSpec], *, rate: float, smallest: TrainableBlock
+) -> TrainableBlock | str:
+    """The block of this rate, or why there is none; it must be smaller than ``smallest``, the one made last."""
+    shape = tensors[original.start].shape
+    try:
+        module = shrink(original.module, shape, tensors[original.end].shape, rate=rate)
+    except Exception as error:  # Torch-Pruning raises many kinds on operators that it does not know
+        return f"Torch-Pruning fails ({type(error).__name__})"
+    if module is None:
+        return "no channels inside that could go"
+    macs = count_macs(module, shape)
+    if parameter_count(module) >= smallest.parameters or macs > (1 - _LEAST_SAVED) * smallest.macs:
+        return "hardly any work would be saved"
+    return TrainableBlock(
+        id=f"s{original.start}-{_kept_percent(original.module, module)}",
+        start=original.start,
+        end=original.end,
+        kind="shrunk",
+        module=module,
+        macs=macs,
+        copied_from=original.id,
+    )
+
+
+def shrink(module: nn.Module, source: _Shape, target: _Shape, *, rate: float) -> nn.Module | None:
+    """A copy of ``module`` ([batch, *source] → [batch, *target]) with ``rate`` of the channels inside, or None.
+
+    All groups of inner channels are shrunk at once; if the result does not run, those that do not run by themselves
+    are left as they are.
+    """
+    groups = _inner_groups(module, source)
+    if not groups:
+        return None
+    found = _pruned(module, source, groups, rate=rate)
+    if fits_shapes(found, source, target):
+        return found
+    alone = [group for group in groups if fits_shapes(_pruned(module, source, [group], rate=rate), source, target)]
+    if not alone:
+        return None
+    found = _pruned(module, source, alone, rate=rate)
+    return found if fits_shapes(found, source, target) else None
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Channels that can only be removed together: their number, and the layers that give them out, by name."""
+
+    channels: int
+    layers: frozenset[str]
+
+
+def _inner_groups(module: nn.Module, shape: _Shape) -> list[_Group]:
+    """The groups of channels that nothing outside the block sees."""
+    pruning = require("torch_pruning", extra="packager")
+    copied = _trainable_copy(module)
+    names = {layer: name for name, layer in copied.named_modules()}
+    with torch_silenced(), torch.enable_grad():
+        graph = pruning.DependencyGraph().build_dependency(copied, example_inputs=_example(shape))
+    inner = []
+    for group in graph.get_all_groups(root_module_types=_root_types(pruning)):
+        giving = [dep.target for dep, _ in group if graph.is_out_channel_pruning_fn(dep.handler)]
+        if all(node.outputs for node in giving):  # what nothing in the block reads is what the block gives back
+            layers = frozenset(names[node.module] for node in giving if isinstance(node.module, _root_types(pruning)))
+            inner.append(_Group(len(group[0].idxs), layers))
+    return inner
+
+
+def _pruned(module: nn.Module, shape: _Shape, groups: Sequence[_Group], *, rate: float) -> nn.Module:
+    """A copy with ``rate`` of the channels of ``groups``."""
+    pruning = require("torch_pruning", extra="packager")
+    copied = _trainable_copy(module)
+    wanted = frozenset().union(*(group.layers for group in groups))
+    layers = {name: layer for name, layer in copied.named_modules() if isinstance(layer, _root_types(pruning))}
+    with torch_silenced(), torch.enable_grad():
+        pruner = pruning.pruner.MagnitudePruner(
+            copied,
+            _example(shape),
+            importance=pruning.importance.GroupMagnitudeImportance(p=2),
+            pruning_ratio=1.0 - rate,
+            ignored_layers=[layer for name, layer in layers.items() if name not in wanted],
+            round_to=_round_to(min(group.channels for group in groups) * rate),
+            # its defaults are dictionaries that all pruners share
+            **{name: {} for name in ("in_channel_groups", "out_channel_groups", "num_heads", "channel_groups")},
+        )
+        pruner.step()
+    return copied
+
+
+def _kept_percent(module: nn.Module, shrunk: nn.Module) -> int:
+    """The channels that ``shrunk`` kept of every hundred that the layers had that lost some."""
+    layers = dict(shrunk.named_modules())
+    outputs = [(_outputs(layer), _outputs(layers[name])) for name, layer in module.named_modules()]
+    before, after = (sum(ends) for ends in zip(*(pair for pair in outputs if pair[0] != pair[1]), strict=True))
+    return round(100 * after / before)
+
+
+def _outputs(layer: nn.Module) -> int:
+    """Channels that a layer with weights gives out; 0 of other modules."""
+    found = getattr(layer, "out_channels", getattr(layer, "out_features", 0))
+    return found if isinstance(found, int) else 0
+
+
+def _round_to(channels: float) -> int:
+    """The multiple in which channels remain where ``channels`` are wanted."""
+    return next((multiple for multiple in _ROUND_TO if channels >= multiple), 1)
+
+
+def _root_types(pruning: Any) -> tuple[type, ...]:
+    return (pruning.ops.TORCH_CONV, pruning.ops.TORCH_LINEAR)
+
+
+def _trainable_copy(module: nn.Module) -> nn.Module:
+    """Torch-Pruning reads the graph of gradients, so there must be some."""
+    return copy.deepcopy(module).eval().requires_grad_(True)
+
+
+def _example(shape: _Shape) -> torch.Tensor:
+    return torch.zeros(2, *shape)

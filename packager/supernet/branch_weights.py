@@ -1,0 +1,101 @@
+"""The weights of what packaging added to a model (blocks and exits, never its originals), as a safetensors file.
+
+With them a recipe of no training steps rebuilds a bundle in minutes; with more steps, training goes on from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save
+from torch import nn
+
+from device_sdk.files.atomic import write_atomically
+from packager.errors import WeightsError
+from packager.fitting.candidates import sources
+from packager.inputs.weights import read_state_dict
+from packager.supernet.blocks.trainable import TrainableBlock
+from packager.supernet.expansion import Expansion
+
+BranchWeights = Mapping[str, torch.Tensor]
+
+
+def read_branches(path: Path) -> dict[str, torch.Tensor]:
+    """The tensors of a file that ``write_branches`` wrote, as ``<block or exit id>.<name>``.
+
+    Raises:
+        WeightsError: the file is missing, unreadable or no weights file.
+    """
+    return read_state_dict(path)
+
+
+def load_branches(expansion: Expansion, weights: BranchWeights) -> Expansion:
+    """``expansion`` as it was when ``weights`` were written: its added blocks and exits have them, all or nothing.
+
+    Blocks without any weights in the file were left out before their training, and are again. A block that was trained
+    as a copy of another of the blocks that it replaces becomes one.
+
+    Raises:
+        WeightsError: they are those of another supernet; names what is missing, too much or of another shape.
+    """
+    shapes: dict[str, set[tuple[str, torch.Size]]] = {}
+    for name, value in weights.items():
+        owner, _, key = name.partition(".")
+        shapes.setdefault(owner, set()).add((key, value.shape))
+    learned = [block for block in expansion.trained if _shapes(block.module)]
+    expansion = expansion.without(block.id for block in learned if block.id not in shapes)
+    expansion = expansion.replacing(
+        {block.id: _as_trained(block, expansion, shapes[block.id]) for block in learned if block.id in shapes}
+    )
+    modules = _modules(expansion)
+    expected = {(f"{name}.{key}", value.shape) for name, module in modules.items() for key, value in _state(module)}
+    given = {(name, value.shape) for name, value in weights.items()}
+    wrong = sorted({name.partition(".")[0] for name, _ in expected ^ given})
+    if wrong:
+        shown = ", ".join(wrong[:3]) + (", …" if len(wrong) > 3 else "")
+        raise WeightsError(
+            f"the branch weights are those of another supernet: {shown}",
+            hint="max_span, tiled, shrink_rates, gamma, fused and exit_positions must be as when they were trained",
+        )
+    for name, module in modules.items():
+        module.load_state_dict({key: weights[f"{name}.{key}"] for key, _ in _state(module)})
+    return expansion
+
+
+def _as_trained(
+    block: TrainableBlock, expansion: Expansion, shapes: Collection[tuple[str, torch.Size]]
+) -> TrainableBlock:
+    """The copy of a replaced block whose weights have these ``shapes``; ``block`` itself if there is no other."""
+    if _shapes(block.module) == shapes or block.kind != "merged":
+        return block
+    copies = sources(block, expansion.originals, expansion.traced.tensors)
+    return next((one for one in copies if _shapes(one.module) == shapes), block)
+
+
+def _shapes(module: nn.Module) -> set[tuple[str, torch.Size]]:
+    return {(key, value.shape) for key, value in _state(module)}
+
+
+def write_branches(expansion: Expansion, path: Path) -> None:
+    """Write the weights of the added blocks and exits to ``path``, atomically.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
+    tensors = {
+        f"{name}.{key}": value.detach().contiguous()
+        for name, module in _modules(expansion).items()
+        for key, value in _state(module)
+    }
+    write_atomically(path, save(tensors))
+
+
+def _modules(expansion: Expansion) -> dict[str, nn.Module]:
+    blocks: dict[str, nn.Module] = {block.id: block.module for block in expansion.added}
+    return blocks | {exit_.id: exit_.module for exit_ in expansion.exits}
+
+
+def _state(module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
+    return module.state_dict().items()

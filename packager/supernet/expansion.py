@@ -1,0 +1,170 @@
+"""Growing the block supernet: original blocks plus blocks that replace one or several of them (AdaptiveNet §4.1).
+
+The kinds of added blocks are in ``packager/blocks``; exits are attached by ``packager/supernet/exits.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import nn
+
+from device_sdk.supernet.blocks import CutPoint, Exit, Golden, Rendition
+from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.supernet import Supernet
+from packager.supernet.blocks.identity import identity_blocks
+from packager.supernet.blocks.merged import merged_blocks
+from packager.supernet.blocks.shrunk import shrunk_blocks
+from packager.supernet.blocks.streams import copied_blocks, several
+from packager.supernet.blocks.trainable import TrainableBlock, count_macs, original_block
+from packager.tracing.traced_model import Feature, TracedModel, parameter_count
+
+__all__ = ["Expansion", "TrainableBlock", "TrainableExit", "count_macs", "expand", "shrink_rates_for"]
+
+TORCH = "torch"  # the runtime of the renditions that only exist while packaging
+_SMALL_MODEL = 10_000_000  # parameters; AdaptiveNet §7.2 shrinks MobileNetV2 (3.5 M), not ResNet-50 (25.6 M)
+_SHRINK_RATES = (0.5, 0.25)
+
+
+@dataclass(frozen=True)
+class TrainableExit:
+    """An exit with its torch module: [batch, *shape of the cut point ``position``] → [batch, classes]."""
+
+    id: str
+    position: int
+    branch: str
+    module: nn.Module
+    macs: int
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters."""
+        return parameter_count(self.module)
+
+    def described(self, renditions: Sequence[Rendition], *, accuracy: float) -> Exit:
+        """The same exit as the graph knows it; ``accuracy``: its share of right answers, 0 to 1."""
+        return Exit(
+            id=self.id,
+            position=self.position,
+            branch=self.branch,
+            parameters=self.parameters,
+            macs=self.macs,
+            renditions=tuple(renditions),
+            accuracy=accuracy,
+        )
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """The supernet as torch modules. ``notes`` say what could not be added and why."""
+
+    traced: TracedModel
+    blocks: tuple[TrainableBlock, ...]
+    notes: tuple[str, ...]
+    exits: tuple[TrainableExit, ...] = ()
+
+    @property
+    def originals(self) -> tuple[TrainableBlock, ...]:
+        """The pretrained blocks, in order; their weights never change."""
+        return tuple(block for block in self.blocks if block.kind == "original")
+
+    @property
+    def added(self) -> tuple[TrainableBlock, ...]:
+        """The blocks that are not the model's own."""
+        return tuple(block for block in self.blocks if block.kind != "original")
+
+    @property
+    def trained(self) -> tuple[TrainableBlock, ...]:
+        """The added blocks that have something to learn: all but identities."""
+        return tuple(block for block in self.added if block.kind != "identity")
+
+    @property
+    def cut_points(self) -> tuple[CutPoint, ...]:
+        """The cut points 0 to N: behind a tap its tensor is live as well, up to the head that reads it."""
+        *inner, last = self.traced.cuts
+        tensors, taps = self.traced.tensors, self.traced.taps
+        cuts = [
+            CutPoint(index, (*specs, *(tensors[tap] for tap in taps if tap < index)), mandatory=index in taps)
+            for index, specs in enumerate(inner)
+        ]
+        return (*cuts, CutPoint(len(cuts), last))
+
+    def supernet(self) -> Supernet:
+        """The graph over the torch modules, to sample paths from while training."""
+        rendition = Rendition("fp32", TORCH, blob="", size_bytes=0, golden=Golden((), 0.0))
+        return Supernet(self.cut_points, [block.described([rendition]) for block in self.blocks])
+
+    def without(self, block_ids: Iterable[str]) -> Expansion:
+        """The same without some of the added blocks."""
+        left_out = set(block_ids)
+        return replace(self, blocks=tuple(block for block in self.blocks if block.id not in left_out))
+
+    def replacing(self, blocks: Mapping[str, TrainableBlock]) -> Expansion:
+        """The same with other blocks in place of those of the same ids."""
+        return replace(self, blocks=tuple(blocks.get(block.id, block) for block in self.blocks))
+
+    def noting(self, *notes: str) -> Expansion:
+        """The same with more notes."""
+        return replace(self, notes=self.notes + notes)
+
+    def run(self, subnet: Subnet, batch: torch.Tensor) -> torch.Tensor:
+        """The output of a path for ``batch`` [batch, *input]."""
+        answer = self.features_along(subnet, batch)[len(self.traced.blocks)]
+        assert isinstance(answer, torch.Tensor)
+        return answer
+
+    def features_along(self, subnet: Subnet, batch: torch.Tensor) -> dict[int, Feature]:
+        """What a path computes for ``batch`` [batch, *input] at each cut point that it passes, 0 and N included."""
+        blocks = {block.id: block for block in self.blocks}
+        features: dict[int, Feature] = {0: batch}
+        for block_id in subnet.block_ids:
+            block = blocks[block_id]
+            features[block.end] = block.run(features)
+        return features
+
+
+def expand(
+    traced: TracedModel,
+    *,
+    max_span: int,
+    tiled: bool = False,
+    shrink_rates: Sequence[float] = (),
+    identity: bool = False,
+) -> Expansion:
+    """Add blocks between the first and the last original one.
+
+    A merged block for every span of 2 to ``max_span`` originals (``tiled``: from every ``max_span``th on only); for
+    every original a shrunk block that keeps each of ``shrink_rates`` of its inner channels; with ``identity`` a skip
+    over spans that keep their shape.
+
+    The first block (stem) and the last one (head) stay as they are: they turn the input into features and features
+    into answers, which nothing else in the model does. Nothing is added over a cut point that the head reads.
+    """
+    originals = [
+        original_block(module, index, traced.cuts, taps=traced.read_by(index)[:-1])
+        for index, module in enumerate(traced.blocks)
+    ]
+    inner, cuts, taps, streams = originals[1:-1], traced.cuts, traced.taps, several(traced.cuts)
+    single = [block for block in inner if not streams & {block.start, block.end}]
+    kinds = [
+        merged_blocks(inner, traced.tensors, max_span=max_span, tiled=tiled, taps=taps, several=streams),
+        copied_blocks(inner, cuts, max_span=max_span, tiled=tiled, taps=taps),
+        shrunk_blocks(single, traced.tensors, rates=shrink_rates),
+        identity_blocks(inner, cuts, max_span=max_span if identity else 0, taps=taps),
+    ]
+    added = [block for kind in kinds for block in kind.blocks]
+    notes = [note for kind in kinds for note in kind.notes]
+    if not added and not notes:
+        notes.append(f"nothing to merge: {len(inner)} blocks between stem and head, spans up to {max_span}")
+    for block in originals:
+        block.module.requires_grad_(False).eval()
+    for block in added:
+        block.module.requires_grad_(True)
+    return Expansion(traced, tuple(originals + added), tuple(notes))
+
+
+def shrink_rates_for(parameters: int) -> tuple[float, ...]:
+    """The rates that AdaptiveNet §7.2 takes for a model of so many parameters: two for a small one, else none."""
+    return _SHRINK_RATES if parameters < _SMALL_MODEL else ()

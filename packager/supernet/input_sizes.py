@@ -1,0 +1,110 @@
+"""Smaller inputs at which the original blocks run as they are: a cheaper path of the same blocks, without training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from device_sdk.supernet.blocks import CutPoint, Golden, InputSize
+from device_sdk.supernet.plan import size_text
+from packager.supernet.expansion import Expansion
+from packager.tracing.traced_model import tensors_of
+
+_STEP = 16  # pixels
+_LEAST_SIDE = 96
+_LEAST_RATIO = 0.5  # of the model's own side
+_MOST_SIZES = 7
+_LARGEST_ERROR = 0.75  # the answers then tell little of those at the model's own size
+_BATCH = 8
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class UsableSize:
+    """An input size at which the original path runs; ``shapes`` and ``error`` as in ``InputSize``."""
+
+    size: Size
+    shapes: tuple[tuple[tuple[int, ...], ...], ...]
+    error: float
+
+    def described(self, golden: Golden) -> InputSize:
+        """The same as the manifest stores it; ``golden``: what the original path answers at this size."""
+        return InputSize(self.size, self.shapes, golden, self.error)
+
+    def cut_points(self, own: Sequence[CutPoint]) -> tuple[CutPoint, ...]:
+        """The cut points ``own`` with the shapes at this size."""
+        described = self.described(Golden((), 0.0))
+        return tuple(cut.resized(shapes) for cut, shapes in zip(own, described.shapes, strict=True))
+
+
+def candidate_sizes(own: Size) -> list[Size]:
+    """The input sizes worth a try: multiples of 16 pixels from half of the model's own side on, the largest first.
+
+    The multiples are of 32 pixels, of 48 and so on where there would be more than seven. The sides keep their ratio, to
+    the nearest multiple. None for inputs below 96 pixels.
+    """
+    longer, step = max(own), _STEP
+    while longer * (1 - _LEAST_RATIO) // step > _MOST_SIZES:
+        step += _STEP
+    sides = [side for side in range(longer - longer % step, _LEAST_SIDE - 1, -step) if side < longer]
+    sizes = [tuple(step * max(1, round(side * extent / longer / step)) for extent in own) for side in sides]
+    kept = [size for size, side in zip(sizes, sides, strict=True) if side >= _LEAST_RATIO * longer]
+    return [(height, width) for height, width in kept if min(height, width) >= _LEAST_SIDE]
+
+
+def usable_sizes(
+    expansion: Expansion, samples: torch.Tensor, sizes: Sequence[Size]
+) -> tuple[tuple[UsableSize, ...], tuple[str, ...]]:
+    """Those of ``sizes`` at which the original path runs and answers like the model, and notes on the others.
+
+    ``samples``: prepared [count, channels, height, width], real ones. Sizes that cost more accuracy than a smaller one
+    are left out as well.
+    """
+    found: list[UsableSize] = []
+    notes: list[str] = []
+    expected = _answers(expansion, samples)
+    for size in sorted(sizes):
+        try:
+            shapes = _shapes(expansion, _resized(samples[:1], size))
+            answers = _answers(expansion, samples, size)
+        except Exception as error:  # operators raise many kinds on sizes that do not fit
+            notes.append(f"no input of {size_text(size)}: {_first_line(error)}")
+            continue
+        if answers.shape != expected.shape:
+            notes.append(f"no input of {size_text(size)}: the model answers {list(answers.shape[1:])} there")
+            continue
+        error_ = float((answers.softmax(1) - expected.softmax(1)).abs().sum(1).mean() / 2)
+        if not error_ <= _LARGEST_ERROR:
+            notes.append(f"no input of {size_text(size)}: the answers have nothing to do with those at the own size")
+            continue
+        found = [one for one in found if one.error > error_]  # smaller and better: larger ones are of no use
+        found.append(UsableSize(size, shapes, round(error_, 5)))
+    return tuple(reversed(found)), tuple(notes)
+
+
+def _answers(expansion: Expansion, samples: torch.Tensor, size: Size | None = None) -> torch.Tensor:
+    """What the original path answers to ``samples`` [count, *input], resized first if ``size`` is given."""
+    with torch.no_grad():
+        batches = (_resized(part, size) for part in samples.split(_BATCH))
+        return torch.cat([expansion.traced.answer(batch) for batch in batches]).flatten(1).double()
+
+
+def _shapes(expansion: Expansion, sample: torch.Tensor) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """The shapes of the tensors at all cut points, the batch left out."""
+    with torch.no_grad():
+        features = expansion.traced.features(sample)
+    return tuple(tuple(tuple(tensor.shape[1:]) for tensor in tensors_of([feature])) for feature in features)
+
+
+def _resized(images: torch.Tensor, size: Size | None) -> torch.Tensor:
+    if size is None or tuple(images.shape[2:]) == size:
+        return images
+    return functional.interpolate(images, size, mode="bilinear", antialias=True, align_corners=False)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0][:120]

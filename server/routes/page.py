@@ -1,0 +1,67 @@
+"""``GET /``: the page for people, and the part of it that its script asks for again: the jobs."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flask import Blueprint, Response, render_template
+
+from device_sdk import __version__
+from server.overview import DEVICES, JOBS, LATEST_EVENTS, JobRow, job_rows, overview
+from server.routes.jobs import progress_of
+from server.services import Services
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_STYLE = (_TEMPLATES / "page.css").read_text(encoding="utf-8")
+_SCRIPT = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
+_STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
+# Nothing but the page's own style and script is let in: names that devices sent could not load or run anything. What
+# else this server sends is no script to a browser, by its type.
+_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        f"style-src 'sha256-{_STYLE_DIGEST}'",
+        "script-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+
+
+def page_routes(services: Services) -> Blueprint:
+    """The addresses of the page."""
+    routes = Blueprint("page", __name__, template_folder="templates")
+    routes.add_url_rule("/", "page", partial(_page, services))
+    routes.add_url_rule("/page/jobs", "jobs", partial(_jobs, services))
+    routes.add_url_rule("/page/script.js", "script", _script)
+    return routes
+
+
+def _page(services: Services) -> Response:
+    logs = services.logs
+    shown = overview(services.catalogue.listing(), logs.latest_of_each_event(DEVICES), logs.latest(LATEST_EVENTS))
+    closed = services.gate.closed
+    return _html("page.html", shown=shown, jobs=_job_rows(services), style=_STYLE, version=__version__, closed=closed)
+
+
+def _jobs(services: Services) -> Response:
+    return _html("jobs.html", jobs=_job_rows(services))
+
+
+def _script() -> Response:
+    return Response(_SCRIPT, mimetype="text/javascript", headers={"Cache-Control": "no-cache"})
+
+
+def _job_rows(services: Services) -> tuple[JobRow, ...]:
+    return job_rows((job, progress_of(services, job)) for job in services.jobs.latest(JOBS))
+
+
+def _html(template: str, **values: Any) -> Response:
+    headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
+    return Response(render_template(template, **values), headers=headers)

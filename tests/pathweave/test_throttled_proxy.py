@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from pathweave.throttled_proxy import cut_once, slow_uplink
+
+ANSWER = bytes(range(256)) * 400
+
+
+class Answering:
+    """Reads a question up to its newline and answers; a connection at a time per thread."""
+
+    def __init__(self) -> None:
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}/"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection:
+            while not connection.recv(65536).endswith(b"\n"):
+                pass
+            connection.sendall(ANSWER)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Answering]:
+    answering = Answering()
+    yield answering
+    answering.close()
+
+
+def ask(url: str, question: bytes) -> bytes:
+    host, port = url.removeprefix("http://").rstrip("/").split(":")
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall(question + b"\n")
+        parts = []
+        try:
+            while part := connection.recv(65536):
+                parts.append(part)
+        except ConnectionError:
+            pass
+    return b"".join(parts)
+
+
+def test_a_line_is_cut_once_and_holds_afterwards(server: Answering) -> None:
+    with cut_once(server.url, after_bytes=5000) as url:
+        first = ask(url, b"?")
+        assert len(first) < len(ANSWER)
+        assert ANSWER.startswith(first)
+        assert ask(url, b"?") == ANSWER
+
+
+def test_an_uplink_carries_no_more_than_it_can(server: Answering) -> None:
+    question = bytes(b"x" * 20_000)
+    with slow_uplink(server.url, mbps=1.6) as (url, line):  # 200 bytes per millisecond
+        started = time.perf_counter()
+        assert ask(url, question) == ANSWER
+        seconds = time.perf_counter() - started
+        assert line.uplink_bytes == len(question) + 1
+    assert seconds >= 0.1
+    assert seconds < 1.0
+
+
+def test_a_closed_line_takes_no_more_connections(server: Answering) -> None:
+    with slow_uplink(server.url, mbps=100) as (url, _):
+        assert ask(url, b"?") == ANSWER
+    with pytest.raises(ConnectionError):
+        ask(url, b"?")
