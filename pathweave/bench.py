@@ -1,8 +1,8 @@
 """The bench runner: finds a measurement, runs it, compares it with its targets and keeps the result.
 
-A measurement is a module ``benchmarks/NAME.py``, dashes as underscores, with ``TARGETS: dict[str, Target]`` and
-``run(options: BenchOptions) -> BenchOutcome``. What it found is written as it is to ``NAME.json``
-(``NAME-quick.json`` for ``--quick``), missed targets included.
+A measurement is a module ``benchmarks/NAME.py``, or ``benchmarks/NAME/bench.py`` where it has helpers of its own (dashes
+as underscores), with ``TARGETS: dict[str, Target]`` and ``run(options: BenchOptions) -> BenchOutcome``. What it found is
+written as it is to ``NAME.json`` (``NAME-quick.json`` for ``--quick``), missed targets included.
 """
 
 from __future__ import annotations
@@ -108,21 +108,26 @@ class Benchmark(Protocol):
 
 def benchmark_names(package: str = PACKAGE) -> list[str]:
     """The measurements there are, sorted; nothing is imported but the package itself."""
-    folder = importlib.import_module(package).__path__
-    modules = [found.name for found in pkgutil.iter_modules(folder) if not found.ispkg]
-    return sorted(name.replace("_", "-") for name in modules if not name.startswith("_"))
+    folder = package_folder(package)
+    found = [path.stem for path in folder.glob("*.py")] + [path.parent.name for path in folder.glob("*/bench.py")]
+    return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
 
 
 def benchmark_purpose(name: str, package: str = PACKAGE) -> str:
     """The first line of a measurement's docstring, read without importing it."""
     source = package_folder(package) / f"{name.replace('-', '_')}.py"
+    if not source.exists():
+        source = source.with_suffix("") / "bench.py"
     docstring = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))
     return docstring.splitlines()[0] if docstring else ""
 
 
 def load_benchmark(name: str, package: str = PACKAGE) -> Benchmark:
     """Import one of `benchmark_names`."""
-    return cast(Benchmark, importlib.import_module(f"{package}.{name.replace('-', '_')}"))
+    module = name.replace("-", "_")
+    if not (package_folder(package) / f"{module}.py").exists():
+        module += ".bench"
+    return cast(Benchmark, importlib.import_module(f"{package}.{module}"))
 
 
 def run_benchmark(

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.real_size.bench import data as data
+from benchmarks.real_size import data
 from benchmarks.real_size.choice import Chosen, choose, interval
 from benchmarks.real_size.photographs import Photographs
 from benchmarks.real_size.rivals import Rival, make_rivals

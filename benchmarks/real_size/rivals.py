@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
-from benchmarks.real_size.bench import data as data
+from benchmarks.real_size import data
 from benchmarks.real_size.choice import right_of
 from benchmarks.real_size.photographs import SIDE, Photographs
 from device_sdk.data.inputs import resize_prepared

@@ -18,7 +18,7 @@ from device_sdk.offload.packing import can_travel, packet_bytes
 from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.paths import architecture_count
 from device_sdk.supernet.plan import size_text
-from packager.doctor.examination import verdicts
+from packager.doctor import verdicts
 from packager.doctor.verdicts import Position, TriedSize, Verdict
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from device_sdk.errors import StorageError
 from device_sdk.files.atomic import storage_errors, write_atomically
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @given(st.binary(max_size=100))

@@ -8,7 +8,7 @@ import pytest
 
 from device_sdk.files.rotated_file import append_line, files_of, opened_files
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def append_all(path, lines, **limits):

@@ -17,7 +17,7 @@ from device_sdk.errors import SignatureError, StorageError
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, Rendition, TensorSpec
 from packager.assembly.bundle_writer import BundleWriter
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 BLOB = b"weights" * 100
 
 

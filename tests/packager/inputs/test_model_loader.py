@@ -14,7 +14,7 @@ from packager.errors import ModelLoadError, WeightsError
 from packager.inputs.model_loader import LoadedModel, load_model
 from packager.inputs.pixels import Pixels
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+REPOSITORY = Path(__file__).resolve().parents[3]
 
 USER_MODULE = """
 from torch import nn
