@@ -1,7 +1,7 @@
 """The bench runner: finds a measurement, runs it, compares it with its targets and keeps the result.
 
-A measurement is a module ``benchmarks/NAME.py``, or ``benchmarks/NAME/bench.py`` where it has helpers of its own (dashes
-as underscores), with ``TARGETS: dict[str, Target]`` and ``run(options: BenchOptions) -> BenchOutcome``. What it found is
+A measurement is a module ``benchmarks/NAME.py``, or ``benchmarks/NAME/bench.py`` beside helpers of its own, dashes as
+underscores, with ``TARGETS: dict[str, Target]`` and ``run(options: BenchOptions) -> BenchOutcome``. What it found is
 written as it is to ``NAME.json`` (``NAME-quick.json`` for ``--quick``), missed targets included.
 """
 

@@ -100,7 +100,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     own, *others = curves(options, ["both", "pruning only", "tune only"], search, report, budgets=budgets)
     figures |= {f"gap_{duel.peer.name}": duel.gap_points for duel in duels if duel.peer.name != "resnet56"}
     figures |= {"wins_over_pruning": wins(own, others[0]), "wins_over_no_distillation": wins(own, others[1])}
-    if _fastnas.AVAILABLE:
+    if fastnas.AVAILABLE:
         duels.append(_against_fastnas(networks[0], search, report, options))
         figures["gap_fastnas"] = duels[-1].gap_points
     table = [duel.row() for duel in duels] + costs + [row for curve in (own, *others) for row in curve.rows]
@@ -109,7 +109,7 @@ def run(options: BenchOptions) -> BenchOutcome:
 
 def _against_fastnas(network: str, search: Samples, report: Samples, options: BenchOptions) -> Duel:
     """What FastNAS makes of the network against the supernet that was trained as long as it was fine-tuned."""
-    peer = Peer("fastnas", "fp32", _fastnas.pruned(options, network, search, minutes=MINUTES))
+    peer = Peer("fastnas", "fp32", fastnas.pruned(options, network, search, minutes=MINUTES))
     with closing(Chooser(trained_variant(options, "both"), search, options.progress)) as chooser:
         return _duel(chooser, peer, report, options)
 
