@@ -15,6 +15,7 @@ import math
 import os
 import platform
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -193,8 +194,22 @@ def read_results(folder: Path) -> list[BenchResult]:
 
 
 def package_folder(package: str) -> Path:
-    """The folder that holds the measurements."""
-    return Path(next(iter(importlib.import_module(package).__path__)))
+    """The folder that holds the measurements, which a checkout has beside this package.
+
+    Raises:
+        DataError: this is an installed Pathweave, without the measurements.
+    """
+    beside = Path(__file__).parents[1]
+    try:
+        found = importlib.import_module(package)
+    except ModuleNotFoundError:
+        if not (beside / package / "__init__.py").exists():
+            raise DataError(
+                "there are no measurements in an installed Pathweave", hint="clone it, and try there"
+            ) from None
+        sys.path.append(str(beside))
+        found = importlib.import_module(package)
+    return Path(next(iter(found.__path__)))
 
 
 def commit_of(repository: Path) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.pareto import fastnas
 from benchmarks.support.bundles import adapted_bundle, packaging_cost
 from benchmarks.support.choice import Chooser, Chosen
 from benchmarks.support.peers import Peer, Samples, load_samples, make_peers

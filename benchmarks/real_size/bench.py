@@ -17,6 +17,7 @@ from benchmarks.real_size import data
 from benchmarks.real_size.choice import Chosen, choose, interval
 from benchmarks.real_size.photographs import Photographs
 from benchmarks.real_size.rivals import Rival, make_rivals
+from benchmarks.support.bundles import CHECKOUT
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.profiling.profile import profile
 from device_sdk.runtimes import OnnxRuntime
@@ -125,8 +126,9 @@ def _duels(
 
 def _adapting(options: BenchOptions, folder: Path) -> dict[str, float]:
     """What ``open`` and ``adapt`` take, in a process of their own."""
-    command = [sys.executable, "-m", "benchmarks.real_size.adapt", str(folder), str(options.data_folder)]
-    done = subprocess.run(
-        [*command, "0.45", *(["--quick"] if options.quick else [])], capture_output=True, text=True, check=True
-    )
+    places = [str(path.resolve()) for path in (folder, options.data_folder)]
+    command = [sys.executable, "-m", "benchmarks.real_size.adapt", *places, "0.45"]
+    if options.quick:
+        command.append("--quick")
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))

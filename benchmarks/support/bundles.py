@@ -13,7 +13,8 @@ from packager.inputs.job_loader import load_job
 from packager.pipeline import REPORT, package
 from pathweave.bench import BenchOptions
 
-ZOO = Path(__file__).parents[2] / "zoo"
+CHECKOUT = Path(__file__).parents[2]
+ZOO = CHECKOUT / "zoo"
 _MODEL, _QUICK_MODEL = "resnet56_cifar10", "resnet20_cifar10"
 _QUICK_STEPS = 4
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.support.bundles import adapted_bundle
+from benchmarks.support.bundles import CHECKOUT, adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.progress import Task
 from device_sdk.session.adaptive_model import AdaptiveModel
@@ -70,10 +70,11 @@ def run(options: BenchOptions) -> BenchOutcome:
 
 
 def _in_a_process(folder: Path, state: Path, inputs: Path, cycles: int, crowd: int, task: Task) -> dict[str, Any]:
-    """Run ``_switch_process`` and pass its progress on; its last line is what it found."""
-    command = [sys.executable, "-m", "benchmarks.switch.process", str(folder), str(state), str(inputs)]
+    """Run ``switch.process`` and pass its progress on; its last line is what it found."""
+    places = [str(path.resolve()) for path in (folder, state, inputs)]
+    command = [sys.executable, "-m", "benchmarks.switch.process", *places, str(cycles), str(crowd)]
     lines: list[str] = []
-    with subprocess.Popen([*command, str(cycles), str(crowd)], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             lines.append(line)
