@@ -74,7 +74,7 @@ def _timed(
 def _row(
     model: AdaptiveModel, cost: SplitCost, decision: SplitDecision, images: np.ndarray, line: Line
 ) -> dict[str, object]:
-    model.use(with_split(model.bundle, Plan(decision.plan.subnet), cost))
+    model.use(with_split(model.bundle, Plan(decision.plan.subnet), cost, decision.server))
     model(images[0])
     before = line.uplink_bytes
     answers = [model(image) for image in images]
@@ -101,7 +101,7 @@ def _agreement(
     """The share of samples that get the same class with the best inner split as without any."""
     images = load_part(options, "report", model).images[: QUICK_COMPARED if options.quick else COMPARED]
     model.split(_remote(server, model.bundle.manifest.name), uplink_mbps=UPLINK_MBPS)
-    plans = (Plan(decision.plan.subnet), with_split(model.bundle, Plan(decision.plan.subnet), best))
+    plans = (Plan(decision.plan.subnet), with_split(model.bundle, Plan(decision.plan.subnet), best, decision.server))
     found = []
     for plan in plans:
         model.use(plan)

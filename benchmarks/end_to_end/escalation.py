@@ -47,7 +47,7 @@ def escalate(small: Made, large: Made, options: BenchOptions) -> Part:
             fallbacks += sources[FALLBACK]
             figures[f"escalate_{percent}"] = right
             figures[f"escalate_{percent}_share"] = 100 * sources[SERVER] / len(report)
-            threshold = found.plan.escalation.threshold if found.plan.escalation else 0.0
+            threshold = found.plan.hard_threshold or 0.0
             rows.append({"what": f"escalate {percent} %", "threshold": threshold, "accuracy": right, **sources})
         rows.append({"what": "one escalated sample over HTTP", **_latencies(model, report)})
     figures["escalation_fallbacks"] = fallbacks

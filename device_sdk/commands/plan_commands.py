@@ -219,11 +219,10 @@ def calibrate(
 
 
 def _calibration_summary(found: Calibration) -> dict[str, Any]:
-    escalation = found.plan.escalation
     return {
         "subnet": list(map(str, found.plan.subnet.edges)),
         "exits": {choice.exit: choice.threshold for choice in found.plan.exits},
-        "escalation_threshold": escalation.threshold if escalation else None,
+        "escalation_threshold": found.plan.hard_threshold,
         "samples": found.samples,
         "accuracy": found.accuracy,
         "accuracy_without_exits": found.accuracy_without_exits,
@@ -246,8 +245,8 @@ def _print_calibration(found: Calibration) -> None:
         )
     else:
         click.echo(f"no exit is worth it here: {found.accuracy:.1%} of {found.samples} samples right")
-    if found.plan.escalation is not None:
-        threshold = found.plan.escalation.threshold
+    threshold = found.plan.hard_threshold
+    if threshold is not None:
         click.echo(f"hard below a confidence of {threshold:.3f}: {found.share_escalated:.1%} of the samples")
 
 

@@ -14,15 +14,28 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.execution.confidence import confidence
+from device_sdk.execution.deciders import confidence
 from device_sdk.execution.loaded_segments import LoadedSegments
 from device_sdk.execution.plan_segments import segments
 from device_sdk.runtimes.port import Array, Runtime
 from device_sdk.supernet.cost import EdgeCost
 from device_sdk.supernet.plan import Edge, Plan
 
-RemoteTail = Callable[[Sequence[Array]], Array | None]
-"""Has the tensors at the split run to the end elsewhere: logits [batch, classes], or None if that failed."""
+RunTail = Callable[[Sequence[Array]], Array | None]
+"""Runs the tensors at the split to the end elsewhere: logits [batch, classes], or None if that failed."""
+
+
+@dataclass(frozen=True)
+class KeptActivations:
+    """The tensors at the cut point whose activations the plan may send: of ``samples``, positions in the batch."""
+
+    samples: npt.NDArray[np.int64]
+    tensors: tuple[Array, ...]
+
+    def of(self, wanted: npt.NDArray[np.intp]) -> tuple[Array, ...]:
+        """The tensors of the samples ``wanted``, all of which got there."""
+        rows = np.searchsorted(self.samples, wanted)
+        return tuple(tensor[rows] for tensor in self.tensors)
 
 
 @dataclass(frozen=True)
@@ -30,11 +43,13 @@ class Outcome:
     """What a plan answers to a batch.
 
     ``output``: logits [batch, classes]; ``answered_by`` [batch]: the position in the plan's exits of the one that
-    answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit.
+    answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit. ``kept``: None where
+    the plan sends no activations of hard samples.
     """
 
     output: Array
     answered_by: npt.NDArray[np.int64]
+    kept: KeptActivations | None = None
 
 
 AT_END = 0  # the end of the subnet, here
@@ -86,8 +101,8 @@ class LoadedPlan:
         """Under a memory cap, free what no call runs now; the next call loads it again."""
         self._loaded.release()
 
-    def run(self, tensor: Array, remote_tail: RemoteTail | None = None) -> Outcome:
-        """Answer a batch [batch, *input]; ``remote_tail`` goes on behind the plan's split, if it has one.
+    def run(self, tensor: Array, run_tail: RunTail | None = None) -> Outcome:
+        """Answer a batch [batch, *input]; ``run_tail`` goes on behind the plan's split, if it has one.
 
         Raises:
             RuntimeFailedError: the runtime failed.
@@ -95,13 +110,14 @@ class LoadedPlan:
         """
         [(_, first), *others] = self._segments
         if first is None or others:
-            return self._run_segments(tensor, remote_tail)
+            return self._run_segments(tensor, run_tail)
         output = first.run([tensor])[-1]
         return Outcome(output, np.zeros(len(output), dtype=np.int64))
 
-    def _run_segments(self, tensor: Array, remote_tail: RemoteTail | None) -> Outcome:
+    def _run_segments(self, tensor: Array, run_tail: RunTail | None) -> Outcome:
         features: list[Array] = [tensor]
-        rest = np.arange(len(tensor))  # the samples that nobody has answered yet
+        rest = np.arange(len(tensor))  # samples without an answer
+        kept: KeptActivations | None = None
         answers = _Answers(len(tensor))
         end = AT_END
         number = 0
@@ -116,15 +132,17 @@ class LoadedPlan:
                 rest, features = rest[~sure], [feature[~sure] for feature in features] if sure.any() else features
                 if not len(rest):
                     break
-            if segment.split and remote_tail is not None:
-                remote = remote_tail(features)
+            if segment.kept:
+                kept = KeptActivations(rest, tuple(features))
+            if segment.split and run_tail is not None:
+                remote = run_tail(features)
                 if remote is not None:
                     answers.put(rest, remote, self._exits + AT_SERVER)
                     break
                 end = AFTER_FAILURE
         else:
             answers.put(rest, features[-1], self._exits + end)
-        return answers.outcome()
+        return answers.outcome(kept)
 
     def close(self) -> None:
         """Free the sessions. May be called twice."""
@@ -132,7 +150,7 @@ class LoadedPlan:
 
 
 class _Answers:
-    """The answers to a batch as they come in."""
+    """The answers to a batch, collected segment by segment."""
 
     def __init__(self, batch: int) -> None:
         self._output: Array | None = None
@@ -144,6 +162,6 @@ class _Answers:
         self._output[samples] = logits
         self._answered_by[samples] = who
 
-    def outcome(self) -> Outcome:
+    def outcome(self, kept: KeptActivations | None) -> Outcome:
         assert self._output is not None
-        return Outcome(self._output, self._answered_by)
+        return Outcome(self._output, self._answered_by, kept)

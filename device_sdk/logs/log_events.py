@@ -77,7 +77,7 @@ def calibrated(calibration: Calibration) -> Calibrated:
         subnet=str(plan.subnet),
         exits=tuple(choice.exit for choice in plan.exits),
         thresholds=tuple(choice.threshold for choice in plan.exits),
-        escalation_threshold=plan.escalation.threshold if plan.escalation else None,
+        escalation_threshold=plan.hard_threshold,
         samples=calibration.samples,
         accuracy=calibration.accuracy,
         accuracy_without_exits=calibration.accuracy_without_exits,

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.errors import UsageError
 from device_sdk.offload.agreement import Agreement, agree, fill
 from device_sdk.offload.circuit_breaker import CircuitBreaker
 from device_sdk.offload.remote_calls import RemoteCalls, RemoteReply
@@ -53,19 +54,20 @@ class Escalator:
         """What it was made with."""
         return self._model
 
-    def answer(self, tensors: Array, images: npt.NDArray[np.uint8] | None) -> RemoteReply:
+    def answer(self, tensors: Array, images: npt.NDArray[np.uint8] | None, *, digest: str = "") -> RemoteReply:
         """The server's logits for all samples, or why there are none.
 
         ``tensors``: prepared, float32 [n, *input_shape]; ``images``: the same samples as raw pixels, uint8
         [n, h, w, c], or None if they are not known: then they are recovered from the tensors where the server wants
-        images. More than ``max_batch`` samples go in pieces; if one piece fails, all do.
+        images. More than ``max_batch`` samples go in pieces; if one piece fails, all do. ``digest``: of the bundle that
+        the server's model has to come from; empty for any.
         """
         unfit = self._unfit(tensors, images)
         if unfit is not None:
             return RemoteReply(None, unfit)
         if len(tensors) == 0:
             return RemoteReply(np.empty((0, len(self._class_names)), np.float32), None)
-        reply = self._calls.run(lambda deadline: self._ask(tensors, images, deadline))
+        reply = self._calls.run(lambda deadline: self._ask(tensors, images, digest, deadline))
         if reply.output is None:
             self._agreement = None
         return reply
@@ -88,9 +90,14 @@ class Escalator:
         fits = images.ndim == 4 and images.dtype == np.uint8 and len(images) == len(tensors)
         return None if fits and bool(images.size) == bool(tensors.size) else "the images are not those of the tensors"
 
-    def _ask(self, tensors: Array, images: npt.NDArray[np.uint8] | None, deadline: float) -> Array:
+    def _ask(self, tensors: Array, images: npt.NDArray[np.uint8] | None, digest: str, deadline: float) -> Array:
         """In the worker: 1 see that the model fits, 2 send the samples piece by piece, 3 join the answers."""
         agreement = self._agreed(deadline)  # 1
+        if digest and agreement.metadata.bundle != digest:
+            raise UsageError(
+                f"the server's {self._model.model} is not the one that the plan was made for",
+                hint="calibrate again with this server",
+            )
         size, outputs = self._model.max_batch, []
         for start in range(0, len(tensors), size):  # 2
             piece = slice(start, start + size)

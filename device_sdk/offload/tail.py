@@ -21,8 +21,13 @@ TAIL = ":tail"  # what follows the bundle's name in the name of the model that r
 PACKET_SHAPE = (1, -1)  # one packet of any length: not a batch
 
 
-class RemoteTail:
-    """Has tails of ``bundle`` (its digest) run at a server. Never raises, never takes longer than the time-out.
+def runs_tails(model: str) -> bool:
+    """Whether a model of this name at a server runs tails."""
+    return model.endswith(TAIL)
+
+
+class TailClient:
+    """Runs tails of ``bundle`` (its digest) at a server. Never raises, never takes longer than the time-out.
 
     Raises:
         UsageError: nothing knows how to talk to such a server.
@@ -53,8 +58,9 @@ class RemoteTail:
 
     def run(self, activations: Activations) -> RemoteReply:
         """The logits [batch, classes] of the tail of ``activations``, or why there are none."""
-        if self._model.privacy == "never":
-            return RemoteReply(None, "the privacy setting is never")
+        if self._model.privacy == "never" or (self._model.privacy != "inputs" and activations.position == 0):
+            sent = "the input" if activations.position == 0 else "activations"
+            return RemoteReply(None, f"the privacy setting {self._model.privacy} forbids to send {sent}")
         reply = self._calls.run(lambda deadline: self._ask(activations, deadline))
         if reply.output is None:
             self._metadata = None

@@ -14,21 +14,23 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import InputError, UsageError
-from device_sdk.execution.confidence import confidence
+from device_sdk.execution.deciders import confidence
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.loaded_segments import LoadedSegments
 from device_sdk.execution.paging import largest_batch, one_model_footprint
 from device_sdk.execution.paging_plan import all_stay
 from device_sdk.execution.plan_segments import PlanSegment, segments
+from device_sdk.policies.expected_cost import Evidence, expected_cost
 from device_sdk.policies.placement import ExitCandidate, place
-from device_sdk.policies.thresholds import ALL, ExitSamples, Rights, choose_exits, hard_threshold
+from device_sdk.policies.thresholds import ExitSamples, Rights, choose_exits, hard_threshold
 from device_sdk.profiling.plan_latency import mean_latencies_ms
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.supernet.blocks import Exit
 from device_sdk.supernet.cost import MB, CostModel
-from device_sdk.supernet.plan import Escalation, ExitChoice, Plan, Subnet
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, ExitChoice, MaxConfidence, Plan, RemoteRef, Subnet
+from device_sdk.supernet.supernet import Supernet
 
 _MEASURED_SAMPLES = 200
 _MEASURED_IN_PAGES = 20  # of which each call loads pages again
@@ -38,9 +40,9 @@ _MEASURED_IN_PAGES = 20  # of which each call loads pages again
 class CalibrationSettings:
     """How to calibrate.
 
-    ``accuracy_drop``: exits may lower the accuracy by so much, a share; with few samples to tell it by, by less;
-    ``exit_memory_mb``: memory for exits, None for no limit; ``escalated_share``: of all samples, to be sent to the
-    server.
+    ``accuracy_drop``: the maximum accuracy loss by exits, 0 to 1; with few samples less is lost. ``exit_memory_mb``:
+    memory for exits, None for no limit. ``escalated_share``: of all samples, to be sent to the server; ``server``: the
+    model there, any by default.
 
     Raises:
         UsageError: a share that is none, or memory below zero.
@@ -49,6 +51,7 @@ class CalibrationSettings:
     accuracy_drop: float = 0.005
     exit_memory_mb: float | None = None
     escalated_share: float = 0.0
+    server: RemoteRef = RemoteRef()
     use_exits: bool = True
     batch: int = 64
 
@@ -126,7 +129,7 @@ def calibrate(
         if mean_ms is not None and without_ms is not None and mean_ms >= without_ms:
             plan, mean_ms, without_ms = Plan(subnet), None, None
         task.advance()
-    return _judged(seen, plan, settings, mean_ms=mean_ms, without_ms=without_ms)
+    return _judged(bundle.supernet, costs, seen, plan, settings, mean_ms=mean_ms, without_ms=without_ms)
 
 
 @dataclass(frozen=True)
@@ -141,6 +144,21 @@ class _Seen:
     edges: tuple[int, ...]
     logits: tuple[Array, ...]
     labels: npt.NDArray[np.int64]
+
+    @property
+    def evidence(self) -> Evidence:
+        """The same as ``expected_cost`` takes it."""
+        exits = {
+            (self.subnet.edges[:count], exit_.id, exit_.renditions[0].name): logits
+            for exit_, count, logits in zip(self.exits, self.edges, self.logits, strict=False)
+        }
+        return Evidence(self.labels, ends={self.subnet: self.logits[-1]}, exits=exits)
+
+    def reach_end(self, plan: Plan) -> Rights:
+        """Which samples no exit of ``plan`` answers."""
+        numbers = {exit_.id: number for number, exit_ in enumerate(self.exits)}
+        early = [confidence(self.logits[numbers[one.exit]]) >= one.threshold for one in plan.exits]
+        return ~np.any(early, axis=0) if early else np.ones(len(self.labels), dtype=bool)
 
     def right(self, number: int) -> Rights:
         return np.asarray(self.logits[number].argmax(axis=1) == self.labels)
@@ -157,7 +175,7 @@ class _Seen:
 
 
 def _choice(exit_: Exit) -> ExitChoice:
-    return ExitChoice(exit_.id, threshold=ALL, rendition=exit_.renditions[0].name)
+    return ExitChoice(exit_.id, threshold=UNREACHABLE_CONFIDENCE, rendition=exit_.renditions[0].name)
 
 
 def _answer_everywhere(
@@ -240,6 +258,8 @@ def _timed(
 
 
 def _judged(
+    supernet: Supernet,
+    costs: CostModel,
     seen: _Seen,
     plan: Plan,
     settings: CalibrationSettings,
@@ -248,25 +268,22 @@ def _judged(
     without_ms: float | None,
 ) -> Calibration:
     """The finished plan, and what it does to the calibration samples."""
-    count = len(seen.labels)
-    right, rest = seen.right(-1).copy(), np.ones(count, dtype=bool)
-    numbers = {exit_.id: number for number, exit_ in enumerate(seen.exits)}
-    for choice in plan.exits:
-        number = numbers[choice.exit]
-        answered = rest & (confidence(seen.logits[number]) >= choice.threshold)
-        right[answered] = seen.right(number)[answered]
-        rest &= ~answered
-    at_end = confidence(seen.logits[-1])[rest]
-    threshold = hard_threshold(at_end, share=settings.escalated_share, samples=count)
+    here = expected_cost(supernet, plan, seen.evidence, costs)
+    share_hard = 0.0
     if settings.escalated_share > 0:
-        plan = msgspec.structs.replace(plan, escalation=Escalation(threshold))
+        rest = seen.reach_end(plan)
+        at_end = confidence(seen.logits[-1])[rest]
+        threshold = hard_threshold(at_end, share=settings.escalated_share, samples=len(seen.labels))
+        plan = msgspec.structs.replace(plan, hard=Ask(MaxConfidence(threshold), settings.server))
+        share_hard = expected_cost(supernet, plan, seen.evidence, costs).share_asked
+    assert here.accuracy is not None
     return Calibration(
         plan=plan,
-        samples=count,
-        accuracy=float(right.mean()),
+        samples=len(seen.labels),
+        accuracy=here.accuracy,
         accuracy_without_exits=float(seen.right(-1).mean()),
-        share_early=1 - float(rest.mean()),
-        share_escalated=float(np.count_nonzero(at_end < threshold)) / count,
+        share_early=here.share_early,
+        share_escalated=share_hard,
         mean_ms=mean_ms,
         without_exits_ms=without_ms,
     )

@@ -11,6 +11,7 @@ import msgspec
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import ProtocolError, UsageError
 from device_sdk.offload.client import request_overhead_bytes
+from device_sdk.offload.packing import BITS
 from device_sdk.offload.remote_client import default_transport
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
@@ -18,7 +19,7 @@ from device_sdk.policies.splitting import SplitCost, best_split, split_costs
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.supernet.cost import Uplink
-from device_sdk.supernet.plan import Plan, Split
+from device_sdk.supernet.plan import Plan, RemoteRef, Split
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ class SplitDecision:
     costs: tuple[SplitCost, ...]
     uplink: Uplink
     server_profile: str
+    server: RemoteRef
 
     @property
     def on_device(self) -> SplitCost:
@@ -67,7 +69,16 @@ def decide_split(
         measured = measure_uplink(transport, model.server)
         task.advance()
     uplink = measured if given is None else Uplink(given.mbps, measured.round_trip_ms)
-    return choose(bundle, plan, profile(), theirs, uplink, model_name=model.model, source="the server's")
+    return choose(
+        bundle,
+        plan,
+        profile(),
+        theirs,
+        uplink,
+        model_name=model.model,
+        source="the server's",
+        sends_input=model.privacy == "inputs",
+    )
 
 
 def choose(
@@ -79,8 +90,12 @@ def choose(
     *,
     model_name: str,
     source: str,
+    sends_input: bool = True,
 ) -> SplitDecision:
-    """The plan with the least predicted end-to-end latency, from the profiles of both sides."""
+    """The plan with the least predicted end-to-end latency, from the profiles of both sides.
+
+    ``sends_input``: whether the input itself may travel; else only what is live inside the network.
+    """
     costs = split_costs(
         bundle.supernet,
         plan.subnet,
@@ -88,15 +103,18 @@ def choose(
         server=theirs.cost_model(),
         uplink=uplink,
         overhead_bytes=request_overhead_bytes(model_name),
+        sends_input=sends_input,
     )
-    best = best_split(costs)
-    return SplitDecision(with_split(bundle, plan, best), best, tuple(costs), uplink, source)
+    best, server = best_split(costs), RemoteRef(model_name, bundle.digest)
+    return SplitDecision(with_split(bundle, plan, best, server), best, tuple(costs), uplink, source, server)
 
 
-def with_split(bundle: Bundle, plan: Plan, cost: SplitCost) -> Plan:
-    """``plan`` divided as ``cost`` says; exits behind the split are left out."""
+def with_split(bundle: Bundle, plan: Plan, cost: SplitCost, server: RemoteRef) -> Plan:
+    """``plan`` divided as ``cost`` says, its tail run by ``server``; exits behind the split are left out."""
     supernet = bundle.supernet
     if cost.position == supernet.output_index:
         return msgspec.structs.replace(plan, split=None)
     exits = tuple(choice for choice in plan.exits if supernet.exit(choice.exit).position <= cost.position)
-    return msgspec.structs.replace(plan, exits=exits, split=Split(cost.position))
+    bits = (BITS,) * len(supernet.cut_points[cost.position].tensors)
+    split = Split(cost.position, bits, cost.tail, server)
+    return msgspec.structs.replace(plan, exits=exits, split=split)

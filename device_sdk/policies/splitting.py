@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from device_sdk.offload.packing import can_travel, packet_bytes
 from device_sdk.supernet.cost import CostModel, Uplink
-from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 
@@ -19,7 +19,8 @@ from device_sdk.supernet.supernet import Supernet
 class SplitCost:
     """One way to divide a subnet: the device runs up to cut point ``position``, the server what follows.
 
-    ``position`` N: all on the device, nothing is sent. Latencies are predicted, at batch 1.
+    ``position`` N: all on the device, nothing is sent. ``tail``: what the server runs. Latencies are predicted, at
+    batch 1.
     """
 
     position: int
@@ -27,6 +28,7 @@ class SplitCost:
     transfer_ms: float
     server_ms: float
     bytes_sent: int
+    tail: tuple[Edge, ...] = ()
 
     @property
     def latency_ms(self) -> float:
@@ -42,8 +44,13 @@ def split_costs(
     server: CostModel,
     uplink: Uplink,
     overhead_bytes: int = 0,
+    sends_input: bool = True,
 ) -> list[SplitCost]:
-    """All ways to divide ``subnet``, by position; ``overhead_bytes``: what the protocol adds to a packet."""
+    """All ways to divide ``subnet``, by position, the whole on the device last.
+
+    ``overhead_bytes``: what the protocol adds to a packet; ``sends_input``: whether the input itself may travel. The
+    server runs the rest of the subnet, or the original blocks from there on where it lacks a rendition of that rest.
+    """
     found = []
     for count in range(len(subnet.edges) + 1):
         head, tail = subnet.edges[:count], subnet.edges[count:]
@@ -52,11 +59,18 @@ def split_costs(
         if not tail:
             found.append(SplitCost(position, device_ms, 0.0, 0.0, 0))
             continue
-        cut = supernet.cut_points[position]
-        if can_travel(cut):
+        cut, tail = supernet.cut_points[position], _server_tail(supernet, tail, position, server)
+        if tail and can_travel(cut) and (sends_input or position):
             size = packet_bytes(cut, tail, batch=1) + overhead_bytes
-            found.append(SplitCost(position, device_ms, uplink.transfer_ms(size), server.latency_along_ms(tail), size))
+            server_ms = server.latency_along_ms(tail)
+            found.append(SplitCost(position, device_ms, uplink.transfer_ms(size), server_ms, size, tail))
     return found
+
+
+def _server_tail(supernet: Supernet, own: tuple[Edge, ...], position: int, server: CostModel) -> tuple[Edge, ...]:
+    """The first of these that the server has: the rest of the device's subnet, the original blocks; else nothing."""
+    originals = tuple(edge for edge, block in supernet.walk(supernet.original) if block.start >= position)
+    return next((tail for tail in (own, originals) if all(edge in server.edge_costs for edge in tail)), ())
 
 
 def best_split(costs: Sequence[SplitCost]) -> SplitCost:

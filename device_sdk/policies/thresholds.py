@@ -10,9 +10,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.supernet.plan import ExitChoice
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
 
-ALL = math.nextafter(1.0, 2.0)  # no confidence reaches it
 _TRIED = 32  # thresholds per exit
 _ROUNDS = 20  # of improving thresholds one by one
 _CAUTION = 2.0  # standard errors
@@ -66,13 +65,13 @@ def choose_exits(
     return [
         msgspec.structs.replace(exit_.choice, threshold=threshold)
         for exit_, threshold in zip(exits, best, strict=True)
-        if threshold < ALL
+        if threshold < UNREACHABLE_CONFIDENCE
     ]
 
 
 def _grid(values: Confidences) -> list[float]:
     """Thresholds to try: evenly spaced quantiles from the least confidence on, and one that no sample reaches."""
-    return [*np.unique(np.quantile(values, np.linspace(0, 0.99, _TRIED))).tolist(), ALL]
+    return [*np.unique(np.quantile(values, np.linspace(0, 0.99, _TRIED))).tolist(), UNREACHABLE_CONFIDENCE]
 
 
 def _simulate(
@@ -83,7 +82,7 @@ def _simulate(
     right = right_at_end.copy()
     latency_ms = tried_ms = 0.0
     for exit_, threshold in zip(exits, thresholds, strict=True):
-        if threshold >= ALL:
+        if threshold >= UNREACHABLE_CONFIDENCE:
             continue
         tried_ms += exit_.branch_ms
         answered = rest & (exit_.confidence >= threshold)
@@ -105,6 +104,6 @@ def hard_threshold(confidence_at_end: Confidences, *, share: float, samples: int
     if wanted <= 0:
         return 0.0
     if wanted >= len(confidence_at_end):
-        return ALL
+        return UNREACHABLE_CONFIDENCE
     ordered = np.sort(confidence_at_end)
     return float((ordered[wanted - 1] + ordered[wanted]) / 2)

@@ -12,9 +12,7 @@ from device_sdk.execution.self_test import golden_inputs
 from device_sdk.profiling.memory import peak_during
 from device_sdk.profiling.stretches import FIRST_RUNS
 from device_sdk.runtimes.port import Runtime
-from device_sdk.supernet.plan import Plan
-
-_NEVER_TAKEN = 2.0  # no confidence reaches it
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Plan
 
 
 def measured_peak_bytes(
@@ -30,7 +28,7 @@ def measured_peak_bytes(
         UsageError: the plan does not fit the bundle's graph.
         BlobError, CompositionError, RuntimeFailedError: it does not load or run.
     """
-    through = tuple(msgspec.structs.replace(choice, threshold=_NEVER_TAKEN) for choice in plan.exits)
+    through = tuple(msgspec.structs.replace(choice, threshold=UNREACHABLE_CONFIDENCE) for choice in plan.exits)
     whole = msgspec.structs.replace(plan, exits=through)
     first = bundle.supernet.cut_points_at(plan.subnet.input_size)[0]
     inputs = golden_inputs(first, seed=0, batch=batch)[0]

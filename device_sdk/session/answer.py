@@ -8,20 +8,21 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.execution.confidence import confidence
+from device_sdk.execution.deciders import confidence
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Plan
 
-SUBNET, SERVER, FALLBACK = "subnet", "server", "fallback"
+SUBNET, SERVER, FALLBACK, ABSTAINED = "subnet", "server", "fallback", "abstained"
 
 
 @dataclass(frozen=True)
 class Answer:
     """The answer to a batch (a single image is a batch of one).
 
-    ``output``: logits [batch, classes]; ``source``: who answered each sample: ``exit <id>``, ``subnet``, ``server``, or
-    ``fallback``, the subnet in place of a server that should have answered and did not; ``latency_ms``: of running the
-    plan, without the preparation of raw images; ``plan``: the one that ran.
+    ``output``: logits [batch, classes]; ``source``: where each answer comes from: ``exit <id>``, ``subnet``,
+    ``server``, ``fallback`` (the subnet in place of a server that did not answer) or ``abstained`` (the plan gives no
+    answer; the logits are the subnet's); ``latency_ms``: of running the plan, without the preparation of raw images;
+    ``plan``: the one that ran.
     """
 
     output: Array
@@ -36,6 +37,7 @@ class Answer:
         return confidence(self.output)
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:
-        """The name of the most probable class of each sample."""
-        return tuple(self.class_names[index] for index in self.output.argmax(axis=1))
+    def labels(self) -> tuple[str | None, ...]:
+        """The name of the most probable class of each sample; None where the plan abstained."""
+        named = [self.class_names[index] for index in self.output.argmax(axis=1)]
+        return tuple(None if source == ABSTAINED else name for name, source in zip(named, self.source, strict=True))

@@ -1,4 +1,4 @@
-"""What a server adds to a plan's answers: the tails of split plans, and the hard samples. Marks who answered."""
+"""What servers add to a plan's answers: the tails of split plans, and the hard samples. Marks each answer's source."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.execution.confidence import confidence
+from device_sdk.execution.deciders import hard as hard_samples
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, LoadedPlan, Outcome
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
 from device_sdk.offload.escalation import Escalator
 from device_sdk.offload.packing import Activations
+from device_sdk.offload.remote_calls import RemoteReply
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.offload.tail import RemoteTail
+from device_sdk.offload.tail import TailClient, runs_tails
 from device_sdk.runtimes.port import Array
-from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
-from device_sdk.supernet.plan import Plan
+from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER, SUBNET
+from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Edge, Plan, RemoteRef
 
 if TYPE_CHECKING:
     from PIL import Image
 
 
 class RemoteAnswers:
-    """The servers that a model is connected to: one for hard samples, one for tails. Thread-safe.
+    """The servers that a model is connected to: one model that answers samples, one that runs tails. Thread-safe.
 
-    A server that stops answering, and one that answers again, is noted in the log.
+    A plan names the model that it asks; another one is not asked, and the device's own answer stands. The log notes
+    when a server stops answering and when it answers again.
     """
 
     def __init__(self, bundle: Bundle, log: AdaptationLog) -> None:
@@ -36,41 +38,54 @@ class RemoteAnswers:
         self._log = log
         self._lock = threading.Lock()  # guards all that follows
         self._escalator: Escalator | None = None
-        self._tail: RemoteTail | None = None
+        self._tail: TailClient | None = None
         self._answering: dict[type, bool] = {}
 
-    def connect_escalation(self, model: RemoteModel) -> None:
-        """Ask this model about hard samples from now on."""
+    def connect(self, model: RemoteModel) -> None:
+        """Use this model from now on: for samples, or for tails if that is what it runs. Closes the one before."""
+        old: Escalator | TailClient | None
+        if runs_tails(model.model):
+            tail = TailClient(model, bundle=self._bundle.digest, classes=len(self._bundle.manifest.task.class_names))
+            with self._lock:
+                old, self._tail = self._tail, tail
+                self._answering.pop(Splitting, None)
+        else:
+            escalator = self._escalator_to(model)
+            with self._lock:
+                old, self._escalator = self._escalator, escalator
+                self._answering.pop(Escalating, None)
+        if old is not None:
+            old.close()
+
+    def _escalator_to(self, model: RemoteModel) -> Escalator:
         manifest = self._bundle.manifest
-        escalator = Escalator(
+        return Escalator(
             model,
             class_names=manifest.task.class_names,
             input_shape=manifest.cut_points[0].tensors[0].shape,
             preprocessing=manifest.preprocessing,
         )
-        with self._lock:
-            old, self._escalator = self._escalator, escalator
-            self._answering.pop(Escalating, None)
-        if old is not None:
-            old.close()
-
-    def connect_tail(self, model: RemoteModel) -> None:
-        """Have this model run tails from now on."""
-        tail = RemoteTail(model, bundle=self._bundle.digest, classes=len(self._bundle.manifest.task.class_names))
-        with self._lock:
-            old, self._tail = self._tail, tail
-            self._answering.pop(Splitting, None)
-        if old is not None:
-            old.close()
 
     def close(self) -> None:
-        """Ask nobody. May be called twice."""
+        """Disconnect all servers. Idempotent."""
         with self._lock:
             old = (self._escalator, self._tail)
             self._escalator = self._tail = None
-        for one in old:
-            if one is not None:
-                one.close()
+        for client in old:
+            if client is not None:
+                client.close()
+
+    def why_not(self, plan: Plan) -> str | None:
+        """Why a server that ``plan`` needs is not asked as things stand; None if all are, or it needs none."""
+        if plan.split is not None:
+            reason = self._tail_unfit(plan.split.server, plan.split.position)
+            if reason is not None:
+                return reason
+        if not isinstance(plan.hard, Ask):
+            return None
+        if plan.hard.sends == "input":
+            return self._escalator_unfit(plan.hard.server)
+        return self._tail_unfit(plan.hard.server, plan.hard.sends)
 
     def answer(
         self,
@@ -79,52 +94,98 @@ class RemoteAnswers:
         tensor: Array,
         images: npt.NDArray[np.uint8] | Image.Image | None,
     ) -> tuple[Array, tuple[str, ...]]:
-        """Run ``plan`` on ``tensor`` [batch, *input], the servers helping: logits [batch, classes] and who gave each.
+        """Run ``plan`` on ``tensor`` [batch, *input]: logits [batch, classes] and the source of each.
 
         ``images``: the same samples before they were prepared, if known.
         """
-        tail = self._tail
-        if plan.split is None or tail is None or tail.model.privacy == "never":
+        tail, split = self._tail, plan.split
+        if split is None or tail is None or self._tail_unfit(split.server, split.position) is not None:
             outcome = loaded.run(tensor)
         else:
-            outcome = loaded.run(tensor, lambda features: self._run_tail(tail, plan, features))
-        return self._escalate(plan, outcome, tensor, images)
+            outcome = loaded.run(tensor, lambda features: self._run_tail(tail, split.position, split.tail, features))
+        if isinstance(plan.hard, AnswerLocally):
+            return outcome.output, tuple(_sources(plan, outcome))
+        return self._with_hard(plan, plan.hard, outcome, tensor, images)
 
-    def _run_tail(self, tail: RemoteTail, plan: Plan, features: Sequence[Array]) -> Array | None:
-        assert plan.split is not None
-        position = plan.split.position
-        edges = tuple(edge for edge, block in self._bundle.supernet.walk(plan.subnet) if block.start >= position)
-        reply = tail.run(Activations(self._bundle.digest, position, edges, tuple(features)))
-        self._note(Splitting, reply.failure)
+    def _with_hard(
+        self,
+        plan: Plan,
+        policy: Abstain | Ask,
+        outcome: Outcome,
+        tensor: Array,
+        images: npt.NDArray[np.uint8] | Image.Image | None,
+    ) -> tuple[Array, tuple[str, ...]]:
+        """What becomes of the samples that reached the end here and are hard."""
+        sources, output = _sources(plan, outcome), outcome.output
+        here = np.isin(outcome.answered_by - len(plan.exits), (AT_END, AFTER_FAILURE))
+        positions = np.flatnonzero(here & hard_samples(policy.decider, output))
+        if not len(positions):
+            return output, tuple(sources)
+        if isinstance(policy, Abstain):
+            mark = ABSTAINED
+        else:
+            reply = self._ask(policy, outcome, positions, tensor, images)
+            mark = FALLBACK if reply is None else SERVER
+            if reply is not None:
+                output = output.copy()
+                output[positions] = reply
+        for position in positions:
+            sources[position] = mark
+        return output, tuple(sources)
+
+    def _ask(
+        self,
+        ask: Ask,
+        outcome: Outcome,
+        positions: npt.NDArray[np.intp],
+        tensor: Array,
+        images: npt.NDArray[np.uint8] | Image.Image | None,
+    ) -> Array | None:
+        """The server's logits for the samples at ``positions``; None if there are none."""
+        if ask.sends != "input":
+            tail = self._tail
+            if tail is None or outcome.kept is None or self._tail_unfit(ask.server, ask.sends) is not None:
+                return None
+            return self._run_tail(tail, ask.sends, ask.tail, outcome.kept.of(positions))
+        escalator = self._escalator
+        if escalator is None or self._escalator_unfit(ask.server) is not None:
+            return None
+        reply = escalator.answer(tensor[positions], _chosen(images, positions), digest=ask.server.digest)
+        return self._noted(Escalating, reply)
+
+    def _run_tail(
+        self, client: TailClient, position: int, tail: tuple[Edge, ...], features: Sequence[Array]
+    ) -> Array | None:
+        reply = client.run(Activations(self._bundle.digest, position, tail, tuple(features)))
+        return self._noted(Splitting, reply)
+
+    def _tail_unfit(self, server: RemoteRef, position: int) -> str | None:
+        return _unfit(self._tail and self._tail.model, server, sends_inputs=position == 0)
+
+    def _escalator_unfit(self, server: RemoteRef) -> str | None:
+        return _unfit(self._escalator and self._escalator.model, server, sends_inputs=True)
+
+    def _noted(self, event: type[Escalating] | type[Splitting], reply: RemoteReply) -> Array | None:
+        """The reply's output; the log says when a server stops answering, and when it answers again."""
+        answering = reply.failure is None
+        with self._lock:
+            changed = self._answering.get(event) is not answering
+            self._answering[event] = answering
+        if changed:
+            self._log.write(event(answering=answering, failure=reply.failure))
         return reply.output
 
-    def _escalate(
-        self, plan: Plan, outcome: Outcome, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None
-    ) -> tuple[Array, tuple[str, ...]]:
-        source = _sources(plan, outcome)
-        escalator = self._escalator
-        if plan.escalation is None or escalator is None or escalator.model.privacy != "inputs":
-            return outcome.output, tuple(source)
-        here = np.isin(outcome.answered_by - len(plan.exits), (AT_END, AFTER_FAILURE))
-        hard = np.flatnonzero(here & (confidence(outcome.output) < plan.escalation.threshold))
-        if not len(hard):
-            return outcome.output, tuple(source)
-        reply = escalator.answer(tensor[hard], _chosen(images, hard))
-        self._note(Escalating, reply.failure)
-        output = outcome.output
-        if reply.output is not None:
-            output = output.copy()
-            output[hard] = reply.output
-        for position in hard:
-            source[position] = FALLBACK if reply.output is None else SERVER
-        return output, tuple(source)
 
-    def _note(self, event: type[Escalating] | type[Splitting], failure: str | None) -> None:
-        with self._lock:
-            changed = self._answering.get(event) is not (failure is None)
-            self._answering[event] = failure is None
-        if changed:
-            self._log.write(event(answering=failure is None, failure=failure))
+def _unfit(model: RemoteModel | None, server: RemoteRef, *, sends_inputs: bool) -> str | None:
+    """Why the connected ``model`` is not asked in place of ``server``."""
+    if model is None:
+        return f"no server is connected that has {server}"
+    if not server.is_named(model.model):
+        return f"the plan was made for {server}, connected is {model.model}"
+    if model.privacy == "never" or (sends_inputs and model.privacy != "inputs"):
+        sent = "inputs" if sends_inputs else "activations"
+        return f"the plan sends {sent} to {model.model}, which the privacy setting {model.privacy} forbids"
+    return None
 
 
 def _sources(plan: Plan, outcome: Outcome) -> list[str]:

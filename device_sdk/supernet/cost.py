@@ -33,13 +33,33 @@ class EdgeCost(msgspec.Struct, frozen=True):
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What a plan costs per sample. ``None`` is unknown, never zero."""
+    """What a subnet costs that answers every sample by itself."""
 
     latency_ms: float
     peak_bytes: int
+
+
+class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a plan is expected to cost per sample. ``None`` is unknown, never zero.
+
+    ``latency_ms`` is the mean; ``bytes_sent`` too. ``accuracy``: of the samples that get an answer. ``share_early`` of
+    the samples take an exit, ``share_asked`` go to a server because they are hard, ``share_abstained`` get no answer.
+    """
+
+    accuracy: float | None
+    latency_ms: float | None
+    p95_latency_ms: float | None
+    bytes_sent: float
+    peak_bytes: int
     energy_mj: float | None = None
-    bytes_sent: int = 0
-    accuracy: float | None = None
+    share_early: float = 0.0
+    share_asked: float = 0.0
+    share_abstained: float = 0.0
+
+    @property
+    def coverage(self) -> float:
+        """The share of samples that get an answer."""
+        return 1.0 - self.share_abstained
 
 
 class Budget(msgspec.Struct, frozen=True):

@@ -1,6 +1,14 @@
-"""Paths through a supernet, and plans: what a device runs."""
+"""Paths through a supernet, and plans: what a device runs, what a search returns, what live update exchanges.
+
+A plan is one value: the subnet, the exits, the split and what becomes of hard samples, with the server's model named in
+it. Kinds are told apart by a tag, and the whole by a format number. A decoder refuses a kind or a field that it does
+not know (``msgspec.ValidationError``): nothing is dropped silently.
+"""
 
 from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -67,34 +75,136 @@ class Subnet(msgspec.Struct, frozen=True, order=True):
         return Subnet(tuple(edge.at(input_size) for edge in self.edges))
 
 
-class ExitChoice(msgspec.Struct, frozen=True):
-    """An exit that a plan uses: it answers the samples whose confidence reaches ``threshold``."""
+UNREACHABLE_CONFIDENCE = math.nextafter(1.0, 2.0)  # a threshold that no confidence reaches
+PLAN_FORMAT = 2  # of stored plans; those of another format are refused
+
+
+class RemoteRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The server's model that a plan was made for: its name there, and the digest of what it runs.
+
+    An accuracy that was promised holds for this digest alone. ``model``: empty where the plan was made before a server
+    was known: any connected model is meant. ``digest``: of the bundle that the model comes from; empty for a model that
+    states none.
+    """
+
+    model: str = ""
+    digest: str = ""
+
+    def __str__(self) -> str:
+        return self.model or "any model"
+
+    def is_named(self, model: str) -> bool:
+        """Whether a server's model of this name is meant; a reference without a name means any."""
+        return self.model in ("", model)
+
+
+class ExitChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An exit of a plan: it answers the samples whose confidence reaches ``threshold``.
+
+    An exit whose threshold is ``UNREACHABLE_CONFIDENCE`` answers nothing by itself.
+    """
 
     exit: str
     threshold: float
     rendition: str = "fp32"
 
 
-class Split(msgspec.Struct, frozen=True):
-    """The path goes on at the server from cut point ``position``; its tensors travel in ``bits`` bits."""
+class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The path goes on at the server from cut point ``position``.
+
+    ``bits``: for each tensor at the cut point, how many bits each of its values takes on the way. ``tail``: the path
+    from there to the output that the server runs; it need not be that of the plan's subnet, whose own rest is the
+    fallback. Position 0 sends the input: everything runs at the server.
+    """
 
     position: int
-    bits: int = 8
+    bits: tuple[int, ...]
+    tail: tuple[Edge, ...]
+    server: RemoteRef
 
 
-class Escalation(msgspec.Struct, frozen=True):
-    """Samples that no exit answered and whose confidence is below ``threshold`` are answered by the server's model.
-
-    0 sends nothing, anything above 1 everything that reaches the end.
-    """
+class MaxConfidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="max_confidence"):
+    """Hard is a sample whose largest class probability lies below ``threshold``."""
 
     threshold: float
 
 
-class Plan(msgspec.Struct, frozen=True):
-    """What a device runs: a subnet, the exits it may take, and who answers hard samples."""
+class Entropy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="entropy"):
+    """Hard is a sample whose class probabilities have more entropy than ``threshold``, in nats."""
+
+    threshold: float
+
+
+class Margin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="margin"):
+    """Hard is a sample whose two largest class probabilities differ by less than ``threshold``."""
+
+    threshold: float
+
+
+Decider = MaxConfidence | Entropy | Margin
+"""Says which samples are hard, by the logits that they get. Scored in ``execution/deciders.py``."""
+
+
+class AnswerLocally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="answer"):
+    """No sample is hard: whatever the subnet answers counts."""
+
+
+class Abstain(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="abstain"):
+    """Hard samples stay without an answer."""
+
+    decider: Decider
+
+
+class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="ask"):
+    """Hard samples are answered by a server's model.
+
+    ``sends``: the input, or the activations at a cut point that the subnet passes; then the server runs ``tail`` from
+    there to the output.
+    """
+
+    decider: Decider
+    server: RemoteRef
+    sends: Literal["input"] | Annotated[int, msgspec.Meta(ge=1)] = "input"
+    tail: tuple[Edge, ...] = ()
+
+
+Hard = AnswerLocally | Abstain | Ask
+"""What becomes of the samples that no exit answered and that the plan's decider calls hard."""
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag=PLAN_FORMAT):
+    """What a device runs: a subnet, the exits it may take, where it goes on at a server, what becomes of hard samples.
+
+    With a split, the subnet up to it runs here; its rest is what runs here when the server does not answer.
+    """
 
     subnet: Subnet
     exits: tuple[ExitChoice, ...] = ()
     split: Split | None = None
-    escalation: Escalation | None = None
+    hard: Hard = AnswerLocally()
+
+    @property
+    def input_size(self) -> tuple[int, ...]:
+        """Height and width of its input; empty for the model's own."""
+        return self.subnet.input_size
+
+    @property
+    def servers(self) -> tuple[RemoteRef, ...]:
+        """The server's models that it names, each once."""
+        named = [self.split.server] if self.split is not None else []
+        named += [self.hard.server] if isinstance(self.hard, Ask) else []
+        return tuple(dict.fromkeys(named))
+
+    @property
+    def hard_threshold(self) -> float | None:
+        """The threshold of what decides about hard samples; None where none is hard."""
+        return None if isinstance(self.hard, AnswerLocally) else self.hard.decider.threshold
+
+    @property
+    def kind(self) -> str:
+        """In a word or two, for logs and lists: ``subnet``, ``exits``, ``split + ask`` …"""
+        words = ["exits"] if self.exits else []
+        words += ["split" if self.split.position else "remote"] if self.split is not None else []
+        if not isinstance(self.hard, AnswerLocally):
+            words.append("ask" if isinstance(self.hard, Ask) else "abstain")
+        return " + ".join(words) or "subnet"

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from device_sdk.errors import ManifestError, UsageError
 from device_sdk.supernet.blocks import ITEM_BYTES, Block, CutPoint, Exit, InputSize, Rendition, TensorSpec, free_axes
-from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Split, Subnet, size_text
+from device_sdk.supernet.plan import Ask, Edge, ExitChoice, Plan, Split, Subnet, size_text
 
 _SPLIT_BITS = 8
 
@@ -268,7 +268,11 @@ class Supernet:
             raise UsageError(f"the path ends at cut point {position}, not at {where}")
 
     def check_plan(self, plan: Plan) -> None:
-        """Raise UsageError unless its subnet is a path and its exits lie on it, at most one at each cut point."""
+        """Raise UsageError unless the plan is one of this supernet.
+
+        Its subnet is a path; its exits lie on it, at most one at each cut point; what goes on at a server leaves at a
+        cut point that the subnet passes, and its tail leads from there to the output.
+        """
         self.check(plan.subnet)
         along = self.exits_along(plan.subnet)
         positions = []
@@ -283,17 +287,31 @@ class Supernet:
             raise UsageError("a plan's exits follow each other, one at a cut point")
         if plan.split is not None:
             self._check_split(plan.split, plan.subnet, positions)
+        if isinstance(plan.hard, Ask):
+            self._check_ask(plan.hard, plan.subnet)
 
     def _check_split(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
-        passed = [0, *(block.end for _, block in self.walk(subnet))]
-        if subnet.input_size:
-            raise UsageError("a path that is split runs at the model's own input size")
-        if split.position not in passed[:-1]:
-            raise UsageError(f"the subnet cannot be split at cut point {split.position}: it does not pass there")
-        if split.bits != _SPLIT_BITS:
-            raise UsageError(f"activations travel in {_SPLIT_BITS} bits, not in {split.bits}")
+        self._check_sent(split.position, split.tail, subnet, what="the subnet cannot be split")
+        if len(split.bits) != len(self.cut_points[split.position].tensors):
+            raise UsageError(f"the split gives bits for {len(split.bits)} tensors at cut point {split.position}")
+        for bits in split.bits:
+            if bits != _SPLIT_BITS:
+                raise UsageError(f"activations travel in {_SPLIT_BITS} bits, not in {bits}")
         if exits and exits[-1] > split.position:
             raise UsageError(f"an exit at cut point {exits[-1]} lies behind the split at {split.position}")
+
+    def _check_ask(self, ask: Ask, subnet: Subnet) -> None:
+        if ask.sends != "input":
+            self._check_sent(ask.sends, ask.tail, subnet, what="activations cannot be sent from the subnet")
+        elif ask.tail:
+            raise UsageError("a plan that sends the input names no tail: the server's model runs as a whole")
+
+    def _check_sent(self, position: int, tail: tuple[Edge, ...], subnet: Subnet, *, what: str) -> None:
+        if subnet.input_size:
+            raise UsageError("a path that goes on at a server runs at the model's own input size")
+        if position not in [0, *(block.end for _, block in self.walk(subnet))][:-1]:
+            raise UsageError(f"{what} at cut point {position}: it does not pass there")
+        self.check_stretch(tail, start=position, end=self.output_index)
 
     def walk(self, subnet: Subnet) -> Iterator[tuple[Edge, Block]]:
         """The edges of ``subnet`` with their blocks, in order."""

@@ -67,8 +67,8 @@ def split_once(delivery: Delivery, progress: Progress) -> SplitResult:
         whole = model(images).output.argmax(axis=1)
         remote = RemoteModel(server=address, model=f"{delivery.bundle}:tail", privacy="activations", timeout_s=5.0)
         decision = model.split(remote, uplink_mbps=UPLINK_MBPS, progress=progress)
-        best = min(decision.costs[1:-1], key=lambda cost: cost.latency_ms)
-        model.use(with_split(model.bundle, Plan(decision.plan.subnet), best))
+        best = min([cost for cost in decision.costs[:-1] if cost.position], key=lambda cost: cost.latency_ms)
+        model.use(with_split(model.bundle, Plan(decision.plan.subnet), best, decision.server))
         model(images[0])  # the first one opens the connection and has the server load the tail
         answers = [model(image) for image in images]
     if any(answer.source != (SERVER,) for answer in answers):

@@ -25,7 +25,7 @@ from device_sdk.bundles import protobuf, signing
 from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.bundles.manifest import Manifest, encode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
-from device_sdk.execution.confidence import confidence
+from device_sdk.execution.deciders import confidence
 from device_sdk.execution.self_test import golden_inputs, sample_outputs
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec

@@ -21,7 +21,7 @@ from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.bundles.manifest import decode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import CompositionError, ManifestError, SignatureError, UnsupportedFormatError, UsageError
-from device_sdk.execution.confidence import confidence
+from device_sdk.execution.deciders import confidence
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.self_test import golden_inputs, run_self_test, sample_outputs
 from device_sdk.files.untrusted_json import decode_json

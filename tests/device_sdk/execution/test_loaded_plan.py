@@ -7,7 +7,7 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import UsageError
-from device_sdk.execution.confidence import confidence
+from device_sdk.execution.deciders import confidence
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan
 from device_sdk.execution.plan_segments import segments
 from device_sdk.policies.thresholds import ALL

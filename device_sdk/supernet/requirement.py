@@ -1,0 +1,120 @@
+"""What a user requires of a plan: one quantity to optimise, limits on the others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Literal
+
+import msgspec
+
+from device_sdk.errors import BudgetError, InfeasibleBudgetError
+from device_sdk.supernet.cost import MB, Budget, PlanCost
+from device_sdk.supernet.plan import Plan
+
+Optimised = Literal["accuracy", "latency_ms", "energy_mj", "bytes_sent"]
+
+_AT_LEAST = ("accuracy", "coverage")
+_AT_MOST = ("latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_bytes")
+
+
+class Requirement(msgspec.Struct, frozen=True, kw_only=True):
+    """Optimise one quantity under limits on others: ``accuracy`` and ``coverage`` from below, the rest from above.
+
+    Raises:
+        BudgetError: nothing is limited, a limit makes no sense, or what is optimised is limited as well.
+    """
+
+    optimise: Optimised = "accuracy"
+    accuracy: float | None = None
+    coverage: float | None = None
+    latency_ms: float | None = None
+    p95_latency_ms: float | None = None
+    energy_mj: float | None = None
+    bytes_sent: float | None = None
+    peak_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = {name: getattr(self, name) for name in (*_AT_LEAST, *_AT_MOST)}
+        given = {name: limit for name, limit in limits.items() if limit is not None}
+        if not given:
+            raise BudgetError("the requirement limits nothing", hint="set a limit such as latency_ms")
+        for name, limit in given.items():
+            if name in _AT_LEAST and not 0 < limit <= 1:
+                raise BudgetError(f"the required {name} is {limit:g}; it must lie above 0 and be at most 1")
+            if name in _AT_MOST and not (limit > 0 or (name == "bytes_sent" and limit == 0)):
+                raise BudgetError(f"the limit of {name} is {limit:g}; it must be above zero")
+        if self.optimise in given:
+            raise BudgetError(
+                f"the requirement optimises {self.optimise} and limits it as well", hint="drop one of both"
+            )
+        if (
+            self.latency_ms is not None
+            and self.p95_latency_ms is not None
+            and self.p95_latency_ms < self.latency_ms / 20  # 5 % of the samples cannot take more than all together
+        ):
+            raise BudgetError(
+                "the requirement contradicts itself: the mean latency may be 20 times the 95th percentile"
+            )
+
+    @classmethod
+    def of(cls, budget: Budget) -> Requirement:
+        """The same as a budget: the most accurate within its latency and memory."""
+        peak_bytes = None if budget.memory_mb is None else round(budget.memory_mb * MB)
+        return cls(latency_ms=budget.latency_ms, peak_bytes=peak_bytes)
+
+    def misses(self, cost: PlanCost) -> dict[str, float]:
+        """The limits that ``cost`` breaks, each with what it has; what is unknown breaks its limit (inf, or 0)."""
+        broken: dict[str, float] = {}
+        for name in _AT_LEAST:
+            limit, value = getattr(self, name), getattr(cost, name)
+            if limit is not None and (value is None or value < limit):
+                broken[name] = 0.0 if value is None else value
+        for name in _AT_MOST:
+            limit, value = getattr(self, name), getattr(cost, name)
+            if limit is not None and (value is None or value > limit):
+                broken[name] = math.inf if value is None else value
+        return broken
+
+    def value(self, cost: PlanCost) -> float:
+        """What is optimised: the larger, the better; minus infinity where it is unknown."""
+        value = getattr(cost, self.optimise)
+        if value is None:
+            return -math.inf
+        return float(value) if self.optimise == "accuracy" else -float(value)
+
+    def excess(self, cost: PlanCost) -> float:
+        """By how much ``cost`` misses the limits, as the sum of relative distances; 0 where it keeps them."""
+        excess = 0.0
+        for name, value in self.misses(cost).items():
+            limit = getattr(self, name)
+            excess += abs(value - limit) / limit if limit else value
+        return excess
+
+
+def best_plan(judged: Iterable[tuple[Plan, PlanCost]], requirement: Requirement) -> tuple[Plan, PlanCost]:
+    """The plan that ``requirement`` puts first; of equals the quickest.
+
+    Raises:
+        InfeasibleBudgetError: none keeps the limits; names the nearest and what it misses.
+        BudgetError: there are no plans.
+    """
+    pairs = list(judged)
+    if not pairs:
+        raise BudgetError("there are no plans to choose from")
+    kept = [pair for pair in pairs if not requirement.misses(pair[1])]
+    if kept:
+        return max(kept, key=lambda pair: (requirement.value(pair[1]), -_latency_ms(pair[1])))
+    plan, cost = min(pairs, key=lambda pair: requirement.excess(pair[1]))
+    missed = ", ".join(f"{name} {value:.4g}" for name, value in requirement.misses(cost).items())
+    raise InfeasibleBudgetError(
+        f"no plan keeps the requirement; the nearest has {missed}",
+        nearest=plan.subnet.block_ids,
+        nearest_latency_ms=_latency_ms(cost),
+        nearest_peak_bytes=cost.peak_bytes,
+        hint="relax what it misses",
+    )
+
+
+def _latency_ms(cost: PlanCost) -> float:
+    return math.inf if cost.latency_ms is None else cost.latency_ms
