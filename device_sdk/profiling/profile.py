@@ -31,8 +31,8 @@ from device_sdk.supernet.supernet import Supernet
 FORMAT = 4  # of the stored profile; what it cannot read is measured again
 
 _MOST_ROUNDS = 120
-_PATIENCE = Patience(rounds=40, precision=0.01, limit_s=6.0, least=8)
-_FITTED_SUBNETS = 40
+_PATIENCE = Patience(rounds=40, precision=0.01, limit_s=5.0, least=8)
+_FITTED_SUBNETS = 32
 
 
 class MeasuredSubnet(msgspec.Struct, frozen=True):

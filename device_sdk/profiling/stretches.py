@@ -21,7 +21,8 @@ from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Edge, ExitChoice
 
 WARMUP = 5
-GROUP_BYTES = 64 * MB  # of weights that are loaded at once; the runtime may take several times as much
+GROUP_BYTES = 128 * MB  # that are loaded at once: weights, and what whole subnets compute with
+_ARENA_TENSORS = 4  # what a session of its own computes with, in sizes of its largest block's inputs and outputs
 PAGED_ROUNDS, _PAGED_WARMUP = 10, 1  # of what loads its pages again in every call: 100 times as long as a call without
 FIRST_RUNS = 2  # after these a runtime has taken the memory that it works with
 
@@ -167,11 +168,22 @@ def _grouped(bundle: Bundle, parts: Sequence[Part], timing: Timing, *, reference
     if cap_bytes is None:
         models = [part.model for part in parts]
         sizes = [
-            0 if index and models[index] == models[index - 1] else part.weight_bytes for index, part in enumerate(parts)
+            0
+            if index and models[index] == models[index - 1]
+            else part.weight_bytes + _arena_bytes(bundle, part, timing)
+            for index, part in enumerate(parts)
         ]
         return groups(sizes, limit=GROUP_BYTES, reference=reference)
     prints = [one_model_footprint(bundle, part.edges, part.exit, batch=timing.batch) for part in parts]
     return groups_that_stay(prints, cap_bytes, reference=reference)
+
+
+def _arena_bytes(bundle: Bundle, part: Part, timing: Timing) -> int:
+    """Roughly what its session computes with; 0 for a block alone, which shares an arena with all others."""
+    if len(part.edges) < 2:
+        return 0
+    largest = max(sum(cut.nbytes for cut in bundle.supernet.ends(edge)) for edge in part.edges)
+    return _ARENA_TENSORS * timing.batch * largest
 
 
 class _Share:

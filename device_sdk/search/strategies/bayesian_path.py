@@ -181,9 +181,10 @@ class _Proposals:
 
 
 def plain_paths(problem: SearchProblem) -> list[Subnet]:
-    """The original blocks in one rendition, as far as they have it: the slowest that fits, of all input sizes.
+    """The original blocks in one rendition, as far as they have it, at the two slowest input sizes that fit.
 
-    What is on offer without a search; one for each rendition. None where the bundle has one input size.
+    What is on offer without a search, for each rendition; two, since the slower one may measure above the budget. None
+    where the bundle has one input size.
     """
     supernet, costs = problem.supernet, problem.cost_model
     if len(supernet.sizes) == 1:
@@ -197,7 +198,7 @@ def plain_paths(problem: SearchProblem) -> list[Subnet]:
             wanted = [Edge(edge.block, name, size) for edge in edges]
             paths.append(Subnet(tuple(new if new in there else own for new, own in zip(wanted, edges, strict=True))))
         fitting = [path for path in paths if problem.budget.fits(costs.cost(path))]
-        found += sorted(fitting, key=costs.latency_ms)[-1:]
+        found += sorted(fitting, key=costs.latency_ms)[-2:]
     return found
 
 
