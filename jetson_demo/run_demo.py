@@ -188,7 +188,7 @@ class Run:
         return Snapshot(
             title=f"{manifest.name} version {manifest.version} on {self.provider}",
             image=str(frame.path),
-            label=answer.labels[0],
+            label=answer.labels[0] or "no answer",
             confidence=float(answer.confidence[0]),
             source=answer.source[0],
             frames=self.figures.frames,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from device_sdk.progress import SilentProgress
 from device_sdk.random_source import SplitMix64
-from device_sdk.search import Evaluator, SearchProblem, SearchResult, SearchStrategy
+from device_sdk.search import Evaluator, SearchProblem, SearchResult, SearchStrategy, find_subnets
 from device_sdk.search.port import never_stop
 from device_sdk.supernet.cost import Budget, CostModel
 from device_sdk.supernet.plan import Subnet
@@ -110,7 +110,8 @@ def observe(
 ) -> SearchRun:
     """Search until the limit, in seconds or in subnets times samples; the clock starts with the search."""
     watched = Watched(evaluator, lambda subnet: budget.fits(cost_model.cost(subnet)))
-    result = strategy.search(
+    result = find_subnets(
+        strategy,
         SearchProblem(
             supernet=supernet,
             cost_model=cost_model,

@@ -22,11 +22,11 @@ from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import LoadedStretch
-from device_sdk.search import PrefixTreeEvaluator, make_strategy, with_expectations
-from device_sdk.search.port import Candidate, SearchProblem, rank
+from device_sdk.search import PrefixTreeEvaluator, find_subnets, make_strategy, with_expectations
+from device_sdk.search.port import Candidate, SearchProblem, by_expected_accuracy
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.paths import k_cheapest
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 _BATCH, _CACHE_BYTES = 64, 256 * MB
 _WARMUP = 10
@@ -116,18 +116,19 @@ class Chooser:
             time_limit_s=time_limit_s,
         )
         try:
-            found = make_strategy("pathweave").search(problem)
+            found = find_subnets(make_strategy("pathweave"), problem)
         except InfeasibleBudgetError:
             return self._quickest(count)
         seen |= {one.subnet: one for one in found.pool}
         pool = with_expectations(replace(found, pool=tuple(seen.values())), problem).pool
-        return sorted((one for one in pool if budget.fits(one.cost)), key=rank)[:count]
+        return sorted((one for one in pool if budget.fits(one.cost)), key=by_expected_accuracy)[:count]
 
     def _quickest(self, count: int) -> list[Candidate]:
         subnets = self._cheapest(count)
         accuracies = self._evaluator.accuracies(subnets)
-        found = [Candidate(*one) for one in zip(subnets, map(self._costs.cost, subnets), accuracies, strict=True)]
-        return sorted(found, key=rank)
+        costs = map(self._costs.cost, subnets)
+        found = [Candidate(Plan(s), cost, share) for s, cost, share in zip(subnets, costs, accuracies, strict=True)]
+        return sorted(found, key=by_expected_accuracy)
 
     def _cheapest(self, count: int) -> list[Subnet]:
         costs = self._costs.edge_costs
@@ -177,7 +178,7 @@ class Chooser:
             if candidates and candidates[0].subnet in quick:
                 return quick[candidates[0].subnet]
             expected *= less
-        return min(quick.values(), key=lambda one: rank(one.candidate), default=None)
+        return min(quick.values(), key=lambda one: by_expected_accuracy(one.candidate), default=None)
 
     def right(self, subnet: Subnet, samples: Samples) -> npt.NDArray[np.bool_]:
         """Which of the samples the subnet gets right: [count]."""

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.live.plan_pool import SubnetPool
+from device_sdk.live.plan_pool import PlanPool
 from device_sdk.logs.adaptation_log import Switched, read_log
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
@@ -106,7 +106,7 @@ def measure(folder: Path, state: Path, inputs: Path, cycles: int, crowd: int) ->
     }
 
 
-def _expected(model: AdaptiveModel, pool: SubnetPool, inputs: np.ndarray) -> dict[Subnet, list[bytes]]:
+def _expected(model: AdaptiveModel, pool: PlanPool, inputs: np.ndarray) -> dict[Subnet, list[bytes]]:
     """What every candidate answers to every input, by itself."""
     runtime = OnnxRuntime(threads=1)
     answers = {}
@@ -178,7 +178,7 @@ def _crowd(model: AdaptiveModel, requests: Requests, burner: subprocess.Popen[by
         caller.join()
 
 
-def _stalls(model: AdaptiveModel, pool: SubnetPool, requests: Requests) -> tuple[list[float], list[float]]:
+def _stalls(model: AdaptiveModel, pool: PlanPool, requests: Requests) -> tuple[list[float], list[float]]:
     """How much longer than usual the longest call took while another thread made plans ready on the same core."""
     runtime = OnnxRuntime(threads=1)
     usual_ms = float(np.median([requests.ask(model, number) for number in range(STALL_CALLS)]))

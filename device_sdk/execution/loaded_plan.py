@@ -43,8 +43,8 @@ class Outcome:
     """What a plan answers to a batch.
 
     ``output``: logits [batch, classes]; ``answered_by`` [batch]: the position in the plan's exits of the one that
-    answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit. ``kept``: None where
-    the plan sends no activations of hard samples.
+    answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit. ``kept``: None
+    where the plan sends no activations of hard samples.
     """
 
     output: Array

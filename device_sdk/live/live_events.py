@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from device_sdk.errors import PathweaveError
-from device_sdk.live.plan_pool import SubnetPool
+from device_sdk.live.plan_pool import PlanPool
 from device_sdk.live.switching import Decision
 from device_sdk.logs.adaptation_log import OutOfReach, Searched, Switched, SwitchFailed, Watching
 from device_sdk.search.port import Candidate
@@ -11,7 +11,7 @@ from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import Subnet
 
 
-def watching(pool: SubnetPool, subnet: Subnet) -> Watching:
+def watching(pool: PlanPool, subnet: Subnet) -> Watching:
     """Live update began with ``subnet`` in use."""
     latencies_ms = [one.cost.latency_ms for one in pool.candidates]
     return Watching(

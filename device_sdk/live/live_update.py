@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from device_sdk.errors import ClosedError, ForkedError, PathweaveError, StorageError
@@ -18,7 +18,7 @@ from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.service_times import ServiceTimes
 from device_sdk.live import live_events
 from device_sdk.live.background_search import BackgroundSearch, Search, SearchOutcome
-from device_sdk.live.plan_pool import SubnetPool
+from device_sdk.live.plan_pool import PlanPool
 from device_sdk.live.switching import Decision, LastSwitch, LiveSettings, beside, bounds_ms, decide, likely_next, scaled
 from device_sdk.live.warm_plans import PreparedPlan, WarmPlans
 from device_sdk.logs.adaptation_log import AdaptationLog
@@ -47,11 +47,11 @@ class LiveUpdate:
         self,
         in_use: PlanInUse,
         log: AdaptationLog,
-        pool: SubnetPool,
+        pool: PlanPool,
         settings: LiveSettings,
         *,
         search: Search | None = None,
-        remember: Callable[[SubnetPool], None] = lambda pool: None,
+        remember: Callable[[PlanPool], None] = lambda pool: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._in_use, self._log, self._settings, self._clock = in_use, log, settings, clock
@@ -149,7 +149,7 @@ class LiveUpdate:
         return [one for one in beside(current, self.pool.candidates, self.pool.budget) if one.subnet not in failed]
 
     def _switch(self, active: Active, decision: Decision, target: Candidate) -> None:
-        plan = self._plan_for(target.subnet, active.plan)
+        plan = self._plan_for(target)
         prepared = self._warm.take(plan)
         ahead = prepared is not None
         prepared = prepared or self._prepare(plan)
@@ -175,9 +175,17 @@ class LiveUpdate:
             )
         )
 
-    def _plan_for(self, subnet: Subnet, old: Plan) -> Plan:
-        """The plan calibrated for ``subnet``; else it alone: exits belong to one subnet, what is hard to all."""
-        return self._plans.get(subnet) or Plan(subnet, escalation=old.escalation)
+    def _plan_for(self, target: Candidate) -> Plan:
+        """The plan that was taken on purpose for this subnet, else the pool's: thresholds hold for one subnet alone."""
+        return self._plans.get(target.subnet, target.plan)
+
+    def take_plans(self, plans: Mapping[Subnet, Plan]) -> PlanPool:
+        """Run these plans from now on whenever their subnets are best; the pool with them."""
+        self.pool = self.pool.with_plans(plans)
+        self._plans |= plans
+        self._ahead_wanted = True
+        self._wake.set()
+        return self.pool
 
     def _watched(self, plan: Plan, loaded: LoadedPlan) -> Active:
         current = self.pool.find(plan.subnet)
@@ -212,7 +220,7 @@ class LiveUpdate:
         missing = self._warm.want(likely, cap_bytes=self._warm_cap_bytes(current))
         self._ahead_wanted = len(missing) > 1
         if missing:
-            prepared = self._prepare(self._plan_for(missing[0].subnet, active.plan))
+            prepared = self._prepare(self._plan_for(missing[0]))
             if prepared is not None:
                 self._warm.put(prepared)
         if self._ahead_wanted:
@@ -251,7 +259,7 @@ class LiveUpdate:
             try:
                 self._remember(self.pool)
             except StorageError as error:
-                _log.warning("the subnet pool cannot be kept: %s", error)
+                _log.warning("the plan pool cannot be kept: %s", error)
         self._log.write(
             live_events.searched(
                 outcome.budget,

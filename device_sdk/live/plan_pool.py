@@ -1,18 +1,18 @@
-"""The subnet pool: what a device may run when it becomes slower or faster (AdaptiveNet §5.1, §5.3)."""
+"""The plan pool: the plans that a device exchanges as it becomes slower and faster (AdaptiveNet §5.1, §5.3)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from device_sdk.errors import UsageError
 from device_sdk.policies.adaptation import Adaptation
-from device_sdk.search.port import Candidate, rank
+from device_sdk.search.port import Candidate, by_expected_accuracy
 from device_sdk.supernet.cost import Budget
-from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.plan import Plan, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 RUNG = 1.3  # latencies of neighbouring rungs differ by this factor
@@ -21,10 +21,14 @@ _OUT_OF_BUDGET = 1.06  # what measured too slow counts as this much of the budge
 _ROUNDING = 1.001
 
 
-class SubnetPool(msgspec.Struct, frozen=True):
-    """[architecture, latency, accuracy] of the subnets worth running at some latency, and the budget that they are for.
+POOL_FORMAT = 2  # of stored pools
 
-    Latencies are estimates for the device as it was when ``chosen`` was measured: predictions times ``correction``.
+
+class PlanPool(msgspec.Struct, frozen=True, tag_field="format", tag=POOL_FORMAT):
+    """[plan, latency, accuracy] of the subnets worth running at some latency, and the budget that they are for.
+
+    Each candidate has a plan of its own: exits and deciders were calibrated for its subnet, or it has none. Latencies
+    are estimates for the device as it was when ``chosen`` was measured: predictions times ``correction``.
     """
 
     budget: Budget
@@ -36,7 +40,7 @@ class SubnetPool(msgspec.Struct, frozen=True):
         """The candidate of this subnet, if it is here."""
         return next((one for one in self.candidates if one.subnet == subnet), None)
 
-    def with_more(self, predicted: Iterable[Candidate]) -> SubnetPool:
+    def with_more(self, predicted: Iterable[Candidate]) -> PlanPool:
         """The pool with others, their latencies as predicted, as far as they are worth it."""
         corrected = [_at(one, one.cost.latency_ms * self.correction) for one in predicted]
         kept = front([*self.candidates, *corrected])
@@ -45,19 +49,24 @@ class SubnetPool(msgspec.Struct, frozen=True):
             kept.append(chosen)
         return msgspec.structs.replace(self, candidates=tuple(sorted(kept, key=lambda one: one.cost.latency_ms)))
 
-    def for_budget(self, budget: Budget) -> SubnetPool:
+    def with_plans(self, plans: Mapping[Subnet, Plan]) -> PlanPool:
+        """The same candidates, with these plans for their subnets."""
+        changed = tuple(replace(one, plan=plans.get(one.subnet, one.plan)) for one in self.candidates)
+        return msgspec.structs.replace(self, candidates=changed)
+
+    def for_budget(self, budget: Budget) -> PlanPool:
         """The same candidates, to keep another budget with."""
         return msgspec.structs.replace(self, budget=budget)
 
-    def known_to(self, supernet: Supernet) -> SubnetPool | None:
+    def known_to(self, supernet: Supernet) -> PlanPool | None:
         """What of the pool is in ``supernet`` and makes sense; None if the chosen subnet or the budget is not."""
-        sound = tuple(one for one in self.candidates if _sound(one) and _is_path(supernet, one.subnet))
+        sound = tuple(one for one in self.candidates if _sound(one) and _is_plan(supernet, one.plan))
         pool = msgspec.structs.replace(self, candidates=sound)
         usable = pool.find(self.chosen) is not None and self.budget.latency_ms is not None and self.correction > 0
         return pool if usable else None
 
 
-def pool_of(adaptation: Adaptation, more: Iterable[Candidate] = ()) -> SubnetPool:
+def pool_of(adaptation: Adaptation, more: Iterable[Candidate] = ()) -> PlanPool:
     """The pool that an adaptation leaves, with ``more`` as predicted; estimates agree with what the chosen measured.
 
     A candidate that was predicted to fit, is more accurate and was not chosen measured too slow: it counts as a little
@@ -74,20 +83,22 @@ def pool_of(adaptation: Adaptation, more: Iterable[Candidate] = ()) -> SubnetPoo
     over_ms = _OUT_OF_BUDGET * budget.latency_ms / correction
 
     def placed(one: Candidate) -> Candidate:
-        refused = rank(one) < rank(found) and budget.fits(one.cost)
+        refused = by_expected_accuracy(one) < by_expected_accuracy(found) and budget.fits(one.cost)
         return _at(one, over_ms) if refused else one
 
-    empty = SubnetPool(budget, found.subnet, (), correction)
+    empty = PlanPool(budget, found.subnet, (), correction)
     with_chosen = msgspec.structs.replace(empty, candidates=(_at(found, adaptation.measured_ms),))
     return with_chosen.with_more(placed(one) for one in (*adaptation.pool, *more) if one.subnet != found.subnet)
 
 
 def front(candidates: Iterable[Candidate]) -> list[Candidate]:
     """Those than which none is as quick, as small and as accurate, by latency (AdaptiveNet §5.3)."""
-    ordered = sorted(candidates, key=lambda one: (one.cost.latency_ms, -one.accuracy, one.cost.peak_bytes, one.subnet))
+    ordered = sorted(candidates, key=lambda c: (c.cost.latency_ms, -c.expected_accuracy, c.cost.peak_bytes, c.subnet))
     kept: list[Candidate] = []
     for one in ordered:
-        if not any(k.accuracy >= one.accuracy and k.cost.peak_bytes <= one.cost.peak_bytes for k in kept):
+        if not any(
+            k.expected_accuracy >= one.expected_accuracy and k.cost.peak_bytes <= one.cost.peak_bytes for k in kept
+        ):
             kept.append(one)
     return kept
 
@@ -116,9 +127,9 @@ def _sound(one: Candidate) -> bool:
     return math.isfinite(one.cost.latency_ms) and one.cost.latency_ms > 0 and 0 <= one.accuracy <= 1
 
 
-def _is_path(supernet: Supernet, subnet: Subnet) -> bool:
+def _is_plan(supernet: Supernet, plan: Plan) -> bool:
     try:
-        supernet.check(subnet)
+        supernet.check_plan(plan)
     except UsageError:
         return False
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +17,13 @@ from device_sdk.policies.adaptation import AdaptationSettings, make_evaluator, s
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array, Runtime
-from device_sdk.search import make_strategy
+from device_sdk.search import expected_accuracies, find_subnets, make_strategy
 from device_sdk.search.evaluation.evaluator import PrefixTreeEvaluator
 from device_sdk.search.nearby import latency_range_ms
 from device_sdk.search.port import Candidate, SearchProblem
 from device_sdk.supernet.cost import Budget, CostModel
 from device_sdk.supernet.paths import k_cheapest
-from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.plan import Plan, Subnet
 
 _LEAST_RUNG_S = 1.0
 
@@ -65,7 +66,7 @@ class PoolSearch:
         evaluator = self._evaluator()
         try:
             found = self._evaluated(ends, evaluator)
-            with progress.task("subnet pool", len(rungs)) as task:
+            with progress.task("plan pool", len(rungs)) as task:
                 for rung_ms in rungs:
                     rung = Budget(latency_ms=rung_ms, memory_mb=budget.memory_mb)
                     try:
@@ -73,9 +74,9 @@ class PoolSearch:
                     except BudgetError:
                         task.note(f"the memory limit leaves nothing at {rung_ms:.3g} ms")
                     task.advance()
+            return self._with_expectations(found, evaluator)
         finally:
             evaluator.close()
-        return found
 
     def search(
         self, budget: Budget, *, time_limit_s: float, cancelled: Callable[[], bool], progress: Progress
@@ -110,12 +111,19 @@ class PoolSearch:
             time_limit_s=time_limit_s,
             cancelled=cancelled,
         )
-        return list(make_strategy(self._settings.strategy).search(problem).pool)
+        return list(find_subnets(make_strategy(self._settings.strategy), problem).pool)
+
+    @staticmethod
+    def _with_expectations(found: list[Candidate], evaluator: PrefixTreeEvaluator) -> list[Candidate]:
+        """All candidates of all rungs by one measure, so that the pool compares like with like."""
+        candidates = list({one.subnet: one for one in found}.values())
+        expected = expected_accuracies(evaluator, [one.subnet for one in candidates], slice(None)).tolist()
+        return [replace(one, expected=value) for one, value in zip(candidates, expected, strict=True)]
 
     def _evaluated(self, subnets: Sequence[Subnet], evaluator: PrefixTreeEvaluator) -> list[Candidate]:
         accuracies = evaluator.accuracies(subnets)
         costs = map(self._cost_model.cost, subnets)
-        return [Candidate(*one) for one in zip(subnets, costs, accuracies, strict=True)]
+        return [Candidate(Plan(s), cost, share) for s, cost, share in zip(subnets, costs, accuracies, strict=True)]
 
     def _evaluator(self) -> PrefixTreeEvaluator:
         return make_evaluator(

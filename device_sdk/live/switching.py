@@ -122,7 +122,7 @@ def decide(
         lately = calls[-settings.up_window :]
         slowest = max(ratio, float(np.mean(lately)) / current.cost.latency_ms)
         better = best_within(pool, scaled(budget, slowest, settings))
-        if better is not None and better.accuracy > current.accuracy:
+        if better is not None and better.expected_accuracy > current.expected_accuracy:
             return Decision(better, slowest, recent_ms, why="faster")
     return Decision(None, ratio, recent_ms)
 
@@ -160,7 +160,11 @@ def bounds_ms(
 ) -> tuple[float, float]:
     """Service times of ``current`` between these two give no reason to decide anything."""
     assert budget.latency_ms is not None
-    better = [one.cost.latency_ms for one in pool if one.accuracy > current.accuracy and budget.fits_memory(_peak(one))]
+    better = [
+        one.cost.latency_ms
+        for one in pool
+        if one.expected_accuracy > current.expected_accuracy and budget.fits_memory(_peak(one))
+    ]
     room_ms = scaled(budget, 1.0, settings).latency_ms or 0.0
     low_ms = room_ms * current.cost.latency_ms / min(better) if better else 0.0
     return low_ms, budget.latency_ms * (1 + settings.tolerance)

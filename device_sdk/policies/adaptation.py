@@ -23,7 +23,7 @@ from device_sdk.profiling.timing import Patience
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
-from device_sdk.search import make_strategy, with_expectations
+from device_sdk.search import find_subnets, make_strategy
 from device_sdk.search.evaluation.evaluator import Load, PrefixTreeEvaluator
 from device_sdk.search.feasibility import smallest_subnet
 from device_sdk.search.port import Candidate, SearchProblem, SearchResult, best_within
@@ -304,7 +304,7 @@ def _search_and_confirm(
     """
 
     def search(wanted: SearchProblem) -> SearchResult:
-        return with_expectations(make_strategy(strategy).search(wanted), wanted)
+        return find_subnets(make_strategy(strategy), wanted)
 
     found = search(problem)
     try:

@@ -29,7 +29,16 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.supernet.blocks import Exit
 from device_sdk.supernet.cost import MB, CostModel
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, ExitChoice, MaxConfidence, Plan, RemoteRef, Subnet
+from device_sdk.supernet.plan import (
+    ANY_SERVER,
+    UNREACHABLE_CONFIDENCE,
+    Ask,
+    ExitChoice,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Subnet,
+)
 from device_sdk.supernet.supernet import Supernet
 
 _MEASURED_SAMPLES = 200
@@ -42,7 +51,7 @@ class CalibrationSettings:
 
     ``accuracy_drop``: the maximum accuracy loss by exits, 0 to 1; with few samples less is lost. ``exit_memory_mb``:
     memory for exits, None for no limit. ``escalated_share``: of all samples, to be sent to the server; ``server``: the
-    model there, any by default.
+    model there, any by default. ``confirm``: measure that exits save time; otherwise the prediction is trusted.
 
     Raises:
         UsageError: a share that is none, or memory below zero.
@@ -51,8 +60,9 @@ class CalibrationSettings:
     accuracy_drop: float = 0.005
     exit_memory_mb: float | None = None
     escalated_share: float = 0.0
-    server: RemoteRef = RemoteRef()
+    server: RemoteRef = ANY_SERVER
     use_exits: bool = True
+    confirm: bool = True
     batch: int = 64
 
     def __post_init__(self) -> None:
@@ -125,7 +135,9 @@ def calibrate(
             accuracy_drop=settings.accuracy_drop,
         )
         plan = Plan(subnet, exits=tuple(choices))
-        mean_ms, without_ms = _measure(bundle, runtime, plan, inputs, memory_cap_bytes) if choices else (None, None)
+        mean_ms, without_ms = (
+            _measure(bundle, runtime, plan, inputs, memory_cap_bytes) if choices and settings.confirm else (None, None)
+        )
         if mean_ms is not None and without_ms is not None and mean_ms >= without_ms:
             plan, mean_ms, without_ms = Plan(subnet), None, None
         task.advance()

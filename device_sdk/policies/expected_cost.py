@@ -28,8 +28,8 @@ Milliseconds = npt.NDArray[np.float64]
 class Evidence:
     """Logits [count, classes] on the same private samples, and their ``labels`` [count].
 
-    ``ends``: of whole paths, also of those whose rest a server runs; ``exits``: of an exit's branch, by the edges before
-    it, its id and its rendition; ``servers``: of the server's models on the inputs.
+    ``ends``: of whole paths, also of those whose rest a server runs; ``exits``: of an exit's branch, by the edges
+    before it, its id and its rendition; ``servers``: of the server's models on the inputs.
     """
 
     labels: npt.NDArray[np.int64]

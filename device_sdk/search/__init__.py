@@ -7,7 +7,7 @@ from typing import Any
 
 from device_sdk.errors import UsageError
 from device_sdk.search.evaluation.evaluator import PrefixTreeEvaluator
-from device_sdk.search.expectation import with_expectations
+from device_sdk.search.expectation import expected_accuracies, with_expectations
 from device_sdk.search.feasibility import require_feasible
 from device_sdk.search.port import (
     Candidate,
@@ -32,6 +32,14 @@ STRATEGIES: dict[str, Callable[..., SearchStrategy]] = {
 }
 
 
+def find_subnets(strategy: SearchStrategy, problem: SearchProblem) -> SearchResult:
+    """What ``strategy`` finds, ranked by expected accuracy: the same measure whatever the strategy.
+
+    Raises what the strategy raises.
+    """
+    return with_expectations(strategy.search(problem), problem)
+
+
 def make_strategy(name: str, **settings: Any) -> SearchStrategy:
     """The strategy called ``name``, with its own settings (UsageError if there is none)."""
     if name not in STRATEGIES:
@@ -53,6 +61,8 @@ __all__ = [
     "SearchStrategy",
     "SimulatedAnnealing",
     "best_within",
+    "expected_accuracies",
+    "find_subnets",
     "make_strategy",
     "require_feasible",
     "with_expectations",

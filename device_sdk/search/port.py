@@ -12,7 +12,7 @@ import numpy.typing as npt
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.supernet.cost import Budget, Cost, CostModel
-from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.plan import Plan, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 Stopped = Literal["done", "time limit", "cancelled"]
@@ -20,16 +20,26 @@ Stopped = Literal["done", "time limit", "cancelled"]
 
 @dataclass(frozen=True)
 class Candidate:
-    """An evaluated subnet: one entry of the subnet pool (AdaptiveNet §5.3).
+    """An evaluated plan: one entry of the plan pool (AdaptiveNet §5.3).
 
-    ``accuracy``: the share of the device's own samples that it got right, 0 to 1. ``expected``: the share of other
-    samples that it will get right, as far as these samples tell; None before anybody asked.
+    ``cost``: of its subnet. ``accuracy``: the share of the device's own samples that the subnet gets right, 0 to 1.
+    ``expected``: the posterior mean of the share of other samples that it gets right; None where it was not computed.
     """
 
-    subnet: Subnet
+    plan: Plan
     cost: Cost
     accuracy: float
     expected: float | None = None
+
+    @property
+    def subnet(self) -> Subnet:
+        """The plan's subnet."""
+        return self.plan.subnet
+
+    @property
+    def expected_accuracy(self) -> float:
+        """The one measure by which candidates are ranked, searched, pooled and exchanged: between 0 and 1."""
+        return self.accuracy if self.expected is None else self.expected
 
 
 class EvaluationStopped(Exception):  # a signal between an evaluator and a strategy, not an error
@@ -124,15 +134,11 @@ class SearchStrategy(Protocol):
 
 
 def best_within(pool: Iterable[Candidate], budget: Budget) -> Candidate | None:
-    """The candidate that ``rank`` puts first of those that fit ``budget``; None if none fits."""
+    """The candidate that ``by_expected_accuracy`` puts first of those that fit ``budget``; None if none fits."""
     fitting = (candidate for candidate in pool if budget.fits(candidate.cost))
-    return min(fitting, key=rank, default=None)
+    return min(fitting, key=by_expected_accuracy, default=None)
 
 
-def rank(candidate: Candidate) -> tuple[float, float, Subnet]:
-    """Sort key: the highest expected accuracy first, then the fastest, then by name, so that the order is total.
-
-    Where nothing is expected yet, the accuracy on the search's samples counts.
-    """
-    expected = candidate.accuracy if candidate.expected is None else candidate.expected
-    return (-expected, candidate.cost.latency_ms, candidate.subnet)
+def by_expected_accuracy(candidate: Candidate) -> tuple[float, float, Subnet]:
+    """Sort key: the highest expected accuracy first, then the fastest, then by name, so that the order is total."""
+    return (-candidate.expected_accuracy, candidate.cost.latency_ms, candidate.subnet)

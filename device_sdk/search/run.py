@@ -12,9 +12,9 @@ from device_sdk.search.port import (
     SearchResult,
     Stopped,
     best_within,
-    rank,
+    by_expected_accuracy,
 )
-from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.plan import Plan, Subnet
 
 
 class SearchRun:
@@ -46,7 +46,7 @@ class SearchRun:
             return False
         for subnet, accuracy in zip(new, accuracies, strict=True):
             self.begun.pop(subnet, None)
-            self.pool[subnet] = Candidate(subnet, self.problem.cost_model.cost(subnet), accuracy)
+            self.pool[subnet] = Candidate(Plan(subnet), self.problem.cost_model.cost(subnet), accuracy)
         return True
 
     def finish_generation(self, task: Task) -> None:
@@ -62,7 +62,7 @@ class SearchRun:
     def ranked(self) -> list[Candidate]:
         """All of the pool, those that fit the budget first, then the best first."""
         budget = self.problem.budget
-        return sorted(self.pool.values(), key=lambda one: (not budget.fits(one.cost), rank(one)))
+        return sorted(self.pool.values(), key=lambda one: (not budget.fits(one.cost), by_expected_accuracy(one)))
 
     def ended(self) -> bool:
         """Whether somebody cancelled, or the time is up and something was evaluated."""

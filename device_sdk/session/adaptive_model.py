@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -35,7 +36,7 @@ from device_sdk.session.opening import open_location
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import MB, Budget
-from device_sdk.supernet.plan import Plan
+from device_sdk.supernet.plan import AnswerLocally, Plan, Subnet
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -135,6 +136,7 @@ class AdaptiveModel:
                 " and ".join(others),
                 self._runtime.identity,
             )
+        self._say_what_is_missing(plan)
         self._log.write(Opened(subnet=str(plan.subnet), restored=remembered is not None, plans_for=others))
 
     @property
@@ -255,34 +257,67 @@ class AdaptiveModel:
         self._in_use.running()
         self._samples.require_classifier()
         progress = progress or SilentProgress()
+        settings = settings or CalibrationSettings()
         inputs = self._samples.prepare_all(samples, self._in_use.running().plan.subnet.input_size)
         targets = None if labels is None else self._samples.labels(labels)
         with self._change:
-            calibration = self._measuring.calibrate(
-                inputs, targets, settings=settings or CalibrationSettings(), progress=progress
-            )
+            calibration = self._measuring.calibrate(inputs, targets, settings=settings, progress=progress)
             self._exchange(calibration.plan)
             self._live.follow()
             self._log.write(log_events.calibrated(calibration))
+            self._live.calibrate(lambda subnet: self._calibrated(subnet, samples, targets, settings, progress))
         return calibration
+
+    def _calibrated(
+        self,
+        subnet: Subnet,
+        samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image],
+        targets: npt.NDArray[np.int64] | None,
+        settings: CalibrationSettings,
+        progress: Progress,
+    ) -> Plan:
+        """The plan for another subnet of the pool, by the same samples and settings, its exits not timed."""
+        inputs = self._samples.prepare_all(samples, subnet.input_size)
+        quick = replace(settings, confirm=False)
+        return self._measuring.calibrate(inputs, targets, settings=quick, progress=progress, subnet=subnet).plan
 
     def use(self, plan: Plan) -> None:
         """Run ``plan`` from now on, whatever a search or calibration found. Live update ends.
 
+        A plan that needs a server which is not connected, or which the privacy setting keeps samples from, runs here
+        alone, and the log of the process says so once; the samples concerned are marked ``fallback``.
+
         Raises:
-            UsageError: it does not fit this bundle's graph; the plan in use stays.
+            UsageError: it does not fit this bundle's graph, or it asks for logits of a model that is no classifier; the
+                plan in use stays.
         """
         self._in_use.running()
+        self._require_decidable(plan)
         with self._change:
             self._take(plan)
+        self._say_what_is_missing(plan)
 
     def connect(self, model: RemoteModel) -> None:
-        """Let a server answer hard samples, as far as the plan has a threshold for them (see ``calibrate``).
+        """Let a server's model answer what the plan sends to it: hard samples, or with ``NAME:tail`` the rest of paths.
 
-        Nothing is sent unless ``model.privacy`` says "inputs". An earlier connection ends.
+        Nothing is sent that ``model.privacy`` forbids: inputs need "inputs", activations "activations" or "inputs". An
+        earlier connection of the same kind ends. A plan that was restored by ``open`` uses the server from here on.
+
+        Raises:
+            UsageError: the model is no classifier: its answers cannot be exchanged with a server's.
         """
         self._in_use.running()
-        self._remote.connect_escalation(model)
+        self._samples.require_classifier()
+        self._remote.connect(model)
+
+    def _require_decidable(self, plan: Plan) -> None:
+        if plan.exits or plan.split is not None or not isinstance(plan.hard, AnswerLocally):
+            self._samples.require_classifier()
+
+    def _say_what_is_missing(self, plan: Plan) -> None:
+        missing = self._remote.why_not(plan)
+        if missing is not None:
+            _log.warning("the plan runs on the device alone: %s", missing)
 
     def split(
         self, model: RemoteModel, *, uplink_mbps: float | None = None, progress: Progress | None = None
@@ -300,6 +335,7 @@ class AdaptiveModel:
         from device_sdk.policies.split_decision import decide_split
 
         self._in_use.running()
+        self._samples.require_classifier()
         with self._change:
             plan = self._in_use.running().plan
             decision = decide_split(
@@ -310,13 +346,13 @@ class AdaptiveModel:
                 uplink_mbps=uplink_mbps,
                 progress=progress or SilentProgress(),
             )
-            self._remote.connect_tail(model)
+            self._remote.connect(model)
             self._take(decision.plan)
             self._log.write(log_events.split_chosen(decision))
         return decision
 
     def disconnect(self) -> None:
-        """Answer everything here again. May be called twice."""
+        """Disconnect all servers: everything is answered here. Idempotent."""
         self._remote.close()
 
     def _take(self, plan: Plan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import os
 import secrets
 from pathlib import Path
@@ -16,11 +17,14 @@ from device_sdk.bundles.manifest import IDENTIFIER
 from device_sdk.errors import BudgetError, UsageError
 from device_sdk.files.atomic import write_atomically
 from device_sdk.files.untrusted_json import decode_json
-from device_sdk.live.plan_pool import SubnetPool
+from device_sdk.live.plan_pool import POOL_FORMAT, PlanPool
 from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity
 from device_sdk.profiling.profile import FORMAT, Profile
 from device_sdk.runtimes.port import Runtime
-from device_sdk.supernet.plan import Plan
+from device_sdk.supernet.plan import PLAN_FORMAT, Plan
+from device_sdk.supernet.plan_json import decode_plan, encode_plan
+
+_log = logging.getLogger(__name__)
 
 Stored = TypeVar("Stored")
 
@@ -59,10 +63,14 @@ def device_id(state_folder: Path) -> str:
     return path.read_text(encoding="utf-8").strip()
 
 
-class _StoredPlan(Plan, frozen=True):
-    """A plan and the runtime that it was chosen for, with its threads."""
+class _StoredPlan(msgspec.Struct, frozen=True):
+    """A plan as ``plan_json`` writes it, and the runtime that it was chosen for, with its threads."""
 
+    plan: msgspec.Raw
     runtime: str = "another runtime"
+
+
+_PLAN, _POOL = f"plan-{PLAN_FORMAT}", f"pool-{POOL_FORMAT}"  # files of other formats are left as they are
 
 
 class DeviceState:
@@ -111,41 +119,47 @@ class DeviceState:
         self._save(_profile_name(profile.conditions, profile.batch, profile.memory_cap_bytes), profile)
 
     def load_plan(self) -> Plan | None:
-        """The plan that was in use last, if there is one and it fits this bundle's graph."""
-        stored = self._load("plan", _StoredPlan)
+        """The plan that was in use last, if there is one and it fits this bundle's graph.
+
+        One of an earlier format is not read, and stays where it is: the log of the process says so.
+        """
+        stored = self._load(_PLAN, _StoredPlan)
         if stored is None:
+            if self._path("plan").exists():
+                _log.warning("the plan kept here is of an earlier format and is not used: adapt again")
             return None
-        plan = Plan(stored.subnet, stored.exits, stored.split, stored.escalation)
         try:
+            plan = decode_plan(stored.plan)
             self._bundle.supernet.check_plan(plan)
-        except UsageError:
+        except UsageError as error:
+            _log.warning("the plan kept here is not used: %s", error)
             return None
         return plan
 
     def save_plan(self, plan: Plan) -> None:
         """Keep the plan in use."""
-        self._save("plan", _StoredPlan(plan.subnet, plan.exits, plan.split, plan.escalation, self._runtime.identity))
+        self._save(_PLAN, _StoredPlan(msgspec.Raw(encode_plan(plan)), self._runtime.identity))
 
     def runtimes_with_plans(self) -> tuple[str, ...]:
         """The other runtimes, or numbers of threads, for which a plan of this bundle is kept; sorted."""
         found = set()
-        for path in self.folder.glob("plan-*.json"):
+        for path in self.folder.glob(f"{_PLAN}-*.json"):
             with contextlib.suppress(OSError, ValueError):
-                if path != self._path("plan"):
+                if path != self._path(_PLAN):
                     found.add(decode_json(path.read_bytes(), _StoredPlan).runtime)
         return tuple(sorted(found))
 
-    def load_pool(self) -> SubnetPool | None:
-        """The subnet pool that the last adaptation left, if there is one; without what this bundle does not have."""
+    def load_pool(self) -> PlanPool | None:
+        """The plan pool that the last adaptation left, if there is one; without what this bundle does not have."""
         try:
-            pool = self._load("pool", SubnetPool)
+            pool = self._load(_POOL, PlanPool)
         except BudgetError:
             return None
         return None if pool is None else pool.known_to(self._bundle.supernet)
 
-    def save_pool(self, pool: SubnetPool) -> None:
-        """Keep a subnet pool."""
-        self._save("pool", pool)
+    def save_pool(self, pool: PlanPool) -> None:
+        """Keep a plan pool."""
+        self._save(_POOL, pool)
 
     def _path(self, what: str) -> Path:
         return self.folder / f"{what}-{self._key}.json"

@@ -14,7 +14,7 @@ from device_sdk.data.inputs import Inputs
 from device_sdk.errors import UsageError
 from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.live.live_update import LiveUpdate
-from device_sdk.live.plan_pool import SubnetPool, pool_of
+from device_sdk.live.plan_pool import PlanPool, pool_of
 from device_sdk.live.pool_search import PoolSearch
 from device_sdk.live.switching import LiveSettings
 from device_sdk.logs.adaptation_log import AdaptationLog
@@ -25,7 +25,7 @@ from device_sdk.runtimes.port import Runtime
 from device_sdk.search.port import Candidate
 from device_sdk.session.device_state import DeviceState
 from device_sdk.supernet.cost import Budget
-from device_sdk.supernet.plan import Plan
+from device_sdk.supernet.plan import Plan, Subnet
 
 _FILL_SHARE = 1.0  # of the time that the adaptation took, for the other latencies of the pool
 _FILL_LEAST_S = 5.0
@@ -54,7 +54,7 @@ class LiveKeeper:
 
     @property
     def running(self) -> bool:
-        """Whether somebody watches."""
+        """Whether live update runs."""
         return self._live is not None
 
     def remember(
@@ -99,8 +99,17 @@ class LiveKeeper:
             self._live = live
         live.start()
 
+    def calibrate(self, plan_of: Callable[[Subnet], Plan]) -> None:
+        """Give every candidate of the watched pool, but that in use, the plan that ``plan_of`` calibrates for it."""
+        live = self._live
+        if live is None:
+            return
+        in_use = self._in_use.running().plan.subnet
+        others = [one.subnet for one in live.pool.candidates if one.subnet != in_use]
+        self._state.save_pool(live.take_plans({subnet: plan_of(subnet) for subnet in others}))
+
     def follow(self) -> None:
-        """Another plan was taken on purpose: watch that, if somebody watches."""
+        """Another plan was taken on purpose: watch that, while live update runs."""
         live = self._live
         if live is not None:
             live.follow()
@@ -117,16 +126,16 @@ class LiveKeeper:
         with self._lock:
             self._search = None
 
-    def _pool(self, budget: Budget | None, plan: Plan) -> SubnetPool:
+    def _pool(self, budget: Budget | None, plan: Plan) -> PlanPool:
         pool = self._state.load_pool()
         if pool is None:
             raise UsageError(
-                "there is no subnet pool to switch in", hint="adapt to a latency budget first, with live=True"
+                "there is no plan pool to switch in", hint="adapt to a latency budget first, with live=True"
             )
         if plan.split is not None:
             raise UsageError("a plan that is split with a server cannot be watched", hint="adapt again, without split")
         if pool.find(plan.subnet) is None:
-            raise UsageError("the plan in use is not in the subnet pool", hint="adapt first")
+            raise UsageError("the plan in use is not in the plan pool", hint="adapt first")
         if budget is None:
             return pool
         if budget.latency_ms is None:

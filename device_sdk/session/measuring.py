@@ -21,6 +21,7 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array, Runtime
 from device_sdk.session.device_state import DeviceState
 from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.plan import Subnet
 
 
 class Measuring:
@@ -79,13 +80,14 @@ class Measuring:
         *,
         settings: CalibrationSettings,
         progress: Progress,
+        subnet: Subnet | None = None,
     ) -> Calibration:
-        """As ``policies.calibration``, for the subnet in use."""
+        """As ``policies.calibration``, for ``subnet``, by default that in use."""
         return run_calibration(
             self._bundle,
             self._runtime,
             self.profile(progress=progress),
-            self._in_use.running().plan.subnet,
+            self._in_use.running().plan.subnet if subnet is None else subnet,
             inputs,
             labels,
             settings=settings,

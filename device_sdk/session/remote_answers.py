@@ -160,10 +160,10 @@ class RemoteAnswers:
         return self._noted(Splitting, reply)
 
     def _tail_unfit(self, server: RemoteRef, position: int) -> str | None:
-        return _unfit(self._tail and self._tail.model, server, sends_inputs=position == 0)
+        return _unfit(None if self._tail is None else self._tail.model, server, sends_inputs=position == 0)
 
     def _escalator_unfit(self, server: RemoteRef) -> str | None:
-        return _unfit(self._escalator and self._escalator.model, server, sends_inputs=True)
+        return _unfit(None if self._escalator is None else self._escalator.model, server, sends_inputs=True)
 
     def _noted(self, event: type[Escalating] | type[Splitting], reply: RemoteReply) -> Array | None:
         """The reply's output; the log says when a server stops answering, and when it answers again."""

@@ -98,6 +98,9 @@ class RemoteRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.model in ("", model)
 
 
+ANY_SERVER = RemoteRef()
+
+
 class ExitChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An exit of a plan: it answers the samples whose confidence reaches ``threshold``.
 

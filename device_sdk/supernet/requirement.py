@@ -22,7 +22,7 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     """Optimise one quantity under limits on others: ``accuracy`` and ``coverage`` from below, the rest from above.
 
     Raises:
-        BudgetError: nothing is limited, a limit makes no sense, or what is optimised is limited as well.
+        BudgetError: nothing is limited, or a limit makes no sense.
     """
 
     optimise: Optimised = "accuracy"
@@ -44,18 +44,6 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
                 raise BudgetError(f"the required {name} is {limit:g}; it must lie above 0 and be at most 1")
             if name in _AT_MOST and not (limit > 0 or (name == "bytes_sent" and limit == 0)):
                 raise BudgetError(f"the limit of {name} is {limit:g}; it must be above zero")
-        if self.optimise in given:
-            raise BudgetError(
-                f"the requirement optimises {self.optimise} and limits it as well", hint="drop one of both"
-            )
-        if (
-            self.latency_ms is not None
-            and self.p95_latency_ms is not None
-            and self.p95_latency_ms < self.latency_ms / 20  # 5 % of the samples cannot take more than all together
-        ):
-            raise BudgetError(
-                "the requirement contradicts itself: the mean latency may be 20 times the 95th percentile"
-            )
 
     @classmethod
     def of(cls, budget: Budget) -> Requirement:

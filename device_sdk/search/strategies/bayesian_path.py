@@ -15,7 +15,7 @@ import numpy.typing as npt
 from device_sdk.errors import UsageError
 from device_sdk.progress import Task
 from device_sdk.search.additive import AdditiveModel, Belief, log_odds
-from device_sdk.search.expectation import expected_accuracies, with_expectations
+from device_sdk.search.expectation import expected_accuracies
 from device_sdk.search.feasibility import require_feasible
 from device_sdk.search.nearby import LISTING_LIMIT, Neighbourhood, nearby_mutate, within_budget
 from device_sdk.search.pareto import best_path
@@ -90,7 +90,7 @@ class PathweaveSearch:
                 run.finish_generation(task)
             if going:
                 run.evaluate([cheapest, *_ladder(model.fit(race.observations()), problem)])
-        return with_expectations(run.result(), problem)
+        return run.result()
 
     def _expect(self, run: SearchRun, race: Race, model: AdditiveModel, proposals: _Proposals, task: Task) -> bool:
         """Begin what promises most by expectation, as long as that finds better; False if it was stopped.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from device_sdk.errors import UsageError
 from device_sdk.search.feasibility import require_feasible
 from device_sdk.search.nearby import Neighbourhood, mutate, within_budget
-from device_sdk.search.port import SearchProblem, SearchResult, rank
+from device_sdk.search.port import SearchProblem, SearchResult, by_expected_accuracy
 from device_sdk.search.run import SearchRun
 from device_sdk.supernet.plan import Subnet
 
@@ -55,6 +55,6 @@ class RegularisedEvolution:
         made = []
         for _ in range(self.children):
             drawn = [random.choice(alive) for _ in range(self.tournament)]
-            parent = min((run.pool[subnet] for subnet in drawn), key=rank).subnet
+            parent = min((run.pool[subnet] for subnet in drawn), key=by_expected_accuracy).subnet
             made.append(mutate(fitting, parent, random=random) or parent)
         return made

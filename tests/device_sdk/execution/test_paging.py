@@ -181,7 +181,7 @@ import json, sys
 import numpy as np
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.supernet.supernet import Plan
+from device_sdk.supernet.plan import Plan
 from device_sdk.profiling.memory import peak_during
 from device_sdk.runtimes import OnnxRuntime
 

@@ -9,10 +9,10 @@ from device_sdk.errors import InfeasibleBudgetError, RuntimeFailedError
 from device_sdk.live.background_search import BackgroundSearch
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, Cost
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 BUDGET = Budget(latency_ms=1.0)
-FOUND = Candidate(Subnet((Edge("a"),)), Cost(latency_ms=1.0, peak_bytes=1), 0.5)
+FOUND = Candidate(Plan(Subnet((Edge("a"),))), Cost(latency_ms=1.0, peak_bytes=1), 0.5)
 WAIT_S = 30.0
 
 

@@ -9,7 +9,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import InfeasibleBudgetError, StorageError
 from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.live.live_update import LiveUpdate
-from device_sdk.live.plan_pool import SubnetPool
+from device_sdk.live.plan_pool import PlanPool
 from device_sdk.live.switching import LiveSettings
 from device_sdk.logs.adaptation_log import (
     AdaptationLog,
@@ -22,7 +22,12 @@ from device_sdk.logs.adaptation_log import (
 )
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, Cost
-from device_sdk.supernet.plan import Edge, Escalation, ExitChoice, Plan, Subnet
+from device_sdk.supernet.plan import ANY_SERVER, Ask, Edge, ExitChoice, MaxConfidence, Plan, Subnet
+
+
+def asking(threshold):
+    return Ask(MaxConfidence(threshold), ANY_SERVER)
+
 
 DEADLINE_S = 60.0
 EAGER = LiveSettings(cooldown_s=0.0, up_cooldown_s=0.0)
@@ -38,10 +43,10 @@ FASTER = subnet("o0", "m1-3", "o3", "o4")  # is not; what a search in the backgr
 
 
 def candidate(of: Subnet, latency_ms: float, accuracy: float) -> Candidate:
-    return Candidate(of, Cost(latency_ms=latency_ms, peak_bytes=1_000_000), accuracy)
+    return Candidate(Plan(of), Cost(latency_ms=latency_ms, peak_bytes=1_000_000), accuracy)
 
 
-POOL = SubnetPool(
+POOL = PlanPool(
     Budget(latency_ms=10.0),
     FULL,
     (candidate(FAST, 2.0, 0.5), candidate(MIDDLE, 4.0, 0.8), candidate(FULL, 9.0, 1.0)),
@@ -288,12 +293,12 @@ def test_a_plan_that_somebody_else_chose_meanwhile_stays(scene):
 
 
 def test_exits_belong_to_one_subnet_and_come_back_with_it(scene, bundle):
-    calibrated = Plan(FULL, exits=(ExitChoice("x1-pooled", 0.9),), escalation=Escalation(0.5))
+    calibrated = Plan(FULL, exits=(ExitChoice("x1-pooled", 0.9),), hard=asking(0.5))
     scene.in_use.exchange(Active(calibrated, scene.in_use.load(calibrated)))
     scene.watch()
     scene.calls(18.0)
     scene.wait_for(lambda: scene.subnet() == MIDDLE)
-    assert scene.in_use.running().plan == Plan(MIDDLE, escalation=Escalation(0.5))
+    assert scene.in_use.running().plan == Plan(MIDDLE)  # a threshold holds for one subnet alone
     scene.calls(4.0, 20)
     scene.wait_for(lambda: scene.subnet() == FULL)
     assert scene.in_use.running().plan == calibrated
@@ -312,3 +317,12 @@ def test_a_clock_that_jumps_backwards_does_not_stop_it(scene):
     scene.wait_for(lambda: scene.subnet() == MIDDLE)
     scene.calls(20.0)
     scene.wait_for(lambda: scene.subnet() == FAST)
+
+
+def test_subnets_of_the_pool_run_with_the_plans_that_were_calibrated_for_them(scene):
+    scene.watch()
+    pool = scene.live.take_plans({MIDDLE: Plan(MIDDLE, hard=asking(0.4))})
+    assert pool.find(MIDDLE).plan.hard_threshold == 0.4
+    scene.calls(18.0)
+    scene.wait_for(lambda: scene.subnet() == MIDDLE)
+    assert scene.in_use.running().plan == Plan(MIDDLE, hard=asking(0.4))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import UsageError
-from device_sdk.live.plan_pool import RUNG, SubnetPool, front, pool_of, rungs_ms
+from device_sdk.live.plan_pool import RUNG, PlanPool, front, pool_of, rungs_ms
 from device_sdk.policies.adaptation import Adaptation
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, Cost
@@ -17,7 +17,7 @@ from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 
 def candidate(name: str, latency_ms: float, accuracy: float, peak_bytes: int = 1) -> Candidate:
-    return Candidate(Subnet((Edge(name),)), Cost(latency_ms=latency_ms, peak_bytes=peak_bytes), accuracy)
+    return Candidate(Plan(Subnet((Edge(name),))), Cost(latency_ms=latency_ms, peak_bytes=peak_bytes), accuracy)
 
 
 def adaptation(pool: list[Candidate], chosen: Candidate, *, measured_ms: float, budget: Budget) -> Adaptation:
@@ -40,7 +40,7 @@ def adaptation(pool: list[Candidate], chosen: Candidate, *, measured_ms: float, 
     )
 
 
-def names(pool: SubnetPool) -> list[str]:
+def names(pool: PlanPool) -> list[str]:
     return [str(one.subnet) for one in pool.candidates]
 
 
@@ -80,19 +80,19 @@ def test_a_pool_without_a_latency_budget_makes_no_sense():
 
 def test_a_pool_survives_being_written_and_read():
     pool = pool_of(adaptation([A, B, D], B, measured_ms=4.4, budget=Budget(latency_ms=5.0, memory_mb=3.0)))
-    assert msgspec.json.decode(msgspec.json.encode(pool), type=SubnetPool) == pool
+    assert msgspec.json.decode(msgspec.json.encode(pool), type=PlanPool) == pool
 
 
 def test_what_a_bundle_does_not_have_and_what_makes_no_sense_is_left_out(elastic_supernet):
     supernet = elastic_supernet(3)
-    own = Candidate(supernet.original, Cost(latency_ms=3.0, peak_bytes=1), 0.9)
+    own = Candidate(Plan(supernet.original), Cost(latency_ms=3.0, peak_bytes=1), 0.9)
     nonsense = [
         replace(own, cost=Cost(latency_ms=latency_ms, peak_bytes=1)) for latency_ms in (0.0, -1.0, float("inf"))
     ]
-    pool = SubnetPool(Budget(latency_ms=5.0), own.subnet, (*nonsense, A, own))
+    pool = PlanPool(Budget(latency_ms=5.0), own.subnet, (*nonsense, A, own))
     assert pool.known_to(supernet).candidates == (own,)
-    assert SubnetPool(Budget(latency_ms=5.0), A.subnet, (A, own)).known_to(supernet) is None
-    assert SubnetPool(Budget(memory_mb=5.0), own.subnet, (own,)).known_to(supernet) is None
+    assert PlanPool(Budget(latency_ms=5.0), A.subnet, (A, own)).known_to(supernet) is None
+    assert PlanPool(Budget(memory_mb=5.0), own.subnet, (own,)).known_to(supernet) is None
 
 
 candidates = st.builds(

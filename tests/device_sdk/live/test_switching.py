@@ -10,14 +10,14 @@ from device_sdk.errors import UsageError
 from device_sdk.live.switching import LastSwitch, LiveSettings, beside, bounds_ms, decide, likely_next, scaled
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, Cost
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 SETTINGS = LiveSettings()
 BUDGET = Budget(latency_ms=10.0)
 
 
 def candidate(name: str, latency_ms: float, accuracy: float, peak_bytes: int = 1_000_000) -> Candidate:
-    return Candidate(Subnet((Edge(name),)), Cost(latency_ms=latency_ms, peak_bytes=peak_bytes), accuracy)
+    return Candidate(Plan(Subnet((Edge(name),))), Cost(latency_ms=latency_ms, peak_bytes=peak_bytes), accuracy)
 
 
 FAST, SMALL, MIDDLE, LARGE, HUGE = POOL = (

@@ -4,11 +4,15 @@ from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.live.warm_plans import PreparedPlan, WarmPlans
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Cost
-from device_sdk.supernet.plan import Edge, Escalation, Plan, Subnet
+from device_sdk.supernet.plan import ANY_SERVER, Ask, Edge, MaxConfidence, Plan, Subnet
+
+
+def asking(threshold):
+    return Ask(MaxConfidence(threshold), ANY_SERVER)
 
 
 def candidate(name: str, peak_bytes: int) -> Candidate:
-    return Candidate(Subnet((Edge(name),)), Cost(latency_ms=1.0, peak_bytes=peak_bytes), 0.5)
+    return Candidate(Plan(Subnet((Edge(name),))), Cost(latency_ms=1.0, peak_bytes=peak_bytes), 0.5)
 
 
 A, B, C = candidate("a", 40), candidate("b", 50), candidate("c", 20)
@@ -38,7 +42,7 @@ def test_what_is_not_wanted_any_more_is_dropped(bundle, runtime):
 def test_a_plan_is_taken_once_and_only_if_it_is_just_that_plan(bundle, runtime):
     warm = WarmPlans()
     warm.put(prepared(bundle, runtime, A))
-    assert warm.take(Plan(A.subnet, escalation=Escalation(0.5))) is None
+    assert warm.take(Plan(A.subnet, hard=asking(0.5))) is None
     taken = warm.take(Plan(A.subnet))
     assert taken is not None
     assert taken.plan == Plan(A.subnet)

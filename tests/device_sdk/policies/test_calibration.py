@@ -73,14 +73,14 @@ def test_the_wished_share_counts_as_hard(calibrated, share, bundle, runtime, ten
     found = calibrated(use_exits=False, escalated_share=share)
     assert found.share_escalated == pytest.approx(share, abs=1 / found.samples)
     output = LoadedPlan(bundle, runtime, found.plan).run(tensor).output
-    assert np.mean(confidence(output) < found.plan.escalation.threshold) == pytest.approx(found.share_escalated)
+    assert np.mean(confidence(output) < found.plan.hard_threshold) == pytest.approx(found.share_escalated)
 
 
 def test_share_zero_escalates_nothing_and_share_one_everything_that_reaches_the_end(calibrated):
-    assert calibrated(escalated_share=0.0).plan.escalation is None
+    assert calibrated(escalated_share=0.0).plan.hard_threshold is None
     everything = calibrated(escalated_share=1.0)
     assert everything.share_escalated + everything.share_early == pytest.approx(1.0)
-    assert everything.plan.escalation.threshold > 1
+    assert everything.plan.hard_threshold > 1
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from device_sdk.search import Candidate, SearchResult, with_expectations
 from device_sdk.search.expectation import expected_accuracies
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.paths import sample_uniformly
+from device_sdk.supernet.plan import Plan
 
 
 class Samples:
@@ -61,7 +62,7 @@ def found(elastic_supernet, uniform_costs, make_problem):
         problem = replace(make_problem(supernet, model, Budget(latency_ms=100)), evaluator=evaluator)
         subnets = list(dict.fromkeys(sample_uniformly(supernet, count=40, random=SplitMix64(seed))))
         accuracies = evaluator.right(subnets, slice(None)).mean(axis=1)
-        pool = tuple(Candidate(s, model.cost(s), float(a)) for s, a in zip(subnets, accuracies, strict=True))
+        pool = tuple(Candidate(Plan(s), model.cost(s), float(a)) for s, a in zip(subnets, accuracies, strict=True))
         return SearchResult(max(pool, key=lambda one: one.accuracy), pool, len(pool), 1, 0.0, "done"), problem
 
     return find

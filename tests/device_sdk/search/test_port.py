@@ -5,11 +5,11 @@ import pytest
 from device_sdk.errors import UsageError
 from device_sdk.search import STRATEGIES, AdaptiveNetSearch, Candidate, best_within, make_strategy
 from device_sdk.supernet.cost import Budget, Cost
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 
 def candidate(name, latency_ms, accuracy, peak_bytes=1, expected=None):
-    return Candidate(Subnet((Edge(name),)), Cost(latency_ms, peak_bytes), accuracy, expected)
+    return Candidate(Plan(Subnet((Edge(name),))), Cost(latency_ms, peak_bytes), accuracy, expected)
 
 
 def test_best_is_the_most_accurate_that_fits_and_the_faster_of_equals():

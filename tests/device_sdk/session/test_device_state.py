@@ -14,14 +14,19 @@ from device_sdk.profiling.conditions import current_conditions
 from device_sdk.profiling.profile import FORMAT
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.device_state import DeviceState, default_state_folder
-from device_sdk.supernet.plan import Edge, Escalation, Plan, Subnet
+from device_sdk.supernet.plan import ANY_SERVER, Ask, Edge, MaxConfidence, Plan, Subnet
+
+
+def asking(threshold):
+    return Ask(MaxConfidence(threshold), ANY_SERVER)
+
 
 ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def plan(bundle):
-    return Plan(bundle.supernet.original, escalation=Escalation(0.25))
+    return Plan(bundle.supernet.original, hard=asking(0.25))
 
 
 @pytest.fixture
@@ -169,13 +174,13 @@ import sys
 from pathlib import Path
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.session.device_state import DeviceState
-from device_sdk.supernet.supernet import Escalation, Plan
+from device_sdk.supernet.plan import ANY_SERVER, Ask, MaxConfidence, Plan
 from device_sdk.runtimes import OnnxRuntime
 
 bundle = Bundle.open(sys.argv[2])
 state = DeviceState(Path(sys.argv[1]), bundle, OnnxRuntime(threads=1))
 for _ in range(150):
-    state.save_plan(Plan(bundle.supernet.original, escalation=Escalation(float(sys.argv[3]))))
+    state.save_plan(Plan(bundle.supernet.original, hard=Ask(MaxConfidence(float(sys.argv[3])), ANY_SERVER)))
 """
 
 
@@ -190,9 +195,9 @@ def test_a_file_that_two_processes_write_at_once_is_always_whole(state, tmp_path
         plan = state.load_plan()
         assert plan is not None or not seen
         if plan is not None:
-            seen.add(plan.escalation.threshold)
+            seen.add(plan.hard_threshold)
     assert [writer.returncode for writer in writers] == [0, 0]
-    assert seen | {state.load_plan().escalation.threshold} <= {0.25, 0.5}
+    assert seen | {state.load_plan().hard_threshold} <= {0.25, 0.5}
     assert len(files(state)) == 1  # no temporary file is left
 
 

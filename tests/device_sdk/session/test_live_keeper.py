@@ -103,7 +103,7 @@ def test_a_calibrated_plan_is_watched_on(model, tiny_bundle):
 
 
 def test_watching_needs_a_pool_and_a_latency_budget(model, tiny_bundle, bundle):
-    with pytest.raises(UsageError, match="no subnet pool"):
+    with pytest.raises(UsageError, match="no plan pool"):
         model.watch()
     with pytest.raises(UsageError, match="latency budget"):
         model.adapt(tiny_bundle.images, tiny_bundle.labels, SMALL, live=True)
@@ -111,7 +111,7 @@ def test_watching_needs_a_pool_and_a_latency_budget(model, tiny_bundle, bundle):
     with pytest.raises(UsageError, match="latency budget"):
         model.watch(SMALL)
     model.use(Plan(Subnet((Edge("o0"), Edge("o1"), Edge("s2"), Edge("o3"), Edge("o4")))))
-    with pytest.raises(UsageError, match="not in the subnet pool"):
+    with pytest.raises(UsageError, match="not in the plan pool"):
         model.watch()
     assert not model.watching
 
@@ -121,7 +121,7 @@ def test_a_damaged_pool_counts_as_none(model, tiny_bundle, damage):
     model.adapt(tiny_bundle.images, tiny_bundle.labels, SLOW_BUDGET)
     [path] = model.log_path.parent.glob("pool-*.json")
     path.write_bytes(damage)
-    with pytest.raises(UsageError, match="no subnet pool"):
+    with pytest.raises(UsageError, match="no plan pool"):
         model.watch()
 
 
