@@ -16,10 +16,14 @@ _Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class MeasuredExit(msgspec.Struct, frozen=True):
-    """What a device measured: the time until the exit answers, and the memory that it takes."""
+    """What a device measured: the time until the exit answers, and the memory that it takes.
+
+    ``branch_ms``: the part of the time that its branch takes, which every exit behind it waits for; 0 if unknown.
+    """
 
     latency_ms: _Milliseconds
     memory_bytes: _Bytes
+    branch_ms: _Milliseconds | None = None
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
@@ -68,4 +72,6 @@ def _candidate(exit_id: str, measured: MeasuredExit, supernet: Supernet) -> Exit
         ) from error
     if exit_.accuracy is None:
         raise UnprocessableError(f"the accuracy of exit {exit_id} is not known", hint="leave it out")
-    return ExitCandidate(exit_.id, exit_.position, exit_.accuracy, measured.latency_ms, measured.memory_bytes)
+    branch_ms = min(measured.branch_ms or 0.0, measured.latency_ms)
+    reach_ms = measured.latency_ms - branch_ms
+    return ExitCandidate(exit_.id, exit_.position, exit_.accuracy, reach_ms, branch_ms, measured.memory_bytes)

@@ -12,6 +12,7 @@ from benchmarks.latency_model.whole import composed_over_whole
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import package_pretrained
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.fitting import fit_line
 from device_sdk.profiling.profile import Profile, profile
 from device_sdk.profiling.stretches import Measured, Part, Timing, measure_parts
@@ -109,11 +110,11 @@ def _compare(network: str, folder: Path, options: BenchOptions) -> Compared:
     parts = [Part.of(bundle, one.edges) for one in drawn]
     timing = Timing(rounds=QUICK_ROUNDS if options.quick else ROUNDS)
     with options.progress.task(f"measure {network}", 2.0) as task:
-        before = measure_parts(bundle, runtime, parts, timing, advance=task.advance)
+        before = measure_parts(Workspace(bundle, runtime), parts, timing, advance=task.advance)
         started = time.monotonic()
-        made = profile(bundle, runtime, progress=options.progress)
+        made = profile(Workspace(bundle, runtime), progress=options.progress)
         seconds = time.monotonic() - started
-        after = measure_parts(bundle, runtime, parts, timing, advance=task.advance)
+        after = measure_parts(Workspace(bundle, runtime), parts, timing, advance=task.advance)
     used = {one.subnet for one in made.fitted}
     unseen = [index for index, one in enumerate(drawn) if one not in used][:count]
     measured = [(before[index], after[index]) for index in unseen]

@@ -19,6 +19,7 @@ from benchmarks.real_size.photographs import Photographs
 from benchmarks.real_size.rivals import Rival, make_rivals
 from benchmarks.support.bundles import CHECKOUT
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.profile import profile
 from device_sdk.runtimes import OnnxRuntime
 from pathweave.bench import BenchOptions, BenchOutcome, Target
@@ -112,7 +113,7 @@ def _duels(
     """One for each budget. ``quickest``: the best rival within a ratio and the renditions of the mode."""
     runtime = OnnxRuntime(threads=1)
     bundle = Bundle.open(folder, runs=lambda one: one.runtime == "onnxruntime" and one.name in MODES[mode])
-    measured = profile(bundle, runtime, progress=options.progress)
+    measured = profile(Workspace(bundle, runtime), progress=options.progress)
     search = data.photographs(options, "search")
     limit_s = QUICK_SEARCH_S if options.quick else SEARCH_S
     duels = []

@@ -13,7 +13,8 @@ from benchmarks.real_size.photographs import Photographs
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, adapt
+from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, find_plan
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
@@ -64,9 +65,8 @@ def choose(
     """
 
     def within(latency_ms: float, seconds: float) -> Adaptation:
-        return adapt(
-            bundle,
-            runtime,
+        return find_plan(
+            Workspace(bundle, runtime),
             profile,
             search.inputs(bundle.manifest.preprocessing),
             search.labels,

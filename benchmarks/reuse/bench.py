@@ -15,13 +15,14 @@ from benchmarks.support.bundles import adapted_bundle
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.preprocessing import prepare
+from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.profile import profile
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.search import Candidate, Evaluator, PrefixTreeEvaluator, SearchProblem, make_strategy
-from device_sdk.search.evaluation.evaluator.prefix_tree import build_tree, evaluation_cost
+from device_sdk.search.evaluation.prefix_tree import build_tree, evaluation_cost
 from device_sdk.search.port import never_stop
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.plan import Edge, Subnet
@@ -90,7 +91,7 @@ class _Bench:
         return cls(
             bundle,
             {edge: runtime.load(bundle.stretch((edge,))) for edge in bundle.supernet.edges},
-            profile(bundle, runtime, progress=options.progress).cost_model(),
+            profile(Workspace(bundle, runtime), progress=options.progress).cost_model(),
             inputs[:count],
             data.labels[:count],
             options.quick,

@@ -15,6 +15,7 @@ from benchmarks.support.bundles import adapted_bundle
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.preprocessing import prepare
+from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.profile import profile
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
@@ -117,7 +118,7 @@ class _Bench:
         """Profiles, and loads all sessions."""
         bundle, runtime = Bundle.open(folder), OnnxRuntime(threads=THREADS)
         inputs, labels = _part(bundle, "search", options)
-        cost_model = profile(bundle, runtime, progress=options.progress).cost_model()
+        cost_model = profile(Workspace(bundle, runtime), progress=options.progress).cost_model()
         sessions = {edge: _Kept(runtime.load(bundle.stretch((edge,)))) for edge in bundle.supernet.edges}
         return cls(bundle, runtime, cost_model, inputs, labels, sessions)
 

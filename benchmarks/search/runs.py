@@ -124,7 +124,7 @@ def observe(
             cancelled=lambda: (
                 sample_limit is not None and bool(watched.found) and sum(watched.samples.values()) >= sample_limit
             ),
-        )
+        ),
     )
     seconds = time.perf_counter() - watched.started_s
     return SearchRun(name, seed, tuple(watched.found), result, seconds, len(watched.samples))

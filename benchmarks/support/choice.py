@@ -15,6 +15,7 @@ import numpy.typing as npt
 from benchmarks.support.peers import Samples
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import InfeasibleBudgetError
+from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.adaptation import EQUAL_LATENCY
 from device_sdk.profiling.profile import Profile, profile
 from device_sdk.profiling.timing import Latency, measure_interleaved
@@ -70,7 +71,7 @@ class Chooser:
         self._runtime = OnnxRuntime(threads=1)
         self._progress = progress
         self._seed = seed
-        self.profile: Profile = profile(self._bundle, self._runtime, progress=progress)
+        self.profile: Profile = profile(Workspace(self._bundle, self._runtime), progress=progress)
         self._costs: CostModel = self.profile.cost_model()
         self._evaluator = PrefixTreeEvaluator(
             self._bundle.supernet,

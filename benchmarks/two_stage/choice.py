@@ -14,6 +14,7 @@ from benchmarks.two_stage.metrics import BATCH, Run
 from benchmarks.two_stage.models import PREPROCESSING
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.preprocessing import prepare
+from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.adaptation import EQUAL_LATENCY
 from device_sdk.profiling.profile import profile
 from device_sdk.profiling.timing import measure_interleaved
@@ -45,7 +46,7 @@ class Chooser:
         self._bundle = Bundle.open(folder)
         self._training, self._judge, self._options = training, judge, options
         self._runtime = OnnxRuntime(threads=1)
-        self._costs = profile(self._bundle, self._runtime, progress=options.progress).cost_model()
+        self._costs = profile(Workspace(self._bundle, self._runtime), progress=options.progress).cost_model()
         self.looked_at = 0
 
     @property

@@ -36,6 +36,7 @@ def _profile_summary(measured: Profile) -> dict[str, Any]:
         "device": measured.device,
         "runtime": measured.runtime,
         "original_ms": measured.original_ms,
+        "nodes_by_provider": measured.nodes_by_provider,
         "scale": measured.scale,
         "offset_ms": measured.offset_ms,
         "blocks": {
@@ -69,6 +70,9 @@ def _print_profile(measured: Profile) -> None:
         table.add_row(str(one.edge), *cells)
     Console().print(table)
     click.echo(f"full model: {measured.original_ms:.3f} ms on {measured.device}")
+    total = sum(measured.nodes_by_provider.values())
+    for provider, nodes in measured.nodes_by_provider.items():
+        click.echo(f"{provider} runs {nodes} of its {total} nodes")
 
 
 @click.command()

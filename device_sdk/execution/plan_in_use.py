@@ -9,11 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import ClosedError, ForkedError
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.service_times import ServiceTimes
-from device_sdk.runtimes.port import Runtime
+from device_sdk.execution.workspace import Workspace
 from device_sdk.supernet.plan import Plan
 
 
@@ -33,14 +32,13 @@ class PlanInUse:
     """Holds what is active. A call takes it once and keeps it to its end, so nothing is closed under a call.
 
     A child that was forked off cannot use it: the threads of the runtime and of live update stay behind, and locks
-    may have been copied while somebody held them.
+    may have been copied while they were held.
     """
 
-    def __init__(self, bundle: Bundle, runtime: Runtime, *, memory_cap_bytes: int | None = None) -> None:
+    def __init__(self, workspace: Workspace) -> None:
         self.active: Active | None = None  # read without a lock
         self.forked = False
-        self._bundle, self._runtime = bundle, runtime
-        self.memory_cap_bytes = memory_cap_bytes  # of the plan, and of what is loaded beside it; see ``lend_memory``
+        self.workspace = workspace  # of the plan, and of what is loaded beside it; see ``lend_workspace``
         self._exchange = threading.Lock()  # guards writes to active, so that nothing reopens a closed model
         _in_use.add(self)
 
@@ -74,21 +72,21 @@ class PlanInUse:
 
     def load(self, plan: Plan) -> LoadedPlan:
         """``plan``, loaded. Raises as ``prepare``."""
-        return LoadedPlan(self._bundle, self._runtime, plan, memory_cap_bytes=self.memory_cap_bytes)
+        return self.workspace.load_plan(plan)
 
-    def lend_memory(self) -> int | None:
-        """The memory cap, for what is loaded beside the plan in use: of that, pages that nobody runs now leave.
+    def lend_workspace(self) -> Workspace:
+        """Evict the active plan's idle pages and return the workspace, for what is loaded beside the plan.
 
-        A call that comes meanwhile loads them again, and then both are there.
+        A call that runs the plan meanwhile loads its pages again; then both are in memory.
         """
         active = self.active
         if active is not None:
             active.loaded.release()
-        return self.memory_cap_bytes
+        return self.workspace
 
     def run_once(self, loaded: LoadedPlan) -> None:
         """Run it on one sample of zeros."""
-        spec = self._bundle.supernet.cut_points_at(loaded.input_size)[0].tensors[0]
+        spec = self.workspace.supernet.cut_points_at(loaded.input_size)[0].tensors[0]
         loaded.run(np.zeros((1, *spec.shape), dtype=spec.dtype))
 
     def begin(self, plan: Plan) -> None:

@@ -227,7 +227,9 @@ class LiveUpdate:
             self._wake.set()
 
     def _warm_cap_bytes(self, current: Candidate) -> int:
-        if self._in_use.memory_cap_bytes is not None:  # a device that pages has no room for what it does not use
+        if (
+            self._in_use.workspace.memory_cap_bytes is not None
+        ):  # a device that pages has no room for what it does not use
             return 0
         memory_mb = self.pool.budget.memory_mb
         if memory_mb is None:

@@ -9,14 +9,14 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import BudgetError
+from device_sdk.execution.workspace import Workspace
 from device_sdk.live.plan_pool import rungs_ms
 from device_sdk.policies.adaptation import AdaptationSettings, make_evaluator, search_positions
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
-from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.runtimes.port import Array
 from device_sdk.search import expected_accuracies, find_subnets, make_strategy
 from device_sdk.search.evaluation.evaluator import PrefixTreeEvaluator
 from device_sdk.search.nearby import latency_range_ms
@@ -32,24 +32,19 @@ class PoolSearch:
     """Searches on the samples on which an adaptation with the same ``settings`` searches.
 
     ``inputs`` and ``labels`` [count] are the device's own. Latencies are those of ``cost_model``.
-    ``memory_cap_bytes``: what all that is loaded meanwhile may take.
     """
 
     def __init__(
         self,
-        bundle: Bundle,
-        runtime: Runtime,
+        workspace: Workspace,
         cost_model: CostModel,
         inputs: Inputs | Array,
         labels: npt.NDArray[np.int64],
         settings: AdaptationSettings,
-        *,
-        memory_cap_bytes: int | None = None,
     ) -> None:
         kept, _ = search_positions(labels, settings)
-        self._bundle, self._runtime, self._cost_model, self._settings = bundle, runtime, cost_model, settings
+        self._workspace, self._cost_model, self._settings = workspace, cost_model, settings
         self._inputs, self._labels = as_inputs(inputs).subset(kept), labels[kept]
-        self._cap_bytes = memory_cap_bytes
 
     def fill(self, budget: Budget, *, time_limit_s: float, progress: Progress) -> list[Candidate]:
         """Candidates all the way from the fastest subnet to the slowest, besides those near ``budget`` itself.
@@ -58,7 +53,7 @@ class PoolSearch:
         full model and the fastest subnet always are among them.
         """
         assert budget.latency_ms is not None
-        supernet, edge_latency_ms = self._bundle.supernet, self._cost_model.edge_latency_ms
+        supernet, edge_latency_ms = self._workspace.supernet, self._cost_model.edge_latency_ms
         fastest_ms, slowest_ms = latency_range_ms(supernet, self._cost_model)
         rungs = rungs_ms(fastest_ms, slowest_ms, budget_ms=budget.latency_ms)
         limit_s = max(_LEAST_RUNG_S, time_limit_s / max(1, len(rungs)))
@@ -101,7 +96,7 @@ class PoolSearch:
         progress: Progress,
     ) -> list[Candidate]:
         problem = SearchProblem(
-            supernet=self._bundle.supernet,
+            supernet=self._workspace.supernet,
             cost_model=self._cost_model,
             budget=budget,
             evaluator=evaluator,
@@ -126,12 +121,4 @@ class PoolSearch:
         return [Candidate(Plan(s), cost, share) for s, cost, share in zip(subnets, costs, accuracies, strict=True)]
 
     def _evaluator(self) -> PrefixTreeEvaluator:
-        return make_evaluator(
-            self._bundle,
-            self._runtime,
-            self._cost_model,
-            self._settings,
-            self._inputs,
-            self._labels,
-            memory_cap_bytes=self._cap_bytes,
-        )
+        return make_evaluator(self._workspace, self._cost_model, self._settings, self._inputs, self._labels)

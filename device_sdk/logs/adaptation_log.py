@@ -39,6 +39,7 @@ class Profiled(msgspec.Struct, frozen=True, tag="profiled", tag_field="event"):
     scale: float
     offset_ms: float
     median_error: float
+    nodes_by_provider: dict[str, int] = {}
 
 
 class Adapted(msgspec.Struct, frozen=True, tag="adapted", tag_field="event"):

@@ -39,6 +39,7 @@ def profiled(profile: Profile) -> Profiled:
         scale=profile.scale,
         offset_ms=profile.offset_ms,
         median_error=float(np.median(errors)),
+        nodes_by_provider=profile.nodes_by_provider,
     )
 
 

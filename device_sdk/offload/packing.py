@@ -4,10 +4,11 @@ Pure. Little-endian, no padding:
 
     magic "PWAP" · version u8 · bits u8 · cut point u16 · sha256 of manifest.json, 32 bytes · batch u32
     · length of the tail u16 · the tail in UTF-8: its edges with spaces between them
-    · for each tensor of the cut point: scale f32 · zero point u8 · batch × size values of one byte each
+    · for each tensor of the cut point: batch × (scale f32 · zero point u8) · batch × size values of one byte each
 
-A value is ``(byte − zero point) · scale``. Scale and zero point are those of the very values that travel (Auto-Split §4
-sends activations quantised; its table of ranges is replaced by measuring them).
+A value is ``(byte − zero point) · scale``. Each sample has a scale and a zero point of its own, measured on the values
+that travel, so that an answer does not depend on the other samples of the batch (Auto-Split §4 sends activations
+quantised; its table of ranges is replaced by measuring them).
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from device_sdk.supernet.blocks import CutPoint, TensorSpec
 from device_sdk.supernet.plan import Edge
 from device_sdk.supernet.supernet import Supernet
 
-MAGIC, VERSION, BITS = b"PWAP", 1, 8
+MAGIC, VERSION, BITS = b"PWAP", 2, 8
 MAX_BATCH = 65_536
 
 _HEAD = struct.Struct("<4sBBH32sIH")
-_RANGE = struct.Struct("<fB")
+_RANGE = np.dtype([("scale", "<f4"), ("zero_point", "u1")])
 _LEVELS = 255
 
 
@@ -57,9 +58,11 @@ def pack(activations: Activations) -> bytes:
     digest = bytes.fromhex(activations.bundle)
     parts = [_HEAD.pack(MAGIC, VERSION, BITS, activations.position, digest, batch, len(tail)), tail]
     for tensor in activations.tensors:
-        scale, zero_point = _range_of(tensor)
-        levels = np.rint(tensor * np.float32(1 / scale)) + np.float32(zero_point)
-        parts += [_RANGE.pack(scale, zero_point), np.clip(levels, 0, _LEVELS).astype(np.uint8).tobytes()]
+        ranges = _ranges_of(tensor)
+        broadcast = (batch, *[1] * (tensor.ndim - 1))
+        scales, zero_points = ranges["scale"].reshape(broadcast), ranges["zero_point"].reshape(broadcast)
+        levels = np.rint(tensor * (1 / scales).astype(np.float32)) + zero_points.astype(np.float32)
+        parts += [ranges.tobytes(), np.clip(levels, 0, _LEVELS).astype(np.uint8).tobytes()]
     return b"".join(parts)
 
 
@@ -91,13 +94,13 @@ def unpack(packet: bytes, *, supernet: Supernet, bundle: str) -> Activations:
     tensors, at = [], _HEAD.size + tail_bytes
     for spec in cut.tensors:
         tensors.append(_read_tensor(packet, at, spec, batch))
-        at += _RANGE.size + batch * spec.size
+        at += batch * (_RANGE.itemsize + spec.size)
     return Activations(bundle, position, tail, tuple(tensors))
 
 
 def packet_bytes(cut: CutPoint, tail: Sequence[Edge], *, batch: int) -> int:
     """How many bytes ``batch`` samples take at ``cut``: known before anything is computed."""
-    return _HEAD.size + len(_tail_text(tail)) + sum(_RANGE.size + batch * spec.size for spec in cut.tensors)
+    return _HEAD.size + len(_tail_text(tail)) + batch * sum(_RANGE.itemsize + spec.size for spec in cut.tensors)
 
 
 def can_travel(cut: CutPoint) -> bool:
@@ -122,21 +125,26 @@ def _read_tail(text: bytes, supernet: Supernet, position: int) -> tuple[Edge, ..
     return tail
 
 
-def _range_of(tensor: Array) -> tuple[float, int]:
-    """Scale and zero point: zero is a level of its own, so that what a ReLU cut off stays exactly zero."""
+def _ranges_of(tensor: Array) -> Array:
+    """Scale and zero point of each sample: zero is a level of its own, so that what a ReLU cut off stays zero."""
     if tensor.dtype != np.float32:
         raise InputError(f"activations travel as float32, not {tensor.dtype}")
-    low, high = min(float(tensor.min()), 0.0), max(float(tensor.max()), 0.0)
-    if not np.isfinite(low + high):
+    flat = tensor.reshape(len(tensor), -1)
+    low, high = np.minimum(flat.min(axis=1), 0), np.maximum(flat.max(axis=1), 0)
+    if not np.isfinite(low.astype(np.float64) + high).all():
         raise InputError("the activations hold NaN or infinity")
-    scale = float(np.float32((high - low) / _LEVELS)) or 1.0
-    return scale, round(-low / scale)
+    ranges = np.empty(len(tensor), dtype=_RANGE)
+    scales = ((high.astype(np.float64) - low) / _LEVELS).astype(np.float32)
+    ranges["scale"] = np.where(scales > 0, scales, 1)
+    ranges["zero_point"] = np.rint(-low / ranges["scale"])
+    return ranges
 
 
 def _read_tensor(packet: bytes, at: int, spec: TensorSpec, batch: int) -> Array:
-    scale, zero_point = _RANGE.unpack_from(packet, at)
-    if not (np.isfinite(scale) and scale > 0):
-        raise ProtocolError(f"the packet's scale is {scale}")
-    levels = np.frombuffer(packet, np.uint8, count=batch * spec.size, offset=at + _RANGE.size)
-    values = (levels.astype(np.float32) - np.float32(zero_point)) * np.float32(scale)
+    ranges = np.frombuffer(packet, _RANGE, count=batch, offset=at)
+    scales, zero_points = (ranges[name].astype(np.float32)[:, None] for name in ("scale", "zero_point"))
+    if not (np.isfinite(scales) & (scales > 0)).all():
+        raise ProtocolError("a scale of the packet is not a number above zero")
+    levels = np.frombuffer(packet, np.uint8, count=batch * spec.size, offset=at + batch * _RANGE.itemsize)
+    values = (levels.reshape(batch, spec.size).astype(np.float32) - zero_points) * scales
     return values.reshape(batch, *spec.shape)

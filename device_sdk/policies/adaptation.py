@@ -15,9 +15,9 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import split_positions
 from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
-from device_sdk.execution.loaded_segments import load_part
-from device_sdk.execution.paging import PagedEdges, each_edge, largest_batch, room_beside_largest
+from device_sdk.execution.paging import PagedEdges, each_edge
 from device_sdk.execution.plan_segments import PlanSegment
+from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.profile import Profile, measure_subnets
 from device_sdk.profiling.timing import Patience
 from device_sdk.progress import Progress
@@ -101,9 +101,8 @@ class AdaptationSettings:
             raise UsageError(f"batch is {self.batch}; it must be at least 1")
 
 
-def adapt(
-    bundle: Bundle,
-    runtime: Runtime,
+def find_plan(
+    workspace: Workspace,
     profile: Profile,
     inputs: Inputs | Array,
     labels: npt.NDArray[np.int64] | None,
@@ -111,7 +110,6 @@ def adapt(
     *,
     settings: AdaptationSettings,
     progress: Progress,
-    memory_cap_bytes: int | None = None,
 ) -> Adaptation:
     """Find the most accurate subnet within ``budget`` on ``inputs`` with ``labels`` [count].
 
@@ -121,9 +119,9 @@ def adapt(
     what is to be expected of the candidates elsewhere; 4. confirm the best of them by measuring; 5. judge the chosen
     one on what was held back.
 
-    ``memory_cap_bytes``: what all that is loaded meanwhile may take. Subnets that would run in pages under it are left
-    out if there is any that would not (``within_cap``): ``profile``, made under the same cap, does not know how slow
-    pages are. Where all would, the candidates are measured in pages.
+    Under a memory cap, subnets that would run in pages are left out if there is any that would not (``within_cap``):
+    ``profile``, made under the same cap, does not know how slow pages are. Where all would, the candidates are measured
+    in pages.
 
     Raises:
         InfeasibleBudgetError: no subnet fits; names the nearest.
@@ -134,15 +132,15 @@ def adapt(
     _check_inputs(inputs)
     inputs = as_inputs(inputs)
     if labels is None:
-        labels = stand_in_labels(bundle, runtime, inputs, batch=settings.batch, memory_cap_bytes=memory_cap_bytes)
-    _check_labels(labels, inputs, bundle)
+        labels = stand_in_labels(workspace, inputs, batch=settings.batch)
+    _check_labels(labels, inputs, workspace.bundle)
     kept, held = search_positions(labels, settings)
     cost_model = profile.cost_model()
-    budget = within_cap(bundle.supernet, cost_model, budget, memory_cap_bytes)
-    evaluate = partial(make_evaluator, bundle, runtime, cost_model, settings, memory_cap_bytes=memory_cap_bytes)
+    budget = within_cap(workspace.supernet, cost_model, budget, workspace.memory_cap_bytes)
+    evaluate = partial(make_evaluator, workspace, cost_model, settings)
     evaluator = evaluate(inputs.subset(kept), labels[kept])
     problem = SearchProblem(
-        supernet=bundle.supernet,
+        supernet=workspace.supernet,
         cost_model=cost_model,
         budget=budget,
         evaluator=evaluator,
@@ -155,16 +153,16 @@ def adapt(
 
     def confirm(result: SearchResult) -> _Confirmed:
         evaluator.release()  # whole subnets are loaded now, alone under the cap
-        return _confirm(bundle, runtime, result, budget, memory_cap_bytes)
+        return _confirm(workspace, result, budget)
 
     try:
         found, confirmed = _search_and_confirm(problem, settings.strategy, confirm)
     finally:
         evaluator.close()
     chosen = confirmed.candidate
-    judged = _judge(evaluate, inputs.subset(held), labels[held], [chosen.subnet, bundle.supernet.original])
+    judged = _judge(evaluate, inputs.subset(held), labels[held], [chosen.subnet, workspace.supernet.original])
     return Adaptation(
-        plan=Plan(chosen.subnet),
+        plan=chosen.plan,
         budget=budget,
         predicted_ms=chosen.cost.latency_ms,
         measured_ms=confirmed.measured_ms,
@@ -225,29 +223,25 @@ def within_cap(supernet: Supernet, cost_model: CostModel, budget: Budget, memory
 
 
 def make_evaluator(
-    bundle: Bundle,
-    runtime: Runtime,
+    workspace: Workspace,
     cost_model: CostModel,
     settings: AdaptationSettings,
     inputs: Inputs | Array,
     labels: npt.NDArray[np.int64],
-    *,
-    memory_cap_bytes: int | None = None,
 ) -> PrefixTreeEvaluator:
     """Evaluates subnets on ``inputs`` with ``labels`` [count].
 
     Batches are small where features are large (``settings.batch_bytes``). Under a memory cap, edges leave memory for
     others, features get at most half of what the largest edge leaves, and batches are as large as then fits.
     """
-    cache_bytes = settings.cache_bytes
+    bundle, cap_bytes = workspace.bundle, workspace.memory_cap_bytes
+    cache_bytes = workspace.room_for_features(settings.cache_bytes)
     batch = _batch_within(bundle.supernet, settings)
-    load: Load = partial(_load_edge, bundle, runtime.taking_turns())
-    if memory_cap_bytes is not None:
-        edges = each_edge(bundle)
-        cache_bytes = min(cache_bytes, room_beside_largest(bundle, edges, memory_cap_bytes) // 2)
-        cap_bytes = memory_cap_bytes - cache_bytes
-        batch = largest_batch(bundle, edges, cap_bytes, wanted=batch)
-        load = PagedEdges(bundle, runtime, cap_bytes=cap_bytes, batch=batch)
+    load: Load = partial(_load_edge, bundle, workspace.runtime.taking_turns())
+    if cap_bytes is not None:
+        room = replace(workspace, memory_cap_bytes=cap_bytes - cache_bytes)
+        batch = room.largest_batch(each_edge(bundle), wanted=batch)
+        load = PagedEdges(bundle, workspace.runtime, cap_bytes=cap_bytes - cache_bytes, batch=batch)
     return PrefixTreeEvaluator(bundle.supernet, load, inputs, labels, cost_model, batch=batch, cache_bytes=cache_bytes)
 
 
@@ -265,20 +259,18 @@ def _batch_within(supernet: Supernet, settings: AdaptationSettings) -> int:
     return batch
 
 
-def stand_in_labels(
-    bundle: Bundle, runtime: Runtime, inputs: Inputs | Array, *, batch: int, memory_cap_bytes: int | None = None
-) -> npt.NDArray[np.int64]:
+def stand_in_labels(workspace: Workspace, inputs: Inputs | Array, *, batch: int) -> npt.NDArray[np.int64]:
     """The full model's answers to ``inputs``, in place of labels: [count].
 
     Under a memory cap it runs in pages if it has to, in batches that fit.
     """
-    whole = bundle.supernet.original.edges
-    batch = largest_batch(bundle, [PlanSegment(whole, None)], memory_cap_bytes, wanted=batch)
-    loaded = load_part(bundle, runtime, whole, memory_cap_bytes=memory_cap_bytes, batch=batch)
+    whole = workspace.supernet.original.edges
+    batch = workspace.largest_batch([PlanSegment(whole, None)], wanted=batch)
+    loaded = workspace.load_stretch(whole, batch=batch)
     try:
         positions = np.arange(len(inputs))
         batches = (positions[at : at + batch] for at in range(0, len(inputs), batch))
-        outputs = [loaded.run([as_inputs(inputs).take(one)])[-1] for one in batches]
+        outputs = [loaded.run([as_inputs(inputs).take(some)])[-1] for some in batches]
     finally:
         loaded.close()
     return np.concatenate(outputs).argmax(axis=-1)
@@ -321,9 +313,7 @@ def _search_and_confirm(
         return found, confirm(found)
 
 
-def _confirm(
-    bundle: Bundle, runtime: Runtime, found: SearchResult, budget: Budget, memory_cap_bytes: int | None
-) -> _Confirmed:
+def _confirm(workspace: Workspace, found: SearchResult, budget: Budget) -> _Confirmed:
     """Measure the best candidate in turns with the full model; while one is too slow, expect more of the others.
 
     The prediction is right to a few percent. A candidate that measures above the budget tells by how much, and the
@@ -336,15 +326,8 @@ def _confirm(
         candidate = best_within((c for c in found.pool if c.subnet not in rejected), wanted)
         if candidate is None:
             break
-        subnets = [bundle.supernet.original, candidate.subnet]
-        full, own = measure_subnets(
-            bundle,
-            runtime,
-            subnets,
-            rounds=_CONFIRM_ROUNDS,
-            patience=_CONFIRM_PATIENCE,
-            memory_cap_bytes=memory_cap_bytes,
-        )
+        subnets = [workspace.supernet.original, candidate.subnet]
+        full, own = measure_subnets(workspace, subnets, rounds=_CONFIRM_ROUNDS, patience=_CONFIRM_PATIENCE)
         confirmed = _Confirmed(candidate, own.median_ms, full.median_ms)
         if budget.fits_latency(own.median_ms / EQUAL_LATENCY):
             return confirmed

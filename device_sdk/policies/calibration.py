@@ -12,21 +12,18 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import InputError, UsageError
 from device_sdk.execution.deciders import confidence
-from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.execution.loaded_segments import LoadedSegments
-from device_sdk.execution.paging import largest_batch, one_model_footprint
 from device_sdk.execution.paging_plan import all_stay
 from device_sdk.execution.plan_segments import PlanSegment, segments
+from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.expected_cost import Evidence, expected_cost
 from device_sdk.policies.placement import ExitCandidate, place
 from device_sdk.policies.thresholds import ExitSamples, Rights, choose_exits, hard_threshold
 from device_sdk.profiling.plan_latency import mean_latencies_ms
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
-from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.supernet.blocks import Exit
 from device_sdk.supernet.cost import MB, CostModel
 from device_sdk.supernet.plan import (
@@ -93,9 +90,8 @@ class Calibration:
     without_exits_ms: float | None
 
 
-def calibrate(
-    bundle: Bundle,
-    runtime: Runtime,
+def calibrate_plan(
+    workspace: Workspace,
     profile: Profile,
     subnet: Subnet,
     inputs: Array,
@@ -103,7 +99,6 @@ def calibrate(
     *,
     settings: CalibrationSettings,
     progress: Progress,
-    memory_cap_bytes: int | None = None,
 ) -> Calibration:
     """Find exits, their thresholds and the threshold of hard samples for ``subnet``.
 
@@ -113,8 +108,6 @@ def calibrate(
     1. answer all samples at every exit and at the end; 2. keep the exits that fit the memory; 3. choose thresholds;
     4. confirm by measuring that exits save time, else drop them; 5. set the threshold of hard samples among those that
     reach the end.
-
-    ``memory_cap_bytes``: what all that is loaded meanwhile may take; what takes more runs in pages, in smaller batches.
 
     Raises:
         InputError: there are no inputs, or labels and inputs do not match.
@@ -126,7 +119,7 @@ def calibrate(
         raise InputError(f"there are {len(inputs)} samples and labels of shape {labels.shape}")
     costs = profile.cost_model()
     with progress.task("calibrate", 1) as task:
-        seen = _answer_everywhere(bundle, runtime, subnet, inputs, labels, settings, memory_cap_bytes)
+        seen = _answer_everywhere(workspace, subnet, inputs, labels, settings)
         kept = _placed(seen, costs, settings)
         choices = choose_exits(
             [seen.at_exit(number, costs) for number in kept],
@@ -135,13 +128,11 @@ def calibrate(
             accuracy_drop=settings.accuracy_drop,
         )
         plan = Plan(subnet, exits=tuple(choices))
-        mean_ms, without_ms = (
-            _measure(bundle, runtime, plan, inputs, memory_cap_bytes) if choices and settings.confirm else (None, None)
-        )
+        mean_ms, without_ms = _measure(workspace, plan, inputs) if choices and settings.confirm else (None, None)
         if mean_ms is not None and without_ms is not None and mean_ms >= without_ms:
             plan, mean_ms, without_ms = Plan(subnet), None, None
         task.advance()
-    return _judged(bundle.supernet, costs, seen, plan, settings, mean_ms=mean_ms, without_ms=without_ms)
+    return _judged(workspace.supernet, costs, seen, plan, settings, mean_ms=mean_ms, without_ms=without_ms)
 
 
 @dataclass(frozen=True)
@@ -191,17 +182,15 @@ def _choice(exit_: Exit) -> ExitChoice:
 
 
 def _answer_everywhere(
-    bundle: Bundle,
-    runtime: Runtime,
+    workspace: Workspace,
     subnet: Subnet,
     inputs: Array,
     labels: npt.NDArray[np.int64] | None,
     settings: CalibrationSettings,
-    memory_cap_bytes: int | None,
 ) -> _Seen:
     """Run the subnet once over all samples, batch by batch, and every branch on the features at its cut point."""
-    exits = bundle.supernet.exits_along(subnet) if settings.use_exits else ()
-    ends = [block.end for _, block in bundle.supernet.walk(subnet)]
+    exits = workspace.supernet.exits_along(subnet) if settings.use_exits else ()
+    ends = [block.end for _, block in workspace.supernet.walk(subnet)]
     needed = [ends.index(exit_.position) + 1 for exit_ in exits]
     parts: list[PlanSegment] = []
     for exit_, start, until in zip(exits, [0, *needed], needed, strict=False):
@@ -210,8 +199,8 @@ def _answer_everywhere(
     parts = [
         part for part in parts if part.runs
     ]  # of several exits at one cut point only the first has edges before it
-    batch = largest_batch(bundle, parts, memory_cap_bytes, wanted=settings.batch)
-    loaded = LoadedSegments(bundle, runtime, parts, memory_cap_bytes=memory_cap_bytes, batch=batch)
+    batch = workspace.largest_batch(parts, wanted=settings.batch)
+    loaded = workspace.load_segments(parts, batch=batch)
     try:
         runs = [(part, stretch) for part, stretch in zip(parts, loaded.stretches, strict=True) if stretch is not None]
         answers = [_answers(runs, inputs[at : at + batch]) for at in range(0, len(inputs), batch)]
@@ -239,34 +228,34 @@ def _placed(seen: _Seen, costs: CostModel, settings: CalibrationSettings) -> lis
     candidates = []
     for number, exit_ in enumerate(seen.exits):
         found = seen.at_exit(number, costs)
-        time_ms, size = found.reach_ms + found.branch_ms, costs.exit_bytes(found.choice)
-        candidates.append(ExitCandidate(exit_.id, exit_.position, float(found.right.mean()), time_ms, size))
+        size = costs.exit_bytes(found.choice)
+        candidates.append(
+            ExitCandidate(exit_.id, exit_.position, float(found.right.mean()), found.reach_ms, found.branch_ms, size)
+        )
     limit = None if settings.exit_memory_mb is None else int(settings.exit_memory_mb * MB)
     kept = place(candidates, full_time=full_ms, memory_bytes=limit).exits
     return [number for number, exit_ in enumerate(seen.exits) if exit_.id in kept]
 
 
-def _measure(bundle: Bundle, runtime: Runtime, plan: Plan, inputs: Array, memory_cap_bytes: int | None) -> list[float]:
+def _measure(workspace: Workspace, plan: Plan, inputs: Array) -> list[float]:
     """Mean latency at batch 1 with the plan's exits and without, sample by sample, in turns if both fit at once."""
     plans = [plan, Plan(plan.subnet)]
     prints = [
-        one_model_footprint(bundle, one.edges, one.exit) for each in plans for one in segments(bundle.supernet, each)
+        workspace.footprint(part.edges, part.exit) for each in plans for part in segments(workspace.supernet, each)
     ]
-    if memory_cap_bytes is None or all_stay(prints, memory_cap_bytes):
-        return _timed(bundle, runtime, plans, inputs[:_MEASURED_SAMPLES], memory_cap_bytes)
+    if workspace.memory_cap_bytes is None or all_stay(prints, workspace.memory_cap_bytes):
+        return _timed(workspace, plans, inputs[:_MEASURED_SAMPLES])
     few = inputs[:_MEASURED_IN_PAGES]
-    return [_timed(bundle, runtime, [one], few, memory_cap_bytes)[0] for one in plans]
+    return [_timed(workspace, [each], few)[0] for each in plans]
 
 
-def _timed(
-    bundle: Bundle, runtime: Runtime, plans: Sequence[Plan], inputs: Array, memory_cap_bytes: int | None
-) -> list[float]:
-    loaded = [LoadedPlan(bundle, runtime, one, memory_cap_bytes=memory_cap_bytes) for one in plans]
+def _timed(workspace: Workspace, plans: Sequence[Plan], inputs: Array) -> list[float]:
+    loaded = [workspace.load_plan(plan) for plan in plans]
     try:
         return mean_latencies_ms(loaded, inputs)
     finally:
-        for one in loaded:
-            one.close()
+        for plan in loaded:
+            plan.close()
 
 
 def _judged(

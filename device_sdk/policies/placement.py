@@ -17,12 +17,17 @@ _PARAMETER_BYTES = 4
 
 @dataclass(frozen=True)
 class ExitCandidate:
-    """An exit that could be kept. ``time``: until it answers, in the unit of the full model's."""
+    """An exit that could be kept.
+
+    ``reach_time``: from the input to its cut point; ``branch_time``: of its branch; both in the unit of the full
+    model's time.
+    """
 
     exit: str
     position: int
     accuracy: float
-    time: float
+    reach_time: float
+    branch_time: float
     memory_bytes: int
 
 
@@ -82,15 +87,16 @@ def place(
 def expectation(exits: Sequence[ExitCandidate], *, full_time: float) -> float:
     """The mean over all moments before ``full_time`` of the accuracy of the best answer that is there by then.
 
-    An exit that is less accurate than an earlier one changes nothing: the earlier answer stays.
+    An exit answers once the path has reached it and every branch before it, and its own, was tried. One that is less
+    accurate than an earlier one changes nothing: the earlier answer stays.
     """
-    area = accuracy = since = 0.0
-    for exit_ in sorted(exits, key=lambda candidate: candidate.time):
-        if exit_.time >= full_time:
-            break
-        if exit_.accuracy > accuracy:
-            area += accuracy * (exit_.time - since)
-            accuracy, since = exit_.accuracy, exit_.time
+    area = accuracy = since = tried = 0.0
+    for exit_ in sorted(exits, key=lambda candidate: candidate.position):
+        tried += exit_.branch_time
+        answered = exit_.reach_time + tried
+        if answered < full_time and exit_.accuracy > accuracy:
+            area += accuracy * (answered - since)
+            accuracy, since = exit_.accuracy, answered
     return (area + accuracy * (full_time - since)) / full_time
 
 
@@ -104,8 +110,8 @@ def candidates_by_macs(supernet: Supernet) -> tuple[list[ExitCandidate], float]:
         reached.append(reached[-1] + block.macs)
 
     def candidate(exit_: Exit, accuracy: float) -> ExitCandidate:
-        time = float(reached[exit_.position] + exit_.macs)
-        return ExitCandidate(exit_.id, exit_.position, accuracy, time, _PARAMETER_BYTES * exit_.parameters)
+        reach, size = float(reached[exit_.position]), _PARAMETER_BYTES * exit_.parameters
+        return ExitCandidate(exit_.id, exit_.position, accuracy, reach, float(exit_.macs), size)
 
     known = [candidate(exit_, exit_.accuracy) for exit_ in supernet.exits if exit_.accuracy is not None]
     return known, float(reached[-1])

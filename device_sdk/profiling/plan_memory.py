@@ -6,23 +6,20 @@ import gc
 
 import msgspec
 
-from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.golden import golden_inputs
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.execution.self_test import golden_inputs
+from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.memory import peak_during
 from device_sdk.profiling.stretches import FIRST_RUNS
-from device_sdk.runtimes.port import Runtime
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Plan
 
 
-def measured_peak_bytes(
-    bundle: Bundle, runtime: Runtime, plan: Plan, *, batch: int = 1, memory_cap_bytes: int | None = None
-) -> int | None:
+def measured_peak_bytes(workspace: Workspace, plan: Plan, *, batch: int = 1) -> int | None:
     """By how much this process grows at its highest while ``plan`` is loaded and runs; None where unknown (not Linux).
 
     What creating sessions takes and the runtime's arena count; exits are not taken, so that all of it runs. The plan is
     freed afterwards. Memory that the process had freed before does not hide anything; what other threads take meanwhile
-    counts as well. Measured again, a plan that takes 10 MB differs by a tenth. With ``memory_cap_bytes`` it is paged.
+    counts as well. Measured again, a plan that takes 10 MB differs by a tenth. Under a memory cap it is paged.
 
     Raises:
         UsageError: the plan does not fit the bundle's graph.
@@ -30,12 +27,12 @@ def measured_peak_bytes(
     """
     through = tuple(msgspec.structs.replace(choice, threshold=UNREACHABLE_CONFIDENCE) for choice in plan.exits)
     whole = msgspec.structs.replace(plan, exits=through)
-    first = bundle.supernet.cut_points_at(plan.subnet.input_size)[0]
+    first = workspace.supernet.cut_points_at(plan.subnet.input_size)[0]
     inputs = golden_inputs(first, seed=0, batch=batch)[0]
     gc.collect()
 
     def load_and_run() -> LoadedPlan:
-        loaded = LoadedPlan(bundle, runtime, whole, memory_cap_bytes=memory_cap_bytes, batch=batch)
+        loaded = workspace.load_plan(whole, batch=batch)
         for _ in range(FIRST_RUNS):
             loaded.run(inputs)
         return loaded

@@ -14,8 +14,8 @@ import msgspec
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
-from device_sdk.execution.paging import one_model_footprint
 from device_sdk.execution.paging_plan import LOADING_FACTOR, SESSION_BYTES
+from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.conditions import UNKNOWN, Conditions, current_conditions
 from device_sdk.profiling.fitting import MemoryFit, fit_latency, fit_memory
 from device_sdk.profiling.stretches import Part, Timing, measure_parts
@@ -46,6 +46,7 @@ class MeasuredSubnet(msgspec.Struct, frozen=True):
     measured_ms: float
     peak_bytes: int | None = None
     in_pages: bool = False
+    nodes_by_provider: dict[str, int] = {}
 
 
 class MeasuredEdge(msgspec.Struct, frozen=True):
@@ -75,6 +76,7 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     ``fitted``: the full model first. Those of them that did not run in pages decide ``scale``, ``offset_ms`` and
     factors; where there is none, latencies are plain sums of blocks. Under a memory cap the predicted peaks are those
     by which plans are paged: a subnet above the cap does not run in one piece, and not as quickly as predicted.
+    ``nodes_by_provider``: how many nodes of the full model each provider of the runtime runs; empty for the CPU alone.
     """
 
     bundle: str
@@ -93,6 +95,7 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     memory_scale: float = 1.0
     memory_offset_bytes: int = 0
     memory_cap_bytes: int | None = None
+    nodes_by_provider: dict[str, int] = {}
 
     @property
     def conditions(self) -> Conditions:
@@ -136,23 +139,21 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
 
 
 def profile(
-    bundle: Bundle,
-    runtime: Runtime,
+    workspace: Workspace,
     *,
     progress: Progress,
     seed: int = 0,
     batch: int = 1,
     clock: Clock = time.perf_counter_ns,
-    memory_cap_bytes: int | None = None,
     patience: Patience = _PATIENCE,
 ) -> Profile:
     """Measure every edge and every exit alone and a few dozen whole subnets, at ``batch`` on the runtime's threads.
 
     All of that at every input size of the bundle.
 
-    ``memory_cap_bytes``: what may be taken meanwhile. Parts are timed in turns as far as they fit together, and whole
-    subnets only where they fit in one piece; the full model is timed in pages if it does not. ``patience`` is with each
-    of the two measurements, 1 and 2.
+    Under a memory cap parts are timed in turns as far as they fit together, and whole subnets only where they fit in
+    one piece; the full model is timed in pages if it does not. ``patience`` is with each of the two measurements, 1
+    and 2.
 
     1. time edges and exits in turns; 2. time whole subnets in turns, noting their memory: the original at every input
     size, the cheapest and random ones, also such that run in one rendition; 3. fit edges and memory to them.
@@ -165,13 +166,13 @@ def profile(
     """
     if batch < 1:
         raise UsageError(f"the batch is {batch}; it must be at least 1")
-    conditions, supernet = current_conditions(), bundle.supernet
-    timing = Timing(rounds=_MOST_ROUNDS, batch=batch, patience=patience, clock=clock, memory_cap_bytes=memory_cap_bytes)
+    conditions, supernet, bundle = current_conditions(), workspace.supernet, workspace.bundle
+    timing = Timing(rounds=_MOST_ROUNDS, batch=batch, patience=patience, clock=clock)
     with progress.task("profile", 2.0) as task:
-        costs = _measure_alone(bundle, runtime, timing, task.advance)
+        costs = _measure_alone(workspace, timing, task.advance)
         edges = {part.edges[0]: cost for part, cost in costs.items() if part.exit is None}
-        subnets = _subnets_to_fit(bundle, CostModel(edges), timing, seed=seed)
-        fitted = _measure_deployed(bundle, runtime, timing, subnets, edges, task.advance)
+        subnets = _subnets_to_fit(workspace, CostModel(edges), batch=batch, seed=seed)
+        fitted = _measure_deployed(workspace, timing, subnets, edges, task.advance)
     whole = [one for one in fitted if not one.in_pages]
     latency = fit_latency(
         supernet,
@@ -179,11 +180,11 @@ def profile(
         [one.subnet for one in whole],
         [one.measured_ms for one in whole],
     )
-    memory = _fitted_memory(edges, whole, timing)
+    memory = _fitted_memory(edges, whole, workspace)
     return Profile(
         bundle=bundle.digest,
         device=conditions.device,
-        runtime=runtime.identity,
+        runtime=workspace.runtime.identity,
         batch=batch,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         edges=tuple(
@@ -203,26 +204,27 @@ def profile(
         driver=conditions.driver,
         memory_scale=memory.scale,
         memory_offset_bytes=memory.offset_bytes,
-        memory_cap_bytes=memory_cap_bytes,
+        memory_cap_bytes=workspace.memory_cap_bytes,
+        nodes_by_provider=fitted[0].nodes_by_provider,
     )
 
 
-def _fitted_memory(edges: Mapping[Edge, EdgeCost], whole: Sequence[MeasuredSubnet], timing: Timing) -> MemoryFit:
+def _fitted_memory(edges: Mapping[Edge, EdgeCost], whole: Sequence[MeasuredSubnet], workspace: Workspace) -> MemoryFit:
     """Under a cap what paging reckons with, whatever was measured: what is predicted to fit then runs in one piece."""
-    if timing.memory_cap_bytes is not None:
+    if workspace.memory_cap_bytes is not None:
         return MemoryFit(LOADING_FACTOR, SESSION_BYTES)
     return fit_memory(edges, [one.subnet for one in whole], [one.peak_bytes for one in whole])
 
 
 def _measure_deployed(
-    bundle: Bundle,
-    runtime: Runtime,
+    workspace: Workspace,
     timing: Timing,
     subnets: Sequence[Subnet],
     edges: Mapping[Edge, EdgeCost],
     advance: Callable[[float], None],
 ) -> tuple[MeasuredSubnet, ...]:
-    parts = [Part.of(bundle, subnet.edges) for subnet in subnets]
+    parts = [Part.of(workspace.bundle, subnet.edges) for subnet in subnets]
+    measured = measure_parts(workspace, parts, timing, advance=advance)
     return tuple(
         MeasuredSubnet(
             subnet,
@@ -230,25 +232,25 @@ def _measure_deployed(
             measured_ms=one.latency.median_ms,
             peak_bytes=one.peak_bytes,
             in_pages=one.in_pages,
+            nodes_by_provider=dict(one.nodes_by_provider),
         )
-        for subnet, one in zip(subnets, measure_parts(bundle, runtime, parts, timing, advance=advance), strict=True)
+        for subnet, one in zip(subnets, measured, strict=True)
     )
 
 
-def _measure_alone(
-    bundle: Bundle, runtime: Runtime, timing: Timing, advance: Callable[[float], None]
-) -> dict[Part, EdgeCost]:
+def _measure_alone(workspace: Workspace, timing: Timing, advance: Callable[[float], None]) -> dict[Part, EdgeCost]:
     """What every edge and every exit's branch costs by itself: its time, its weights, the tensors at its ends."""
+    bundle = workspace.bundle
     parts = _parts_alone(bundle)
     own = [index for index, part in enumerate(parts) if part.exit is None and not part.input_size]
     largest = max(own, key=lambda index: bundle.supernet.block(parts[index].edges[0].block).macs)
-    measured = measure_parts(bundle, runtime, parts, timing, reference=largest, advance=advance)
+    measured = measure_parts(workspace, parts, timing, reference=largest, advance=advance)
     return {
         part: EdgeCost(
             latency_ms=one.latency.median_ms,
             p95_latency_ms=one.latency.p95_ms,
             resident_bytes=part.weight_bytes,
-            working_bytes=_working_bytes(bundle, part, timing),
+            working_bytes=_working_bytes(workspace, part, timing),
         )
         for part, one in zip(parts, measured, strict=True)
     }
@@ -271,11 +273,11 @@ def _parts_alone(bundle: Bundle) -> list[Part]:
     return [*(Part.of(bundle, (edge,)) for edge in edges), *exits]
 
 
-def _working_bytes(bundle: Bundle, part: Part, timing: Timing) -> int:
+def _working_bytes(workspace: Workspace, part: Part, timing: Timing) -> int:
     """The tensors at its ends; under a cap what paging reckons with."""
-    if timing.memory_cap_bytes is not None:
-        return one_model_footprint(bundle, part.edges, part.exit, batch=timing.batch).working_bytes
-    return timing.batch * _bytes_at_ends(bundle.supernet, part)
+    if workspace.memory_cap_bytes is not None:
+        return workspace.footprint(part.edges, part.exit, batch=timing.batch).working_bytes
+    return timing.batch * _bytes_at_ends(workspace.supernet, part)
 
 
 def _bytes_at_ends(supernet: Supernet, part: Part) -> int:
@@ -286,30 +288,28 @@ def _bytes_at_ends(supernet: Supernet, part: Part) -> int:
 
 
 def measure_subnets(
-    bundle: Bundle,
-    runtime: Runtime,
+    workspace: Workspace,
     subnets: Sequence[Subnet],
     *,
     rounds: int,
     batch: int = 1,
     patience: Patience | None = None,
     clock: Clock = time.perf_counter_ns,
-    memory_cap_bytes: int | None = None,
 ) -> list[Latency]:
     """The latencies of whole subnets as they are deployed, timed in turns as far as they fit under the cap together."""
-    parts = [Part.of(bundle, subnet.edges) for subnet in subnets]
-    timing = Timing(rounds=rounds, batch=batch, patience=patience, clock=clock, memory_cap_bytes=memory_cap_bytes)
-    return [one.latency for one in measure_parts(bundle, runtime, parts, timing)]
+    parts = [Part.of(workspace.bundle, subnet.edges) for subnet in subnets]
+    timing = Timing(rounds=rounds, batch=batch, patience=patience, clock=clock)
+    return [one.latency for one in measure_parts(workspace, parts, timing)]
 
 
-def _subnets_to_fit(bundle: Bundle, costs: CostModel, timing: Timing, *, seed: int) -> list[Subnet]:
+def _subnets_to_fit(workspace: Workspace, costs: CostModel, *, batch: int, seed: int) -> list[Subnet]:
     """The original first, then the cheapest, the original in each rendition at each input size, and random ones.
 
     With several renditions a third of the random ones stays as it was drawn, changing its rendition all the time; the
     others run in one rendition wherever they can, as good subnets do. Under a memory cap those behind the original fit
     in one piece: the random ones that do, and the lightest.
     """
-    supernet = bundle.supernet
+    supernet = workspace.supernet
     cheapest = k_cheapest(supernet, costs.edge_latency_ms, k=1)[0][1]
     names = sorted({edge.rendition for edge in supernet.edges})
     whole = [supernet.original, *(supernet.any_size_original.at(size) for size in supernet.sizes[1:])]
@@ -317,13 +317,10 @@ def _subnets_to_fit(bundle: Bundle, costs: CostModel, timing: Timing, *, seed: i
     for number, drawn in enumerate(sample_uniformly(supernet, count=3 * _FITTED_SUBNETS, random=SplitMix64(seed))):
         ways = [drawn, *(_in_rendition(supernet, drawn, name) for name in names)] if len(names) > 1 else [drawn]
         found.append(ways[number % len(ways)])
-    cap_bytes = timing.memory_cap_bytes
-    if cap_bytes is not None:
+    if workspace.memory_cap_bytes is not None:
         lightest = k_cheapest(supernet, lambda edge: costs.edge_costs[edge].resident_bytes, k=_FITTED_SUBNETS // 2)
         found[1:] = [
-            one
-            for one in [*found[1:], *(subnet for _, subnet in lightest)]
-            if one_model_footprint(bundle, one.edges, batch=timing.batch).least_bytes <= cap_bytes
+            one for one in [*found[1:], *(subnet for _, subnet in lightest)] if workspace.fits(one.edges, batch=batch)
         ]
     return list(dict.fromkeys(found))[:_FITTED_SUBNETS]
 

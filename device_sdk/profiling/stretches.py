@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.golden import golden_inputs
 from device_sdk.bundles.held_blobs import FETCH_AGAIN
 from device_sdk.errors import BlobError
-from device_sdk.execution.loaded_segments import load_part
-from device_sdk.execution.paging import one_model_footprint, stretch_from_disk
+from device_sdk.execution.paging import stretch_from_disk
 from device_sdk.execution.paging_plan import Footprint, all_stay
-from device_sdk.execution.self_test import golden_inputs
+from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.memory import peak_during
 from device_sdk.profiling.timing import Clock, Latency, Patience, measure_interleaved
-from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Edge, ExitChoice
 
@@ -63,28 +63,26 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How parts are timed: at most ``rounds``, fewer with ``patience``, on batches of ``batch``.
-
-    ``memory_cap_bytes``: what may be taken meanwhile by all parts that are loaded at once.
-    """
+    """How parts are timed: at most ``rounds``, fewer with ``patience``, on batches of ``batch``."""
 
     rounds: int
     batch: int = 1
     patience: Patience | None = None
     clock: Clock = time.perf_counter_ns
-    memory_cap_bytes: int | None = None
 
 
 @dataclass(frozen=True)
 class Measured:
     """A part's latency, and by how much the process grew while it was loaded and ran first; None where unknown.
 
-    ``in_pages``: it takes more than the memory cap, and its pages were loaded again and again.
+    ``in_pages``: it takes more than the memory cap, and its pages were loaded again and again. ``nodes_by_provider``:
+    how many nodes of it each provider of the runtime runs; empty where the runtime does not tell.
     """
 
     latency: Latency
     peak_bytes: int | None
     in_pages: bool = False
+    nodes_by_provider: Mapping[str, int] = field(default_factory=dict)
 
 
 def groups(sizes: Sequence[int], *, limit: int, reference: int) -> list[list[int]]:
@@ -125,8 +123,7 @@ def groups_that_stay(prints: Sequence[Footprint], cap_bytes: int, *, reference: 
 
 
 def measure_parts(
-    bundle: Bundle,
-    runtime: Runtime,
+    workspace: Workspace,
     parts: Sequence[Part],
     timing: Timing,
     *,
@@ -147,11 +144,11 @@ def measure_parts(
     """
     found: dict[int, Measured] = {}
     first_ms: float | None = None
-    grouped = _grouped(bundle, parts, timing, reference=reference)
+    grouped = _grouped(workspace, parts, timing, reference=reference)
     for group in grouped:
         share = _Share(advance, 1 / len(grouped), steps=len(group) + WARMUP + timing.rounds)
         timed = replace(timing, patience=timing.patience and timing.patience.shared_by(len(grouped)))
-        measured = _measure_group(bundle, runtime, [parts[index] for index in group], timed, share.step)
+        measured = _measure_group(workspace, [parts[index] for index in group], timed, share.step)
         share.finish()
         speed = 1.0
         if reference in group:
@@ -163,8 +160,8 @@ def measure_parts(
     return [found[index] for index in range(len(parts))]
 
 
-def _grouped(bundle: Bundle, parts: Sequence[Part], timing: Timing, *, reference: int) -> list[list[int]]:
-    cap_bytes = timing.memory_cap_bytes
+def _grouped(workspace: Workspace, parts: Sequence[Part], timing: Timing, *, reference: int) -> list[list[int]]:
+    bundle, cap_bytes = workspace.bundle, workspace.memory_cap_bytes
     if cap_bytes is None:
         models = [part.model for part in parts]
         sizes = [
@@ -174,7 +171,7 @@ def _grouped(bundle: Bundle, parts: Sequence[Part], timing: Timing, *, reference
             for index, part in enumerate(parts)
         ]
         return groups(sizes, limit=GROUP_BYTES, reference=reference)
-    prints = [one_model_footprint(bundle, part.edges, part.exit, batch=timing.batch) for part in parts]
+    prints = [workspace.footprint(part.edges, part.exit, batch=timing.batch) for part in parts]
     return groups_that_stay(prints, cap_bytes, reference=reference)
 
 
@@ -211,14 +208,14 @@ def _at_speed(latency: Latency, speed: float) -> Latency:
 
 
 def _measure_group(
-    bundle: Bundle, runtime: Runtime, parts: Sequence[Part], timing: Timing, step: Callable[[], None]
+    workspace: Workspace, parts: Sequence[Part], timing: Timing, step: Callable[[], None]
 ) -> list[Measured]:
     gc.collect()  # what is freed while parts are loaded would count as theirs
     loaded: list[_Loaded] = []
     models: dict[Hashable, LoadedStretch] = {}
     try:
         for part in parts:
-            loaded.append(_Loaded(bundle, runtime, part, timing, models.get(part.model)))
+            loaded.append(_Loaded(workspace, part, timing, models.get(part.model)))
             models[part.model] = loaded[-1].stretch
             step()
         in_pages = any(one.in_pages for one in loaded)  # then it is the only one
@@ -233,7 +230,10 @@ def _measure_group(
     finally:
         for one in loaded:
             one.close()
-    return [Measured(timed[str(number)], one.peak_bytes, one.in_pages) for number, one in enumerate(loaded)]
+    return [
+        Measured(timed[str(number)], part.peak_bytes, part.in_pages, part.nodes_by_provider)
+        for number, part in enumerate(loaded)
+    ]
 
 
 def _size(bundle: Bundle, blob: str) -> int:
@@ -246,10 +246,8 @@ def _size(bundle: Bundle, blob: str) -> int:
 class _Loaded:
     """A part with its inputs, loaded and run for the first time. ``stretch``: what runs it, if that is loaded."""
 
-    def __init__(
-        self, bundle: Bundle, runtime: Runtime, part: Part, timing: Timing, stretch: LoadedStretch | None
-    ) -> None:
-        supernet = bundle.supernet
+    def __init__(self, workspace: Workspace, part: Part, timing: Timing, stretch: LoadedStretch | None) -> None:
+        supernet = workspace.supernet
         if part.edges:
             start = supernet.block(part.edges[0].block).start
         else:
@@ -257,20 +255,22 @@ class _Loaded:
             start = supernet.exit(part.exit.exit).position
         self._inputs = golden_inputs(supernet.cut_points_at(part.input_size)[start], seed=0, batch=timing.batch)
         self.in_pages = False
-        self.stretch, self.peak_bytes = peak_during(
-            lambda: self._first(stretch or self._load(bundle, runtime, part, timing))
-        )
+        self.stretch, self.peak_bytes = peak_during(lambda: self._first(stretch or self._load(workspace, part, timing)))
 
-    def _load(self, bundle: Bundle, runtime: Runtime, part: Part, timing: Timing) -> LoadedStretch:
-        cap_bytes, batch = timing.memory_cap_bytes, timing.batch
+    def _load(self, workspace: Workspace, part: Part, timing: Timing) -> LoadedStretch:
+        bundle, runtime = workspace.bundle, workspace.runtime
         alone = len(part.edges) < 2
-        if cap_bytes is None:  # blocks alone are many; what whole subnets take by themselves is noted
+        if workspace.memory_cap_bytes is None:  # blocks alone are many; what whole subnets take by themselves is noted
             stretch = bundle.stretch(part.edges, part.exit, any_size=alone)
             return (runtime.taking_turns() if alone else runtime).load(stretch)
-        if one_model_footprint(bundle, part.edges, part.exit, batch=batch).least_bytes <= cap_bytes:
+        if workspace.fits(part.edges, part.exit, batch=timing.batch):
             return runtime.load(stretch_from_disk(bundle, part.edges, part.exit, any_size=alone))
         self.in_pages = True
-        return load_part(bundle, runtime, part.edges, part.exit, memory_cap_bytes=cap_bytes, batch=batch)
+        return workspace.load_stretch(part.edges, part.exit, batch=timing.batch)
+
+    @property
+    def nodes_by_provider(self) -> Mapping[str, int]:
+        return getattr(self.stretch, "nodes_by_provider", {})
 
     def _first(self, stretch: LoadedStretch) -> LoadedStretch:
         for _ in range(FIRST_RUNS):

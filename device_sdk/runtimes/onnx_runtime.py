@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,21 @@ class OnnxRuntime:
         """Compose and create a session (see the port)."""
         if stretch.runtime != COMPOSED:
             raise RuntimeFailedError(f"ONNX Runtime cannot run blocks for {stretch.runtime}", hint=_OTHER_RUNTIME)
-        return self.load_model(compose(stretch))
+        session = self.load_model(compose(stretch))
+        if len(stretch.fragments) > 1:
+            self._require_used(session)
+        return session
+
+    def _require_used(self, session: OnnxSession) -> None:
+        """Refuse a provider that runs no node of a composed model: it would be the CPU under another name."""
+        nodes = session.nodes_by_provider
+        used = self._provider if self._provider != _TENSORRT or nodes.get(_TENSORRT) else _CUDA
+        if self._provider != _CPU and nodes and not nodes.get(used):
+            session.close()
+            raise RuntimeFailedError(
+                f"{self._provider} runs none of the {sum(nodes.values())} nodes of the model",
+                hint=f"open it with {_CPU}, or install what the provider needs",
+            )
 
     def load_model(self, model: bytes) -> OnnxSession:
         """Create a session of a serialized model: also how a model exported in one piece is compared with."""
@@ -82,7 +96,8 @@ class OnnxRuntime:
         del model
         if large:
             give_back_freed_memory()
-        return OnnxSession(session, large=large)
+        nodes = {} if self._provider == _CPU else _nodes_by_provider(session)
+        return OnnxSession(session, large=large, nodes_by_provider=nodes)
 
     def session_options(self) -> Any:
         """What every session is created with: an ``onnxruntime.SessionOptions``."""
@@ -93,6 +108,8 @@ class OnnxRuntime:
         # All of it: otherwise the quantise and dequantise pairs between int8 blocks would stay.
         options.graph_optimization_level = self._onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.enable_cpu_mem_arena = not self._lean
+        if self._provider != _CPU:
+            options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self._shares_arena:
             options.add_session_config_entry("session.use_env_allocators", "1")
         options.add_session_config_entry("session.intra_op.allow_spinning", "0" if self._threads == 1 else "1")
@@ -104,6 +121,16 @@ class OnnxRuntime:
             return self._onnxruntime.InferenceSession(model, self.session_options(), providers=providers)
         except Exception as error:  # the binding raises many unrelated types
             raise RuntimeFailedError(f"ONNX Runtime refused the model: {_first_line(error)}") from error
+
+
+def _nodes_by_provider(session: Any) -> dict[str, int]:
+    """How many nodes each provider runs; ONNX Runtime tells it from 1.24 on, before that nothing is known."""
+    if not hasattr(session, "get_provider_graph_assignment_info"):
+        return {}
+    found: dict[str, int] = {}
+    for subgraph in session.get_provider_graph_assignment_info():
+        found[subgraph.ep_name] = found.get(subgraph.ep_name, 0) + len(subgraph.get_nodes())
+    return found
 
 
 _registering = threading.Lock()
@@ -147,9 +174,16 @@ def provider_chain(provider: str, model: bytes, *, cache_folder: Path | None) ->
 
 
 class OnnxSession:
-    """One ONNX Runtime session."""
+    """One ONNX Runtime session.
 
-    def __init__(self, session: Any, *, large: bool = False) -> None:
+    ``nodes_by_provider``: how many nodes each provider runs; empty where the CPU alone was asked for, or nothing is
+    known.
+    """
+
+    def __init__(
+        self, session: Any, *, large: bool = False, nodes_by_provider: Mapping[str, int] | None = None
+    ) -> None:
+        self.nodes_by_provider = dict(nodes_by_provider or {})
         self._session = session
         self._large = large
         self._inputs = [value.name for value in session.get_inputs()]

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
 from device_sdk.execution.plan_in_use import Active, PlanInUse
+from device_sdk.execution.workspace import Workspace
 from device_sdk.live.switching import LiveSettings
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog, Opened
@@ -64,9 +65,9 @@ class AdaptiveModel:
         self._log = AdaptationLog(log_path(state_folder, bundle), bundle=bundle.digest, runtime=runtime.identity)
         self._samples = SampleChecker(bundle.manifest)
         self._remote = RemoteAnswers(bundle, self._log)
-        self._in_use = PlanInUse(bundle, runtime, memory_cap_bytes=memory_cap_bytes)
-        self._live = LiveKeeper(bundle, runtime, self._state, self._in_use, self._log)
-        self._measuring = Measuring(bundle, runtime, self._state, self._in_use, self._log)
+        self._in_use = PlanInUse(Workspace(bundle, runtime, memory_cap_bytes))
+        self._live = LiveKeeper(self._state, self._in_use, self._log)
+        self._measuring = Measuring(self._state, self._in_use, self._log)
         self._async_calls = AsyncCalls()
         self._class_names = bundle.manifest.task.class_names
         self._change = threading.Lock()  # held by what changes the plan on demand; calls never wait for it
@@ -202,7 +203,7 @@ class AdaptiveModel:
         settings = settings or AdaptationSettings()
         with self._change:
             profile = self.profile(progress=progress)
-            adaptation = self._measuring.adapt(profile, inputs, targets, budget, settings=settings, progress=progress)
+            adaptation = self._measuring.search(profile, inputs, targets, budget, settings=settings, progress=progress)
             self._take(adaptation.plan)
             self._log.write(log_events.adapted(adaptation))
             private = PrivateSamples(inputs, targets, settings, profile)
@@ -361,7 +362,7 @@ class AdaptiveModel:
 
     def _exchange(self, plan: Plan) -> None:
         """The old plan is never closed under a call: it goes with the last call that uses it."""
-        self._in_use.lend_memory()
+        self._in_use.lend_workspace()
         self._in_use.exchange(Active(plan, self._in_use.load(plan)))
         self._state.save_plan(plan)
 

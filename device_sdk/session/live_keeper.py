@@ -9,7 +9,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import UsageError
 from device_sdk.execution.plan_in_use import PlanInUse
@@ -21,7 +20,6 @@ from device_sdk.logs.adaptation_log import AdaptationLog
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, stand_in_labels
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.runtimes.port import Runtime
 from device_sdk.search.port import Candidate
 from device_sdk.session.device_state import DeviceState
 from device_sdk.supernet.cost import Budget
@@ -44,10 +42,8 @@ class PrivateSamples:
 class LiveKeeper:
     """Starts and stops live update. Nothing private stays in memory unless ``keep`` is asked to."""
 
-    def __init__(
-        self, bundle: Bundle, runtime: Runtime, state: DeviceState, in_use: PlanInUse, log: AdaptationLog
-    ) -> None:
-        self._bundle, self._runtime, self._state, self._in_use, self._log = bundle, runtime, state, in_use, log
+    def __init__(self, state: DeviceState, in_use: PlanInUse, log: AdaptationLog) -> None:
+        self._state, self._in_use, self._log = state, in_use, log
         self._lock = threading.Lock()  # guards the two that follow
         self._live: LiveUpdate | None = None
         self._search: PoolSearch | None = None
@@ -143,25 +139,10 @@ class LiveKeeper:
         return pool.for_budget(budget)
 
     def _pool_search(self, samples: PrivateSamples) -> PoolSearch:
-        labels, cap_bytes = samples.labels, self._in_use.lend_memory()
+        labels, workspace = samples.labels, self._in_use.lend_workspace()
         if labels is None:
-            labels = stand_in_labels(
-                self._bundle,
-                self._runtime,
-                samples.inputs,
-                batch=samples.settings.batch,
-                memory_cap_bytes=cap_bytes,
-            )
-        cost_model = samples.profile.cost_model()
-        return PoolSearch(
-            self._bundle,
-            self._runtime,
-            cost_model,
-            samples.inputs,
-            labels,
-            samples.settings,
-            memory_cap_bytes=cap_bytes,
-        )
+            labels = stand_in_labels(workspace, samples.inputs, batch=samples.settings.batch)
+        return PoolSearch(workspace, samples.profile.cost_model(), samples.inputs, labels, samples.settings)
 
 
 def _limited(search: PoolSearch, settings: LiveSettings) -> Callable[[Budget, Callable[[], bool]], list[Candidate]]:

@@ -5,20 +5,17 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog
-from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
-from device_sdk.policies.adaptation import adapt as run_adaptation
-from device_sdk.policies.calibration import Calibration, CalibrationSettings
-from device_sdk.policies.calibration import calibrate as run_calibration
+from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, find_plan
+from device_sdk.policies.calibration import Calibration, CalibrationSettings, calibrate_plan
 from device_sdk.profiling.profile import Profile
-from device_sdk.profiling.profile import profile as run_profile
+from device_sdk.profiling.profile import profile as measure_profile
 from device_sdk.progress import Progress
-from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.runtimes.port import Array
 from device_sdk.session.device_state import DeviceState
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import Subnet
@@ -30,23 +27,20 @@ class Measuring:
     Under a memory cap the plan in use first gives up what no call runs, and what is loaded here is freed at the end.
     """
 
-    def __init__(
-        self, bundle: Bundle, runtime: Runtime, state: DeviceState, in_use: PlanInUse, log: AdaptationLog
-    ) -> None:
-        self._bundle, self._runtime, self._state, self._in_use, self._log = bundle, runtime, state, in_use, log
+    def __init__(self, state: DeviceState, in_use: PlanInUse, log: AdaptationLog) -> None:
+        self._state, self._in_use, self._log = state, in_use, log
 
     def profile(self, *, again: bool = False, batch: int = 1, progress: Progress) -> Profile:
         """The profile that is known, or measured now. Raises as ``profiling.profile``."""
         known = None if again else self._state.load_profile(batch=batch)
         if known is not None:
             return known
-        cap_bytes = self._in_use.lend_memory()
-        profile = run_profile(self._bundle, self._runtime, batch=batch, progress=progress, memory_cap_bytes=cap_bytes)
+        profile = measure_profile(self._in_use.lend_workspace(), batch=batch, progress=progress)
         self._state.save_profile(profile)
         self._log.write(log_events.profiled(profile))
         return profile
 
-    def adapt(
+    def search(
         self,
         profile: Profile,
         inputs: Inputs | Array,
@@ -56,19 +50,10 @@ class Measuring:
         settings: AdaptationSettings,
         progress: Progress,
     ) -> Adaptation:
-        """As ``policies.adaptation``; a budget that nothing fits is noted in the log."""
+        """Find a plan (``policies.adaptation``); a budget that no subnet fits is noted in the log."""
         try:
-            return run_adaptation(
-                self._bundle,
-                self._runtime,
-                profile,
-                inputs,
-                labels,
-                budget,
-                settings=settings,
-                progress=progress,
-                memory_cap_bytes=self._in_use.lend_memory(),
-            )
+            workspace = self._in_use.lend_workspace()
+            return find_plan(workspace, profile, inputs, labels, budget, settings=settings, progress=progress)
         except InfeasibleBudgetError as error:
             self._log.write(log_events.infeasible(budget, error))
             raise
@@ -83,14 +68,8 @@ class Measuring:
         subnet: Subnet | None = None,
     ) -> Calibration:
         """As ``policies.calibration``, for ``subnet``, by default that in use."""
-        return run_calibration(
-            self._bundle,
-            self._runtime,
-            self.profile(progress=progress),
-            self._in_use.running().plan.subnet if subnet is None else subnet,
-            inputs,
-            labels,
-            settings=settings,
-            progress=progress,
-            memory_cap_bytes=self._in_use.lend_memory(),
-        )
+        profile = self.profile(progress=progress)
+        if subnet is None:
+            subnet = self._in_use.running().plan.subnet
+        workspace = self._in_use.lend_workspace()
+        return calibrate_plan(workspace, profile, subnet, inputs, labels, settings=settings, progress=progress)

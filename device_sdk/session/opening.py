@@ -13,6 +13,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.runnable import Runs
 from device_sdk.errors import BlobError, BudgetError, BundleError, RuntimeFailedError, UsageError
 from device_sdk.execution.self_test import run_self_test
+from device_sdk.execution.workspace import Workspace
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
@@ -51,7 +52,7 @@ def open_location(
     def ready(bundle: Bundle) -> Bundle:
         state = DeviceState(state_folder, bundle, runtime)
         if not state.self_test_passed():
-            run_self_test(bundle, runtime, memory_cap_bytes=memory_cap_bytes, progress=shown)
+            run_self_test(Workspace(bundle, runtime, memory_cap_bytes), progress=shown)
             state.remember_self_test()
         return bundle
 

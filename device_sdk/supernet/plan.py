@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 
-class Edge(msgspec.Struct, frozen=True, order=True):
+class Edge(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """One step of a subnet: a block id, the name of one of its renditions, and the input size of the subnet.
 
     ``input_size``: height and width of the images at cut point 0; empty for the model's own size.
@@ -51,7 +51,7 @@ def size_text(size: tuple[int, ...]) -> str:
     return "x".join(map(str, size))
 
 
-class Subnet(msgspec.Struct, frozen=True, order=True):
+class Subnet(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A path 0 → N, written as explicit block ids. All edges have one input size."""
 
     edges: tuple[Edge, ...]

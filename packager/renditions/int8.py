@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from device_sdk.execution.self_test import sample_outputs
+from device_sdk.bundles.golden import sample_outputs
 from device_sdk.files.atomic import storage_errors
 from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime

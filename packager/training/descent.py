@@ -96,9 +96,10 @@ class Descent:
             value = loss.item()
             if not math.isfinite(value):
                 raise _diverged("loss", value, phase, schedule)
-            length = torch.nn.utils.clip_grad_norm_(phase.parameters, _GRADIENT_NORM)
-            if not torch.isfinite(length):
-                raise _diverged("gradient", length.item(), phase, schedule)
+            for parameters in phase.clipped_together:
+                norm = torch.nn.utils.clip_grad_norm_(parameters, _GRADIENT_NORM)
+                if not torch.isfinite(norm):
+                    raise _diverged("gradient", norm.item(), phase, schedule)
             optimizer.step()
         return value
 

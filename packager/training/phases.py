@@ -44,6 +44,13 @@ class Phase:
         """Everything that the phase changes."""
         return [parameter for module in self.modules.values() for parameter in module.parameters()]
 
+    @property
+    def clipped_together(self) -> list[list[nn.Parameter]]:
+        """Parameters whose gradients are clipped by one norm: each exit's by its own, since exits learn apart."""
+        if self.name != EXITS:
+            return [self.parameters]
+        return [list(module.parameters()) for module in self.modules.values()]
+
     def optimizer(self) -> torch.optim.Optimizer:
         """A fresh one."""
         if self.adaptive:

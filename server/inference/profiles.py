@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.execution.workspace import Workspace
 from device_sdk.files.atomic import write_atomically
 from device_sdk.files.untrusted_json import decode_json
 from device_sdk.profiling.profile import Profile, profile
@@ -41,7 +42,7 @@ class ServerProfiles:
             if known is not None and known.valid_for(bundle, self._runtime):
                 return known
             runnable = bundle.runnable(runs_on("onnxruntime"))
-            measured = profile(runnable, self._runtime, progress=SilentProgress(), patience=_PATIENCE)
+            measured = profile(Workspace(runnable, self._runtime), progress=SilentProgress(), patience=_PATIENCE)
             write_atomically(path, msgspec.json.encode(measured) + b"\n")
             return measured
 

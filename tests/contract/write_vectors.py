@@ -23,10 +23,10 @@ from reference_bundle import CLASSES, EXITS, SIDE, ReferenceBundle, Values
 
 from device_sdk.bundles import protobuf, signing
 from device_sdk.bundles.composition import Stretch, compose
+from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, encode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
-from device_sdk.execution.deciders import confidence
-from device_sdk.execution.self_test import golden_inputs, sample_outputs
+from device_sdk.execution.deciders import confidence, hard
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
 from device_sdk.supernet.paths import (
@@ -37,7 +37,23 @@ from device_sdk.supernet.paths import (
     sample_uniformly,
     subnet_count,
 )
-from device_sdk.supernet.plan import Edge, Subnet, size_text
+from device_sdk.supernet.plan import (
+    ANY_SERVER,
+    UNREACHABLE_CONFIDENCE,
+    Abstain,
+    Ask,
+    Edge,
+    Entropy,
+    ExitChoice,
+    Margin,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Split,
+    Subnet,
+    size_text,
+)
+from device_sdk.supernet.plan_json import encode_plan
 from device_sdk.supernet.supernet import Supernet
 
 SEEDS = (0, 1, 42, 1234567, 2**64 - 1)
@@ -54,6 +70,8 @@ def main(target: Path) -> None:
         "graph": graph_vectors(),
         "graph_at_sizes": graph_at_sizes_vectors(),
         "subnets": subnet_vectors(),
+        "plans": plan_vectors(),
+        "deciders": decider_vectors(),
         "golden": golden_vectors(),
         "composition": composition_vectors(),
         "signature": signature_vectors(),
@@ -214,6 +232,79 @@ def graph_at_sizes_vectors() -> dict[str, Any]:
             "high": 4.0,
             "subnets": list(map(str, sampler.sample(count=20, random=SplitMix64(6)))),
         },
+    }
+
+
+def plan_vectors() -> list[dict[str, Any]]:
+    """Plans as JSON: one of each kind that the reference bundle has, byte for byte; others are refused.
+
+    A case without a kind is refused, when it is read or when it is checked.
+    """
+
+    def path(*names: str) -> tuple[Edge, ...]:
+        return tuple(Edge(*name.split("@")) for name in names)
+
+    whole, own = path("o0", "o1", "o2", "o3"), path("o0@int8", "o1", "o2", "o3")
+    server, tails = RemoteRef("reference", "ab" * 32), RemoteRef("reference:tail", "cd" * 32)
+    early = (ExitChoice("x1-pooled", 0.75), ExitChoice("x3-pooled", UNREACHABLE_CONFIDENCE))
+    taken = [
+        Plan(Subnet(own)),
+        Plan(Subnet(tuple(edge.at((4, 4)) for edge in whole))),
+        Plan(Subnet(whole), exits=early),
+        Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails)),
+        Plan(Subnet(own), split=Split(0, (8,), whole, tails)),
+        Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), server)),
+        Plan(Subnet(whole), hard=Ask(Entropy(0.25), ANY_SERVER)),
+        Plan(Subnet(own), exits=early[:1], hard=Ask(Margin(0.125), tails, 2, whole[2:])),
+        Plan(Subnet(whole), hard=Abstain(MaxConfidence(0.5))),
+        Plan(Subnet(whole), exits=early, hard=Abstain(Entropy(1.0))),
+        Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails), hard=Abstain(Margin(0.5))),
+    ]
+    cases: list[dict[str, Any]] = [{"json": encode_plan(plan).decode(), "kind": plan.kind} for plan in taken]
+    unfit = [
+        Plan(Subnet(whole[:2])),
+        Plan(Subnet(whole), exits=early[::-1]),
+        Plan(Subnet(path("m0-2", "o2", "o3")), exits=early[:1]),
+        Plan(Subnet(whole), split=Split(4, (8,), (), tails)),
+        Plan(Subnet(whole), split=Split(2, (8,), whole[2:], tails)),
+        Plan(Subnet(whole), split=Split(2, (4, 4), whole[2:], tails)),
+        Plan(Subnet(whole), split=Split(2, (8, 8), whole[1:], tails)),
+        Plan(Subnet(path("m0-2", "o2", "o3")), split=Split(1, (8,), whole[1:], tails)),
+        Plan(Subnet(tuple(edge.at((4, 4)) for edge in whole)), split=Split(2, (8, 8), whole[2:], tails)),
+        Plan(Subnet(whole), exits=early, split=Split(2, (8, 8), whole[2:], tails)),
+        Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), server, "input", whole[2:])),
+        Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), tails, 2)),
+        Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), tails, 9, whole[2:])),
+    ]
+    good = json.loads(encode_plan(Plan(Subnet(whole))))
+    changed = [
+        good | {"format": 1},
+        good | {"format": 3},
+        {key: value for key, value in good.items() if key != "format"},
+        good | {"escalation": {"threshold": 0.5}},
+        good | {"hard": {"kind": "pray"}},
+        good | {"hard": {}},
+        good | {"hard": None},
+        good | {"hard": {"kind": "abstain", "decider": {"kind": "oracle", "threshold": 0.5}}},
+        good | {"hard": {"kind": "abstain", "decider": {"kind": "margin"}}},
+        good | {"hard": {"kind": "answer", "loudly": True}},
+        good | {"exits": [{"exit": "x1-pooled"}]},
+        good | {"exits": [{"exit": "x1-pooled", "threshold": 0.5, "bits": 4}]},
+        good | {"split": {"position": 2, "bits": 8}},
+        good | {"subnet": {"edges": [{"block": "o0", "precision": 4}]}},
+    ]
+    texts = [encode_plan(plan).decode() for plan in unfit] + [json.dumps(one) for one in changed]
+    return cases + [{"json": text} for text in [*texts, "", "[]", "{}", "nothing"]]
+
+
+def decider_vectors() -> dict[str, Any]:
+    """Logits, and for each decider which of the samples are hard."""
+    random = SplitMix64(5)
+    logits = np.array([[8 * random.uniform() - 4 for _ in range(5)] for _ in range(12)], dtype=np.float32)
+    deciders = [MaxConfidence(0.6), Entropy(0.9), Margin(0.3)]
+    return {
+        "logits": [float32s(row) for row in logits],
+        "deciders": [{**json.loads(msgspec.json.encode(one)), "hard": hard(one, logits).tolist()} for one in deciders],
     }
 
 

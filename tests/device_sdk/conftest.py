@@ -22,9 +22,9 @@ from msgspec.structs import replace
 
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, Metrics, Onnx, Provenance, SelfTest, Task, encode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
-from device_sdk.execution.self_test import golden_inputs, sample_outputs
 from device_sdk.profiling.memory import device_identity
 from device_sdk.profiling.profile import MeasuredEdge, MeasuredExit, MeasuredSubnet, Profile
 from device_sdk.runtimes import OnnxRuntime

@@ -18,12 +18,14 @@ import pytest
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch, compose
+from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import decode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import CompositionError, ManifestError, SignatureError, UnsupportedFormatError, UsageError
-from device_sdk.execution.deciders import confidence
+from device_sdk.execution.deciders import confidence, hard
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.execution.self_test import golden_inputs, run_self_test, sample_outputs
+from device_sdk.execution.self_test import run_self_test
+from device_sdk.execution.workspace import Workspace
 from device_sdk.files.untrusted_json import decode_json
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
@@ -35,7 +37,8 @@ from device_sdk.supernet.paths import (
     sample_uniformly,
     subnet_count,
 )
-from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Subnet, size_text
+from device_sdk.supernet.plan import Decider, Edge, ExitChoice, Plan, Subnet, size_text
+from device_sdk.supernet.plan_json import decode_plan, encode_plan
 from device_sdk.supernet.supernet import Supernet
 
 CONTRACT = Path(__file__).parents[1] / "contract"
@@ -173,6 +176,32 @@ def test_paths_over_input_sizes_are_the_same_everywhere(supernet_at_sizes):
     assert list(map(str, drawn)) == window["subnets"]
 
 
+def named(case):
+    return f"{case.get('kind', 'refused')} {case['json'][-60:]}"
+
+
+@pytest.mark.parametrize("case", VECTORS["plans"], ids=named)
+def test_plans_as_json_are_the_same_everywhere(reference, case):
+    def read() -> Plan:
+        plan = decode_plan(case["json"].encode())
+        reference.supernet.check_plan(plan)
+        return plan
+
+    if "kind" in case:
+        assert read().kind == case["kind"]
+        assert encode_plan(read()).decode() == case["json"]
+    else:
+        with pytest.raises(UsageError):
+            read()
+
+
+@pytest.mark.parametrize("case", VECTORS["deciders"]["deciders"], ids=lambda case: case["kind"])
+def test_deciders_find_the_same_samples_hard_everywhere(case):
+    logits = np.array([float32s(row) for row in VECTORS["deciders"]["logits"]], dtype=np.float32)
+    decider = msgspec.json.decode(json.dumps({key: case[key] for key in ("kind", "threshold")}), type=Decider)
+    assert hard(decider, logits).tolist() == case["hard"]
+
+
 @pytest.mark.parametrize("case", VECTORS["subnets"], ids=lambda case: case.get("text", case["json"]))
 def test_subnets_as_json_are_the_same_everywhere(reference, case):
     if "text" not in case:
@@ -300,7 +329,7 @@ def reference(tmp_path_factory):
 
 
 def test_the_reference_bundle_reproduces_what_was_computed_without_a_runtime(reference, runtime):
-    run_self_test(reference, runtime)
+    run_self_test(Workspace(reference, runtime))
     assert reference.digest == BUNDLE["digest"]
     answers = {}
     for edge in reference.supernet.edges:

@@ -13,7 +13,7 @@ import pytest
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch
-from device_sdk.execution.self_test import golden_inputs
+from device_sdk.bundles.golden import golden_inputs
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import CutPoint

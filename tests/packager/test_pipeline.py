@@ -13,6 +13,7 @@ import torch
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.self_test import run_self_test
+from device_sdk.execution.workspace import Workspace
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import ExitChoice
 from packager.inputs.model_loader import load_model
@@ -45,7 +46,7 @@ def copied(packaged) -> Path:
 def test_the_bundle_passes_its_own_self_test_and_leaves_no_work_behind(packaged):
     bundle = Bundle.open(packaged)
     bundle.verify()
-    run_self_test(bundle, OnnxRuntime(threads=1))
+    run_self_test(Workspace(bundle, OnnxRuntime(threads=1)))
     assert not packaged.with_name("reference.work").exists()
     assert {path.name for path in packaged.iterdir()} == {"manifest.json", "packaging.json", "blobs"}
     assert {path.name for path in (packaged / "blobs").iterdir()} == set(bundle.manifest.blobs())
@@ -123,7 +124,7 @@ def test_a_recipe_can_ask_for_every_kind_of_block_and_way_of_training(command_li
     assert done.result["peak_rss_mb"] > 50
     bundle = Bundle.open(command_line.folder / "rich")
     bundle.verify()
-    run_self_test(bundle, OnnxRuntime(threads=1))
+    run_self_test(Workspace(bundle, OnnxRuntime(threads=1)))
     kinds = {
         kind: {block.id for block in bundle.manifest.blocks if block.kind == kind} for kind in ("shrunk", "identity")
     }

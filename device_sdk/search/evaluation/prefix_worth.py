@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from device_sdk.search.evaluation.evaluator.feature_cache import Prefix
+from device_sdk.search.evaluation.feature_cache import Prefix
 from device_sdk.supernet.plan import Edge, Subnet
 
 

@@ -9,6 +9,7 @@ from device_sdk.bundles.bundle import MANIFEST_MAX_BYTES, Bundle
 from device_sdk.bundles.signing import new_key_pair
 from device_sdk.errors import BlobError, BundleError, ManifestError, SignatureError
 from device_sdk.execution.self_test import run_self_test
+from device_sdk.execution.workspace import Workspace
 from device_sdk.supernet.plan import Edge
 
 
@@ -122,7 +123,7 @@ def test_a_flipped_bit_is_found_whenever_the_blob_is_read(own_bundle, runtime):
         lambda: bundle.read_blob(blob.name),
         lambda: bundle.stretch((Edge("m1-3"),)),
         bundle.verify,
-        lambda: run_self_test(bundle, runtime),
+        lambda: run_self_test(Workspace(bundle, runtime)),
     ):
         with pytest.raises(BlobError, match="does not match its digest"):
             read()

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from device_sdk.bundles import protobuf
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch, compose, defined_names
+from device_sdk.bundles.golden import golden_inputs
 from device_sdk.errors import CompositionError, RuntimeFailedError
-from device_sdk.execution.self_test import golden_inputs
 from device_sdk.supernet.blocks import Golden, InputSize, TensorSpec
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import ExitChoice

@@ -10,11 +10,10 @@ from device_sdk.errors import UsageError
 from device_sdk.execution.deciders import confidence
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan
 from device_sdk.execution.plan_segments import segments
-from device_sdk.policies.thresholds import ALL
 from device_sdk.profiling.plan_latency import mean_latencies_ms
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
-from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Split, Subnet
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, Plan, Split, Subnet
 
 
 class CountingRuntime(OnnxRuntime):
@@ -60,7 +59,7 @@ def plan_with(subnet: Subnet, *exits: tuple[str, float]) -> Plan:
 
 def whole(bundle: Bundle, runtime: OnnxRuntime, edges: tuple[Edge, ...], exit_: str | None, tensor: Array) -> Array:
     """The answer of an exit, or of the end, run as one model from the input on."""
-    choice = ExitChoice(exit_, ALL) if exit_ else None
+    choice = ExitChoice(exit_, UNREACHABLE_CONFIDENCE) if exit_ else None
     return runtime.load(bundle.stretch(edges, choice)).run([tensor])[-1]
 
 
@@ -101,7 +100,7 @@ def test_a_batch_that_leaves_as_a_whole_ends_there(bundle, original, tensor):
 
 
 def test_an_exit_that_is_never_sure_enough_changes_nothing(bundle, runtime, original, tensor):
-    outcome = LoadedPlan(bundle, runtime, plan_with(original, ("x2-pooled", ALL))).run(tensor)
+    outcome = LoadedPlan(bundle, runtime, plan_with(original, ("x2-pooled", UNREACHABLE_CONFIDENCE))).run(tensor)
     assert np.all(outcome.answered_by == 1)
     np.testing.assert_allclose(outcome.output, whole(bundle, runtime, original.edges, None, tensor), atol=1e-5)
 

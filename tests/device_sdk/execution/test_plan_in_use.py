@@ -9,6 +9,7 @@ import pytest
 
 from device_sdk.errors import ClosedError, UsageError
 from device_sdk.execution.plan_in_use import Active, PlanInUse
+from device_sdk.execution.workspace import Workspace
 from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 ROOT = Path(__file__).parents[3]
@@ -17,7 +18,7 @@ CHEAP = Plan(Subnet((Edge("o0"), Edge("m1-4"), Edge("o4"))))
 
 @pytest.fixture
 def in_use(bundle, runtime):
-    made = PlanInUse(bundle, runtime)
+    made = PlanInUse(Workspace(bundle, runtime))
     made.begin(Plan(bundle.supernet.original))
     return made
 

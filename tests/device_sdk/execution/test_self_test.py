@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.golden import golden_inputs, matches, sample_outputs
 from device_sdk.errors import SelfTestError
-from device_sdk.execution.self_test import golden_inputs, matches, run_self_test, sample_outputs
+from device_sdk.execution.self_test import run_self_test
+from device_sdk.execution.workspace import Workspace
 from device_sdk.random_source import SplitMix64
 from device_sdk.supernet.blocks import CutPoint, Golden, TensorSpec
 
@@ -70,7 +72,7 @@ def test_another_number_of_outputs_or_elements_does_not_match():
 
 
 def test_a_good_bundle_passes(bundle, runtime):
-    run_self_test(bundle, runtime)
+    run_self_test(Workspace(bundle, runtime))
 
 
 def alter_filter(own_bundle, block):
@@ -98,7 +100,7 @@ def test_an_altered_filter_is_found_even_if_all_digests_are_right(own_bundle, ru
     bundle = Bundle.open(own_bundle.folder, trust=own_bundle.public_key)
     bundle.verify()
     with pytest.raises(SelfTestError, match=f"block {block} does not reproduce .* onnxruntime") as caught:
-        run_self_test(bundle, runtime)
+        run_self_test(Workspace(bundle, runtime))
     assert caught.value.hint
 
 
@@ -108,4 +110,4 @@ def test_wrong_golden_outputs_of_the_original_path_are_found(own_bundle, runtime
 
     own_bundle.edit(change)
     with pytest.raises(SelfTestError, match="the original path"):
-        run_self_test(Bundle.open(own_bundle.folder), runtime)
+        run_self_test(Workspace(Bundle.open(own_bundle.folder), runtime))

@@ -8,6 +8,7 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import InfeasibleBudgetError, StorageError
 from device_sdk.execution.plan_in_use import Active, PlanInUse
+from device_sdk.execution.workspace import Workspace
 from device_sdk.live.live_update import LiveUpdate
 from device_sdk.live.plan_pool import PlanPool
 from device_sdk.live.switching import LiveSettings
@@ -57,7 +58,7 @@ class Scene:
     """A plan in use with its log, and what it takes to watch it."""
 
     def __init__(self, bundle, runtime, folder):
-        self.in_use = PlanInUse(bundle, runtime)
+        self.in_use = PlanInUse(Workspace(bundle, runtime))
         self.in_use.begin(Plan(FULL))
         self.log = AdaptationLog(folder / "log", bundle="b", runtime="r")
         self.live = None

@@ -4,6 +4,7 @@ import pytest
 
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import InfeasibleBudgetError
+from device_sdk.execution.workspace import Workspace
 from device_sdk.live.pool_search import PoolSearch
 from device_sdk.policies.adaptation import AdaptationSettings, stand_in_labels
 from device_sdk.progress import SilentProgress
@@ -19,7 +20,7 @@ def inputs(tiny_bundle, bundle):
 @pytest.fixture
 def search(bundle, runtime, slow_profile, tiny_bundle, inputs):
     labels = tiny_bundle.labels[:20]
-    return PoolSearch(bundle, runtime, slow_profile.cost_model(), inputs, labels, AdaptationSettings())
+    return PoolSearch(Workspace(bundle, runtime), slow_profile.cost_model(), inputs, labels, AdaptationSettings())
 
 
 def test_the_pool_reaches_from_the_fastest_subnet_to_the_slowest(search, bundle, slow_profile):
@@ -44,5 +45,5 @@ def test_a_search_at_one_budget_says_when_nothing_fits(search):
 
 
 def test_the_full_models_answers_stand_in_for_labels(bundle, runtime, inputs, tiny_bundle):
-    found = stand_in_labels(bundle, runtime, inputs, batch=8)
+    found = stand_in_labels(Workspace(bundle, runtime), inputs, batch=8)
     assert found.tolist() == tiny_bundle.labels[:20].tolist()

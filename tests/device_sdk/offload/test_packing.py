@@ -35,9 +35,19 @@ def test_what_is_packed_comes_out_within_half_a_level(bundle, activations):
     assert np.all(found.tensors[0][activations.tensors[0] == 0] == 0)
 
 
+def test_an_answer_does_not_depend_on_batch_neighbours(bundle, activations):
+    loud = activations.tensors[0].copy()
+    loud[1:] *= 1e4
+    together = unpacked(bundle, pack(Activations(bundle.digest, 2, TAIL, (loud,))))
+    alone = unpacked(bundle, pack(Activations(bundle.digest, 2, TAIL, (loud[:1],))))
+    np.testing.assert_array_equal(together.tensors[0][:1], alone.tensors[0])
+
+
 def test_the_length_is_known_beforehand(bundle, activations):
     cut = bundle.supernet.cut_points[2]
-    assert len(pack(activations)) == packet_bytes(cut, TAIL, batch=3) == 46 + len("o2 o3 o4") + 5 + 3 * cut.nbytes // 4
+    assert (
+        len(pack(activations)) == packet_bytes(cut, TAIL, batch=3) == 46 + len("o2 o3 o4") + 3 * (5 + cut.nbytes // 4)
+    )
 
 
 @settings(max_examples=60)
@@ -86,7 +96,7 @@ def test_a_packet_cut_anywhere_or_too_long_is_refused(bundle, activations):
     ("at", "data", "said"),
     [
         (0, b"XXXX", "no packet"),
-        (4, b"\x02", "layout 2"),
+        (4, b"\x01", "layout 1"),
         (5, b"\x04", "4 bits"),
         (6, b"\x09\x00", "tail does not fit"),
         (6, b"\x03\x00", "tail does not fit"),

@@ -9,7 +9,8 @@ import pytest
 from device_sdk.data.datasets import split_positions
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
-from device_sdk.policies.adaptation import EQUAL_LATENCY, AdaptationSettings, adapt, search_positions
+from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.adaptation import EQUAL_LATENCY, AdaptationSettings, find_plan, search_positions
 from device_sdk.profiling.profile import profile
 from device_sdk.progress import SilentProgress
 from device_sdk.search import STRATEGIES
@@ -33,9 +34,8 @@ def run(bundle, runtime, slow_profile, tiny_bundle):
     inputs = prepare(tiny_bundle.images, bundle.manifest.preprocessing, input_shape=(3, 20, 20))
 
     def run(budget, *, inputs=inputs, labels=tiny_bundle.labels, own_profile=slow_profile, **settings):
-        return adapt(
-            bundle,
-            runtime,
+        return find_plan(
+            Workspace(bundle, runtime),
             own_profile,
             inputs,
             labels,
@@ -222,7 +222,7 @@ def test_a_subnet_that_measures_above_the_budget_is_never_chosen(run, slow_profi
 
 
 def test_a_real_profile_leads_to_a_subnet_that_measures_within_the_budget(run, bundle, runtime):
-    measured = profile(bundle, runtime, progress=SilentProgress())
+    measured = profile(Workspace(bundle, runtime), progress=SilentProgress())
     budget_ms = 0.7 * measured.original_ms
     found = run(Budget(latency_ms=budget_ms), own_profile=measured)
     assert found.measured_ms <= budget_ms * EQUAL_LATENCY

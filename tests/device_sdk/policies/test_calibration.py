@@ -5,7 +5,8 @@ import pytest
 
 from device_sdk.errors import InputError, UsageError
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.policies.calibration import CalibrationSettings, calibrate
+from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.calibration import CalibrationSettings, calibrate_plan
 from device_sdk.progress import SilentProgress
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.plan import Edge, Plan, Subnet
@@ -21,9 +22,8 @@ def tensor(bundle, tiny_bundle):
 @pytest.fixture
 def calibrated(bundle, runtime, slow_profile, tensor, tiny_bundle):
     def run(subnet=None, labels=tiny_bundle.labels, inputs=tensor, **settings):
-        return calibrate(
-            bundle,
-            runtime,
+        return calibrate_plan(
+            Workspace(bundle, runtime),
             slow_profile,
             subnet or bundle.supernet.original,
             inputs,

@@ -11,8 +11,10 @@ from device_sdk.errors import UsageError
 from device_sdk.policies.placement import ExitCandidate, candidates_by_macs, expectation, place
 
 
-def candidate(name: str, position: int, accuracy: float, time: float, size: int = 100) -> ExitCandidate:
-    return ExitCandidate(name, position, accuracy, time, size)
+def candidate(
+    name: str, position: int, accuracy: float, time: float, size: int = 100, branch: float = 0.0
+) -> ExitCandidate:
+    return ExitCandidate(name, position, accuracy, time - branch, branch, size)
 
 
 @st.composite
@@ -101,3 +103,11 @@ def test_candidates_of_a_bundle_are_timed_in_macs_along_the_original_path(bundle
         "x3-pooled": 4.0,
     }
     assert all(one.memory_bytes == 4 * 51 for one in found)
+
+
+def test_an_exit_waits_for_the_branches_that_were_tried_before_it():
+    first, second = candidate("x1", 1, 0.5, 2.0, branch=1.0), candidate("x2", 2, 0.9, 4.0, branch=1.0)
+    alone = expectation([second], full_time=10.0)
+    assert alone == pytest.approx(0.9 * 6 / 10)
+    both = expectation([first, second], full_time=10.0)  # the second answers at 5, behind the first one's branch
+    assert both == pytest.approx((0.5 * 3 + 0.9 * 5) / 10)

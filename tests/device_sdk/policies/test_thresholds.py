@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.policies.thresholds import ALL, ExitSamples, choose_exits, hard_threshold
-from device_sdk.supernet.plan import ExitChoice
+from device_sdk.policies.thresholds import ExitSamples, choose_exits, hard_threshold
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
 
 
 def exit_samples(
@@ -17,7 +17,9 @@ def exit_samples(
     reach_ms: float = 1.0,
     branch_ms: float = 0.1,
 ) -> ExitSamples:
-    return ExitSamples(ExitChoice(name, ALL), np.asarray(confidence), np.asarray(right), reach_ms, branch_ms)
+    return ExitSamples(
+        ExitChoice(name, UNREACHABLE_CONFIDENCE), np.asarray(confidence), np.asarray(right), reach_ms, branch_ms
+    )
 
 
 def test_an_exit_answers_what_it_is_sure_of_and_right_about() -> None:
@@ -102,4 +104,4 @@ def test_samples_that_an_exit_answered_are_not_sent_in_place_of_others() -> None
     at_end = np.array([0.9, 0.5, 0.7, 0.6, 0.8])
     threshold = hard_threshold(at_end, share=1 / 3, samples=9)
     assert sorted(at_end[at_end < threshold]) == [0.5, 0.6, 0.7]
-    assert hard_threshold(at_end, share=0.9, samples=9) == pytest.approx(ALL)
+    assert hard_threshold(at_end, share=0.9, samples=9) == pytest.approx(UNREACHABLE_CONFIDENCE)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.memory import resident_bytes
 from device_sdk.profiling.plan_memory import measured_peak_bytes
 from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Subnet
@@ -54,7 +55,7 @@ def needs_proc():
 def test_the_highest_counts_whatever_the_process_had_freed_before(bundle):
     runtime = HungryRuntime()
     for _ in range(2):
-        peak = measured_peak_bytes(bundle, runtime, Plan(SUBNET))
+        peak = measured_peak_bytes(Workspace(bundle, runtime), Plan(SUBNET))
         assert peak == pytest.approx(80 * MB, rel=0.25)  # 30 + 20 MB, and their sum while loading
     assert runtime.open == 0
 
@@ -62,7 +63,7 @@ def test_the_highest_counts_whatever_the_process_had_freed_before(bundle):
 def test_exits_are_not_taken_so_that_everything_runs(bundle):
     runtime = HungryRuntime()
     plan = Plan(bundle.supernet.original, exits=(ExitChoice("x1-pooled", 0.0), ExitChoice("x3-pooled", 0.0)))
-    peak = measured_peak_bytes(bundle, runtime, plan)
+    peak = measured_peak_bytes(Workspace(bundle, runtime), plan)
     assert runtime.runs == 2 * 3
     assert peak == pytest.approx((3 * 30 + 50) * MB, rel=0.25)
 
@@ -70,4 +71,4 @@ def test_exits_are_not_taken_so_that_everything_runs(bundle):
 def test_a_real_plan_takes_at_least_its_weights_and_not_a_hundred_megabytes(bundle, runtime):
     sizes = bundle.blob_sizes()
     weights = sum(sizes[name] for name in bundle.blob_names(SUBNET.edges))
-    assert weights <= measured_peak_bytes(bundle, runtime, Plan(SUBNET), batch=4) < 100 * MB
+    assert weights <= measured_peak_bytes(Workspace(bundle, runtime), Plan(SUBNET), batch=4) < 100 * MB

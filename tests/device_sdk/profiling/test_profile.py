@@ -6,8 +6,9 @@ import hashlib
 import msgspec
 import pytest
 
+from device_sdk.bundles.golden import golden_inputs
 from device_sdk.errors import MeasurementError, RuntimeFailedError, UsageError
-from device_sdk.execution.self_test import golden_inputs
+from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.conditions import current_conditions
 from device_sdk.profiling.profile import FORMAT, Profile, measure_subnets, profile
 from device_sdk.progress import SilentProgress
@@ -80,7 +81,7 @@ def clocked(bundle, times_ms):
 @pytest.fixture(scope="module")
 def measured(bundle, clocked):
     """The profile of the tiny bundle on the clocked runtime."""
-    return profile(bundle, clocked, progress=SilentProgress(), clock=clocked.clock)
+    return profile(Workspace(bundle, clocked), progress=SilentProgress(), clock=clocked.clock)
 
 
 def test_a_profile_holds_every_edge_and_the_line_through_whole_subnets(measured, clocked, times_ms):
@@ -120,11 +121,11 @@ def test_a_profile_is_valid_for_its_bundle_and_runtime_only(measured, bundle, cl
 
 def test_a_runtime_that_fails_says_so(bundle):
     with pytest.raises(RuntimeFailedError, match="no room"):
-        profile(bundle, FailingRuntime({}), progress=SilentProgress())
+        profile(Workspace(bundle, FailingRuntime({})), progress=SilentProgress())
 
 
 def test_a_real_profile_has_plausible_numbers(bundle, runtime):
-    measured = profile(bundle, runtime, progress=SilentProgress())
+    measured = profile(Workspace(bundle, runtime), progress=SilentProgress())
     model = measured.cost_model()
     assert {one.edge for one in measured.edges} == set(bundle.supernet.edges)
     for one in measured.edges:
@@ -139,7 +140,7 @@ def test_a_real_profile_has_plausible_numbers(bundle, runtime):
 
 def test_whole_subnets_are_timed_in_the_order_asked_for_and_freed(bundle, clocked, times_ms):
     subnets = [Subnet((Edge("o0"), Edge("m1-4"), Edge("o4"))), bundle.supernet.original]
-    latencies = measure_subnets(bundle, clocked, subnets, rounds=3, clock=clocked.clock)
+    latencies = measure_subnets(Workspace(bundle, clocked), subnets, rounds=3, clock=clocked.clock)
     expected = [0.8 * sum(times_ms[edge] for edge in subnet.edges) + 0.05 for subnet in subnets]
     assert [one.median_ms for one in latencies] == pytest.approx(expected, rel=1e-5)
     assert clocked.open == 0
@@ -153,7 +154,7 @@ def test_everything_is_timed_on_the_golden_inputs_of_its_start(measured, bundle,
 
 def test_a_batch_is_measured_as_one_and_needs_its_own_profile(bundle, times_ms):
     runtime = ClockedRuntime({bundle.supernet.rendition(edge).blob: time for edge, time in times_ms.items()})
-    measured = profile(bundle, runtime, progress=SilentProgress(), batch=3, clock=runtime.clock)
+    measured = profile(Workspace(bundle, runtime), progress=SilentProgress(), batch=3, clock=runtime.clock)
     assert {shape[0] for shapes in runtime.shapes for shape in shapes} == {3}
     assert measured.batch == 3
     assert not measured.valid_for(bundle, runtime)
@@ -164,7 +165,7 @@ def test_a_batch_is_measured_as_one_and_needs_its_own_profile(bundle, times_ms):
 
 def test_a_batch_of_nothing_is_refused(bundle, clocked):
     with pytest.raises(UsageError, match="batch is 0"):
-        profile(bundle, clocked, progress=SilentProgress(), batch=0)
+        profile(Workspace(bundle, clocked), progress=SilentProgress(), batch=0)
 
 
 @pytest.mark.parametrize("changed", ["device", "power_mode", "driver"])
@@ -186,7 +187,7 @@ def test_what_the_line_misses_is_the_edges_own(bundle, times_ms):
     runtime = ClockedRuntime({bundle.supernet.rendition(edge).blob: time for edge, time in times_ms.items()})
     special = bundle.supernet.rendition(Edge("m1-4")).blob
     runtime.gains_ms[special] = 0.4
-    model = profile(bundle, runtime, progress=SilentProgress(), clock=runtime.clock).cost_model()
+    model = profile(Workspace(bundle, runtime), progress=SilentProgress(), clock=runtime.clock).cost_model()
     for middle in (("m1-4",), ("o1", "o2", "o3"), ("m1-3", "o3")):
         subnet = Subnet(tuple(map(Edge, ("o0", *middle, "o4"))))
         expected = 0.8 * sum(times_ms[edge] for edge in subnet.edges) + 0.05 - 0.4 * ("m1-4" in middle)
@@ -202,7 +203,7 @@ def test_a_clock_that_stands_still_or_runs_backwards_gives_no_profile(bundle, cl
         return now_ns[0]
 
     with pytest.raises(MeasurementError, match="clock") as caught:
-        profile(bundle, clocked, progress=SilentProgress(), clock=clock)
+        profile(Workspace(bundle, clocked), progress=SilentProgress(), clock=clock)
     assert caught.value.hint
     assert clocked.open == 0
 
@@ -217,7 +218,7 @@ def test_a_clock_that_jumps_now_and_then_changes_nothing(bundle, times_ms):
             runtime.now_ns += 3_600_000_000_000 if reads[0] % 100 else -60_000_000_000
         return runtime.now_ns
 
-    measured = profile(bundle, runtime, progress=SilentProgress(), clock=clock)
+    measured = profile(Workspace(bundle, runtime), progress=SilentProgress(), clock=clock)
     assert {one.edge: one.cost.latency_ms for one in measured.edges} == times_ms
     assert (measured.scale, measured.offset_ms) == pytest.approx((0.8, 0.05), rel=1e-5)
 
@@ -242,5 +243,5 @@ class Amounts:
 
 def test_progress_ends_where_it_said(bundle, clocked):
     progress = Amounts()
-    profile(bundle, clocked, progress=progress, clock=clocked.clock)
+    profile(Workspace(bundle, clocked), progress=progress, clock=clocked.clock)
     assert progress.done == pytest.approx(progress.total)

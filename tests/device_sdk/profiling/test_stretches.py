@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BlobError
 from device_sdk.execution.paging_plan import SESSION_BYTES, Footprint, all_stay
+from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.stretches import GROUP_BYTES, Part, Timing, groups, groups_that_stay, measure_parts
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Edge, ExitChoice
@@ -77,7 +78,7 @@ def parts_of(bundle, weight_bytes):
 def test_parts_too_large_to_be_there_at_once_are_timed_in_groups_at_one_speed(bundle):
     runtime = SlowingRuntime(quick=2)
     parts = parts_of(bundle, GROUP_BYTES // 2)
-    found = measure_parts(bundle, runtime, parts, Timing(rounds=5, clock=runtime.clock), reference=3)
+    found = measure_parts(Workspace(bundle, runtime), parts, Timing(rounds=5, clock=runtime.clock), reference=3)
     blobs = [len(bundle.blob_names(part.edges)) for part in parts]
     assert runtime.most_open == 2
     assert runtime.loaded == 6
@@ -87,7 +88,7 @@ def test_parts_too_large_to_be_there_at_once_are_timed_in_groups_at_one_speed(bu
 
 def test_small_parts_are_loaded_once_and_timed_together(bundle):
     runtime = SlowingRuntime(quick=100)
-    measure_parts(bundle, runtime, parts_of(bundle, 1000), Timing(rounds=2, clock=runtime.clock))
+    measure_parts(Workspace(bundle, runtime), parts_of(bundle, 1000), Timing(rounds=2, clock=runtime.clock))
     assert (runtime.loaded, runtime.most_open, runtime.open) == (4, 4, 0)
 
 
@@ -127,7 +128,7 @@ def test_the_reference_is_in_every_group_that_has_room_for_it():
 def test_under_a_cap_parts_are_timed_in_turns_only_as_far_as_they_fit(bundle):
     runtime = SlowingRuntime(quick=100)
     timing = Timing(rounds=2, clock=runtime.clock, memory_cap_bytes=2 * SESSION_BYTES + 600_000)
-    found = measure_parts(bundle, runtime, parts_of(bundle, 1000), timing, reference=3)
+    found = measure_parts(Workspace(bundle, runtime), parts_of(bundle, 1000), timing, reference=3)
     assert runtime.most_open == 2
     assert runtime.open == 0
     assert not any(one.in_pages for one in found)

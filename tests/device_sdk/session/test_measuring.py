@@ -16,6 +16,7 @@ from device_sdk.execution.paging import least_memory_cap_bytes
 from device_sdk.execution.paging_plan import LOADING_FACTOR, RESIDENT_FACTOR, SESSION_BYTES
 from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.self_test import run_self_test
+from device_sdk.execution.workspace import Workspace
 from device_sdk.logs.adaptation_log import AdaptationLog
 from device_sdk.policies.adaptation import AdaptationSettings, within_cap
 from device_sdk.policies.calibration import CalibrationSettings
@@ -86,10 +87,10 @@ class Device:
 
     def __init__(self, bundle, folder, cap_bytes):
         self.runtime = Counting()
-        self.in_use = PlanInUse(bundle, self.runtime, memory_cap_bytes=cap_bytes)
+        self.in_use = PlanInUse(Workspace(bundle, self.runtime, cap_bytes))
         state = DeviceState(folder, bundle, self.runtime, memory_cap_bytes=cap_bytes)
         log = AdaptationLog(folder / "log.jsonl", bundle=bundle.digest, runtime=self.runtime.identity)
-        self.measuring = Measuring(bundle, self.runtime, state, self.in_use, log)
+        self.measuring = Measuring(state, self.in_use, log)
         self.in_use.begin(Plan(bundle.supernet.original))
 
     def profile(self):
@@ -98,12 +99,12 @@ class Device:
     def adapt(self, labels, budget=ALWAYS, **settings):
         settings = AdaptationSettings(**settings)
         inputs, _ = samples()
-        return self.measuring.adapt(
+        return self.measuring.search(
             self.profile(), inputs, labels, budget, settings=settings, progress=SilentProgress()
         )
 
     def take(self, plan):
-        self.in_use.lend_memory()
+        self.in_use.lend_workspace()
         self.in_use.exchange(Active(plan, self.in_use.load(plan)))
 
     def calibrate(self):
@@ -133,7 +134,7 @@ def profile(device):
 
 
 def test_all_that_a_session_does_stays_under_the_cap_to_the_byte(elastic_heavy, device, profile):
-    run_self_test(elastic_heavy, device.runtime, memory_cap_bytes=CAP_BYTES)
+    run_self_test(Workspace(elastic_heavy, device.runtime, CAP_BYTES))
     for labels, cache_bytes in ((samples()[1], 64 * MB), (None, 0)):
         found = device.adapt(labels, cache_bytes=cache_bytes)
         device.take(found.plan)
@@ -185,7 +186,7 @@ def test_a_cap_below_the_largest_block_is_refused_before_anything_runs(elastic_h
     least = least_memory_cap_bytes(elastic_heavy, Plan(elastic_heavy.supernet.original))
     runtime = Counting()
     with pytest.raises(BudgetError, match="block o1 alone takes") as caught:
-        run_self_test(elastic_heavy, runtime, memory_cap_bytes=least - 1)
+        run_self_test(Workspace(elastic_heavy, runtime, least - 1))
     assert caught.value.hint
 
 

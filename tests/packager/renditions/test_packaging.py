@@ -10,6 +10,7 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.runnable import RunsOn
 from device_sdk.execution.self_test import run_self_test
+from device_sdk.execution.workspace import Workspace
 from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import OnnxRuntime
 from packager.inputs.job_loader import load_job
@@ -60,7 +61,7 @@ def test_renditions_are_packaged_and_an_interrupted_run_may_go_on_with_others(pa
         assert int8.error < 0.25
         assert fp16.providers
     assert all(cut.tensors[0].quantization.scale > 0 for cut in manifest.cut_points)
-    run_self_test(bundle, OnnxRuntime(threads=1))
+    run_self_test(Workspace(bundle, OnnxRuntime(threads=1)))
 
     sizes = bundle.blob_sizes()
     assert done.result["rendition_bytes"].keys() == {"fp32", "int8", "fp16"}

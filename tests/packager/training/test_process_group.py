@@ -19,6 +19,7 @@ import packager
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
 from device_sdk.execution.self_test import run_self_test
+from device_sdk.execution.workspace import Workspace
 from device_sdk.runtimes import OnnxRuntime
 from packager.errors import TrainingError
 from packager.training.batches import Share
@@ -129,7 +130,7 @@ def test_two_processes_make_a_bundle_as_good_as_one(command_line, torchrun, path
         assert of_two["accuracy"] == pytest.approx(of_one["accuracy"], abs=0.06)
     bundles = [Bundle.open(command_line.folder / name) for name in ("two", "one")]
     bundles[0].verify()
-    run_self_test(bundles[0], OnnxRuntime(threads=1))
+    run_self_test(Workspace(bundles[0], OnnxRuntime(threads=1)))
     errors = [_distillation_errors(bundle) for bundle in bundles]
     assert errors[0] == pytest.approx(errors[1], abs=0.08)  # each keeps what its own looks found best
     assert not (command_line.folder / "two.work").exists()

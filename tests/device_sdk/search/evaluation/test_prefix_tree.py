@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.random_source import SplitMix64
-from device_sdk.search.evaluation.evaluator.prefix_tree import PrefixNode, build_tree, evaluation_cost
+from device_sdk.search.evaluation.prefix_tree import PrefixNode, build_tree, evaluation_cost
 from device_sdk.supernet.paths import sample_uniformly
 from device_sdk.supernet.plan import Edge, Subnet
 

@@ -1,0 +1,67 @@
+"""A bundle on a runtime under a memory cap: what is loaded to run it, to measure it and to search in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.loaded_segments import LoadedSegments, load_part
+from device_sdk.execution.paging import each_edge, largest_batch, one_model_footprint, room_beside_largest
+from device_sdk.execution.paging_plan import Footprint
+from device_sdk.execution.plan_segments import PlanSegment
+from device_sdk.runtimes.port import LoadedStretch, Runtime
+from device_sdk.supernet.cost import EdgeCost
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan
+from device_sdk.supernet.supernet import Supernet
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """One bundle, one runtime, and the bytes that all that is loaded may take beyond the bare runtime.
+
+    ``memory_cap_bytes``: None for no limit. What needs more than the cap runs in pages, in smaller batches.
+    """
+
+    bundle: Bundle
+    runtime: Runtime
+    memory_cap_bytes: int | None = None
+
+    @property
+    def supernet(self) -> Supernet:
+        """The bundle's graph."""
+        return self.bundle.supernet
+
+    def load_plan(self, plan: Plan, *, costs: Mapping[Edge, EdgeCost] | None = None, batch: int = 1) -> LoadedPlan:
+        """``plan``, ready to run on batches of up to ``batch``. Raises as ``LoadedPlan``."""
+        cap_bytes = self.memory_cap_bytes
+        return LoadedPlan(self.bundle, self.runtime, plan, memory_cap_bytes=cap_bytes, costs=costs, batch=batch)
+
+    def load_segments(self, segments: Sequence[PlanSegment], *, batch: int = 1) -> LoadedSegments:
+        """Segments that share the cap, ready to run. Raises as ``LoadedSegments``."""
+        return LoadedSegments(self.bundle, self.runtime, segments, memory_cap_bytes=self.memory_cap_bytes, batch=batch)
+
+    def load_stretch(self, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, batch: int = 1) -> LoadedStretch:
+        """Consecutive edges, or an exit's branch alone, ready to run. Raises as ``LoadedSegments``."""
+        cap_bytes = self.memory_cap_bytes
+        return load_part(self.bundle, self.runtime, edges, exit_, memory_cap_bytes=cap_bytes, batch=batch)
+
+    def largest_batch(self, segments: Sequence[PlanSegment], *, wanted: int) -> int:
+        """``wanted`` samples at once, or half as many again and again until ``segments`` run in pages under the cap."""
+        return largest_batch(self.bundle, segments, self.memory_cap_bytes, wanted=wanted)
+
+    def footprint(self, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, batch: int = 1) -> Footprint:
+        """What consecutive edges, or an exit's branch alone, take if they are one model."""
+        return one_model_footprint(self.bundle, edges, exit_, batch=batch)
+
+    def fits(self, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, batch: int = 1) -> bool:
+        """Whether they run as one model under the cap."""
+        cap_bytes = self.memory_cap_bytes
+        return cap_bytes is None or self.footprint(edges, exit_, batch=batch).least_bytes <= cap_bytes
+
+    def room_for_features(self, wanted_bytes: int) -> int:
+        """Bytes for features that are kept: under a cap at most half of what the largest edge leaves."""
+        if self.memory_cap_bytes is None:
+            return wanted_bytes
+        return min(wanted_bytes, room_beside_largest(self.bundle, each_edge(self.bundle), self.memory_cap_bytes) // 2)
