@@ -160,16 +160,16 @@ def package(
     batch = plan.now.batch
     verified = verify(exported, examples, seed=job.recipe.seed, batch=batch, progress=times)
     plan.learn(VERIFY, times.of(VERIFY))
+    with times.whole(SIZES, expected_s=plan.now.seconds.get(SIZES)):
+        sizes, size_notes = _input_sizes(job, expansion)
     kinds = make_renditions(
         job.recipe.renditions,
         exported,
         verified.golden,
-        _calibration(job, expansion, count=plan.calibration_samples(), batch=batch),
+        _calibration(job, expansion, sizes, count=plan.calibration_samples(), batch=batch),
         progress=times,
         cache=checkpoints.folder,
     )
-    with times.whole(SIZES, expected_s=plan.now.seconds.get(SIZES)):
-        sizes, size_notes = _input_sizes(job, expansion)
     expansion = expansion.noting(*size_notes, *job.notes)
     check = AnySizeCheck(exported, sizes)
     kinds = tuple(check.checked(kind, times) for kind in kinds)
@@ -403,8 +403,10 @@ def _input_sizes(job: Job, expansion: Expansion) -> tuple[tuple[UsableSize, ...]
     return usable_sizes(expansion, job.training_samples(_SIZE_SAMPLES), sizes) if sizes else ((), ())
 
 
-def _calibration(job: Job, expansion: Expansion, *, count: int, batch: int) -> Calibration:
-    return Calibration(expansion, held_back_last(job.training_samples(count)), batch=batch)
+def _calibration(
+    job: Job, expansion: Expansion, sizes: tuple[UsableSize, ...], *, count: int, batch: int
+) -> Calibration:
+    return Calibration(expansion, held_back_last(job.training_samples(count)), batch=batch, sizes=sizes)
 
 
 def _validate(

@@ -33,7 +33,7 @@ from device_sdk.supernet.supernet import Supernet
 
 SEARCH_S = 20.0
 _CONFIRM_ROUNDS = 80
-_CONFIRM_PATIENCE = Patience(rounds=80, precision=0.01, limit_s=3.0, least=15)
+_CONFIRM_PATIENCE = Patience(rounds=80, precision=0.01, limit_s=2.5, least=15)
 _CONFIRM_ATTEMPTS = 8
 EQUAL_LATENCY = 1.02  # latencies within 2 % are equal: two sessions of one model differ by that
 

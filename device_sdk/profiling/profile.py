@@ -31,7 +31,7 @@ from device_sdk.supernet.supernet import Supernet
 FORMAT = 4  # of the stored profile; what it cannot read is measured again
 
 _MOST_ROUNDS = 120
-_PATIENCE = Patience(rounds=40, precision=0.01, limit_s=5.0, least=8)
+_PATIENCE = Patience(rounds=40, precision=0.01, limit_s=4.5, least=8)
 _FITTED_SUBNETS = 32
 
 

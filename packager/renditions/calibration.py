@@ -9,8 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from device_sdk.supernet.blocks import Golden, free_axes
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import Expansion
+from packager.supernet.input_sizes import UsableSize, resized
 
 MAX_SAMPLES = 512
 MAX_BYTES = 256_000_000  # of features at one cut point; two are held at a time
@@ -33,19 +35,40 @@ def sample_count(sample_bytes: int, available: int) -> int:
 class Calibration:
     """Prepared ``samples`` [count, *input] of the training data, and the supernet whose originals they run through.
 
-    At most ``batch`` of them are computed at a time.
+    At most ``batch`` of them are computed at a time. ``sizes``: the other input sizes of the bundle.
     """
 
     expansion: Expansion
     samples: torch.Tensor
     batch: int = _BATCH
+    sizes: tuple[UsableSize, ...] = ()
+
+    @property
+    def free_axes(self) -> dict[str, frozenset[int]]:
+        """By tensor, the axes whose extents differ between the input sizes."""
+        described = [size.described(Golden((), 0.0)) for size in self.sizes]
+        return free_axes(self.expansion.cut_points, described)
 
     def features(self) -> Iterator[tuple[int, Features]]:
         """Each cut point, 0 to N, with the features [count, *shape] there; computed one after the other."""
-        live = self.samples.numpy()
+        for index, (features, *_) in self._along(self.samples):
+            yield index, features
+
+    def features_at_sizes(self) -> Iterator[tuple[int, list[Features]]]:
+        """As ``features``, and behind them the features of the same samples at some of the smaller input sizes.
+
+        Activations reach farther there, since means are over fewer pixels and more of these lie at a border: the
+        smallest size is among them, and one in the middle.
+        """
+        chosen = dict.fromkeys((self.sizes[len(self.sizes) // 2], self.sizes[-1])) if self.sizes else ()
+        smaller = [resized(self.samples, size.size) for size in chosen]
+        yield from self._along(self.samples, *smaller)
+
+    def _along(self, *samples: torch.Tensor) -> Iterator[tuple[int, list[Features]]]:
+        live = [images.numpy() for images in samples]
         yield 0, live
         for block in self.expansion.originals:
-            live = self._after(block, live)
+            live = [self._after(block, features) for features in live]
             yield block.end, live
 
     def _after(self, block: TrainableBlock, features: Features) -> Features:

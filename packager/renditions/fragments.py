@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import onnx
@@ -18,9 +19,15 @@ def part_stretch(exported: ExportedBlocks, part: str, graph: onnx.GraphProto | N
     return stretch if graph is None else replace(stretch, fragments=(graph.SerializeToString(),))
 
 
-def part_model(exported: ExportedBlocks, part: str) -> onnx.ModelProto:
-    """One block or exit as a model: its input is the tensor at its start, its output that at its end."""
-    return onnx.ModelProto.FromString(compose(part_stretch(exported, part)))
+def part_model(
+    exported: ExportedBlocks, part: str, free_axes: Mapping[str, frozenset[int]] | None = None
+) -> onnx.ModelProto:
+    """One block or exit as a model: its input is the tensor at its start, its output that at its end.
+
+    ``free_axes``: by tensor, the axes whose extent may be another one.
+    """
+    stretch = replace(part_stretch(exported, part), free_axes=free_axes or {})
+    return onnx.ModelProto.FromString(compose(stretch))
 
 
 def as_fragment(model: onnx.ModelProto, part: str) -> onnx.GraphProto:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,14 +56,16 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
     skips = {block.id for block in exported.expansion.blocks if block.kind == "identity"}
     judged: dict[str, _Judged] = {}
     with progress.task(f"quantise to {NAME}", len(exported.own)) as task:
-        for index, features in calibration.features():
+        for index, (features, *smaller) in calibration.features_at_sizes():
             fitting, held_back = fitted_and_held_back(features)
+            ranged = [fitting, *(fitted_and_held_back(some)[0] for some in smaller)]
             for part in [part for part, start in reference.starts.items() if start == index]:
                 task.note(part)
                 if part in skips:
                     graph = onnx.GraphProto.FromString(exported.own[part])
                 else:
-                    graph = _quantised(part_model(exported, part), part, fitting, quantization, batch=calibration.batch)
+                    model = part_model(exported, part, calibration.free_axes)
+                    graph = _quantised(model, part, ranged, quantization, batch=calibration.batch)
                 if part in skips or any(node.op_type == "QuantizeLinear" for node in graph.node):
                     judged[part] = _judge(exported, part, graph, reference, held_back, batch=calibration.batch)
                 task.advance()
@@ -93,9 +95,9 @@ def _ranges(calibration: Calibration, progress: Progress) -> dict[int, Quantizat
     ends: dict[int, Features] = {}  # the least and the greatest feature
     with progress.task(f"calibrate {NAME}", len(calibration.expansion.cut_points)) as task:
         task.note(f"{len(calibration.samples)} samples")
-        for index, features in calibration.features():
-            if features.dtype == np.float32:
-                ends[index] = np.array([features.min(), features.max()])
+        for index, at_sizes in calibration.features_at_sizes():
+            if at_sizes[0].dtype == np.float32:
+                ends[index] = np.array([limit for some in at_sizes for limit in (some.min(), some.max())])
             task.advance()
     linked = _linked_by_skips(calibration.expansion)
     return {index: fitted(np.concatenate([ends[other] for other in linked[index]])) for index in ends}
@@ -132,26 +134,33 @@ class _Judged:
 
 
 def _quantised(
-    model: onnx.ModelProto, part: str, features: Features, quantization: Mapping[int, Quantization], *, batch: int
+    model: onnx.ModelProto,
+    part: str,
+    features: Sequence[Features],
+    quantization: Mapping[int, Quantization],
+    *,
+    batch: int,
 ) -> onnx.GraphProto:
-    """The fragment with int8 weights and a pair around every activation. ``features``: [count, *start shape]."""
+    """The fragment with int8 weights and a pair around every activation.
+
+    ``features``: [count, *start shape], once for each input size that ranges are measured at.
+    """
     given = {f"cut_{index}": found for index, found in quantization.items()}
     ends = {value.name for value in (*model.graph.input, *model.graph.output)} & given.keys()
     options = {
         "TensorQuantOverrides": {name: [_override(given[name])] for name in ends},
         "QDQKeepRemovableActivations": _clips_below(model, given),
     }
-    return as_fragment(quantised(model, features, extra_options=options, batch=batch), part)
+    return as_fragment(quantised(model, *features, extra_options=options, batch=batch), part)
 
 
 def quantised(
     model: onnx.ModelProto,
-    features: Features,
-    *,
+    *features: Features,
     extra_options: Mapping[str, Any] | None = None,
     batch: int = _BATCH,
 ) -> onnx.ModelProto:
-    """``model`` of one input in int8, its ranges from ``features`` [count, *input]; changes its metadata.
+    """``model`` of one input in int8, its ranges from all ``features`` [count, *input]; changes its metadata.
 
     ``extra_options``: of ONNX Runtime's tool. ``batch``: features that it runs at a time.
 
@@ -162,7 +171,7 @@ def quantised(
 
     class Reader(tool.CalibrationDataReader):
         def __init__(self) -> None:
-            self._batches = iter(np.array_split(features, -(-len(features) // batch)))
+            self._batches = iter([part for some in features for part in np.array_split(some, -(-len(some) // batch))])
 
         def get_next(self) -> dict[str, Features] | None:
             some = next(self._batches, None)

@@ -69,7 +69,7 @@ def usable_sizes(
     expected = _answers(expansion, samples)
     for size in sorted(sizes):
         try:
-            shapes = _shapes(expansion, _resized(samples[:1], size))
+            shapes = _shapes(expansion, resized(samples[:1], size))
             answers = _answers(expansion, samples, size)
         except Exception as error:  # operators raise many kinds on sizes that do not fit
             notes.append(f"no input of {size_text(size)}: {_first_line(error)}")
@@ -89,7 +89,7 @@ def usable_sizes(
 def _answers(expansion: Expansion, samples: torch.Tensor, size: Size | None = None) -> torch.Tensor:
     """What the original path answers to ``samples`` [count, *input], resized first if ``size`` is given."""
     with torch.no_grad():
-        batches = (_resized(part, size) for part in samples.split(_BATCH))
+        batches = (resized(part, size) for part in samples.split(_BATCH))
         return torch.cat([expansion.traced.answer(batch) for batch in batches]).flatten(1).double()
 
 
@@ -100,7 +100,8 @@ def _shapes(expansion: Expansion, sample: torch.Tensor) -> tuple[tuple[tuple[int
     return tuple(tuple(tuple(tensor.shape[1:]) for tensor in tensors_of([feature])) for feature in features)
 
 
-def _resized(images: torch.Tensor, size: Size | None) -> torch.Tensor:
+def resized(images: torch.Tensor, size: Size | None) -> torch.Tensor:
+    """Prepared ``images`` [count, channels, height, width] at another size; as they are for None."""
     if size is None or tuple(images.shape[2:]) == size:
         return images
     return functional.interpolate(images, size, mode="bilinear", antialias=True, align_corners=False)
