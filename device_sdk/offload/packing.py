@@ -61,7 +61,7 @@ def pack(activations: Activations) -> bytes:
         ranges = _ranges_of(tensor)
         broadcast = (batch, *[1] * (tensor.ndim - 1))
         scales, zero_points = ranges["scale"].reshape(broadcast), ranges["zero_point"].reshape(broadcast)
-        levels = np.rint(tensor * (1 / scales).astype(np.float32)) + zero_points.astype(np.float32)
+        levels = np.rint(tensor / scales) + zero_points.astype(np.float32)
         parts += [ranges.tobytes(), np.clip(levels, 0, _LEVELS).astype(np.uint8).tobytes()]
     return b"".join(parts)
 

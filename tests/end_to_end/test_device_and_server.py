@@ -25,12 +25,20 @@ from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER
-from device_sdk.supernet.plan import Plan, Split
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, MaxConfidence, Plan, RemoteRef, Split
 from pathweave.server_process import running_server
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 1.0
 SLACK_S = 0.5  # for a machine that has other things to do
+
+
+def split_at(model, position):
+    """A plan of the full model that goes on at the server from ``position``."""
+    supernet = model.bundle.supernet
+    tail = tuple(edge for edge, block in supernet.walk(supernet.original) if block.start >= position)
+    server = RemoteRef("digits:tail", model.bundle.digest)
+    return Plan(supernet.original, split=Split(position, (8,), tail, server))
 
 
 @pytest.fixture(scope="module")
@@ -247,14 +255,50 @@ def test_a_blob_that_decayed_on_the_disk_is_fetched_again(server, public_key, tm
 def test_a_split_plan_answers_like_the_whole_subnet(server, public_key, state, images, full_answers):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
         decision = model.split(tail_of(server), uplink_mbps=3)
-        assert [cost.position for cost in decision.costs] == list(range(13))
-        for position in (0, 4, 11):
-            model.use(Plan(model.bundle.supernet.original, split=Split(position)))
+        assert [cost.position for cost in decision.costs] == list(range(1, 13))  # the input itself may not travel
+        for position in (4, 11):
+            model.use(split_at(model, position))
             answer = model(images)
             assert set(answer.source) == {SERVER}
             assert np.mean(answer.output.argmax(axis=1) == full_answers.argmax(axis=1)) >= 0.98
+        model.use(split_at(model, 0))
+        assert set(model(images).source) == {"subnet"}  # the privacy setting allows activations only
         model.disconnect()
         assert set(model(images).source) == {"subnet"}
+
+
+def test_a_split_plan_goes_on_after_it_was_opened_again(server, public_key, state, images):
+    address = f"{server}/v1/bundles/digits"
+    with AdaptiveModel.open(address, trust=public_key, state_folder=state) as model:
+        model.connect(tail_of(server))
+        model.use(split_at(model, 4))
+        assert set(model(images).source) == {SERVER}
+    with AdaptiveModel.open(address, trust=public_key, state_folder=state) as model:
+        assert model.plan.split.position == 4
+        assert set(model(images).source) == {"subnet"}
+        model.connect(tail_of(server))
+        assert set(model(images).source) == {SERVER}
+        model.use(Plan(model.bundle.supernet.original))
+
+
+def test_hard_samples_may_send_activations_alone(server, public_key, state, images, full_answers):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
+        model.connect(tail_of(server))
+        tail = split_at(model, 4).split.tail
+        ask = Ask(MaxConfidence(0.9), RemoteRef("digits:tail", model.bundle.digest), 4, tail)
+        model.use(Plan(model.bundle.supernet.original, hard=ask))
+        answer = model(images)
+        assert set(answer.source) == {"subnet", SERVER}
+        assert np.mean(answer.output.argmax(axis=1) == full_answers.argmax(axis=1)) >= 0.98
+
+
+def test_a_model_that_the_plan_was_not_made_for_is_not_asked(server, public_key, state, images):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
+        model.connect(RemoteModel(server=server, model="digits", privacy="inputs", timeout_s=20))
+        for named in (RemoteRef("another"), RemoteRef("digits", "ab" * 32)):
+            model.use(Plan(model.bundle.supernet.original, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), named)))
+            assert set(model(images).source) == {FALLBACK}
+        model.use(Plan(model.bundle.supernet.original))
 
 
 def test_the_uplink_is_measured_if_it_is_not_given(server, public_key, state):
@@ -279,7 +323,7 @@ def test_a_split_plan_falls_back_when_the_server_is_gone(
     process, url = _start_server(demo_folder / "bundles" / "digits", tmp_path / "server", port=0)
     with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
         model.split(tail_of(url), uplink_mbps=3)
-        model.use(Plan(model.bundle.supernet.original, split=Split(4)))
+        model.use(split_at(model, 4))
         assert set(model(images).source) == {SERVER}
         process.kill()
         process.wait()

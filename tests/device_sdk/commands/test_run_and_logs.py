@@ -240,7 +240,7 @@ def test_a_share_that_is_none_is_wrong_usage(pathweave, tiny_bundle, pictures, o
 
 
 def test_place_names_the_exits_that_are_worth_their_memory(as_json, pathweave, tiny_bundle, options):
-    assert as_json("place", tiny_bundle.folder, *options)["exits"] == ["x1-pooled", "x2-pooled", "x3-pooled"]
+    assert as_json("place", tiny_bundle.folder, *options)["exits"] == ["x1-pooled", "x2-pooled"]
     small = as_json("place", tiny_bundle.folder, "--memory-kb", "0.3", *options)
     assert (len(small["exits"]), small["memory_bytes"], small["basis"]) == (1, 204, "macs")
     _, out, _ = pathweave("place", tiny_bundle.folder, "--memory-kb", "0", *options)

@@ -13,7 +13,13 @@ from device_sdk.execution.plan_segments import segments
 from device_sdk.profiling.plan_latency import mean_latencies_ms
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, Plan, Split, Subnet
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, Plan, RemoteRef, Split, Subnet
+
+
+def divided(position, bits=8, *, blocks=5):
+    """A split at ``position`` whose tail is that of the original path."""
+    tail = tuple(Edge(f"o{number}") for number in range(max(position, 0), blocks))
+    return Split(position, (bits,), tail, RemoteRef("any:tail"))
 
 
 class CountingRuntime(OnnxRuntime):
@@ -152,7 +158,7 @@ def test_segments_end_at_the_split(bundle, original):
     plan = plan_with(original, ("x1-pooled", 0.5))
 
     def shown(position):
-        found = segments(bundle.supernet, msgspec.structs.replace(plan, split=Split(position)))
+        found = segments(bundle.supernet, msgspec.structs.replace(plan, split=divided(position)))
         return [(" ".join(map(str, one.edges)), one.exit is not None, one.split) for one in found]
 
     assert shown(3) == [("o0", True, False), ("o1 o2", False, True), ("o3 o4", False, False)]
@@ -168,7 +174,7 @@ def test_a_tail_goes_on_elsewhere(bundle, runtime, original, tensor, position):
         edges = [edge for edge, block in bundle.supernet.walk(original) if block.start >= position]
         return runtime.load(bundle.stretch(edges)).run(features)[-1]
 
-    outcome = LoadedPlan(bundle, runtime, Plan(original, split=Split(position))).run(tensor, remote)
+    outcome = LoadedPlan(bundle, runtime, Plan(original, split=divided(position))).run(tensor, remote)
     assert np.all(outcome.answered_by == AT_SERVER)
     np.testing.assert_allclose(outcome.output, whole(bundle, runtime, original.edges, None, tensor), atol=1e-5)
     assert seen[0].shape[1:] == bundle.supernet.cut_points[position].tensors[0].shape
@@ -176,20 +182,20 @@ def test_a_tail_goes_on_elsewhere(bundle, runtime, original, tensor, position):
 
 @pytest.mark.parametrize("position", [0, 2])
 def test_a_tail_that_fails_goes_on_here(bundle, runtime, original, tensor, position):
-    outcome = LoadedPlan(bundle, runtime, Plan(original, split=Split(position))).run(tensor, lambda _: None)
+    outcome = LoadedPlan(bundle, runtime, Plan(original, split=divided(position))).run(tensor, lambda _: None)
     assert np.all(outcome.answered_by == AFTER_FAILURE)
     np.testing.assert_allclose(outcome.output, whole(bundle, runtime, original.edges, None, tensor), atol=1e-5)
 
 
 def test_without_a_server_a_split_plan_runs_here(bundle, runtime, original, tensor):
-    outcome = LoadedPlan(bundle, runtime, Plan(original, split=Split(2))).run(tensor)
+    outcome = LoadedPlan(bundle, runtime, Plan(original, split=divided(2))).run(tensor)
     assert np.all(outcome.answered_by == AT_END)
 
 
 def test_only_samples_that_no_exit_answered_travel(bundle, runtime, original, tensor):
     at_exit = whole(bundle, runtime, original.edges[:1], "x1-pooled", tensor)
     threshold = float(np.median(confidence(at_exit)))
-    plan = msgspec.structs.replace(plan_with(original, ("x1-pooled", threshold)), split=Split(3))
+    plan = msgspec.structs.replace(plan_with(original, ("x1-pooled", threshold)), split=divided(3))
     sent = []
 
     def remote(features):
@@ -213,11 +219,11 @@ def test_mean_latency_falls_when_samples_leave_early(bundle, runtime, original, 
 @pytest.mark.parametrize(
     ("split", "said"),
     [
-        (Split(5), "cannot be split at cut point 5"),
-        (Split(2), "cannot be split at cut point 2"),
-        (Split(-1), "cannot be split"),
-        (Split(1, bits=4), "not in 4"),
-        (Split(1), "lies behind the split"),
+        (divided(5), "cannot be split at cut point 5"),
+        (divided(2), "cannot be split at cut point 2"),
+        (divided(-1), "cannot be split"),
+        (divided(1, 4), "not in 4"),
+        (divided(1), "lies behind the split"),
     ],
 )
 def test_a_split_that_does_not_fit_is_refused(bundle, runtime, split, said):

@@ -17,9 +17,15 @@ from device_sdk.execution.paging import PagedEdges, largest_batch, least_memory_
 from device_sdk.execution.plan_segments import segments
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.cost import EdgeCost
-from device_sdk.supernet.plan import ExitChoice, Plan, Split
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan, RemoteRef, Split
 
 MB = 1_000_000
+
+
+def divided(position, bits=8, *, blocks=5):
+    """A split at ``position`` whose tail is that of the original path."""
+    tail = tuple(Edge(f"o{number}") for number in range(max(position, 0), blocks))
+    return Split(position, (bits,), tail, RemoteRef("any:tail"))
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +77,8 @@ def test_exits_and_splits_work_in_pages(bundle, lean):
     subnet, tensor = bundle.supernet.original, inputs_of(bundle, 40)
     plans = [
         Plan(subnet, exits=(ExitChoice("x1-pooled", 0.6), ExitChoice("x3-pooled", 0.6))),
-        Plan(subnet, split=Split(2)),
-        Plan(subnet, split=Split(0)),
+        Plan(subnet, split=divided(2)),
+        Plan(subnet, split=divided(0)),
     ]
     for plan in plans:
         paged = LoadedPlan(bundle, lean, plan, memory_cap_bytes=tight_cap(bundle, plan), batch=40)

@@ -96,7 +96,7 @@ def test_without_a_limit_greedy_reaches_at_least_half_of_the_best_choice(given_c
 def test_candidates_of_a_bundle_are_timed_in_macs_along_the_original_path(bundle: Bundle) -> None:
     found, full_time = candidates_by_macs(bundle.supernet)
     assert full_time == 5.0  # five originals of one MAC each
-    assert {one.exit: one.time for one in found} == {
+    assert {one.exit: one.reach_time + one.branch_time for one in found} == {
         "x1-pooled": 2.0,
         "x2-pooled": 3.0,
         "x2-untrained": 3.0,

@@ -127,8 +127,9 @@ def test_the_reference_is_in_every_group_that_has_room_for_it():
 
 def test_under_a_cap_parts_are_timed_in_turns_only_as_far_as_they_fit(bundle):
     runtime = SlowingRuntime(quick=100)
-    timing = Timing(rounds=2, clock=runtime.clock, memory_cap_bytes=2 * SESSION_BYTES + 600_000)
-    found = measure_parts(Workspace(bundle, runtime), parts_of(bundle, 1000), timing, reference=3)
+    timing = Timing(rounds=2, clock=runtime.clock)
+    workspace = Workspace(bundle, runtime, 2 * SESSION_BYTES + 600_000)
+    found = measure_parts(workspace, parts_of(bundle, 1000), timing, reference=3)
     assert runtime.most_open == 2
     assert runtime.open == 0
     assert not any(one.in_pages for one in found)

@@ -113,12 +113,29 @@ def test_plans_kept_for_other_threads_are_named(state, tmp_path, bundle, plan):
     assert state.runtimes_with_plans() == ()
 
 
-def test_a_plan_kept_without_its_runtime_still_counts(state, tmp_path, bundle, plan):
+FIRST_FORMAT = b'{"subnet":{"edges":[]},"exits":[],"split":null,"escalation":{"threshold":0.5},"runtime":"onnxruntime"}'
+
+
+def test_a_plan_of_the_first_format_is_told_and_left(state, plan, caplog):
     state.save_plan(plan)
     (path,) = state.folder.glob("plan-*.json")
-    path.write_bytes(msgspec.json.encode(plan))  # as versions before wrote it
+    old = path.with_name(path.name.replace("plan-2-", "plan-"))
+    path.unlink()
+    old.write_bytes(FIRST_FORMAT)
+    assert state.load_plan() is None
+    assert "of an earlier format" in caplog.text
+    assert old.read_bytes() == FIRST_FORMAT
+    state.save_plan(plan)
     assert state.load_plan() == plan
-    assert DeviceState(tmp_path, bundle, OnnxRuntime(threads=2)).runtimes_with_plans() == ("another runtime",)
+    assert old.read_bytes() == FIRST_FORMAT
+
+
+def test_a_kept_plan_of_an_unknown_kind_is_told_and_not_used(state, plan, caplog):
+    state.save_plan(plan)
+    (path,) = state.folder.glob("plan-2-*.json")
+    path.write_bytes(path.read_bytes().replace(b'"kind":"ask"', b'"kind":"pray"'))
+    assert state.load_plan() is None
+    assert "pray" in caplog.text
 
 
 def test_each_power_mode_driver_and_batch_has_a_profile_of_its_own(tmp_path, bundle, runtime, slow_profile):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import ManifestError, UsageError
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize, Rendition, TensorSpec
-from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Split, Subnet
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan, RemoteRef, Split, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 FP32 = Rendition("fp32", "none", "0" * 64, 1, Golden((), 0.0))
@@ -263,8 +263,8 @@ def test_a_plans_exits_run_at_its_input_size_and_it_is_not_split():
         supernet.check_plan(Plan(small.at(()), (choice,)))
         with pytest.raises(UsageError, match=f"exit {choice.exit}@{choice.rendition} runs only at the model's own"):
             supernet.check_plan(Plan(small, (choice,)))
-    with pytest.raises(UsageError, match="split"):
-        supernet.check_plan(Plan(small, split=Split(1)))
+    with pytest.raises(UsageError, match="at a server"):
+        supernet.check_plan(Plan(small, split=Split(1, (8,), at("o1", "o2"), RemoteRef())))
 
 
 def test_a_subnet_goes_to_another_size_and_back():
