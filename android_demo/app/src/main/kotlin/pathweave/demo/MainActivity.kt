@@ -94,7 +94,9 @@ class MainActivity : Activity() {
                 Busy.CLASSIFYING -> getString(R.string.classifying)
                 null -> null
             },
-            state.classified?.run { getString(R.string.answer, label, percent(confidence), source, latencyMs) },
+            state.classified?.run {
+                getString(R.string.answer, label ?: getString(R.string.no_answer), percent(confidence), source, latencyMs)
+            },
             state.failure,
         ).joinToString("\n\n")
     }
