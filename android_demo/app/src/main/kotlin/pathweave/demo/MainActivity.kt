@@ -95,7 +95,8 @@ class MainActivity : Activity() {
                 null -> null
             },
             state.classified?.run {
-                getString(R.string.answer, label ?: getString(R.string.no_answer), percent(confidence), source, latencyMs)
+                val said = label ?: getString(R.string.no_answer)
+                getString(R.string.answer, said, percent(confidence), source, latencyMs)
             },
             state.failure,
         ).joinToString("\n\n")

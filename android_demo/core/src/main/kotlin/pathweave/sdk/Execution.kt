@@ -23,8 +23,8 @@ public class Outcome(public val output: Tensor, public val answeredBy: IntArray)
 /**
  * A plan that is ready to run. [run] may be called from several threads at once.
  *
- * What follows a split runs on the device too, in the same segment. [Plan.hard] does not change what runs: its decider is
- * applied to the outcome.
+ * What follows a split runs on the device too, in the same segment. [Plan.hard] does not change what runs: its decider
+ * is applied to the outcome.
  *
  * @throws UsageError the plan does not fit the bundle's graph, or does not run at its input size.
  * @throws BundleError a blob or a fragment is broken.

@@ -1,4 +1,4 @@
-/** Subnets and plans as JSON: the bytes that Python and Kotlin both write (docs/bundle_format.md, "Subnets and plans"). */
+/** Subnets and plans as JSON: the bytes that Python and Kotlin both write (docs/bundle_format.md). */
 package pathweave.sdk
 
 import java.math.BigDecimal
@@ -49,8 +49,8 @@ public fun encodePlan(plan: Plan): ByteArray = objectOf(
 /**
  * The plan that [data] holds. Whether a bundle has such a plan, [Supernet.checkPlan] says.
  *
- * @throws UsageError not JSON, not a plan, of another format, or with a kind or a field that this SDK does not know; says
- *   what is wrong and where.
+ * @throws UsageError not JSON, not a plan, of another format, or with a kind or a field that this SDK does not know;
+ *   says what is wrong and where.
  */
 public fun decodePlan(data: ByteArray): Plan = try {
     val root = decodeJson(data)
@@ -150,11 +150,14 @@ internal fun shortestDecimal(value: Double): String {
     return sign + if ('.' in plain) plain else "$plain.0"
 }
 
-/** The decimal with the fewest digits that reads as the same double as [exact], the nearest to it of several. */
+/**
+ * The decimal with the fewest digits that reads as the same double as [exact]; of several the nearest to it, of two
+ * equally near ones the one with the even last digit.
+ */
 private fun shortest(exact: BigDecimal): BigDecimal {
     val double = exact.toDouble()
     for (digits in 1..MOST_DIGITS) {
-        listOf(RoundingMode.DOWN, RoundingMode.UP)
+        listOf(RoundingMode.HALF_EVEN, RoundingMode.DOWN, RoundingMode.UP) // the nearest may read as a neighbour
             .map { exact.round(MathContext(digits, it)) }
             .filter { it.toDouble() == double }
             .minByOrNull { (it - exact).abs() }

@@ -180,8 +180,8 @@ public class Supernet(
     /**
      * Throws [UsageError] unless the plan is one of this supernet.
      *
-     * Its subnet is a path; its exits lie on it, at most one at each cut point; what goes on at a server leaves at a cut
-     * point that the subnet passes, and its tail leads from there to the output.
+     * Its subnet is a path; its exits lie on it, at most one at each cut point; what goes on at a server leaves at a
+     * cut point that the subnet passes, and its tail leads from there to the output.
      */
     public fun checkPlan(plan: Plan) {
         check(plan.subnet)
