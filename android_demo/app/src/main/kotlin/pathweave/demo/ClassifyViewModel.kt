@@ -14,8 +14,8 @@ import pathweave.sdk.subnetCount
 
 private const val EARLY_CONFIDENCE = 0.9
 
-/** What the model said about a picture. */
-data class Classified(val label: String, val confidence: Double, val source: String, val latencyMs: Double)
+/** What the model said about a picture. [label]: null where its plan gives no answer. */
+data class Classified(val label: String?, val confidence: Double, val source: String, val latencyMs: Double)
 
 /** What is open. */
 data class Opened(val name: String, val version: Long, val subnets: String, val exits: Int)

@@ -94,7 +94,10 @@ class MainActivity : Activity() {
                 Busy.CLASSIFYING -> getString(R.string.classifying)
                 null -> null
             },
-            state.classified?.run { getString(R.string.answer, label, percent(confidence), source, latencyMs) },
+            state.classified?.run {
+                val said = label ?: getString(R.string.no_answer)
+                getString(R.string.answer, said, percent(confidence), source, latencyMs)
+            },
             state.failure,
         ).joinToString("\n\n")
     }

@@ -16,6 +16,7 @@ internal class R {
         const val classifying = 11
         const val opened = 12
         const val answer = 13
-        const val no_image = 14
+        const val no_answer = 14
+        const val no_image = 15
     }
 }

@@ -31,10 +31,15 @@ public class AdaptiveModel private constructor(
     public val plan: Plan get() = synchronized(exchange) { running().plan }
 
     /** What images have to measure for the plan in use; null if the model takes no images. [use] may change it. */
-    public val imageSize: ImageSize? get() = samples.imageSize(plan.subnet.inputSize)
+    public val imageSize: ImageSize? get() = samples.imageSize(plan.inputSize)
 
     /**
-     * Run [plan] from now on. The one before it goes with the last call that uses it.
+     * Run [plan] from now on. The plan before it is closed after its last call returns.
+     *
+     * There is no offload client yet, so a plan that names a server runs on the device alone, as if the server did not
+     * answer: the subnet answers past a split ([SUBNET]), and for the hard samples of [Hard.Ask], which are marked as
+     * [FALLBACK]. An accuracy that was promised for such a plan with its server does not hold then. Hard samples of
+     * [Hard.Abstain] get no label and are marked as [ABSTAINED].
      *
      * @throws UsageError it does not fit this bundle's graph, or does not run at its input size; the plan in use stays.
      * @throws ClosedError the model was closed.
@@ -79,9 +84,7 @@ public class AdaptiveModel private constructor(
             val outcome = taken.loaded.run(tensor)
             return Answer(
                 output = outcome.output,
-                source = outcome.answeredBy.map { by ->
-                    taken.plan.exits.getOrNull(by)?.let { "exit ${it.exit}" } ?: SUBNET
-                },
+                source = sources(taken.plan, outcome),
                 latencyMs = (clock() - startedNs) / NANOSECONDS_PER_MS,
                 classNames = bundle.manifest.task.classNames,
             )

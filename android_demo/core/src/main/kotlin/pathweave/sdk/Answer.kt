@@ -1,14 +1,21 @@
 /** What a model answers. */
 package pathweave.sdk
 
-/** [Answer.source] of a sample that no exit answered. */
+/** [Answer.source] of a sample that reached the end of the subnet on the device. */
 public const val SUBNET: String = "subnet"
+
+/** [Answer.source] of a hard sample that the plan sends to a server which did not answer: the subnet's answer. */
+public const val FALLBACK: String = "fallback"
+
+/** [Answer.source] of a hard sample that the plan leaves without an answer. */
+public const val ABSTAINED: String = "abstained"
 
 /**
  * The answer to a batch.
  *
- * [output]: logits [batch, classes]; [source]: who answered each sample: `exit <id>` or `subnet`; [latencyMs]: of the
- * whole call.
+ * [output]: logits [batch, classes]; [source]: where each answer comes from: `exit <id>`, `subnet`, `fallback` (the
+ * subnet in place of a server that did not answer) or `abstained` (the plan gives no answer; the logits are the
+ * subnet's); [latencyMs]: of running the plan, without the preparation of raw images.
  */
 public class Answer(
     public val output: Tensor,
@@ -19,6 +26,40 @@ public class Answer(
     /** The highest softmax probability of each sample, [batch]. */
     public val confidence: List<Double> by lazy { confidence(output).toList() }
 
-    /** The name of the most probable class of each sample. */
-    public val labels: List<String> by lazy { argmax(output).map(classNames::get) }
+    /** The name of the most probable class of each sample; null where the plan abstained. */
+    public val labels: List<String?> by lazy {
+        argmax(output).map(classNames::get).zip(source) { name, from -> name.takeUnless { from == ABSTAINED } }
+    }
+}
+
+/** The most probable class of each sample, the first of equals: logits [batch, classes] -> [batch]. */
+public fun argmax(logits: Tensor): IntArray {
+    val size = logits.size / logits.batch
+    return IntArray(logits.batch) { sample ->
+        val first = sample * size
+        (0 until size).reduce { best, at -> if (logits[first + at] > logits[first + best]) at else best }
+    }
+}
+
+/**
+ * Where each answer of [outcome] to [plan] comes from, as [Answer.source] names it.
+ *
+ * Hard are samples that reached the end of the subnet. Without an offload client no server answers them: those that the
+ * plan asks a server about are answered by the subnet and marked as [FALLBACK].
+ */
+internal fun sources(plan: Plan, outcome: Outcome): List<String> {
+    val (decider, mark) = when (val policy = plan.hard) {
+        Hard.AnswerLocally -> null to SUBNET
+        is Hard.Abstain -> policy.decider to ABSTAINED
+        is Hard.Ask -> policy.decider to FALLBACK
+    }
+    val hard = decider?.let { hardSamples(it, outcome.output) }
+    return outcome.answeredBy.mapIndexed { sample, by ->
+        val exit = plan.exits.getOrNull(by)
+        when {
+            exit != null -> "exit ${exit.exit}"
+            hard != null && hard[sample] -> mark
+            else -> SUBNET
+        }
+    }
 }

@@ -3,6 +3,8 @@
  *
  * A segment is the stretch from one exit of the plan to the next together with the branch at its end, composed into one
  * model (docs/bundle_format.md). Samples that an exit answers leave the batch; the others go on.
+ *
+ * The whole subnet runs on the device: there is no offload client yet, so a plan's split is not taken.
  */
 package pathweave.sdk
 
@@ -21,13 +23,16 @@ public class Outcome(public val output: Tensor, public val answeredBy: IntArray)
 /**
  * A plan that is ready to run. [run] may be called from several threads at once.
  *
+ * What follows a split runs on the device too, in the same segment. [Plan.hard] does not change what runs: its decider
+ * is applied to the outcome.
+ *
  * @throws UsageError the plan does not fit the bundle's graph, or does not run at its input size.
  * @throws BundleError a blob or a fragment is broken.
  * @throws RuntimeFailedError a segment does not load.
  */
 public class LoadedPlan(bundle: Bundle, runtime: Runtime, private val plan: Plan) : Closeable {
     /** Of the images that it takes; null for the model's own. */
-    public val inputSize: ImageSize? = plan.subnet.inputSize
+    public val inputSize: ImageSize? = plan.inputSize
 
     private val loaded: List<LoadedSegment>
 
@@ -55,7 +60,7 @@ public class LoadedPlan(bundle: Bundle, runtime: Runtime, private val plan: Plan
         val answers = arrayOfNulls<FloatArray>(tensor.batch)
         val answeredBy = IntArray(tensor.batch) { plan.exits.size }
         var features = listOf(tensor)
-        var rest = (0 until tensor.batch).toList() // the samples that nobody has answered yet
+        var rest = (0 until tensor.batch).toList() // samples without an answer
         for ((number, segment) in loaded.withIndex()) {
             val outputs = segment.stretch.run(features)
             val logits = outputs.last()

@@ -1,4 +1,4 @@
-/** JSON from bytes that nobody vouches for: a bundle's manifest before it is trusted. */
+/** JSON from untrusted bytes: a bundle's manifest before its signature is checked, a stored plan. */
 package pathweave.sdk
 
 import java.math.BigInteger
@@ -89,6 +89,13 @@ internal class JsonPlace(private val element: JsonElement, private val path: Str
     /** The field [name] if it is there and not null. */
     fun nullable(name: String): JsonPlace? = optional(name)?.takeIf { it.element !is JsonNull }
 
+    /** This object, all of whose fields have to be among [names]. */
+    fun only(vararg names: String): JsonPlace {
+        val fields = element as? JsonObject ?: throw wrong("an object")
+        val unknown = fields.keys.find { it !in names } ?: return this
+        throw JsonError("Object contains unknown field `${unknown.take(40)}` - at `$path`")
+    }
+
     /** The elements of an array. */
     fun items(): List<JsonPlace> {
         val items = element as? JsonArray ?: throw wrong("an array")
@@ -102,6 +109,8 @@ internal class JsonPlace(private val element: JsonElement, private val path: Str
     }
 
     val isNull: Boolean get() = element is JsonNull
+
+    val isText: Boolean get() = (element as? JsonPrimitive)?.isString == true
 
     /** Anything but an object or an array. */
     fun scalar() {

@@ -4,6 +4,7 @@ import java.util.concurrent.Callable
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.Executors
 import java.util.concurrent.TimeUnit
+import kotlinx.serialization.json.jsonObject
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
@@ -112,6 +113,85 @@ class AdaptiveModelTest {
         }
     }
 
+    /** Answers of the plan of [case] with [split] and [hard], next to those of the plan without them. */
+    private fun answers(case: Int, split: Split? = null, hard: Hard = Hard.AnswerLocally): Pair<Answer, Answer> =
+        open().use { model ->
+            val plain = planOf(cases[case])
+            model.use(plain)
+            val before = model.infer(input)
+            val plan = plain.copy(split = split, hard = hard)
+            model.use(plan)
+            assertEquals(plan, model.plan)
+            before to model.infer(input)
+        }
+
+    /** Only samples that reach the end of the subnet are [hard]; every other answer stays as it was. */
+    private fun assertMarked(mark: String, hard: List<Boolean>, answers: Pair<Answer, Answer>) {
+        val (before, after) = answers
+        val expected = before.source.zip(hard) { source, isHard -> if (isHard && source == SUBNET) mark else source }
+        assertEquals(expected, after.source)
+        assertEquals(before.output.floats().toList(), after.output.floats().toList())
+        assertTrue(listOf(mark, SUBNET).all { it in after.source }, "some, not all, have to be hard: ${after.source}")
+    }
+
+    /** A decider that calls half of the samples hard that reach the end of the subnet. */
+    private fun halfHard(answer: Answer): Decider {
+        val atEnd = answer.confidence.filterIndexed { sample, _ -> answer.source[sample] == SUBNET }.sorted()
+        return Decider.MaxConfidence(atEnd[atEnd.size / 2])
+    }
+
+    @Test
+    fun `a plan abstains from hard samples that no exit answered`() {
+        val decider = halfHard(answers(case = 3).first)
+        val answers = answers(case = 3, hard = Hard.Abstain(decider))
+        val (before, after) = answers
+        assertMarked(ABSTAINED, hardSamples(decider, before.output), answers)
+        for ((sample, label) in after.labels.withIndex()) {
+            assertEquals(before.labels[sample].takeUnless { after.source[sample] == ABSTAINED }, label)
+        }
+        assertEquals(before.confidence, after.confidence)
+    }
+
+    @Test
+    fun `hard samples of a plan that asks a server get the answer of the subnet`() {
+        val decider = halfHard(answers(case = 3).first)
+        val tail = subnetOf("o2 o3").edges
+        for (ask in listOf(
+            Hard.Ask(decider, RemoteRef("big", "ab".repeat(32))),
+            Hard.Ask(decider, RemoteRef(), Sends.Activations(2), tail),
+        )) {
+            val answers = answers(case = 3, hard = ask)
+            assertMarked(FALLBACK, hardSamples(decider, answers.first.output), answers)
+            assertEquals(answers.first.labels, answers.second.labels)
+        }
+    }
+
+    @Test
+    fun `a plan that is split runs on the device alone`() {
+        val server = RemoteRef("reference:tail", "cd".repeat(32))
+        for (split in listOf(
+            Split(0, listOf(8), subnetOf("o0 o1 o2 o3").edges, server),
+            Split(2, listOf(8, 8), subnetOf("o2 o3").edges, server),
+        )) {
+            val (before, after) = answers(case = 0, split)
+            assertEquals(before.source to before.labels, after.source to after.labels)
+            assertEquals(List(input.batch) { SUBNET }, after.source)
+        }
+    }
+
+    @Test
+    fun `every plan of the vectors is taken and answers`() {
+        open().use { model ->
+            for (case in Contract.vectors["plans"].items.filter { "kind" in it.jsonObject }) {
+                val plan = decodePlan(case["json"].text.toByteArray())
+                model.use(plan)
+                val start = model.bundle.supernet.cutPointsAt(plan.inputSize)[0]
+                val answer = model.infer(goldenInputs(start, plans["seed"].seed, batch = 3)[0])
+                assertEquals(case["kind"].text to 3, model.plan.kind to answer.labels.size)
+            }
+        }
+    }
+
     @Test
     fun `one sample needs no batch axis, another shape or type is refused`() {
         open().use { model ->
@@ -128,6 +208,8 @@ class AdaptiveModelTest {
         open().use { model ->
             val before = model.plan
             assertRefused<UsageError> { model.use(Plan(subnetOf("o0 o1"))) }
+            val ask = Hard.Ask(Decider.Margin(0.5), RemoteRef(), Sends.Activations(4))
+            assertRefused<UsageError> { model.use(before.copy(hard = ask)) }
             assertEquals(before, model.plan)
             assertEquals(cases[0]["labels"].texts, model.infer(input).labels)
         }

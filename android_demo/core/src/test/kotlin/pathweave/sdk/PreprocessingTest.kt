@@ -1,9 +1,7 @@
 package pathweave.sdk
 
-import kotlin.math.abs
 import kotlinx.serialization.json.JsonElement
 import org.junit.jupiter.api.Assertions.assertEquals
-import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.assertThrows
 
@@ -41,21 +39,6 @@ class PreprocessingTest {
         assertThrows<IllegalArgumentException> { Preprocessing(1.0, listOf(0.0), listOf(0.0), channels = 1) }
         assertThrows<IllegalArgumentException> { Preprocessing(Double.NaN, listOf(0.0), listOf(1.0), channels = 1) }
         assertThrows<IllegalArgumentException> { Preprocessing(1.0, listOf(0.0), listOf(1.0)) }
-    }
-
-    @Test
-    fun `confidence is the same everywhere`() {
-        for (case in Contract.vectors["confidence"].items) {
-            val logits = numbers(case["logits"]).map { it.toFloat() }.toFloatArray()
-            val expected = case["confidence"].double
-            val actual = confidence(Tensor.of(logits, listOf(1, logits.size)))[0]
-            assertTrue(abs(actual - expected) <= 1e-12 * expected, "$actual instead of $expected")
-        }
-    }
-
-    @Test
-    fun `of equal logits the first class wins`() {
-        assertEquals(listOf(1, 0), argmax(Tensor.of(floatArrayOf(0f, 2f, 2f, 5f, 5f, 1f), listOf(2, 3))).toList())
     }
 
     private fun numbers(value: JsonElement) = value.items.map { it.double }

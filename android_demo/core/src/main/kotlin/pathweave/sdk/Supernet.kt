@@ -1,137 +1,12 @@
 /**
- * The one graph: cut points, blocks and their renditions, input sizes, exits, subnets and plans.
- *
- * A pretrained model is cut where few tensors are live. Cut points are numbered 0 (input) to N (output); a block maps
- * the tensors at its start to those at its end; a subnet is a path 0 → N that names, edge by edge, a block, the
- * rendition in which it runs and the input size of the path. These types are the ones that the manifest stores.
+ * The supernet: the directed acyclic graph whose edges are the renditions of all blocks at every input size.
  *
  * The input size is a dimension of the path: the graph has one copy of the inner cut points per input size, and all
  * copies share the input and the output. Algorithms on paths see nodes and edges only and need no notion of sizes.
  */
 package pathweave.sdk
 
-/** The rendition that goes without saying. */
-public const val FP32: String = "fp32"
-
-/** What a block is. [text] is how the manifest writes it. */
-public enum class BlockKind(public val text: String) {
-    ORIGINAL("original"),
-    MERGED("merged"),
-    SHRUNK("shrunk"),
-    IDENTITY("identity"),
-    ;
-
-    override fun toString(): String = text
-}
-
-/**
- * One tensor at a cut point. [shape] leaves the batch axis out.
- *
- * [low] and [high] bound most of its values on real data; seeded golden inputs are drawn between them.
- */
-public data class TensorSpec(
-    val name: String,
-    val shape: List<Int>,
-    val dtype: DType = DType.FLOAT32,
-    val low: Double = 0.0,
-    val high: Double = 1.0,
-) {
-    /** Number of elements of one sample. */
-    val size: Long get() = shape.fold(1L) { product, extent -> product * extent }
-
-    /** Bytes of one sample. */
-    val nbytes: Long get() = size * dtype.bytes
-}
-
-/** A position where the model can be cut. No block may jump over a [mandatory] one. */
-public data class CutPoint(val index: Int, val tensors: List<TensorSpec>, val mandatory: Boolean = false)
-
-/**
- * An input of another size than the model's own, at which the same fragments run.
- *
- * `shapes[k][n]`: of tensor n at cut point k; [golden]: what the original path answers to the golden input of this
- * size.
- */
-public data class InputSize(val size: ImageSize, val shapes: List<List<List<Int>>>, val golden: Golden)
-
-/**
- * What a rendition must answer to the seeded golden input of its start (docs/bundle_format.md).
- *
- * `samples[t]` are drawn elements of output tensor t, flattened; [tolerance] is absolute.
- */
-public data class Golden(val samples: List<List<Double>>, val tolerance: Double)
-
-/**
- * One executable form of a block. [shared] lists initializer-only blobs that it needs besides its own; [providers] of
- * the runtime that it is for, where not for all of them. [anySize]: it runs at every input size of the bundle, not only
- * at the model's own.
- */
-public data class Rendition(
-    val name: String,
-    val runtime: String,
-    val blob: String,
-    val sizeBytes: Long,
-    val golden: Golden,
-    val shared: List<String> = emptyList(),
-    val providers: List<String> = emptyList(),
-    val anySize: Boolean = false,
-)
-
-/** An edge of the supernet from cut point [start] to cut point [end]. */
-public data class Block(
-    val id: String,
-    val start: Int,
-    val end: Int,
-    val kind: BlockKind,
-    val parameters: Long,
-    val macs: Long,
-    val renditions: List<Rendition>,
-)
-
-/** A branch that answers early from cut point [position]. */
-public data class Exit(
-    val id: String,
-    val position: Int,
-    val branch: String,
-    val parameters: Long,
-    val macs: Long,
-    val renditions: List<Rendition>,
-    val accuracy: Double? = null,
-)
-
-/**
- * One step of a subnet: a block id, the name of one of its renditions, and the input size of the subnet.
- *
- * [inputSize]: of the images at cut point 0; null for the model's own.
- */
-public data class Edge(val block: String, val rendition: String = FP32, val inputSize: ImageSize? = null) {
-    internal val withoutSize: String get() = if (rendition == FP32) block else "$block@$rendition"
-
-    /** The same block and rendition at another input size. */
-    public fun at(inputSize: ImageSize?): Edge = copy(inputSize = inputSize)
-
-    override fun toString(): String = if (inputSize == null) withoutSize else "$withoutSize:$inputSize"
-}
-
-/** A path 0 → N, written as explicit block ids. All edges have one input size. */
-public data class Subnet(val edges: List<Edge>) {
-    /** Of the images that it takes; null for the model's own. */
-    val inputSize: ImageSize? get() = edges.firstOrNull()?.inputSize
-
-    /** The same blocks and renditions at another input size. */
-    public fun at(inputSize: ImageSize?): Subnet = Subnet(edges.map { it.at(inputSize) })
-
-    override fun toString(): String {
-        val names = edges.joinToString(" ") { it.withoutSize }
-        return if (inputSize == null) names else "$inputSize: $names"
-    }
-}
-
-/** An exit that a plan uses: it answers the samples whose confidence reaches [threshold]. */
-public data class ExitChoice(val exit: String, val threshold: Double, val rendition: String = FP32)
-
-/** What a device runs: a subnet and the exits it may take. */
-public data class Plan(val subnet: Subnet, val exits: List<ExitChoice> = emptyList())
+private const val SPLIT_BITS = 8
 
 /**
  * The directed acyclic graph whose edges are the renditions of all blocks.
@@ -277,14 +152,18 @@ public class Supernet(
     }
 
     /** Throws [UsageError] unless [subnet] is a path from the input to the output. */
-    public fun check(subnet: Subnet) {
-        var position = 0
-        cutPointsAt(subnet.inputSize)
-        for ((edge, block) in walk(subnet)) {
-            if (edge.inputSize != null && !rendition(edge).anySize) {
+    public fun check(subnet: Subnet): Unit = checkStretch(subnet.edges, start = 0, end = outputIndex)
+
+    /** Throws [UsageError] unless [edges] follow each other from cut point [start] to [end]. */
+    public fun checkStretch(edges: List<Edge>, start: Int, end: Int) {
+        var position = start
+        edges.firstOrNull()?.let { cutPointsAt(it.inputSize) }
+        for (edge in edges) {
+            val (rendition, block) = rendition(edge) to block(edge.block)
+            if (edge.inputSize != null && !rendition.anySize) {
                 throw UsageError("block ${edge.block}@${edge.rendition} runs only at the model's own input size")
             }
-            if (edge.inputSize != subnet.inputSize) {
+            if (edge.inputSize != edges.first().inputSize) {
                 throw UsageError("block ${edge.block} runs at another input size than those before it")
             }
             if (block.start != position) {
@@ -292,16 +171,31 @@ public class Supernet(
             }
             position = block.end
         }
-        if (position != outputIndex) throw UsageError("the path ends at cut point $position, not at the output")
+        if (position != end) {
+            val where = if (end == outputIndex) "the output" else "cut point $end"
+            throw UsageError("the path ends at cut point $position, not at $where")
+        }
     }
 
-    /** Throws [UsageError] unless its subnet is a path and its exits lie on it in order, at most one at a cut point. */
+    /**
+     * Throws [UsageError] unless the plan is one of this supernet.
+     *
+     * Its subnet is a path; its exits lie on it, at most one at each cut point; what goes on at a server leaves at a
+     * cut point that the subnet passes, and its tail leads from there to the output.
+     */
     public fun checkPlan(plan: Plan) {
         check(plan.subnet)
+        val exitPositions = checkExits(plan)
+        plan.split?.let { checkSplit(it, plan.subnet, exitPositions) }
+        if (plan.hard is Hard.Ask) checkAsk(plan.hard, plan.subnet)
+    }
+
+    /** The cut points of the plan's exits. */
+    private fun checkExits(plan: Plan): List<Int> {
         val along = exitsAlong(plan.subnet)
         val positions = plan.exits.map { choice ->
             val (rendition, exit) = exitRendition(choice) to exit(choice.exit)
-            if (plan.subnet.inputSize != null && !rendition.anySize) {
+            if (plan.inputSize != null && !rendition.anySize) {
                 throw UsageError("exit ${exit.id}@${rendition.name} runs only at the model's own input size")
             }
             if (exit !in along) {
@@ -312,6 +206,43 @@ public class Supernet(
         if (positions != positions.toSortedSet().toList()) {
             throw UsageError("a plan's exits follow each other, one at a cut point")
         }
+        return positions
+    }
+
+    private fun checkSplit(split: Split, subnet: Subnet, exitPositions: List<Int>) {
+        checkSent(split.position, split.tail, subnet, refusal = "the subnet cannot be split")
+        if (split.bits.size != cutPoints[split.position].tensors.size) {
+            throw UsageError("the split gives bits for ${split.bits.size} tensors at cut point ${split.position}")
+        }
+        split.bits.find { it != SPLIT_BITS }?.let { bits ->
+            throw UsageError("activations travel in $SPLIT_BITS bits, not in $bits")
+        }
+        exitPositions.lastOrNull()?.let { last ->
+            if (last > split.position) {
+                throw UsageError("an exit at cut point $last lies behind the split at ${split.position}")
+            }
+        }
+    }
+
+    private fun checkAsk(ask: Hard.Ask, subnet: Subnet) = when (val sends = ask.sends) {
+        is Sends.Activations ->
+            checkSent(sends.position, ask.tail, subnet, refusal = "activations cannot be sent from the subnet")
+        Sends.Input -> if (ask.tail.isNotEmpty()) {
+            throw UsageError("a plan that sends the input names no tail: the server's model runs as a whole")
+        } else {
+            Unit
+        }
+    }
+
+    private fun checkSent(position: Int, tail: List<Edge>, subnet: Subnet, refusal: String) {
+        if (subnet.inputSize != null) {
+            throw UsageError("a path that goes on at a server runs at the model's own input size")
+        }
+        val passed = listOf(0) + walk(subnet).map { (_, block) -> block.end }
+        if (position !in passed.dropLast(1)) {
+            throw UsageError("$refusal at cut point $position: it does not pass there")
+        }
+        checkStretch(tail, start = position, end = outputIndex)
     }
 
     /** The edges of [subnet] with their blocks, in order; [UsageError] if there is no such edge. */

@@ -1,0 +1,149 @@
+/**
+ * Paths through a supernet, and plans: what a device runs. Mirrors device_sdk/supernet/plan.py.
+ *
+ * A plan is one value: the subnet, the exits, the split and what becomes of hard samples, with the server's model named
+ * in it. PlanJson.kt reads and writes plans.
+ */
+package pathweave.sdk
+
+/**
+ * One step of a subnet: a block id, the name of one of its renditions, and the input size of the subnet.
+ *
+ * [inputSize]: of the images at cut point 0; null for the model's own.
+ */
+public data class Edge(val block: String, val rendition: String = FP32, val inputSize: ImageSize? = null) {
+    internal val withoutSize: String get() = if (rendition == FP32) block else "$block@$rendition"
+
+    /** The same block and rendition at another input size. */
+    public fun at(inputSize: ImageSize?): Edge = copy(inputSize = inputSize)
+
+    override fun toString(): String = if (inputSize == null) withoutSize else "$withoutSize:$inputSize"
+}
+
+/** A path 0 → N, written as explicit block ids. All edges have one input size. */
+public data class Subnet(val edges: List<Edge>) {
+    /** Of the images that it takes; null for the model's own. */
+    val inputSize: ImageSize? get() = edges.firstOrNull()?.inputSize
+
+    /** The same blocks and renditions at another input size. */
+    public fun at(inputSize: ImageSize?): Subnet = Subnet(edges.map { it.at(inputSize) })
+
+    override fun toString(): String {
+        val names = edges.joinToString(" ") { it.withoutSize }
+        return if (inputSize == null) names else "$inputSize: $names"
+    }
+}
+
+/** A threshold that no confidence reaches: the double after 1. */
+public val UNREACHABLE_CONFIDENCE: Double = Math.nextUp(1.0)
+
+/** The format number of stored plans; those of another format are refused. */
+public const val PLAN_FORMAT: Int = 2
+
+/**
+ * The server's model that a plan was made for: its name there, and the digest of what it runs.
+ *
+ * [model]: empty where the plan means any model. [digest]: of the bundle that the model comes from; empty for a model
+ * that states none.
+ */
+public data class RemoteRef(val model: String = "", val digest: String = "") {
+    override fun toString(): String = model.ifEmpty { "any model" }
+}
+
+/**
+ * An exit of a plan: it answers the samples whose confidence reaches [threshold].
+ *
+ * An exit whose threshold is [UNREACHABLE_CONFIDENCE] answers nothing by itself.
+ */
+public data class ExitChoice(val exit: String, val threshold: Double, val rendition: String = FP32)
+
+/**
+ * The path goes on at the server from cut point [position]; 0 sends the input.
+ *
+ * [bits]: for each tensor at the cut point, how many bits each of its values takes on the way. [tail]: the path from
+ * there to the output that the server runs; it need not be that of the plan's subnet, whose own rest is the fallback.
+ */
+public data class Split(val position: Int, val bits: List<Int>, val tail: List<Edge>, val server: RemoteRef)
+
+/** Decides which samples are hard, by their logits. Scored in Deciders.kt. */
+public sealed interface Decider {
+    /** What the score of a sample is compared with. */
+    public val threshold: Double
+
+    /** Hard is a sample whose largest class probability lies below [threshold]. */
+    public data class MaxConfidence(override val threshold: Double) : Decider
+
+    /** Hard is a sample whose class probabilities have more entropy than [threshold], in nats. */
+    public data class Entropy(override val threshold: Double) : Decider
+
+    /** Hard is a sample whose two largest class probabilities differ by less than [threshold]. */
+    public data class Margin(override val threshold: Double) : Decider
+}
+
+/** What a plan sends to a server for a hard sample. */
+public sealed interface Sends {
+    /** The input of the model. */
+    public data object Input : Sends
+
+    /**
+     * The activations at cut point [position], which the subnet passes.
+     *
+     * @throws UsageError the position is not above 0.
+     */
+    public data class Activations(val position: Int) : Sends {
+        init {
+            if (position < 1) throw UsageError("activations are sent from cut point 1 on, not from $position")
+        }
+    }
+}
+
+/** What becomes of the samples that no exit answered and that the plan's decider calls hard. */
+public sealed interface Hard {
+    /** No sample is hard: whatever the subnet answers counts. */
+    public data object AnswerLocally : Hard
+
+    /** Hard samples stay without an answer. */
+    public data class Abstain(val decider: Decider) : Hard
+
+    /**
+     * Hard samples are answered by a server's model.
+     *
+     * Where activations are sent, the server runs [tail] from their cut point to the output.
+     */
+    public data class Ask(
+        val decider: Decider,
+        val server: RemoteRef,
+        val sends: Sends = Sends.Input,
+        val tail: List<Edge> = emptyList(),
+    ) : Hard
+}
+
+/**
+ * What a device runs: a subnet, the exits it may take, where it goes on at a server, what becomes of hard samples.
+ *
+ * With a split, the subnet up to it runs on the device; its rest is what runs there when the server does not answer.
+ */
+public data class Plan(
+    val subnet: Subnet,
+    val exits: List<ExitChoice> = emptyList(),
+    val split: Split? = null,
+    val hard: Hard = Hard.AnswerLocally,
+) {
+    /** Of the images that it takes; null for the model's own. */
+    val inputSize: ImageSize? get() = subnet.inputSize
+
+    /** In a word or two, for logs and lists: `subnet`, `exits`, `split + ask` … */
+    val kind: String
+        get() {
+            val words = listOfNotNull(
+                "exits".takeIf { exits.isNotEmpty() },
+                split?.let { if (it.position == 0) "remote" else "split" },
+                when (hard) {
+                    Hard.AnswerLocally -> null
+                    is Hard.Abstain -> "abstain"
+                    is Hard.Ask -> "ask"
+                },
+            )
+            return if (words.isEmpty()) "subnet" else words.joinToString(" + ")
+        }
+}

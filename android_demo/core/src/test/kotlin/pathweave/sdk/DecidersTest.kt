@@ -1,0 +1,70 @@
+package pathweave.sdk
+
+import kotlin.math.abs
+import kotlin.math.ln
+import kotlinx.serialization.json.boolean
+import kotlinx.serialization.json.jsonPrimitive
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.DynamicTest
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.TestFactory
+
+class DecidersTest {
+    private val vectors = Contract.vectors["deciders"]
+    private val rows = vectors["logits"].items.map { it.floats }
+    private val logits = tensor(*rows.map { it.toFloatArray() }.toTypedArray())
+
+    private fun tensor(vararg samples: FloatArray) =
+        Tensor.of(samples.flatMap { it.toList() }.toFloatArray(), listOf(samples.size, samples[0].size))
+
+    @TestFactory
+    fun `the same samples are hard everywhere`() = vectors["deciders"].items.map { case ->
+        DynamicTest.dynamicTest(case["kind"].text) {
+            val threshold = case["threshold"].double
+            val decider = when (case["kind"].text) {
+                "max_confidence" -> Decider.MaxConfidence(threshold)
+                "entropy" -> Decider.Entropy(threshold)
+                else -> Decider.Margin(threshold).also { assertEquals("margin", case["kind"].text) }
+            }
+            assertEquals(case["hard"].items.map { it.jsonPrimitive.boolean }, hardSamples(decider, logits))
+        }
+    }
+
+    @Test
+    fun `confidence is the same everywhere`() {
+        for (case in Contract.vectors["confidence"].items) {
+            val sample = case["logits"].items.map { it.double.toFloat() }.toFloatArray()
+            val expected = case["confidence"].double
+            val actual = confidence(tensor(sample))[0]
+            assertTrue(abs(actual - expected) <= 1e-12 * expected, "$actual instead of $expected")
+        }
+    }
+
+    @Test
+    fun `scores of logits whose probabilities are known`() {
+        val even = floatArrayOf(3f, 3f, 3f, 3f)
+        val sure = floatArrayOf(1000f, 0f, 0f, -1000f)
+        val two = floatArrayOf(ln(3f), 0f, -1000f, -1000f) // 3/4 and 1/4
+        assertScores(listOf(0.25, 1.0, 0.75), confidence(tensor(even, sure, two)))
+        assertScores(listOf(0.0, 1.0, 0.5), margin(tensor(even, sure, two)))
+        assertScores(listOf(ln(4.0), 0.0, ln(4.0) - 0.75 * ln(3.0)), entropy(tensor(even, sure, two)))
+        assertScores(listOf(1.0, 1.0), margin(tensor(floatArrayOf(2f), floatArrayOf(-2f))))
+    }
+
+    private fun assertScores(expected: List<Double>, found: DoubleArray) {
+        assertEquals(expected.size, found.size)
+        for ((one, other) in expected.zip(found.toList())) assertEquals(one, other, 1e-7)
+    }
+
+    @Test
+    fun `a sample at the threshold is not hard, and no confidence reaches the unreachable one`() {
+        val sample = tensor(rows[0].toFloatArray())
+        val certain = tensor(floatArrayOf(1000f, 0f))
+        assertEquals(listOf(false), hardSamples(Decider.MaxConfidence(confidence(sample)[0]), sample))
+        assertEquals(listOf(false), hardSamples(Decider.Entropy(entropy(sample)[0]), sample))
+        assertEquals(listOf(false), hardSamples(Decider.Margin(margin(sample)[0]), sample))
+        assertEquals(listOf(false), hardSamples(Decider.MaxConfidence(1.0), certain))
+        assertEquals(listOf(true), hardSamples(Decider.MaxConfidence(UNREACHABLE_CONFIDENCE), certain))
+    }
+}
