@@ -25,8 +25,8 @@ def confidence(logits: Array) -> Scores:
 
 def margin(logits: Array) -> Scores:
     """The difference of the two largest softmax probabilities: logits [batch, classes] -> [batch], 0 to 1."""
-    two = np.partition(_probabilities(logits), -2, axis=1)[:, -2:]
-    return np.asarray(two[:, 1] - two[:, 0])
+    ordered = np.sort(_probabilities(logits), axis=1)
+    return np.asarray(ordered[:, -1] - ordered[:, -2] if ordered.shape[1] > 1 else ordered[:, -1])
 
 
 def entropy(logits: Array) -> Scores:

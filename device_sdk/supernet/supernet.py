@@ -6,6 +6,7 @@ share the input and the output. Algorithms on paths see nodes and edges only and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
@@ -274,6 +275,10 @@ class Supernet:
         cut point that the subnet passes, and its tail leads from there to the output.
         """
         self.check(plan.subnet)
+        thresholds = [choice.threshold for choice in plan.exits]
+        thresholds += [] if plan.hard_threshold is None else [plan.hard_threshold]
+        if not all(map(math.isfinite, thresholds)):
+            raise UsageError("a threshold of the plan is not a number")
         along = self.exits_along(plan.subnet)
         positions = []
         for choice in plan.exits:
@@ -312,6 +317,8 @@ class Supernet:
         if position not in [0, *(block.end for _, block in self.walk(subnet))][:-1]:
             raise UsageError(f"{what} at cut point {position}: it does not pass there")
         self.check_stretch(tail, start=position, end=self.output_index)
+        if any(edge.input_size for edge in tail):
+            raise UsageError("a server runs a tail at the model's own input size")
 
     def walk(self, subnet: Subnet) -> Iterator[tuple[Edge, Block]]:
         """The edges of ``subnet`` with their blocks, in order."""

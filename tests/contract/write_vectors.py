@@ -269,6 +269,7 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), split=Split(2, (8,), whole[2:], tails)),
         Plan(Subnet(whole), split=Split(2, (4, 4), whole[2:], tails)),
         Plan(Subnet(whole), split=Split(2, (8, 8), whole[1:], tails)),
+        Plan(Subnet(whole), split=Split(2, (8, 8), tuple(edge.at((4, 4)) for edge in whole[2:]), tails)),
         Plan(Subnet(path("m0-2", "o2", "o3")), split=Split(1, (8,), whole[1:], tails)),
         Plan(Subnet(tuple(edge.at((4, 4)) for edge in whole)), split=Split(2, (8, 8), whole[2:], tails)),
         Plan(Subnet(whole), exits=early, split=Split(2, (8, 8), whole[2:], tails)),

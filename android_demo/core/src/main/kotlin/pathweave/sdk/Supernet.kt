@@ -243,6 +243,7 @@ public class Supernet(
             throw UsageError("$refusal at cut point $position: it does not pass there")
         }
         checkStretch(tail, start = position, end = outputIndex)
+        if (tail.any { it.inputSize != null }) throw UsageError("a server runs a tail at the model's own input size")
     }
 
     /** The edges of [subnet] with their blocks, in order; [UsageError] if there is no such edge. */
