@@ -20,6 +20,8 @@ from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 TARGETS = {
     "recover_p95_s": Target(maximum=1.0),
+    "up_p95_s": Target(maximum=2.0),
+    "calm_on_best": Target(minimum=0.95),
     "failed": Target(maximum=0),
     "wrong": Target(maximum=0),
     "swap_p95_ms": Target(maximum=1.0),
@@ -48,6 +50,8 @@ def run(options: BenchOptions) -> BenchOutcome:
     switches = measured["switches"]
     figures = {
         "recover_p95_s": _percentile([one["recover_s"] for one in left], 95),
+        "up_p95_s": _percentile([one["up_s"] for one in measured["cycles"][1:]], 95),
+        "calm_on_best": _mean([one["calm_on_best"] for one in measured["cycles"][1:]]),
         "recover_median_s": _percentile([one["recover_s"] for one in left], 50),
         "cycles_over_budget": len(left),
         "inside_after_recovery": _mean([one["inside_after"] for one in left]),

@@ -43,8 +43,8 @@ class LiveSettings:
     tolerance: float = 0.02
     margin: float = 0.05
     cooldown_s: float = 0.1
-    up_cooldown_s: float = 1.0
-    up_cooldown_max_s: float = 60.0
+    up_cooldown_s: float = 0.2
+    up_cooldown_max_s: float = 1.0
     absurd_ratio: float = 100.0
     warm_bytes: int = 64_000_000
     search_cooldown_s: float = 60.0

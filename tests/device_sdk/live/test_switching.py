@@ -12,7 +12,7 @@ from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, Cost
 from device_sdk.supernet.plan import Edge, Plan, Subnet
 
-SETTINGS = LiveSettings()
+SETTINGS = LiveSettings(up_cooldown_s=1.0, up_cooldown_max_s=60.0)
 BUDGET = Budget(latency_ms=10.0)
 
 
@@ -201,3 +201,11 @@ def test_within_its_bounds_a_call_gives_no_reason_to_decide_anything(pool, servi
     if low_ms <= service_ms <= high_ms and service_ms > low_ms * (1 + 1e-9):
         decision = decided(current, [service_ms] * 64, pool=pool)
         assert decision is None or decision.target is None
+
+
+def test_after_any_time_of_flapping_the_way_up_is_open_again_within_a_second():
+    settings, last = LiveSettings(), LastSwitch()
+    for number in range(100):
+        last = last.followed_by("faster", now_s=float(number), settings=settings)
+        last = last.followed_by("slower", now_s=number + 0.1, settings=settings)
+    assert last.up_cooldown_s <= 1.0
