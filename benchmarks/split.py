@@ -41,16 +41,16 @@ def run(options: BenchOptions) -> BenchOutcome:
         rows, decision, best = _timed(model, server, made, options)
         agreement = _agreement(model, server, decision, best, options)
         bytes_error = max(abs(len(packet) - expected) for packet, expected in _packets(model, decision))
-    errors = {int(str(row["position"])): abs(float(str(row["error"]))) for row in rows}
+    errors = {int(str(row["position"])): abs(float(str(row["error"]))) for row in rows if row["what"] == "split"}
+    alone = next(float(str(row["measured_ms"])) for row in rows if row["what"] == "device alone")
     figures = {
+        "split_vs_device_alone": min(float(str(row["measured_ms"])) for row in rows if row["what"] == "split") / alone,
         "split_predicted_error": errors[best.position],
         "split_worst_error": max(errors.values()),
         "split_agreement": agreement,
         "split_packet_bytes_error": float(bytes_error),
     }
-    return BenchOutcome(
-        figures, [{"what": f"split at {row['position']}", **row} for row in rows], data="test.zip#report"
-    )
+    return BenchOutcome(figures, rows, data="test.zip#report")
 
 
 def _remote(server: str, made_name: str) -> RemoteModel:
@@ -68,6 +68,7 @@ def _timed(
         best = min(inner, key=lambda cost: cost.latency_ms)
         chosen = {cost.position: cost for cost in [*inner[::4], best, decision.costs[0]]}
         rows = [_row(model, cost, decision, images, line) for _, cost in sorted(chosen.items())]
+        rows.append(_alone(model, decision, images))
     return rows, decision, best
 
 
@@ -82,6 +83,7 @@ def _row(
     measured = [answer.latency_ms for answer in answers]
     median_ms = float(np.median(measured))
     return {
+        "what": "split",
         "position": cost.position,
         "predicted_ms": cost.latency_ms,
         "measured_ms": median_ms,
@@ -92,6 +94,21 @@ def _row(
         "server_ms": cost.server_ms,
         "predicted_bytes": cost.bytes_sent,
         "bytes_on_the_line": (line.uplink_bytes - before) / len(images),
+    }
+
+
+def _alone(model: AdaptiveModel, decision: SplitDecision, images: np.ndarray) -> dict[str, object]:
+    """The whole subnet on the device: what a split has to beat."""
+    model.use(Plan(decision.plan.subnet))
+    model(images[0])
+    measured = [model(image).latency_ms for image in images]
+    predicted_ms, median_ms = decision.on_device.latency_ms, float(np.median(measured))
+    return {
+        "what": "device alone",
+        "position": decision.on_device.position,
+        "predicted_ms": predicted_ms,
+        "measured_ms": median_ms,
+        "error": predicted_ms / median_ms - 1,
     }
 
 

@@ -35,6 +35,7 @@ SEARCH_S = 20.0
 _CONFIRM_ROUNDS = 80
 _CONFIRM_PATIENCE = Patience(rounds=80, precision=0.01, limit_s=2.5, least=15)
 _CONFIRM_ATTEMPTS = 8
+_MOST_DRIFT = 1.15  # in either direction, between the profile and the confirmation
 EQUAL_LATENCY = 1.02  # latencies within 2 % are equal: two sessions of one model differ by that
 
 
@@ -153,7 +154,7 @@ def find_plan(
 
     def confirm(result: SearchResult) -> _Confirmed:
         evaluator.release()  # whole subnets are loaded now, alone under the cap
-        return _confirm(workspace, result, budget)
+        return _confirm(workspace, result, budget, profile.original_ms)
 
     try:
         found, confirmed = _search_and_confirm(problem, settings.strategy, confirm)
@@ -313,11 +314,13 @@ def _search_and_confirm(
         return found, confirm(found)
 
 
-def _confirm(workspace: Workspace, found: SearchResult, budget: Budget) -> _Confirmed:
+def _confirm(workspace: Workspace, found: SearchResult, budget: Budget, original_ms: float) -> _Confirmed:
     """Measure the best candidate in turns with the full model; while one is too slow, expect more of the others.
 
     The prediction is right to a few percent. A candidate that measures above the budget tells by how much, and the
     next one has to fit a budget that is tighter by this ratio: no limit is relaxed beyond what cannot be told apart.
+    ``original_ms``: the full model's latency when the profile was measured. By how much it differs now is speed drift
+    of the device, which is cancelled within ``_MOST_DRIFT``.
     """
     wanted = budget
     rejected: set[Subnet] = set()
@@ -329,12 +332,13 @@ def _confirm(workspace: Workspace, found: SearchResult, budget: Budget) -> _Conf
         subnets = [workspace.supernet.original, candidate.subnet]
         full, own = measure_subnets(workspace, subnets, rounds=_CONFIRM_ROUNDS, patience=_CONFIRM_PATIENCE)
         confirmed = _Confirmed(candidate, own.median_ms, full.median_ms)
-        if budget.fits_latency(own.median_ms / EQUAL_LATENCY):
+        drift = min(max(full.median_ms / original_ms, 1 / _MOST_DRIFT), _MOST_DRIFT)
+        if budget.fits_latency(own.median_ms / drift / EQUAL_LATENCY):
             return confirmed
         rejected.add(candidate.subnet)
         fastest = min((fastest, confirmed), key=lambda c: c.measured_ms) if fastest else confirmed
         assert budget.latency_ms is not None
-        slower = own.median_ms / candidate.cost.latency_ms
+        slower = own.median_ms / drift / candidate.cost.latency_ms
         wanted = Budget(latency_ms=budget.latency_ms / max(slower, 1.0), memory_mb=budget.memory_mb)
     raise _nothing_confirmed(budget, fastest)
 
