@@ -149,7 +149,8 @@ def _cycle(
     ``good``: the best subnet that fits in calm times, and those as good; how long it took to be back at one of them.
     """
     began = time.perf_counter()
-    calm, ends_on = [], []
+    calm: list[tuple[float, float]] = []
+    ends_on: list[bool] = []
     while not calm or calm[-1][0] < WITHOUT_S:
         elapsed_ms, subnet = requests.ask_whom(model, len(calm))
         calm.append((time.perf_counter() - began, elapsed_ms))

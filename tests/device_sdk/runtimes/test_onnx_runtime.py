@@ -108,3 +108,13 @@ def test_weights_outside_the_model_are_refused_even_where_the_composer_does_not_
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)], ir_version=10)
     with contextlib.chdir(tmp_path), pytest.raises(RuntimeFailedError):
         runtime.load_model(model.SerializeToString())
+
+
+def test_a_provider_that_runs_no_node_is_refused(bundle):
+    onnxruntime = pytest.importorskip("onnxruntime")
+    idle = "AzureExecutionProvider"  # forwards whole models to a service, and runs no operator
+    if idle not in onnxruntime.get_available_providers():
+        pytest.skip(f"this build of ONNX Runtime has no {idle}")
+    with pytest.raises(RuntimeFailedError, match="runs none of the 11 nodes") as caught:
+        OnnxRuntime(provider=idle).load(bundle.stretch(bundle.supernet.original.edges))
+    assert "CPUExecutionProvider" in caught.value.hint
