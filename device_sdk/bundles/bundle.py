@@ -13,10 +13,9 @@ from pathlib import Path
 
 from device_sdk.bundles import signing
 from device_sdk.bundles.composition import COMPOSED, Stretch
-from device_sdk.bundles.held_blobs import FETCH_AGAIN as _FETCH_AGAIN
-from device_sdk.bundles.held_blobs import HeldBlobs
+from device_sdk.bundles.held_blobs import FETCH_AGAIN, HeldBlobs
 from device_sdk.bundles.manifest import Manifest, decode_manifest
-from device_sdk.bundles.runnable import Runs, runnable_part
+from device_sdk.bundles.runnable import RenditionFilter, runnable_part
 from device_sdk.errors import BlobError, BundleError, CompositionError, ManifestError, SignatureError
 from device_sdk.supernet.blocks import Rendition, TensorSpec
 from device_sdk.supernet.plan import Edge, ExitChoice
@@ -29,29 +28,34 @@ MANIFEST_MAX_BYTES = 64_000_000
 class Bundle:
     """A verified bundle in a local folder. Make one with ``Bundle.open``."""
 
-    def __init__(self, folder: Path, blobs: Path, manifest: Manifest, digest: str, *, signed: bool) -> None:
+    def __init__(self, folder: Path, blobs: Path, manifest: Manifest, digest: str, *, has_signature: bool) -> None:
         self.folder = folder
         self.blobs = blobs
         self.manifest = manifest
         self.digest = digest  # sha256 of manifest.json: names this very bundle
-        self.signed = signed
+        self.has_signature = has_signature  # whether manifest.sig exists; verified only by ``open`` with ``trust``
         self.supernet: Supernet = manifest.supernet()
 
     @classmethod
     def open(
-        cls, folder: Path | str, *, trust: Path | str | None = None, blobs: Path | None = None, runs: Runs | None = None
+        cls,
+        folder: Path | str,
+        *,
+        trust: Path | str | None = None,
+        blobs: Path | None = None,
+        accepts: RenditionFilter | None = None,
     ) -> Bundle:
         """Open the bundle in ``folder``; with ``trust``, a public key, only if its owner signed it.
 
         ``blobs``: where the blobs lie, if not in the folder itself: a store shares them between bundles.
-        ``runs``: leave out the renditions that it refuses, with their edges and blobs.
+        ``accepts``: leave out the renditions that it refuses, with their edges and blobs.
 
         1. read the manifest's bytes; 2. check the signature over them; 3. parse and check the schema and the graph;
         4. check that every blob is there with the stated size (digests are checked whenever a blob is read).
 
         Raises:
             BundleError: one of its kinds (ManifestError, UnsupportedFormatError, SignatureError, BlobError).
-            RuntimeFailedError: ``runs`` refuses all renditions of an original block.
+            RuntimeFailedError: ``accepts`` refuses all renditions of an original block.
         """
         folder = Path(folder)
         data = _read_manifest(folder)
@@ -62,9 +66,9 @@ class Bundle:
             signing.verify(data, signature, public_key=Path(trust))
         digest = hashlib.sha256(data).hexdigest()
         manifest = decode_manifest(data)
-        if runs is not None:
-            manifest = runnable_part(manifest, runs)
-        bundle = cls(folder, blobs or folder / BLOBS, manifest, digest, signed=signature is not None)
+        if accepts is not None:
+            manifest = runnable_part(manifest, accepts)
+        bundle = cls(folder, blobs or folder / BLOBS, manifest, digest, has_signature=signature is not None)
         bundle._check_blobs_present()
         return bundle
 
@@ -77,25 +81,31 @@ class Bundle:
         try:
             data = (self.blobs / name).read_bytes()
         except OSError as error:
-            raise BlobError(f"blob {name[:12]}… cannot be read: {error.strerror}", hint=_FETCH_AGAIN) from error
+            raise BlobError(f"blob {name[:12]}… cannot be read: {error.strerror}", hint=FETCH_AGAIN) from error
         if hashlib.sha256(data).hexdigest() != name:
-            raise BlobError(f"blob {name[:12]}… does not match its digest", hint=_FETCH_AGAIN)
+            raise BlobError(f"blob {name[:12]}… does not match its digest", hint=FETCH_AGAIN)
         return data
 
-    def runnable(self, runs: Runs) -> Bundle:
-        """The same bundle without the renditions that ``runs`` refuses.
+    def runnable(self, accepts: RenditionFilter) -> Bundle:
+        """The same bundle without the renditions that ``accepts`` refuses.
 
         Raises:
-            RuntimeFailedError: ``runs`` refuses all renditions of an original block.
+            RuntimeFailedError: ``accepts`` refuses all renditions of an original block.
         """
-        return Bundle(self.folder, self.blobs, runnable_part(self.manifest, runs), self.digest, signed=self.signed)
+        return Bundle(
+            self.folder,
+            self.blobs,
+            runnable_part(self.manifest, accepts),
+            self.digest,
+            has_signature=self.has_signature,
+        )
 
     def blob_size(self, name: str) -> int:
         """Bytes of a blob, or BlobError."""
         try:
             return (self.blobs / name).stat().st_size
         except OSError as error:
-            raise BlobError(f"blob {name[:12]}… is missing from {self.blobs}", hint=_FETCH_AGAIN) from error
+            raise BlobError(f"blob {name[:12]}… is missing from {self.blobs}", hint=FETCH_AGAIN) from error
 
     def blob_sizes(self) -> dict[str, int]:
         """Bytes of each blob."""
@@ -188,7 +198,7 @@ class Bundle:
         for name, size in self.manifest.blobs().items():
             actual = self.blob_size(name)
             if size is not None and actual != size:
-                raise BlobError(f"blob {name[:12]}… has {actual} bytes instead of {size}", hint=_FETCH_AGAIN)
+                raise BlobError(f"blob {name[:12]}… has {actual} bytes instead of {size}", hint=FETCH_AGAIN)
 
 
 def _read_manifest(folder: Path) -> bytes:

@@ -11,7 +11,7 @@ from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.supernet.blocks import Rendition
 
-Runs = Callable[[Rendition], bool]
+RenditionFilter = Callable[[Rendition], bool]
 
 
 @dataclass(frozen=True)
@@ -28,15 +28,15 @@ class RunsOn:
         return self.provider is None or not rendition.providers or self.provider in rendition.providers
 
 
-def runnable_part(manifest: Manifest, runs: Runs) -> Manifest:
-    """``manifest`` without the renditions that ``runs`` refuses, and the blocks and exits that then have none.
+def runnable_part(manifest: Manifest, accepts: RenditionFilter) -> Manifest:
+    """``manifest`` without the renditions that ``accepts`` refuses, and the blocks and exits that then have none.
 
     Raises:
         RuntimeFailedError: an original block is among them, so that the bundle cannot be run at all.
     """
     blocks = []
     for block in manifest.blocks:
-        kept = tuple(filter(runs, block.renditions))
+        kept = tuple(filter(accepts, block.renditions))
         if kept:
             blocks.append(msgspec.structs.replace(block, renditions=kept))
         elif block.kind == "original":
@@ -45,7 +45,7 @@ def runnable_part(manifest: Manifest, runs: Runs) -> Manifest:
                 f"bundle {manifest.name} has nothing that runs here for block {block.id}: it has {names}",
                 hint="open it with another runtime, or package the model with a rendition for this one",
             )
-    exits = [msgspec.structs.replace(one, renditions=tuple(filter(runs, one.renditions))) for one in manifest.exits]
+    exits = [msgspec.structs.replace(one, renditions=tuple(filter(accepts, one.renditions))) for one in manifest.exits]
     exits = [one for one in exits if one.renditions]
     # other input sizes need a path of original blocks that runs at them
     originals = [block for block in blocks if block.kind == "original"]

@@ -13,7 +13,7 @@ from typing import Literal
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, MANIFEST_MAX_BYTES, SIGNATURE
 from device_sdk.bundles.manifest import Manifest, decode_manifest
-from device_sdk.bundles.runnable import Runs, runnable_part
+from device_sdk.bundles.runnable import RenditionFilter, runnable_part
 from device_sdk.delivery.blobs import BlobFetcher, Tally
 from device_sdk.delivery.schedule import Schedule
 from device_sdk.delivery.store import BundleStore, StoredBundle
@@ -58,7 +58,7 @@ def fetch_bundle(
     *,
     trust: Path | None,
     allow_rollback: bool = False,
-    runs: Runs | None = None,
+    accepts: RenditionFilter | None = None,
     deadlines: Deadlines = DEADLINES,
     attempts: int = ATTEMPTS,
     progress: Progress | None = None,
@@ -72,18 +72,18 @@ def fetch_bundle(
     enters; 5. keep manifest and signature.
 
     It does not become the last good one: call ``store.remember_good(name, digest)`` once its self-test has passed.
-    ``runs``: only the blobs of renditions that it accepts are fetched; open the bundle with the same.
+    ``accepts``: only the blobs of renditions that it accepts are fetched; open the bundle with the same.
     ``deadlines.idle_s`` holds for each request, ``total_s`` for the whole delivery; ``attempts`` in a row without a new
     byte end it. A bundle that is replaced meanwhile is begun again; its verified blobs stay.
 
     Raises:
         UsageError: ``url`` is not an address.
-        BundleError (refused), TransferError (did not come), StorageError, RuntimeFailedError (``runs`` accepts no
+        BundleError (refused), TransferError (did not come), StorageError, RuntimeFailedError (``accepts`` accepts no
             rendition of an original block): and there is no last good one.
     """
     schedule = Schedule(deadlines.idle_s, clock() + deadlines.total_s, attempts, sleep, clock)
     shown = progress or SilentProgress()
-    delivery = _Delivery(base(url), store, transport, trust, allow_rollback, runs, schedule, shown, Tally())
+    delivery = _Delivery(base(url), store, transport, trust, allow_rollback, accepts, schedule, shown, Tally())
     try:
         return delivery.run()
     except UsageError:
@@ -116,7 +116,7 @@ class _Delivery:
     transport: Transport
     trust: Path | None
     allow_rollback: bool
-    runs: Runs | None
+    accepts: RenditionFilter | None
     schedule: Schedule
     progress: Progress
     tally: Tally
@@ -193,7 +193,7 @@ class _Delivery:
             )
 
     def _fetch_blobs(self, manifest: Manifest) -> None:
-        blobs = (manifest if self.runs is None else runnable_part(manifest, self.runs)).blobs()
+        blobs = (manifest if self.accepts is None else runnable_part(manifest, self.accepts)).blobs()
         missing = {name: size for name, size in blobs.items() if not self.store.has_blob(name, size)}
         if not missing:
             return

@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.golden import golden_inputs
-from device_sdk.bundles.held_blobs import FETCH_AGAIN
-from device_sdk.errors import BlobError
 from device_sdk.execution.paging import stretch_from_disk
 from device_sdk.execution.paging_plan import Footprint, all_stay
 from device_sdk.execution.workspace import Workspace
@@ -50,7 +48,7 @@ class Part:
         """The part of ``bundle``, its blobs weighed (each once), or BlobError. ``edges`` bring their input size."""
         names = dict.fromkeys(bundle.blob_names(edges, exit_))
         size = edges[0].input_size if edges else input_size
-        return cls(tuple(edges), exit_, sum(_size(bundle, name) for name in names), size)
+        return cls(tuple(edges), exit_, sum(map(bundle.blob_size, names)), size)
 
     @property
     def model(self) -> Hashable:
@@ -234,13 +232,6 @@ def _measure_group(
         Measured(timed[str(number)], part.peak_bytes, part.in_pages, part.nodes_by_provider)
         for number, part in enumerate(loaded)
     ]
-
-
-def _size(bundle: Bundle, blob: str) -> int:
-    try:
-        return (bundle.blobs / blob).stat().st_size
-    except OSError as error:
-        raise BlobError(f"blob {blob[:12]}… cannot be read: {error.strerror}", hint=FETCH_AGAIN) from error
 
 
 class _Loaded:

@@ -1,6 +1,6 @@
 """A model of accuracy that is additive over edges, fitted while the search goes on.
 
-The log odds of a right answer are a constant, minus what each edge costs, plus what blocks do to each other. As a
+The log odds of a correct answer are a constant, minus what each edge costs, plus what blocks do to each other. As a
 Gaussian process this says how sure it is: a draw of the edges' costs is additive, so that exact path algorithms find
 the best subnet of the draw (Thompson sampling), and subnets that share blocks share what the sum does not explain. An
 edge costs what its block costs, whatever its rendition and input size, and little more for a rendition that computes
@@ -50,7 +50,7 @@ class Observed(Protocol):
 
     @property
     def log_odds(self) -> float:
-        """Of a right answer."""
+        """Of a correct answer."""
 
     @property
     def variance(self) -> float:
@@ -59,28 +59,28 @@ class Observed(Protocol):
 
 @dataclass(frozen=True)
 class Observation:
-    """``right`` answers out of ``samples``.
+    """``correct`` answers out of ``samples``.
 
     ``noise`` is the part of the sampling variance that this subnet does not share with the others on the same
-    samples, ``unseen`` the variance of ``right`` because some of its answers were not computed but guessed.
+    samples, ``unseen`` the variance of ``correct`` because some of its answers were not computed but guessed.
     """
 
     subnet: Subnet
-    right: float
+    correct: float
     samples: int
     noise: float = 1.0
     unseen: float = 0.0
 
     @property
     def log_odds(self) -> float:
-        """Of a right answer."""
-        return log_odds(self.right, self.samples)
+        """Of a correct answer."""
+        return log_odds(self.correct, self.samples)
 
     @property
     def variance(self) -> float:
         """Of the log odds."""
-        share = (self.right + 0.5) / (self.samples + 1)
-        slope = self.samples * share * (1 - share)  # right answers that one unit of log odds makes
+        share = (self.correct + 0.5) / (self.samples + 1)
+        slope = self.samples * share * (1 - share)  # correct answers that one unit of log odds makes
         return self.noise / slope + self.unseen / slope**2
 
 
@@ -122,7 +122,7 @@ class AdditiveModel:
             design[row, [self._place[edge] for edge in subnet.edges]] = 1
         return design
 
-    def foretold(self, subnets: Sequence[Subnet]) -> Floats:
+    def prior_mean(self, subnets: Sequence[Subnet]) -> Floats:
         """What the log odds are below those of the original path, by errors alone: [subnets]."""
         losses: Floats = _SLOPE_MEAN * (self.design(subnets) @ self.errors)
         return losses
@@ -156,7 +156,7 @@ class Belief:
         return float(-0.5 * self._whitened @ self._whitened - np.log(np.diag(self._root)).sum())
 
     def predict(self, subnets: Sequence[Subnet]) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of the log odds of a right answer: [subnets] each."""
+        """Mean and standard deviation of the log odds of a correct answer: [subnets] each."""
         design = self._model.design(subnets)
         across = np.linalg.solve(self._root, self._kernel(design).T)  # [observations, subnets]
         mean = self._prior(design) + across.T @ self._whitened
@@ -210,19 +210,19 @@ class Belief:
         return kernel + self._joint**2 * (shared / together) ** 2
 
 
-def log_odds(right: float, samples: int) -> float:
-    """Of ``right`` answers out of ``samples``, half an answer added on either side."""
-    return math.log((right + 0.5) / (samples - right + 0.5))
+def log_odds(correct: float, samples: int) -> float:
+    """Of ``correct`` answers out of ``samples``, half an answer added on either side."""
+    return math.log((correct + 0.5) / (samples - correct + 0.5))
 
 
-def unshared_noise(right: npt.NDArray[np.bool_]) -> float:
-    """The part of the sampling variance of accuracies that subnets do not share, 0 to 1: ``right`` [subnets, samples].
+def unshared_noise(correct: npt.NDArray[np.bool_]) -> float:
+    """The part of the sampling variance of accuracies that subnets do not share, 0 to 1: ``correct`` [subnets, samples].
 
     Subnets are judged on the same samples, and what makes a sample hard for one makes it hard for all. Their
     differences vary only with the samples on which they disagree.
     """
-    per_sample = right.mean(axis=0)
-    average = (right.sum() + 0.5) / (right.size + 1)
+    per_sample = correct.mean(axis=0)
+    average = (correct.sum() + 0.5) / (correct.size + 1)
     unshared = float((per_sample * (1 - per_sample)).mean() / (average * (1 - average)))
     return min(max(unshared, _LEAST_NOISE), 1.0)
 

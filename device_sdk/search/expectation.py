@@ -1,8 +1,8 @@
 """What is to be expected of candidates on samples that the search did not see.
 
-The best of many on a few hundred samples is mostly lucky: candidates differ by less than such a number of right answers
+The best of many on a few hundred samples is mostly lucky: candidates differ by less than such a number of correct answers
 can tell, and near copies of a lucky one are lucky together. How far their answers are from the full model's varies far
-less with the samples. A line through the full model, from that distance to the log odds of a right answer, takes
+less with the samples. A line through the full model, from that distance to the log odds of a correct answer, takes
 the luck back: what a candidate has measured above the line counts as far as candidates lie off it by more than chance.
 """
 
@@ -27,7 +27,7 @@ _SLOPE_MEAN, _SLOPE_SPREAD = 0.5, 1.0  # log odds that are lost at the median di
 _LINE_SAMPLES = (100_000, 10_000, 1_000, 100, 10)  # so many samples the line is worth: those that are tried
 _FAR = 30.0  # deviations out, where the tail of a normal distribution is an exponential one
 _OWN_LUCK = 0.25  # of a candidate's chance deviation, what it shares with no other
-_LEAST_NOISE = 0.5  # right answers, squared: candidates with the full model's answers are no certainty either
+_LEAST_NOISE = 0.5  # correct answers, squared: candidates with the full model's answers are no certainty either
 _BEND = 0.3  # of what candidates lie below the full model on average: how far the line is off for all of them
 
 
@@ -39,7 +39,7 @@ class _Line:
     log_likelihood: float
 
 
-def with_expectations(result: SearchResult, problem: SearchProblem) -> SearchResult:
+def with_expected_accuracies(result: SearchResult, problem: SearchProblem) -> SearchResult:
     """``result`` with the ``expected`` accuracy of its candidates, and the best by it. Costs no evaluation.
 
     Raises what the evaluator raises.
@@ -57,22 +57,24 @@ def expected_accuracies(evaluator: Evaluator, subnets: Sequence[Subnet], samples
     Subnets that are far worse than the best say nothing about it, and nothing more is expected of them than was
     measured. Raises what the evaluator raises.
     """
-    right = evaluator.right(subnets, samples)
-    measured = np.array([log_odds(float(row.sum()), len(row)) for row in right])
+    correct = evaluator.correct(subnets, samples)
+    measured = np.array([log_odds(float(row.sum()), len(row)) for row in correct])
     near = np.flatnonzero(measured >= measured.max() - _COMPARABLE)
     distances = evaluator.distances([subnets[place] for place in near.tolist()], samples)
-    expected: Floats = right.mean(axis=1)
-    expected[near] = 1 / (1 + np.exp(-_expected_log_odds(right[near], evaluator.full_right()[samples], distances)))
+    expected: Floats = correct.mean(axis=1)
+    expected[near] = 1 / (
+        1 + np.exp(-_expected_log_odds(correct[near], evaluator.full_model_correct()[samples], distances))
+    )
     return expected
 
 
-def _expected_log_odds(right: Right, full: Right, distances: Floats) -> Floats:
+def _expected_log_odds(correct: Right, full: Right, distances: Floats) -> Floats:
     """[candidates], from which samples they get right [candidates, samples], and the full model [samples]."""
     samples = len(full)
     reference = log_odds(float(full.sum()), samples)
-    above = np.array([log_odds(float(row.sum()), samples) for row in right]) - reference
+    above = np.array([log_odds(float(row.sum()), samples) for row in correct]) - reference
     relative = distances / (float(np.median(distances)) or 1.0)
-    scatter = _scatter(right, full)
+    scatter = _scatter(correct, full)
     root = np.linalg.cholesky(scatter)
     far, seen = np.linalg.solve(root, np.stack([relative, above], axis=1)).T
     lines = [_line(far, seen, samples, worth) for worth in _LINE_SAMPLES]
@@ -81,18 +83,18 @@ def _expected_log_odds(right: Right, full: Right, distances: Floats) -> Floats:
     return reference + expected + bend / (bend + luck) * (above - expected).mean()
 
 
-def _scatter(right: Right, full: Right) -> Floats:
+def _scatter(correct: Right, full: Right) -> Floats:
     """How log odds above the full model's vary with a sample that is drawn, and together: [candidates, candidates].
 
     Only answers that differ from the full model's make a difference, and candidates that differ on the same samples
     are lucky together.
     """
-    differences = right.astype(np.float64) - full
+    differences = correct.astype(np.float64) - full
     together = differences @ differences.T
     together[np.diag_indices_from(together)] *= 1 / (1 - _OWN_LUCK)
     together[np.diag_indices_from(together)] += _LEAST_NOISE
-    shares = (right.sum(axis=1) + 0.5) / (len(full) + 1)
-    slopes = shares * (1 - shares)  # right answers per sample that one unit of log odds makes
+    shares = (correct.sum(axis=1) + 0.5) / (len(full) + 1)
+    slopes = shares * (1 - shares)  # correct answers per sample that one unit of log odds makes
     scatter: Floats = together / len(full) / np.outer(slopes, slopes)
     return scatter
 

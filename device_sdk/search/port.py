@@ -69,18 +69,18 @@ class Evaluator(Protocol):
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
         """The accuracy of each subnet on all samples, 0 to 1, in their order."""
 
-    def telling_first(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
+    def order_by_margin(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
         """Order the samples, unless some were evaluated: those first on which the full model is least sure.
 
         Subnets disagree on these, and hardly on the others.
         """
 
-    def right(
+    def correct(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
     ) -> npt.NDArray[np.bool_]:
         """Which samples each subnet gets right: [subnets, samples]."""
 
-    def full_right(self) -> npt.NDArray[np.bool_]:
+    def full_model_correct(self) -> npt.NDArray[np.bool_]:
         """Which samples the full model gets right, once they were ordered or evaluated on: [samples]."""
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:

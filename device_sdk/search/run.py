@@ -20,7 +20,7 @@ from device_sdk.supernet.plan import Plan, Subnet
 class SearchRun:
     """The state of one search.
 
-    ``pool``: the candidates evaluated on all samples, by subnet, in the order of their evaluation. ``begun``: subnets
+    ``pool``: the candidates evaluated on all samples, by subnet, in the order of their evaluation. ``started``: subnets
     evaluated on the first so many samples only, by a strategy that races. ``generations`` counts groups, ``stale``
     those since the best subnet changed.
     """
@@ -31,7 +31,7 @@ class SearchRun:
         self.generations = 0
         self.stale = 0
         self.stopped: Stopped = "done"
-        self.begun: dict[Subnet, int] = {}
+        self.started: dict[Subnet, int] = {}
         self._best: Candidate | None = None
         self._started_s = problem.clock()
 
@@ -41,11 +41,11 @@ class SearchRun:
         if not new:
             return True
         try:
-            accuracies = self.problem.evaluator.accuracies(new, should_stop=self.ended)
+            accuracies = self.problem.evaluator.accuracies(new, should_stop=self.check_stop)
         except EvaluationStopped:
             return False
         for subnet, accuracy in zip(new, accuracies, strict=True):
-            self.begun.pop(subnet, None)
+            self.started.pop(subnet, None)
             self.pool[subnet] = Candidate(Plan(subnet), self.problem.cost_model.cost(subnet), accuracy)
         return True
 
@@ -64,7 +64,7 @@ class SearchRun:
         budget = self.problem.budget
         return sorted(self.pool.values(), key=lambda one: (not budget.fits(one.cost), by_expected_accuracy(one)))
 
-    def ended(self) -> bool:
+    def check_stop(self) -> bool:
         """Whether somebody cancelled, or the time is up and something was evaluated."""
         if self.problem.cancelled():
             self.stopped = "cancelled"
@@ -82,7 +82,7 @@ class SearchRun:
         return SearchResult(
             best=best_within(pool, self.problem.budget),
             pool=pool,
-            subnets_evaluated=len(self.pool) + len(self.begun),
+            subnets_evaluated=len(self.pool) + len(self.started),
             generations=self.generations,
             seconds=self.problem.clock() - self._started_s,
             stopped=self.stopped,

@@ -96,12 +96,12 @@ class PrefixTreeEvaluator:
         return self._batch
 
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
-        """See the port; raises what ``right`` does."""
-        answers = self.right(subnets, slice(None), should_stop=should_stop)
+        """See the port; raises what ``correct`` does."""
+        answers = self.correct(subnets, slice(None), should_stop=should_stop)
         return [int(np.count_nonzero(row)) / self.sample_count for row in answers]
 
-    def telling_first(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
-        """See the port; raises what ``right`` does."""
+    def order_by_margin(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
+        """See the port; raises what ``correct`` does."""
         if self._answers:
             return
         batches = range(math.ceil(self.sample_count / self._batch))
@@ -117,7 +117,7 @@ class PrefixTreeEvaluator:
         self._references = {batch: references[self._samples(batch)] for batch in batches}
         self._order, self._labels = self._order[order], self._labels[order]
 
-    def right(
+    def correct(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
     ) -> npt.NDArray[np.bool_]:
         """See the port. Whole batches are evaluated, also where ``samples`` has a part of one.
@@ -135,14 +135,14 @@ class PrefixTreeEvaluator:
             self._answers.setdefault(subnet, _Answers.none(self.sample_count))
         asked = range(self.sample_count)[samples]
         self._evaluate(list(dict.fromkeys(subnets)), sorted({index // self._batch for index in asked}), should_stop)
-        rows = [self._answers[subnet].right[samples] for subnet in subnets]
+        rows = [self._answers[subnet].correct[samples] for subnet in subnets]
         return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=np.bool_)
 
-    def full_right(self) -> npt.NDArray[np.bool_]:
+    def full_model_correct(self) -> npt.NDArray[np.bool_]:
         """See the port. Costs nothing: the full model ran for the distances."""
         logits = np.concatenate([self._references[batch] for batch in range(len(self._references))])
-        right: npt.NDArray[np.bool_] = logits.argmax(axis=-1) == self._labels
-        return right
+        correct: npt.NDArray[np.bool_] = logits.argmax(axis=-1) == self._labels
+        return correct
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         """See the port. The full model runs once on every batch to compare with; ``edge_runs`` leaves that out."""
@@ -204,7 +204,7 @@ class PrefixTreeEvaluator:
         if not node.children:
             samples = self._samples(batch)
             answers = self._answers[Subnet(node.prefix)]
-            answers.right[samples] = features[-1].argmax(axis=-1) == self._labels[samples]
+            answers.correct[samples] = features[-1].argmax(axis=-1) == self._labels[samples]
             answers.distances[samples] = ((_centred(features[-1]) - self._references[batch]) ** 2).mean(axis=-1)
             return
         key = (batch, node.prefix)
@@ -277,7 +277,7 @@ class _Answers:
     ``distances`` [count]: how far its answers are from the full model's.
     """
 
-    right: npt.NDArray[np.bool_]
+    correct: npt.NDArray[np.bool_]
     distances: npt.NDArray[np.float32]
     batches: set[int] = field(default_factory=set)
 
@@ -287,8 +287,8 @@ class _Answers:
 
     def share_right(self, batch: int) -> float:
         """Of the samples that it was evaluated on, in batches of ``batch``."""
-        evaluated = sum(min(batch, len(self.right) - number * batch) for number in self.batches)
-        return int(np.count_nonzero(self.right)) / evaluated
+        evaluated = sum(min(batch, len(self.correct) - number * batch) for number in self.batches)
+        return int(np.count_nonzero(self.correct)) / evaluated
 
 
 def _centred(logits: Array) -> Array:

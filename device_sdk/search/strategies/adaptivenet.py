@@ -46,7 +46,7 @@ class AdaptiveNetSearch:
         cheapest = require_feasible(problem.supernet, problem.cost_model, problem.budget)
         run = SearchRun(problem)
         with problem.progress.task("search", self.generations) as task:
-            if not run.ended() and run.evaluate([cheapest]):
+            if not run.check_stop() and run.evaluate([cheapest]):
                 self._evolve(run, task)
         return run.result()
 
@@ -64,7 +64,7 @@ class AdaptiveNetSearch:
         if problem.budget.fits(problem.cost_model.cost(original)):
             group = [original, *group]
         group = self._filled([subnet for subnet in group if subnet not in run.pool], run, nearby)
-        while group and not run.ended() and run.generations < self.generations:
+        while group and not run.check_stop() and run.generations < self.generations:
             if not run.evaluate(group):
                 break
             run.finish_generation(task)

@@ -38,12 +38,12 @@ class SimulatedAnnealing:
         run = SearchRun(problem)
         random = problem.random
         with problem.progress.task("search", self.steps) as task:
-            going = not run.ended() and run.evaluate([cheapest])
+            going = not run.check_stop() and run.evaluate([cheapest])
             at = next(iter(fitting.draw(count=1, random=random)), cheapest)
-            going = going and not run.ended() and run.evaluate([at])
+            going = going and not run.check_stop() and run.evaluate([at])
             for step in range(self.steps if going else 0):
                 new = mutate(fitting, at, random=random) or at
-                if run.ended() or not run.evaluate([new]):
+                if run.check_stop() or not run.evaluate([new]):
                     break
                 if self._accepted(run.pool[new].accuracy - run.pool[at].accuracy, step, random.uniform()):
                     at = new

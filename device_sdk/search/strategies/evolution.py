@@ -40,14 +40,14 @@ class RegularisedEvolution:
         fitting = within_budget(problem.supernet, problem.cost_model, problem.budget)
         run = SearchRun(problem)
         with problem.progress.task("search", self.generations) as task:
-            going = not run.ended() and run.evaluate([cheapest])
+            going = not run.check_stop() and run.evaluate([cheapest])
             group = [cheapest, *fitting.draw(count=self.population - 1, random=problem.random, seen=[cheapest])]
             alive = deque(group, maxlen=max(len(group), self.children))
             while going and run.generations < self.generations and run.evaluate(group):
                 run.finish_generation(task)
                 group = self._children(run, alive, fitting)
                 alive.extend(group)
-                going = not run.ended()
+                going = not run.check_stop()
         return run.result()
 
     def _children(self, run: SearchRun, alive: deque[Subnet], fitting: Neighbourhood) -> list[Subnet]:

@@ -33,7 +33,7 @@ class RandomSearch:
         run = SearchRun(problem)
         with problem.progress.task("search", self.generations) as task:
             group = [cheapest]
-            while group and not run.ended() and run.evaluate(group) and run.generations < self.generations:
+            while group and not run.check_stop() and run.evaluate(group) and run.generations < self.generations:
                 if len(run.pool) > 1:
                     run.finish_generation(task)
                 group = fitting.draw(count=self.group, random=problem.random, seen=run.pool.keys())

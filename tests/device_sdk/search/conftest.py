@@ -36,10 +36,10 @@ class TableEvaluator:
         self._look(subnets, self.sample_count, should_stop)
         return [self._accuracy(subnet) for subnet in subnets]
 
-    def telling_first(self, *, should_stop: Callable[[], bool] = lambda: False) -> None:
+    def order_by_margin(self, *, should_stop: Callable[[], bool] = lambda: False) -> None:
         """They are."""
 
-    def right(
+    def correct(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = lambda: False
     ) -> np.ndarray:
         asked = range(self.sample_count)[samples]
@@ -47,7 +47,7 @@ class TableEvaluator:
         rows = [self._row(subnet)[samples] for subnet in subnets]
         return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=bool)
 
-    def full_right(self) -> np.ndarray:
+    def full_model_correct(self) -> np.ndarray:
         return np.ones(self.sample_count, dtype=bool)
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> np.ndarray:
@@ -65,12 +65,12 @@ class TableEvaluator:
             self._looked[subnet] = samples
 
     def _row(self, subnet: Subnet) -> np.ndarray:
-        """A right answer where a number of the sample's own, and a little of the subnet's, lies below the accuracy."""
+        """A correct answer where a number of the sample's own, and a little of the subnet's, lies below the accuracy."""
         own = np.random.default_rng(zlib.crc32(str(subnet).encode())).permutation(self.sample_count)
         difficulty = np.random.default_rng(7).permutation(self.sample_count) + 0.3 * own
-        right = np.zeros(self.sample_count, dtype=bool)
-        right[np.argsort(difficulty)[: round(self._accuracy(subnet) * self.sample_count)]] = True
-        return right
+        correct = np.zeros(self.sample_count, dtype=bool)
+        correct[np.argsort(difficulty)[: round(self._accuracy(subnet) * self.sample_count)]] = True
+        return correct
 
 
 class RecordingProgress:
