@@ -33,7 +33,7 @@ STRATEGIES: dict[str, Callable[..., SearchStrategy]] = {
 
 
 def find_subnets(strategy: SearchStrategy, problem: SearchProblem) -> SearchResult:
-    """What ``strategy`` finds, ranked by expected accuracy: the same measure whatever the strategy.
+    """Run ``strategy`` and rank its candidates by expected accuracy, the same measure for all strategies.
 
     Raises what the strategy raises.
     """
@@ -41,7 +41,7 @@ def find_subnets(strategy: SearchStrategy, problem: SearchProblem) -> SearchResu
 
 
 def make_strategy(name: str, **settings: Any) -> SearchStrategy:
-    """The strategy called ``name``, with its own settings (UsageError if there is none)."""
+    """The strategy registered as ``name``, with its own settings. Raises UsageError if there is none."""
     if name not in STRATEGIES:
         raise UsageError(f"there is no search strategy {name}", hint="known: " + ", ".join(sorted(STRATEGIES)))
     return STRATEGIES[name](**settings)

@@ -1,4 +1,4 @@
-"""Simulated annealing: a walk that goes uphill always and downhill less and less often."""
+"""Simulated annealing: accepts every improvement, and losses with a probability that falls over time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from device_sdk.search.run import SearchRun
 class SimulatedAnnealing:
     """``steps`` mutations within the budget, one after the other, from a random start.
 
-    One that loses accuracy a is kept with probability exp(-a / t); t falls from ``hot`` to ``cold`` (shares of
-    samples) by an equal factor per step. Source: Kirkpatrick, Gelatt, Vecchi, Science 1983.
+    A mutation that loses accuracy a is accepted with probability exp(-a / t). The temperature t falls geometrically
+    from ``hot`` to ``cold``, in units of accuracy. Source: Kirkpatrick, Gelatt, Vecchi, Science 1983.
 
     Raises:
-        UsageError: a setting that makes no sense.
+        UsageError: a setting is out of range.
     """
 
     steps: int = 384

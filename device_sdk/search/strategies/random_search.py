@@ -1,4 +1,4 @@
-"""Random search: what every other strategy has to beat."""
+"""Random search: the baseline for all other strategies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from device_sdk.search.run import SearchRun
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSearch:
-    """Subnets within the budget, uniformly at random, all different: ``generations`` groups of ``group``.
+    """Distinct subnets within the budget, uniformly at random: ``generations`` groups of ``group``.
 
     Raises:
-        UsageError: a setting that makes no sense.
+        UsageError: a setting is out of range.
     """
 
     generations: int = 16
