@@ -1,8 +1,7 @@
 """Reading a bundle: verified manifest, verified blobs, composed stretches.
 
-A bundle is a folder: ``manifest.json``, ``manifest.sig``, ``blobs/<sha256>``. Nothing in it is used before it is
-verified: the signature over the exact bytes before they are parsed, the digest of a blob before its bytes leave this
-module.
+A bundle is a folder: ``manifest.json``, ``manifest.sig``, ``blobs/<sha256>``. Everything is verified before use: the
+signature over the exact bytes before they are parsed, the digest of a blob before its bytes leave this module.
 """
 
 from __future__ import annotations
@@ -26,14 +25,17 @@ MANIFEST_MAX_BYTES = 64_000_000
 
 
 class Bundle:
-    """A verified bundle in a local folder. Make one with ``Bundle.open``."""
+    """A verified bundle in a local folder. Create one with ``Bundle.open``.
+
+    ``has_signature``: ``manifest.sig`` exists. Only ``open`` with ``trust`` verifies it.
+    """
 
     def __init__(self, folder: Path, blobs: Path, manifest: Manifest, digest: str, *, has_signature: bool) -> None:
         self.folder = folder
         self.blobs = blobs
         self.manifest = manifest
-        self.digest = digest  # sha256 of manifest.json: names this very bundle
-        self.has_signature = has_signature  # whether manifest.sig exists; verified only by ``open`` with ``trust``
+        self.digest = digest  # sha256 of manifest.json: identifies the bundle
+        self.has_signature = has_signature
         self.supernet: Supernet = manifest.supernet()
 
     @classmethod
@@ -45,13 +47,13 @@ class Bundle:
         blobs: Path | None = None,
         accepts: RenditionFilter | None = None,
     ) -> Bundle:
-        """Open the bundle in ``folder``; with ``trust``, a public key, only if its owner signed it.
+        """Open the bundle in ``folder``; with ``trust``, a public key, its signature must verify.
 
-        ``blobs``: where the blobs lie, if not in the folder itself: a store shares them between bundles.
-        ``accepts``: leave out the renditions that it refuses, with their edges and blobs.
+        ``blobs``: the folder of the blobs, if not the bundle's own: a store shares them between bundles.
+        ``accepts``: leaves out the renditions that it refuses, with their edges and blobs.
 
-        1. read the manifest's bytes; 2. check the signature over them; 3. parse and check the schema and the graph;
-        4. check that every blob is there with the stated size (digests are checked whenever a blob is read).
+        1. read the manifest's bytes; 2. verify the signature over them; 3. parse and check the schema and the graph;
+        4. check that every blob exists with the stated size (digests are verified on every read).
 
         Raises:
             BundleError: one of its kinds (ManifestError, UnsupportedFormatError, SignatureError, BlobError).
@@ -122,17 +124,17 @@ class Bundle:
             self.read_blob(name)
 
     def hold(self, names: Iterable[str]) -> HeldBlobs:
-        """Open and verify these blobs, so that they stay readable whatever happens to the files.
+        """Open and verify these blobs; they stay readable after the files are deleted.
 
         Raises:
-            BlobError: one does not verify.
+            BlobError: a digest does not match.
         """
         return HeldBlobs(self.blobs, names)
 
     def blob_names(self, edges: Sequence[Edge], exit_: ExitChoice | None = None) -> tuple[str, ...]:
         """The blobs that ``stretch`` reads for the same arguments, in order.
 
-        Composed fragments are each needed once; programs run one per block, even if blocks share a file.
+        Composed fragments are listed once; programs are listed once per block, even if blocks share a file.
 
         Raises:
             CompositionError: the blocks run on different runtimes.
@@ -150,14 +152,14 @@ class Bundle:
         held: HeldBlobs | None = None,
         any_size: bool = False,
     ) -> Stretch:
-        """The blocks of ``edges``, which follow each other, as one model to run at their input size.
+        """The consecutive blocks of ``edges`` as one model for their input size.
 
-        With ``exit_``, the branch at their end answers as well: its output comes after those of the cut point. Without
-        edges it is the branch alone, for all input sizes of the bundle. With ``held`` nothing is read before the
-        stretch is loaded, and then from there. ``any_size``: the blocks too are one model for all input sizes.
+        ``exit_``: the branch at their end is part of the model; its output follows those of the cut point. Without
+        edges the model is the branch alone, for all input sizes. ``held``: blobs are read from it when the stretch is
+        loaded, instead of now. ``any_size``: the blocks too are one model for all input sizes.
 
         Raises:
-            BlobError: a blob does not verify.
+            BlobError: a digest does not match.
             CompositionError: the blocks run on different runtimes.
         """
         supernet, renditions = self.supernet, self._renditions(edges, exit_)

@@ -1,4 +1,4 @@
-"""What of a bundle a device can run: it needs neither the blobs nor the edges of other renditions."""
+"""The part of a bundle that a device can run: without other renditions, their edges and their blobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RenditionFilter = Callable[[Rendition], bool]
 
 @dataclass(frozen=True)
 class RunsOn:
-    """Whether a rendition is for this ``runtime`` and ``provider`` (None: any), and not one that is left out."""
+    """Accepts renditions for this ``runtime`` and ``provider`` (None: any), except those in ``left_out``."""
 
     runtime: str
     provider: str | None = None
@@ -29,10 +29,10 @@ class RunsOn:
 
 
 def runnable_part(manifest: Manifest, accepts: RenditionFilter) -> Manifest:
-    """``manifest`` without the renditions that ``accepts`` refuses, and the blocks and exits that then have none.
+    """``manifest`` without the renditions that ``accepts`` refuses, and without blocks and exits left with none.
 
     Raises:
-        RuntimeFailedError: an original block is among them, so that the bundle cannot be run at all.
+        RuntimeFailedError: an original block has no rendition left, so that the bundle cannot run.
     """
     blocks = []
     for block in manifest.blocks:
@@ -47,7 +47,7 @@ def runnable_part(manifest: Manifest, accepts: RenditionFilter) -> Manifest:
             )
     exits = [msgspec.structs.replace(one, renditions=tuple(filter(accepts, one.renditions))) for one in manifest.exits]
     exits = [one for one in exits if one.renditions]
-    # other input sizes need a path of original blocks that runs at them
+    # other input sizes need a path of original blocks that supports them
     originals = [block for block in blocks if block.kind == "original"]
     resizable = all(any(one.any_size for one in block.renditions) for block in originals)
     sizes = manifest.input_sizes if resizable else ()
