@@ -16,7 +16,7 @@ from device_sdk.session.answer import SERVER
 from device_sdk.supernet.plan import Plan
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 from pathweave.server_process import running_server
-from pathweave.throttled_proxy import Line, slow_uplink
+from pathweave.throttled_proxy import ThrottledProxy, slow_uplink
 
 TARGETS = {
     "split_predicted_error": Target(maximum=0.15),
@@ -62,22 +62,22 @@ def _timed(
 ) -> tuple[list[dict[str, object]], SplitDecision, SplitCost]:
     """Predicted and measured medians at several cut points; the decision, and the best split inside the network."""
     images = load_part(options, "report", model).images[: QUICK_SAMPLES if options.quick else SAMPLES]
-    with slow_uplink(server, mbps=UPLINK_MBPS) as (address, line):
+    with slow_uplink(server, mbps=UPLINK_MBPS) as (address, proxy):
         decision = model.split(_remote(address, made.model.name), uplink_mbps=UPLINK_MBPS, progress=options.progress)
         inner = [cost for cost in decision.costs if 0 < cost.position < decision.costs[-1].position]
         best = min(inner, key=lambda cost: cost.latency_ms)
         chosen = {cost.position: cost for cost in [*inner[::4], best, decision.costs[0]]}
-        rows = [_row(model, cost, decision, images, line) for _, cost in sorted(chosen.items())]
+        rows = [_row(model, cost, decision, images, proxy) for _, cost in sorted(chosen.items())]
         rows.append(_alone(model, decision, images))
     return rows, decision, best
 
 
 def _row(
-    model: AdaptiveModel, cost: SplitCost, decision: SplitDecision, images: np.ndarray, line: Line
+    model: AdaptiveModel, cost: SplitCost, decision: SplitDecision, images: np.ndarray, proxy: ThrottledProxy
 ) -> dict[str, object]:
     model.use(with_split(model.bundle, Plan(decision.plan.subnet), cost, decision.server))
     model(images[0])
-    before = line.uplink_bytes
+    before = proxy.uplink_bytes
     answers = [model(image) for image in images]
     assert all(answer.source == (SERVER,) for answer in answers), "the server did not answer everything"
     measured = [answer.latency_ms for answer in answers]
@@ -93,7 +93,7 @@ def _row(
         "transfer_ms": cost.transfer_ms,
         "server_ms": cost.server_ms,
         "predicted_bytes": cost.bytes_sent,
-        "bytes_on_the_line": (line.uplink_bytes - before) / len(images),
+        "bytes_on_the_line": (proxy.uplink_bytes - before) / len(images),
     }
 
 

@@ -264,7 +264,7 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
         "version": manifest.version,
         "format_version": manifest.format_version,
         "digest": bundle.digest,
-        "signed": bundle.signed,
+        "signed": bundle.has_signature,
         "architecture_count": str(architecture_count(bundle.supernet)),
         "subnet_count": str(subnet_count(bundle.supernet)),
         "cut_points": [
@@ -306,7 +306,9 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> 
     from rich.console import Console
 
     console = Console()
-    console.print(f"{described['name']} version {described['version']}, {'signed' if bundle.signed else 'not signed'}")
+    console.print(
+        f"{described['name']} version {described['version']}, {'signed' if bundle.has_signature else 'not signed'}"
+    )
     console.print(f"{described['architecture_count']} architectures, {described['subnet_count']} subnets")
     size_mb = described["sizes"]["blob_bytes"] / 1e6
     console.print(f"{described['sizes']['blobs']} blobs, {size_mb:.2f} MB{_shares(described['sizes']['renditions'])}")

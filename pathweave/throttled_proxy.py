@@ -1,4 +1,4 @@
-"""A line between a device and a server that can be cut and slowed down, for the demo and for measurements."""
+"""A TCP proxy with a limited uplink and one forced disconnection, for the demo and for benchmarks."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit, urlunsplit
 
-_PIECE = 1024  # bytes; at 3 Mbit/s they take 2.7 ms
+_CHUNK = 1024  # bytes; 2.7 ms at 3 Mbit/s
 
 
 @contextmanager
 def cut_once(url: str, *, after_bytes: int) -> Iterator[str]:
-    """A way to the server at ``url`` that breaks down once, ``after_bytes`` into what comes back; yields its URL."""
-    with _line(url, Line(_server_of(url), cut_after_bytes=after_bytes)) as address:
+    """Proxy ``url``; drop all connections once, after ``after_bytes`` of the responses. Yields the proxy's URL."""
+    with _listening(url, ThrottledProxy(_server_of(url), cut_after_bytes=after_bytes)) as address:
         yield address
 
 
 @contextmanager
-def slow_uplink(url: str, *, mbps: float) -> Iterator[tuple[str, Line]]:
-    """A way to the server at ``url`` whose uplink carries ``mbps`` Mbit/s; yields its URL, and the line to ask."""
-    line = Line(_server_of(url), uplink_mbps=mbps)
-    with _line(url, line) as address:
-        yield address, line
+def slow_uplink(url: str, *, mbps: float) -> Iterator[tuple[str, ThrottledProxy]]:
+    """Proxy ``url`` with an uplink of ``mbps`` Mbit/s. Yields the proxy's URL and the proxy, which counts bytes."""
+    proxy = ThrottledProxy(_server_of(url), uplink_mbps=mbps)
+    with _listening(url, proxy) as address:
+        yield address, proxy
 
 
 def _server_of(url: str) -> tuple[str, int]:
@@ -36,27 +36,27 @@ def _server_of(url: str) -> tuple[str, int]:
 
 
 @contextmanager
-def _line(url: str, line: Line) -> Iterator[str]:
+def _listening(url: str, proxy: ThrottledProxy) -> Iterator[str]:
     try:
-        yield urlunsplit(urlsplit(url)._replace(netloc=f"127.0.0.1:{line.port}"))
+        yield urlunsplit(urlsplit(url)._replace(netloc=f"127.0.0.1:{proxy.port}"))
     finally:
-        line.close()
+        proxy.close()
 
 
-class Line:
-    """Carries bytes to and fro. ``uplink_bytes`` counts those towards the server.
+class ThrottledProxy:
+    """Forwards TCP connections to ``server``, one thread per direction. ``uplink_bytes`` counts bytes to the server.
 
-    With ``cut_after_bytes`` all connections break once so many came back, and later ones hold; ``uplink_mbps`` bounds
-    the speed of what all connections together send.
+    ``cut_after_bytes``: after that many response bytes all connections are dropped, once; later connections are not.
+    ``uplink_mbps``: the bandwidth towards the server, shared by all connections; None for no limit.
     """
 
     def __init__(
         self, server: tuple[str, int], *, cut_after_bytes: int | None = None, uplink_mbps: float | None = None
     ) -> None:
         self._server = server
-        self._left = cut_after_bytes
+        self._bytes_until_cut = cut_after_bytes
         self._seconds_per_byte = 0.0 if uplink_mbps is None else 8 / (uplink_mbps * 1e6)
-        self._free_at = 0.0  # when the uplink has carried what it was given
+        self._free_at = 0.0  # when the uplink has sent all queued bytes
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -65,12 +65,12 @@ class Line:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
-        """Break all connections and take no more."""
-        # without shutdown the accepting thread would keep waiting
+        """Drop all connections and accept no more."""
+        # close alone does not wake the thread that blocks in accept
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        self._hang_up()
+        self._drop_all()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):  # until the listener is closed
@@ -81,21 +81,21 @@ class Line:
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._lock:
                     self._open |= {device, server}
-                for source, sink, carry in ((device, server, self._up), (server, device, self._down)):
-                    threading.Thread(target=self._carry, args=(source, sink, carry), daemon=True).start()
+                for source, sink, pace in ((device, server, self._up), (server, device, self._down)):
+                    threading.Thread(target=self._forward, args=(source, sink, pace), daemon=True).start()
 
-    def _carry(self, source: socket.socket, sink: socket.socket, pace: Callable[[int], None]) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket, pace: Callable[[int], None]) -> None:
         with contextlib.suppress(OSError):
-            while piece := source.recv(_PIECE):
-                pace(len(piece))
-                sink.sendall(piece)
+            while chunk := source.recv(_CHUNK):
+                pace(len(chunk))
+                sink.sendall(chunk)
         for end in (source, sink):
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
             end.close()
 
     def _up(self, count: int) -> None:
-        """Wait until the uplink has carried ``count`` more bytes."""
+        """Sleep as long as the uplink needs for ``count`` more bytes."""
         with self._lock:
             self.uplink_bytes += count
             self._free_at = max(self._free_at, time.perf_counter()) + count * self._seconds_per_byte
@@ -104,17 +104,17 @@ class Line:
             time.sleep(wait_s)
 
     def _down(self, count: int) -> None:
-        """Break the line if this was what it still carried."""
+        """Count ``count`` response bytes; drop all connections when the cut is reached."""
         with self._lock:
-            if self._left is None:
+            if self._bytes_until_cut is None:
                 return
-            self._left -= count
-            if self._left > 0:
+            self._bytes_until_cut -= count
+            if self._bytes_until_cut > 0:
                 return
-            self._left = None
-        self._hang_up()
+            self._bytes_until_cut = None
+        self._drop_all()
 
-    def _hang_up(self) -> None:
+    def _drop_all(self) -> None:
         with self._lock:
             ends, self._open = self._open, set()
         for end in ends:

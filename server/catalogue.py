@@ -157,7 +157,7 @@ def _open(folder: Path) -> ServedBundle:
     for _ in range(_OPEN_TRIES):
         bundle = Bundle.open(folder)
         manifest = (folder / MANIFEST).read_bytes()
-        signature = (folder / SIGNATURE).read_bytes() if bundle.signed else None
+        signature = (folder / SIGNATURE).read_bytes() if bundle.has_signature else None
         if hashlib.sha256(manifest).hexdigest() == bundle.digest:
             return ServedBundle(bundle, manifest, signature, bundle.blob_sizes(), architecture_count(bundle.supernet))
     raise ManifestError(f"{MANIFEST} was replaced again and again while it was read")

@@ -90,7 +90,7 @@ def overview(listing: Listing, of_each_event: Iterable[StoredLine], latest: Iter
         BundleRow(
             name=served.name,
             version=served.version,
-            signed=served.bundle.signed,
+            signed=served.bundle.has_signature,
             size_mb=f"{served.size_bytes / 1e6:.2f}",
             architectures=f"{served.architectures:,}",
             exits=", ".join(f"{exit_.id} (at {exit_.position})" for exit_ in served.bundle.supernet.exits),

@@ -84,7 +84,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     figures: dict[str, float] = {}
     table: list[dict[str, object]] = []
     with closing(make_rivals(options, report)) as rivals:
-        figures["full_accuracy"] = 100 * float(rivals.full_right.mean())
+        figures["full_accuracy"] = 100 * float(rivals.full_model_correct.mean())
         table += rivals.rows()
         for mode in MODES:
             duels = _duels(options, trained, mode, rivals.quickest, report)
@@ -112,7 +112,7 @@ def _duels(
 ) -> list[_Duel]:
     """One for each budget. ``quickest``: the best rival within a ratio and the renditions of the mode."""
     runtime = OnnxRuntime(threads=1)
-    bundle = Bundle.open(folder, runs=lambda one: one.runtime == "onnxruntime" and one.name in MODES[mode])
+    bundle = Bundle.open(folder, accepts=lambda one: one.runtime == "onnxruntime" and one.name in MODES[mode])
     measured = profile(Workspace(bundle, runtime), progress=options.progress)
     search = data.photographs(options, "search")
     limit_s = QUICK_SEARCH_S if options.quick else SEARCH_S

@@ -43,7 +43,7 @@ class Rivals:
 
     def __init__(self, rivals: list[Rival]) -> None:
         self._rivals = rivals
-        self.full_right = rivals[0].right
+        self.full_model_correct = rivals[0].right
 
     def quickest(self, ratio: float, renditions: tuple[str, ...]) -> Rival | None:
         """The most accurate on #report of those that are quick enough: the comparison leans towards them."""

@@ -157,12 +157,12 @@ class _Bench:
         supernet, budget = self.bundle.supernet, self.budget
         evaluator = self._evaluator(self.inputs, self.labels)
         subnets = list(enumerate_subnets(supernet, limit=EXACT_SUBNETS))
-        evaluator.telling_first()
-        rows = dict(zip(subnets, evaluator.right(subnets, slice(None)), strict=True))
+        evaluator.order_by_margin()
+        rows = dict(zip(subnets, evaluator.correct(subnets, slice(None)), strict=True))
         samples = range(evaluator.sample_count)
         apart = np.stack([evaluator.distances(subnets, slice(k, k + 1)) for k in samples], axis=1)
         distances = dict(zip(subnets, apart, strict=True))
-        known = _Known(rows, distances, evaluator.full_right())
+        known = _Known(rows, distances, evaluator.full_model_correct())
         evaluator.close()
         best = max(known.rows[s].mean() for s in subnets if budget.fits(self.cost_model.cost(s)))
         gaps = {}
@@ -244,16 +244,16 @@ class _Known:
         return BATCH
 
     def accuracies(self, subnets: Sequence[Subnet], **_: object) -> list[float]:
-        return [float(row.mean()) for row in self.right(subnets, slice(None))]
+        return [float(row.mean()) for row in self.correct(subnets, slice(None))]
 
-    def telling_first(self, **_: object) -> None:
+    def order_by_margin(self, **_: object) -> None:
         """They were ordered when it was made."""
 
-    def right(self, subnets: Sequence[Subnet], samples: slice, **_: object) -> Right:
+    def correct(self, subnets: Sequence[Subnet], samples: slice, **_: object) -> Right:
         rows = [self.rows[subnet][samples] for subnet in subnets]
         return np.stack(rows) if rows else np.zeros((0, len(range(self.sample_count)[samples])), dtype=np.bool_)
 
-    def full_right(self) -> Right:
+    def full_model_correct(self) -> Right:
         return self.full
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:

@@ -49,15 +49,15 @@ class Watched:
         return self.inner.batch
 
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
-        return [float(row.mean()) for row in self.right(subnets, slice(None), should_stop=should_stop)]
+        return [float(row.mean()) for row in self.correct(subnets, slice(None), should_stop=should_stop)]
 
-    def telling_first(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
-        self.inner.telling_first(should_stop=should_stop)
+    def order_by_margin(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
+        self.inner.order_by_margin(should_stop=should_stop)
 
-    def right(
+    def correct(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
     ) -> Right:
-        rows = self.inner.right(subnets, samples, should_stop=should_stop)
+        rows = self.inner.correct(subnets, samples, should_stop=should_stop)
         seconds = time.perf_counter() - self.started_s
         stop = len(range(self.sample_count)[samples])
         finished = [s for s in subnets if stop == self.sample_count and self.samples.get(s, 0) < stop]
@@ -68,8 +68,8 @@ class Watched:
         self.found += [Found(accuracy[s], seconds, looked_at, work) for s in dict.fromkeys(finished) if self.fits(s)]
         return rows
 
-    def full_right(self) -> Right:
-        return self.inner.full_right()
+    def full_model_correct(self) -> Right:
+        return self.inner.full_model_correct()
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
         return self.inner.distances(subnets, samples)

@@ -23,7 +23,7 @@ from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import LoadedStretch
-from device_sdk.search import PrefixTreeEvaluator, find_subnets, make_strategy, with_expectations
+from device_sdk.search import PrefixTreeEvaluator, find_subnets, make_strategy, with_expected_accuracies
 from device_sdk.search.port import Candidate, SearchProblem, by_expected_accuracy
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.paths import k_cheapest
@@ -121,7 +121,7 @@ class Chooser:
         except InfeasibleBudgetError:
             return self._quickest(count)
         seen |= {one.subnet: one for one in found.pool}
-        pool = with_expectations(replace(found, pool=tuple(seen.values())), problem).pool
+        pool = with_expected_accuracies(replace(found, pool=tuple(seen.values())), problem).pool
         return sorted((one for one in pool if budget.fits(one.cost)), key=by_expected_accuracy)[:count]
 
     def _quickest(self, count: int) -> list[Candidate]:

@@ -1,8 +1,7 @@
 """Reading a bundle: verified manifest, verified blobs, composed stretches.
 
-A bundle is a folder: ``manifest.json``, ``manifest.sig``, ``blobs/<sha256>``. Nothing in it is used before it is
-verified: the signature over the exact bytes before they are parsed, the digest of a blob before its bytes leave this
-module.
+A bundle is a folder: ``manifest.json``, ``manifest.sig``, ``blobs/<sha256>``. Everything is verified before use: the
+signature over the exact bytes before they are parsed, the digest of a blob before its bytes leave this module.
 """
 
 from __future__ import annotations
@@ -13,10 +12,9 @@ from pathlib import Path
 
 from device_sdk.bundles import signing
 from device_sdk.bundles.composition import COMPOSED, Stretch
-from device_sdk.bundles.held_blobs import FETCH_AGAIN as _FETCH_AGAIN
-from device_sdk.bundles.held_blobs import HeldBlobs
+from device_sdk.bundles.held_blobs import FETCH_AGAIN, HeldBlobs
 from device_sdk.bundles.manifest import Manifest, decode_manifest
-from device_sdk.bundles.runnable import Runs, runnable_part
+from device_sdk.bundles.runnable import RenditionFilter, runnable_part
 from device_sdk.errors import BlobError, BundleError, CompositionError, ManifestError, SignatureError
 from device_sdk.supernet.blocks import Rendition, TensorSpec
 from device_sdk.supernet.plan import Edge, ExitChoice
@@ -27,31 +25,39 @@ MANIFEST_MAX_BYTES = 64_000_000
 
 
 class Bundle:
-    """A verified bundle in a local folder. Make one with ``Bundle.open``."""
+    """A verified bundle in a local folder. Create one with ``Bundle.open``.
 
-    def __init__(self, folder: Path, blobs: Path, manifest: Manifest, digest: str, *, signed: bool) -> None:
+    ``has_signature``: ``manifest.sig`` exists. Only ``open`` with ``trust`` verifies it.
+    """
+
+    def __init__(self, folder: Path, blobs: Path, manifest: Manifest, digest: str, *, has_signature: bool) -> None:
         self.folder = folder
         self.blobs = blobs
         self.manifest = manifest
-        self.digest = digest  # sha256 of manifest.json: names this very bundle
-        self.signed = signed
+        self.digest = digest  # sha256 of manifest.json: identifies the bundle
+        self.has_signature = has_signature
         self.supernet: Supernet = manifest.supernet()
 
     @classmethod
     def open(
-        cls, folder: Path | str, *, trust: Path | str | None = None, blobs: Path | None = None, runs: Runs | None = None
+        cls,
+        folder: Path | str,
+        *,
+        trust: Path | str | None = None,
+        blobs: Path | None = None,
+        accepts: RenditionFilter | None = None,
     ) -> Bundle:
-        """Open the bundle in ``folder``; with ``trust``, a public key, only if its owner signed it.
+        """Open the bundle in ``folder``; with ``trust``, a public key, its signature must verify.
 
-        ``blobs``: where the blobs lie, if not in the folder itself: a store shares them between bundles.
-        ``runs``: leave out the renditions that it refuses, with their edges and blobs.
+        ``blobs``: the folder of the blobs, if not the bundle's own: a store shares them between bundles.
+        ``accepts``: leaves out the renditions that it refuses, with their edges and blobs.
 
-        1. read the manifest's bytes; 2. check the signature over them; 3. parse and check the schema and the graph;
-        4. check that every blob is there with the stated size (digests are checked whenever a blob is read).
+        1. read the manifest's bytes; 2. verify the signature over them; 3. parse and check the schema and the graph;
+        4. check that every blob exists with the stated size (digests are verified on every read).
 
         Raises:
             BundleError: one of its kinds (ManifestError, UnsupportedFormatError, SignatureError, BlobError).
-            RuntimeFailedError: ``runs`` refuses all renditions of an original block.
+            RuntimeFailedError: ``accepts`` refuses all renditions of an original block.
         """
         folder = Path(folder)
         data = _read_manifest(folder)
@@ -62,9 +68,9 @@ class Bundle:
             signing.verify(data, signature, public_key=Path(trust))
         digest = hashlib.sha256(data).hexdigest()
         manifest = decode_manifest(data)
-        if runs is not None:
-            manifest = runnable_part(manifest, runs)
-        bundle = cls(folder, blobs or folder / BLOBS, manifest, digest, signed=signature is not None)
+        if accepts is not None:
+            manifest = runnable_part(manifest, accepts)
+        bundle = cls(folder, blobs or folder / BLOBS, manifest, digest, has_signature=signature is not None)
         bundle._check_blobs_present()
         return bundle
 
@@ -77,25 +83,31 @@ class Bundle:
         try:
             data = (self.blobs / name).read_bytes()
         except OSError as error:
-            raise BlobError(f"blob {name[:12]}… cannot be read: {error.strerror}", hint=_FETCH_AGAIN) from error
+            raise BlobError(f"blob {name[:12]}… cannot be read: {error.strerror}", hint=FETCH_AGAIN) from error
         if hashlib.sha256(data).hexdigest() != name:
-            raise BlobError(f"blob {name[:12]}… does not match its digest", hint=_FETCH_AGAIN)
+            raise BlobError(f"blob {name[:12]}… does not match its digest", hint=FETCH_AGAIN)
         return data
 
-    def runnable(self, runs: Runs) -> Bundle:
-        """The same bundle without the renditions that ``runs`` refuses.
+    def runnable(self, accepts: RenditionFilter) -> Bundle:
+        """The same bundle without the renditions that ``accepts`` refuses.
 
         Raises:
-            RuntimeFailedError: ``runs`` refuses all renditions of an original block.
+            RuntimeFailedError: ``accepts`` refuses all renditions of an original block.
         """
-        return Bundle(self.folder, self.blobs, runnable_part(self.manifest, runs), self.digest, signed=self.signed)
+        return Bundle(
+            self.folder,
+            self.blobs,
+            runnable_part(self.manifest, accepts),
+            self.digest,
+            has_signature=self.has_signature,
+        )
 
     def blob_size(self, name: str) -> int:
         """Bytes of a blob, or BlobError."""
         try:
             return (self.blobs / name).stat().st_size
         except OSError as error:
-            raise BlobError(f"blob {name[:12]}… is missing from {self.blobs}", hint=_FETCH_AGAIN) from error
+            raise BlobError(f"blob {name[:12]}… is missing from {self.blobs}", hint=FETCH_AGAIN) from error
 
     def blob_sizes(self) -> dict[str, int]:
         """Bytes of each blob."""
@@ -112,17 +124,17 @@ class Bundle:
             self.read_blob(name)
 
     def hold(self, names: Iterable[str]) -> HeldBlobs:
-        """Open and verify these blobs, so that they stay readable whatever happens to the files.
+        """Open and verify these blobs; they stay readable after the files are deleted.
 
         Raises:
-            BlobError: one does not verify.
+            BlobError: a digest does not match.
         """
         return HeldBlobs(self.blobs, names)
 
     def blob_names(self, edges: Sequence[Edge], exit_: ExitChoice | None = None) -> tuple[str, ...]:
         """The blobs that ``stretch`` reads for the same arguments, in order.
 
-        Composed fragments are each needed once; programs run one per block, even if blocks share a file.
+        Composed fragments are listed once; programs are listed once per block, even if blocks share a file.
 
         Raises:
             CompositionError: the blocks run on different runtimes.
@@ -140,14 +152,14 @@ class Bundle:
         held: HeldBlobs | None = None,
         any_size: bool = False,
     ) -> Stretch:
-        """The blocks of ``edges``, which follow each other, as one model to run at their input size.
+        """The consecutive blocks of ``edges`` as one model for their input size.
 
-        With ``exit_``, the branch at their end answers as well: its output comes after those of the cut point. Without
-        edges it is the branch alone, for all input sizes of the bundle. With ``held`` nothing is read before the
-        stretch is loaded, and then from there. ``any_size``: the blocks too are one model for all input sizes.
+        ``exit_``: the branch at their end is part of the model; its output follows those of the cut point. Without
+        edges the model is the branch alone, for all input sizes. ``held``: blobs are read from it when the stretch is
+        loaded, instead of now. ``any_size``: the blocks too are one model for all input sizes.
 
         Raises:
-            BlobError: a blob does not verify.
+            BlobError: a digest does not match.
             CompositionError: the blocks run on different runtimes.
         """
         supernet, renditions = self.supernet, self._renditions(edges, exit_)
@@ -188,7 +200,7 @@ class Bundle:
         for name, size in self.manifest.blobs().items():
             actual = self.blob_size(name)
             if size is not None and actual != size:
-                raise BlobError(f"blob {name[:12]}… has {actual} bytes instead of {size}", hint=_FETCH_AGAIN)
+                raise BlobError(f"blob {name[:12]}… has {actual} bytes instead of {size}", hint=FETCH_AGAIN)
 
 
 def _read_manifest(folder: Path) -> bytes:

@@ -1,4 +1,4 @@
-"""Composing a runnable ONNX model of any stretch of blocks by concatenating fragments.
+"""Composition of a runnable ONNX model for a stretch of blocks, by concatenating fragments.
 
 A fragment is a serialized ``GraphProto`` that has only nodes and initializers. Protobuf merges repeated occurrences
 of a message field, so a model is: header, one ``graph`` field per fragment, one more with name, inputs and outputs
@@ -31,15 +31,15 @@ COMPOSED = "onnxruntime"  # the runtime whose renditions are ONNX fragments, whi
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive blocks that run as one model: their fragments, what goes in and what comes out.
+    """Consecutive blocks that run as one model: their fragments, inputs and outputs.
 
-    ``runtime``: whose renditions they are. Where it is not ``COMPOSED`` nothing is composed: ``fragments`` are whole
-    programs, one per block, that run one after the other, and ``entry_points`` the method of each; with ``branch`` the
-    last one is an exit's, which answers from what the others answered and beside it. ``free_axes``: by tensor, the axes
-    (0 is the batch) whose extents the composed model leaves open, so that one session runs at several input sizes.
+    ``runtime``: the runtime of their renditions. If it is not ``COMPOSED``, ``fragments`` are whole programs, one per
+    block, that run one after the other, and ``entry_points`` the method of each. With ``branch`` the last program is an
+    exit's: its input is the output of the blocks, and both outputs are returned. ``free_axes``: by tensor, the axes (0
+    is the batch) that stay symbolic in the composed model, so that one session runs at several input sizes.
     """
 
-    fragments: Sequence[bytes]  # read whenever they are looked at, if they lie on disk
+    fragments: Sequence[bytes]  # may be read from disk on access
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     ir_version: int
@@ -54,11 +54,11 @@ def compose(stretch: Stretch) -> bytes:
     """The serialized ONNX model of ``stretch``, its batch axis symbolic.
 
     Raises:
-        CompositionError: a fragment is not one, two of them define the same name, or data lies outside the file; or
+        CompositionError: a fragment is malformed, two define the same name, an initializer refers to external data, or
             the stretch holds programs of another runtime.
     """
     if stretch.runtime != COMPOSED:
-        raise CompositionError(f"blocks for {stretch.runtime} are programs of their own, which nothing composes")
+        raise CompositionError(f"blocks for {stretch.runtime} are separate programs and cannot be composed")
     fragments = tuple(stretch.fragments)  # read once
     refuse_duplicates(fragments)
     opset = protobuf.integer_field(_OPSET_VERSION, stretch.opset)
@@ -78,7 +78,7 @@ def compose(stretch: Stretch) -> bytes:
 
 
 def refuse_duplicates(fragments: Sequence[bytes]) -> None:
-    """Raise CompositionError when two initializers or two node outputs share a name (the runtime would only warn)."""
+    """Raise CompositionError if two initializers or node outputs share a name (the runtime only warns)."""
     seen: set[bytes] = set()
     for fragment in fragments:
         for name in defined_names(fragment):
@@ -88,10 +88,10 @@ def refuse_duplicates(fragments: Sequence[bytes]) -> None:
 
 
 def defined_names(fragment: bytes) -> list[bytes]:
-    """The names that a fragment defines: its initializers and the outputs of its nodes.
+    """The names that a fragment defines: its initializers and its nodes' outputs.
 
     Raises:
-        CompositionError: not a fragment, or an initializer whose data lies in another file.
+        CompositionError: not a fragment, or an initializer refers to external data.
     """
     names: list[bytes] = []
     try:

@@ -1,7 +1,7 @@
-"""Golden vectors: seeded inputs, sampled outputs, and whether outputs reproduce them.
+"""Golden vectors: seeded inputs, sampled outputs, and the check against them.
 
-Inputs are never stored: they are drawn by SplitMix64 between the bounds that each tensor of a cut point states, the
-same bits in Python and Kotlin (docs/bundle_format.md). Outputs are stored as samples with a tolerance.
+Inputs are not stored. SplitMix64 draws them between each tensor's bounds, bit-identical in Python and Kotlin
+(docs/bundle_format.md). Outputs are stored as samples with a tolerance.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ def _draw(spec: TensorSpec, *, seed: int, batch: int) -> npt.NDArray[Any]:
 
 
 def sample_outputs(outputs: Sequence[npt.NDArray[Any]]) -> tuple[tuple[float, ...], ...]:
-    """Some elements of each output, flattened; which ones depends on its size alone (``sample_positions``)."""
+    """Sampled elements of each flattened output, at ``sample_positions``."""
     return tuple(
         tuple(float(output.reshape(-1)[index]) for index in sample_positions(output.size)) for output in outputs
     )
 
 
 def sample_positions(size: int) -> list[int]:
-    """Which of ``size`` elements are looked at: all up to ``SAMPLES_PER_TENSOR``, else draws of SplitMix64(size).
+    """Indices of the sampled elements: all up to ``SAMPLES_PER_TENSOR``, else draws of SplitMix64(size).
 
-    Drawn, since evenly spaced ones fall on the same pixel of every channel where extents are powers of two.
+    Evenly spaced indices would hit the same pixel of every channel where extents are powers of two.
     """
     if size <= SAMPLES_PER_TENSOR:
         return list(range(size))

@@ -1,6 +1,6 @@
-"""Blobs held open: what a plan loads again and again stays readable when somebody removes the files.
+"""Open blob files: a plan that reloads its pages can read them after the files were deleted.
 
-File descriptors rather than mappings: a file that shrinks under a mapping kills the process, a short read is an error.
+File descriptors instead of memory maps: a file that shrinks under a map kills the process, a short read is an error.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import overload
 from device_sdk.errors import BlobError
 
 FETCH_AGAIN = "fetch or package the bundle again"
-_PIECE_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 20
 
 
 class HeldBlobs:
-    """The blobs ``names`` in ``folder``, open and verified, none of them in memory. May be read from several threads.
+    """Open, verified files of the blobs ``names`` in ``folder``; their contents are not in memory. Thread-safe.
 
     Raises:
         BlobError: one is missing, unreadable or altered.
@@ -27,7 +27,7 @@ class HeldBlobs:
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
         self._files: dict[str, int] = {}  # descriptors
-        self._reading = threading.Lock()  # closing waits for reads: a descriptor may soon be another file's
+        self._reading = threading.Lock()  # close waits for reads, since the system reuses closed descriptors
         try:
             for name in dict.fromkeys(names):
                 file = self._files[name] = _open(folder / name)
@@ -58,11 +58,11 @@ class HeldBlobs:
         return data
 
     def fragments(self, names: Sequence[str]) -> Sequence[bytes]:
-        """These blobs one after the other, each read from disk (``read``) whenever it is looked at."""
+        """A sequence of these blobs; each access reads the blob from disk (``read``)."""
         return _OnDisk(self, tuple(names))
 
     def close(self) -> None:
-        """Close the files. May be called twice."""
+        """Close the files. Idempotent."""
         with self._reading:
             files, self._files = self._files, {}
             for file in files.values():
@@ -99,11 +99,11 @@ def _open(path: Path) -> int:
 
 
 def _digest(name: str, file: int) -> str:
-    """The sha256 of a file, read in pieces."""
+    """The sha256 of a file, read in chunks."""
     digest = hashlib.sha256()
     try:
-        for offset in range(0, os.fstat(file).st_size, _PIECE_BYTES):
-            digest.update(os.pread(file, _PIECE_BYTES, offset))
+        for offset in range(0, os.fstat(file).st_size, _CHUNK_BYTES):
+            digest.update(os.pread(file, _CHUNK_BYTES, offset))
     except OSError as error:
         raise _unreadable(name, error) from error
     return digest.hexdigest()

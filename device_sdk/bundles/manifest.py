@@ -33,7 +33,7 @@ class Task(msgspec.Struct, frozen=True):
     ``cells``: [batch, classes + 4, rows, columns]: logits of each class, then logarithms of the distances from the
     cell's centre to the left, top, right and bottom side of its box, in shares of the image.
 
-    ``class_ids``: further names of each class, such as WordNet ids, by which folders may call it; empty: none.
+    ``class_ids``: further names of each class, such as WordNet ids, that image folders may use; empty: none.
     """
 
     kind: TaskKind
@@ -43,14 +43,14 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class Onnx(msgspec.Struct, frozen=True):
-    """What all ONNX fragments of the bundle share."""
+    """IR and operator set version of all ONNX fragments."""
 
     ir_version: Annotated[int, msgspec.Meta(ge=1)]
     opset: Annotated[int, msgspec.Meta(ge=1)]
 
 
 class SelfTest(msgspec.Struct, frozen=True):
-    """How golden inputs are made, and what the original path answers to the one of cut point 0."""
+    """Seed and batch of the golden inputs, and the original path's expected output for the one at cut point 0."""
 
     seed: int
     batch: Annotated[int, msgspec.Meta(ge=1, le=1024)]
@@ -58,7 +58,7 @@ class SelfTest(msgspec.Struct, frozen=True):
 
 
 class PublicNames(msgspec.Struct, frozen=True):
-    """What callers call the tensors of the first and of the last cut point."""
+    """Public names of the tensors at the first and the last cut point."""
 
     inputs: tuple[str, ...] = ("input",)
     outputs: tuple[str, ...] = ("logits",)
@@ -74,7 +74,7 @@ class LatencyRangeAccuracy(msgspec.Struct, frozen=True):
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """The packager's own validation, on the part named in ``data``."""
+    """The packager's validation results, on the part named in ``data``."""
 
     data: str
     samples: int
@@ -87,7 +87,7 @@ class Metrics(msgspec.Struct, frozen=True):
 
 
 class Provenance(msgspec.Struct, frozen=True):
-    """Where the weights come from and what made the bundle."""
+    """Origin of the weights, and the recipe and tools that made the bundle."""
 
     model: str
     source: str
@@ -99,7 +99,7 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """Everything that a device needs to know about a bundle but the blobs themselves."""
+    """The bundle's graph, weights by digest, and metadata; the blobs themselves are separate files."""
 
     format_version: str
     name: str
@@ -133,7 +133,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """The bytes that are stored and signed."""
+    """Serialise ``manifest`` to the bytes that are stored and signed."""
     return msgspec.json.format(msgspec.json.encode(manifest, order="deterministic"), indent=1) + b"\n"
 
 
@@ -141,9 +141,9 @@ def decode_manifest(data: bytes) -> Manifest:
     """Read a manifest.
 
     Raises:
-        UnsupportedFormatError: written in a format whose major version this SDK does not know.
-        ManifestError: not JSON, a field missing or of the wrong type, a graph that is none, a name with a path trick,
-            another number of outputs than of classes.
+        UnsupportedFormatError: the format's major version is not supported.
+        ManifestError: not JSON, a missing or mistyped field, an invalid graph, a name that is unsafe in a path, or a
+            number of outputs that does not match the classes.
     """
     _check_format_version(data)
     try:
@@ -187,6 +187,6 @@ def _check_output(manifest: Manifest) -> None:
     channels = classes + _BOX_SIDES if kind == "detection" else classes
     axes = 1 if kind == "classification" else 3
     if len(outputs) != axes or outputs[0] != channels:
-        raise ManifestError(f"the model answers {list(outputs)} values for {kind} of {classes} classes")
+        raise ManifestError(f"the model's output has shape {list(outputs)} for {kind} of {classes} classes")
     if (manifest.task.output == "cells") != (kind == "detection"):
-        raise ManifestError(f"{kind} does not answer with {manifest.task.output}")
+        raise ManifestError(f"{kind} cannot have {manifest.task.output} as output")

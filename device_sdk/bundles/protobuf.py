@@ -1,6 +1,6 @@
-"""The few lines of protobuf's wire format that composing and checking ONNX fragments takes.
+"""The subset of protobuf's wire format that composing and checking ONNX fragments needs.
 
-Mirrored in Kotlin; no onnx or protobuf package is needed on a device.
+Mirrored in Kotlin; the device needs no onnx or protobuf package.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def bytes_field(number: int, value: bytes) -> bytes:
 
 
 def bytes_head(number: int, length: int) -> bytes:
-    """What comes before the ``length`` bytes of a length-delimited field."""
+    """Tag and length prefix of a length-delimited field."""
     return varint(number << 3 | LENGTH_DELIMITED) + varint(length)
 
 
@@ -41,7 +41,7 @@ def text_field(number: int, value: str) -> bytes:
 
 
 def read_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of one message: (number, integer or bytes). Nothing is copied.
+    """The fields of one message: (number, integer or bytes), without copying.
 
     Raises:
         ValueError: the bytes are not a message.

@@ -1,4 +1,4 @@
-"""What of a bundle a device can run: it needs neither the blobs nor the edges of other renditions."""
+"""The part of a bundle that a device can run: without other renditions, their edges and their blobs."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.supernet.blocks import Rendition
 
-Runs = Callable[[Rendition], bool]
+RenditionFilter = Callable[[Rendition], bool]
 
 
 @dataclass(frozen=True)
 class RunsOn:
-    """Whether a rendition is for this ``runtime`` and ``provider`` (None: any), and not one that is left out."""
+    """Accepts renditions for this ``runtime`` and ``provider`` (None: any), except those in ``left_out``."""
 
     runtime: str
     provider: str | None = None
@@ -28,15 +28,15 @@ class RunsOn:
         return self.provider is None or not rendition.providers or self.provider in rendition.providers
 
 
-def runnable_part(manifest: Manifest, runs: Runs) -> Manifest:
-    """``manifest`` without the renditions that ``runs`` refuses, and the blocks and exits that then have none.
+def runnable_part(manifest: Manifest, accepts: RenditionFilter) -> Manifest:
+    """``manifest`` without the renditions that ``accepts`` refuses, and without blocks and exits left with none.
 
     Raises:
-        RuntimeFailedError: an original block is among them, so that the bundle cannot be run at all.
+        RuntimeFailedError: an original block has no rendition left, so that the bundle cannot run.
     """
     blocks = []
     for block in manifest.blocks:
-        kept = tuple(filter(runs, block.renditions))
+        kept = tuple(filter(accepts, block.renditions))
         if kept:
             blocks.append(msgspec.structs.replace(block, renditions=kept))
         elif block.kind == "original":
@@ -45,9 +45,9 @@ def runnable_part(manifest: Manifest, runs: Runs) -> Manifest:
                 f"bundle {manifest.name} has nothing that runs here for block {block.id}: it has {names}",
                 hint="open it with another runtime, or package the model with a rendition for this one",
             )
-    exits = [msgspec.structs.replace(one, renditions=tuple(filter(runs, one.renditions))) for one in manifest.exits]
+    exits = [msgspec.structs.replace(one, renditions=tuple(filter(accepts, one.renditions))) for one in manifest.exits]
     exits = [one for one in exits if one.renditions]
-    # other input sizes need a path of original blocks that runs at them
+    # other input sizes need a path of original blocks that supports them
     originals = [block for block in blocks if block.kind == "original"]
     resizable = all(any(one.any_size for one in block.renditions) for block in originals)
     sizes = manifest.input_sizes if resizable else ()

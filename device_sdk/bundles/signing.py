@@ -17,7 +17,7 @@ SIGNATURE_BYTES = 64
 
 
 def new_key_pair() -> tuple[bytes, bytes]:
-    """A fresh pair: (private PEM, public PEM)."""
+    """Generate a key pair: (private PEM, public PEM)."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
@@ -39,7 +39,7 @@ def sign(data: bytes, *, private_key: Path) -> bytes:
 
 
 def verify(data: bytes, signature: bytes, *, public_key: Path) -> None:
-    """Raise SignatureError unless ``signature`` is that of ``data`` by the owner of ``public_key``."""
+    """Raise SignatureError unless ``signature`` is valid for ``data`` and ``public_key``."""
     from cryptography.exceptions import InvalidSignature
 
     try:

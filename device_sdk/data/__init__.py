@@ -1,1 +1,1 @@
-"""Images: data sets, sources, and preparing them as the model takes them."""
+"""Images: data sets, sources and preprocessing."""

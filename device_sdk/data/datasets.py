@@ -1,7 +1,7 @@
 """Labelled image sets for the device and the packager: loaded by reference, in parts, split and shifted.
 
-A reference may end in ``#part``. Parts are decided by the hash of "class/name.png", so that an image belongs
-to the same part wherever and in whatever company it lies.
+A reference may end in ``#part``. The hash of "class/name.png" decides the part, so an image's part does not depend on
+its location or on the other images.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ImageDataset:
         The set may have some of these classes only. ``class_ids``: further names of each (see ``ClassNames``).
 
         Raises:
-            DataError: a class of this set is not among them, could be several of them, or is there in two spellings.
+            DataError: a class of this set is unknown or ambiguous, or appears in two spellings.
         """
         positions = np.array(ClassNames(class_names, class_ids).positions(self.class_names), dtype=np.int64)
         return ImageDataset(self.images, positions[self.labels], tuple(class_names), self.names)
@@ -66,21 +66,20 @@ def load_dataset(
     resize: tuple[int, int] | None = None,
     preprocessing: Preprocessing | None = None,
 ) -> ImageDataset:
-    """Load ``FOLDER``, ``FILE.zip`` (one folder per class inside) or ``digits``, perhaps with ``#part``.
+    """Load ``FOLDER``, ``FILE.zip`` (one folder per class inside) or ``digits``, each optionally with ``#part``.
 
     Parts of folders and zips: ``search``, ``calibration`` and ``report`` are the images whose
     ``sha256("class/name.png") % 10`` is 0, 1 and 2–9. ``digits`` (1,797 grey images, 8×8, values 0–16, named
-    "3/0013.png" by their position in scikit-learn's set) has no training file of its own, so its parts are
-    four: ``search`` 0–1, ``calibration`` 2, ``report`` 3–4, ``train`` 5–9. A folder so named is ``./digits``.
+    "3/0013.png" by their position in scikit-learn's set) has no separate training file, so it has four parts:
+    ``search`` 0–1, ``calibration`` 2, ``report`` 3–4, ``train`` 5–9. A folder of that name is ``./digits``.
 
-    ``limit`` keeps at most that many images, those with the smallest hashes: a fixed sample of all classes.
-    ``resize`` (height, width) brings images of other sizes to one, squashed; ``preprocessing`` to that of a model,
-    cropped and resampled as the model wants it. All become RGB if any is; where all are grey, they stay [height,
-    width, 1].
+    ``limit`` keeps at most that many images, those with the smallest hashes: a fixed sample of all classes. ``resize``
+    (height, width) resizes images of other sizes, ignoring their aspect ratio; ``preprocessing`` crops and resizes them
+    for a model. If any image is RGB, all become RGB; grey sets stay [height, width, 1].
 
     Raises:
-        DataError: nothing there, not a zip, no images, only one class, an unknown or empty part, an image
-            that is corrupt, too large or of another size than the first; names the file.
+        DataError: no such file, not a zip, no images, only one class, an unknown or empty part, an image that is
+            corrupt, too large or of another size than the first; the message names the file.
         MissingExtraError: ``digits`` without scikit-learn.
         UsageError: ``limit`` or a side of ``resize`` is not above zero.
     """
@@ -98,7 +97,7 @@ def load_dataset(
 
 
 def split(dataset: ImageDataset, *, holdout_share: float, seed: int) -> tuple[ImageDataset, ImageDataset]:
-    """Split into what is kept and what is held out (see ``split_positions``)."""
+    """Split into a kept and a held-out set (see ``split_positions``)."""
     kept, held = split_positions(dataset.labels, holdout_share=holdout_share, seed=seed)
     return dataset.take(kept), dataset.take(held)
 
@@ -108,7 +107,7 @@ def split_positions(
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Positions in ``labels`` [count] to keep and to hold out, ``holdout_share`` of every class held out (rounded).
 
-    A class of two samples or more is on both sides. The order stays.
+    A class of two samples or more is in both parts. The order is kept.
 
     Raises:
         UsageError: the share does not lie between 0 and 1.
@@ -129,9 +128,9 @@ def split_positions(
 def dirichlet_shift(dataset: ImageDataset, *, alpha: float, count: int, seed: int) -> ImageDataset:
     """Draw ``count`` images without replacement, their class mix from a symmetric Dirichlet distribution.
 
-    A small ``alpha`` gives few classes, a large one all alike. Where a class has too few images, the others
-    take the rest in proportion. The order is random. For two disjoint samples of one mix draw both at once
-    and ``split`` them.
+    A small ``alpha`` concentrates on few classes, a large one is near uniform. If a class has too few images, the
+    others fill the rest in proportion. The order is random. For two disjoint samples of one mix draw both at once and
+    ``split`` them.
 
     Source: Hsu, Qi, Brown, "Measuring the Effects of Non-Identical Data Distribution", 2019, §3.
 
@@ -150,13 +149,13 @@ def dirichlet_shift(dataset: ImageDataset, *, alpha: float, count: int, seed: in
 
 
 def draw_like(dataset: ImageDataset, *, like: ImageDataset, count: int, seed: int) -> ImageDataset:
-    """Draw ``count`` images with the class mix of ``like``, none of which is in ``like`` (told by name).
+    """Draw ``count`` images with the class mix of ``like``, excluding images of ``like`` (by name).
 
     ``dataset`` is the set from which ``like`` was drawn, or another part with the same classes.
 
     Raises:
         UsageError: ``count`` is not above zero, or the two sets have different classes.
-        DataError: a class has too few images left to keep the mix; names it.
+        DataError: a class has too few images left for the mix; the message names it.
     """
     if dataset.class_names != like.class_names:
         raise UsageError("the two sets have different classes")
@@ -169,7 +168,7 @@ def draw_like(dataset: ImageDataset, *, like: ImageDataset, count: int, seed: in
         if wanted > len(of_class):
             raise DataError(
                 f"the class mix needs {wanted} images of {name}, but only {len(of_class)} are left",
-                hint="ask for fewer, or draw both samples at once and split them",
+                hint="draw fewer, or draw both samples at once and split them",
             )
     return _draw(rest, counts, random=SplitMix64(seed))
 
@@ -187,8 +186,8 @@ def _check_count(count: int, *, available: int) -> None:
         raise UsageError(f"the number of images to draw is {count}; it must be above zero")
     if count > available:
         raise DataError(
-            f"{count} images are wanted, but only {available} are there",
-            hint="ask for fewer or bring more data",
+            f"{count} images are needed, but there are only {available}",
+            hint="draw fewer images or add data",
         )
 
 
@@ -221,7 +220,7 @@ def _positions_by_class(dataset: ImageDataset) -> list[list[int]]:
 
 
 def split_reference(reference: str) -> tuple[str, str | None]:
-    """Where the data lie, and the part that is asked for after a ``#``, if one is."""
+    """The location of the data, and the part named after a ``#``, if any."""
     if "#" not in reference or os.path.exists(reference):
         return reference, None
     location, _, part = reference.rpartition("#")
@@ -229,7 +228,7 @@ def split_reference(reference: str) -> tuple[str, str | None]:
 
 
 def _choose(source: Source, *, part: str | None, limit: int | None) -> tuple[str, ...]:
-    """Names of the images that are asked for, sorted."""
+    """Names of the chosen images, sorted."""
     names = list(source.names)
     if part is not None:
         known = tuple(dict.fromkeys(source.parts))
@@ -237,7 +236,10 @@ def _choose(source: Source, *, part: str | None, limit: int | None) -> tuple[str
             raise DataError(f"{source.location} has no part {part!r}", hint=f"the parts are {', '.join(known)}")
         names = [name for name in names if part_of(name, source.parts) == part]
         if not names:
-            raise DataError(f"the part {part!r} of {source.location} holds no image", hint="more images fill all parts")
+            raise DataError(
+                f"the part {part!r} of {source.location} holds no image",
+                hint="add images: with enough of them every part has some",
+            )
     return tuple(sorted(sorted(names, key=_hash)[:limit]))
 
 
@@ -268,7 +270,7 @@ def _hash(name: str) -> str:
 
 
 def _fit(resize: tuple[int, int] | None, preprocessing: Preprocessing | None) -> Callable[[Pixels], Pixels]:
-    """What brings an image to the size that is asked for, if one is."""
+    """The function that resizes an image to the requested size; the identity if there is none."""
     if preprocessing is not None:
         return lambda image: fit_image(image, preprocessing)
     return lambda image: image if resize is None else resize_image(image, resize)
@@ -310,5 +312,5 @@ def _sizes_differ(
     return DataError(
         f"{source.location}: images differ in size (height × width):"
         f" {first} is {first_size[0]}×{first_size[1]}, {second} is {second_size[0]}×{second_size[1]}",
-        hint="let them be resized to one size",
+        hint="resize them to one size",
     )

@@ -1,7 +1,7 @@
-"""Where labelled images come from: a folder per class, a zip of that, or scikit-learn's digits.
+"""Sources of labelled images: a folder per class, a zip of such folders, or scikit-learn's digits.
 
-Images are decoded in memory, never extracted, and bounded in size before they are decoded. A new kind of
-source is one function that returns a ``Source`` and one line in ``open_source``.
+Images are decoded in memory, never extracted to disk, and their size is checked before decoding. A new kind of source
+is one function that returns a ``Source`` and one line in ``open_source``.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ MAX_IMAGE_FILE_BYTES = 256_000_000
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
 _GREY_MODES = frozenset({"1", "L", "LA"})
-_DEEP_MODES = ("I", "F")  # Pillow would clip them to 8 bits without a word
+_DEEP_MODES = ("I", "F")  # Pillow would clip them to 8 bits without an error
 
 Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where images come from.
+    """A source of labelled images.
 
-    ``names`` are "class/name.png"; ``read`` turns one into uint8 [height, width, channels]; ``parts`` names
-    the part of an image by the last decimal digit of its name's hash.
+    ``names`` are "class/name.png"; ``read`` decodes one to uint8 [height, width, channels]; ``parts`` names the part of
+    an image by the last decimal digit of its name's hash.
     """
 
     location: str
@@ -57,7 +57,7 @@ def open_source(location: str) -> Iterator[Source]:
     """Open a folder, a zip file or ``digits``; a zip stays open until the context is left.
 
     Raises:
-        DataError: there is nothing, the file is not a zip, or images lie deeper than in class folders.
+        DataError: no such path, the file is not a zip, or images are nested deeper than in class folders.
         MissingExtraError: ``digits`` without scikit-learn.
     """
     if location == "digits":
@@ -75,7 +75,7 @@ def read_image(path: Path, *, channels: int) -> Pixels:
     """One image file as uint8 [height, width, channels], 1 (grey) or 3 (RGB).
 
     Raises:
-        DataError: missing, not an image, too large, or a colour image where a grey one is wanted.
+        DataError: missing, not an image, too large, or a colour image for a model that takes grey ones.
     """
     pixels = _decode(lambda: path.open("rb"), where=str(path))
     if pixels.shape[2] == channels:
@@ -89,17 +89,17 @@ def decode_image(data: bytes, *, where: str) -> Pixels:
     """The bytes of an image file as uint8 [height, width, 1 (grey) or 3]; ``where`` names it in errors.
 
     Raises:
-        CorruptImageError: the bytes are no image that can be decoded.
-        DataError: an image that is too large, or of more than 8 bits per channel.
+        CorruptImageError: the bytes cannot be decoded as an image.
+        DataError: the image is too large or has more than 8 bits per channel.
     """
     return _decode(lambda: io.BytesIO(data), where=where)
 
 
 def check_image(data: bytes, *, where: str) -> None:
-    """Look at the head of an image file only; much faster than decoding it.
+    """Check the header of an image file only; much faster than decoding it.
 
     Raises:
-        CorruptImageError, DataError: as ``decode_image``, as far as the head tells.
+        CorruptImageError, DataError: as ``decode_image``, as far as the header shows.
     """
     from PIL import Image
 
@@ -147,7 +147,7 @@ def _digits() -> Source:
 
 
 def paths_by_name(paths: Iterable[str], *, location: str) -> dict[str, str]:
-    """Image names "class/name.png" -> where they lie. Folders that wrap all classes are left out."""
+    """Image names "class/name.png" -> their paths. Folders that wrap all classes are stripped."""
     pieces = {path: path.split("/") for path in paths if "/" in path and is_image(PurePosixPath(path))}
     while pieces and all(len(piece) > 2 for piece in pieces.values()) and _one_top(pieces.values()):
         pieces = {path: piece[1:] for path, piece in pieces.items()}
@@ -165,7 +165,7 @@ def _one_top(pieces: Iterable[list[str]]) -> bool:
 
 
 def is_image(path: PurePosixPath) -> bool:
-    """Whether a file of this name counts as an image: by its ending, and not hidden."""
+    """Whether a file of this name counts as an image: a known suffix, and not hidden."""
     hidden = any(piece.startswith(".") or piece == "__MACOSX" for piece in path.parts)
     return path.suffix.lower() in SUFFIXES and not hidden
 
@@ -196,7 +196,7 @@ def _unreadable(where: str, error: Exception) -> CorruptImageError:
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """The image as its EXIF orientation says that it is looked at."""
+    """The image, rotated by its EXIF orientation."""
     from PIL import ExifTags, ImageOps
 
     if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
@@ -205,7 +205,7 @@ def _upright(image: Image.Image) -> Image.Image:
 
 
 def _converted(image: Image.Image) -> Image.Image:
-    """Grey or RGB: palettes looked up, CMYK and the like converted, transparency dropped."""
+    """The image as grey or RGB: palettes resolved, other colour spaces converted, transparency dropped."""
     wanted = "L" if image.mode in _GREY_MODES else "RGB"
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")

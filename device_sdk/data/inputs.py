@@ -1,7 +1,7 @@
-"""Private samples as a search takes them: prepared on demand, at any input size of the bundle.
+"""Private samples of a search, prepared on demand at any input size of the bundle.
 
-A few hundred photographs fill several hundred megabytes once they are prepared, so they stay 8-bit pixels until their
-batch is evaluated.
+A few hundred prepared photographs take several hundred megabytes, so they stay 8-bit pixels until their batch is
+evaluated.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Inputs(Protocol):
 
 
 class PreparedInputs:
-    """Samples that are tensors already, [count, *input] at the model's own size; resized where another is wanted."""
+    """Samples that are prepared tensors, [count, *input] at the model's own size; resized for other input sizes."""
 
     def __init__(self, tensors: npt.NDArray[np.float32]) -> None:
         self._tensors = tensors
@@ -51,10 +51,10 @@ class PreparedInputs:
 
 
 class RawInputs:
-    """Raw images uint8 [height, width, channels], each of its own size, prepared when their batch is taken.
+    """Raw images uint8 [height, width, channels], of any sizes, prepared when their batch is taken.
 
-    ``input_shape``: [channels, height, width] at the model's own size. Resized pixels are kept for the next time, up to
-    ``KEPT_BYTES``: a search takes every image at every input size again and again.
+    ``input_shape``: [channels, height, width] at the model's own size. Resized pixels are cached, up to ``KEPT_BYTES``,
+    since a search takes every image at every input size repeatedly.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class RawInputs:
         return prepare(pixels, self._preprocessing, input_shape=(self._shape[0], height, width))
 
     def _pixels(self, position: int, size: tuple[int, int]) -> npt.NDArray[np.uint8]:
-        """The image in ``size``, or as it is where the preprocessing does not resize."""
+        """The image in ``size``, or unchanged if the preprocessing does not resize."""
         key = (position, size)
         if key not in self._fitted:
             pixels = as_pixels(self._images[position], channels=self._preprocessing.channels)
@@ -100,14 +100,14 @@ class RawInputs:
 
 
 def as_inputs(samples: Inputs | npt.NDArray[np.float32]) -> Inputs:
-    """``samples``, an array [count, *input] at the model's own size made into inputs."""
+    """``samples`` as ``Inputs``; an array is [count, *input] at the model's own size."""
     return PreparedInputs(samples) if isinstance(samples, np.ndarray) else samples
 
 
 def resize_prepared(tensors: npt.NDArray[np.float32], size: tuple[int, ...]) -> Floats:
     """Prepared tensors [count, channels, height, width] at another size, bilinear with antialiasing.
 
-    Resizing is linear, so the result is that of resizing the pixels but for their rounding to 8 bits.
+    Resizing is linear, so the result equals that of resizing the pixels, except for their rounding to 8 bits.
     """
     if not size or tensors.shape[2:] == size:
         return tensors

@@ -1,7 +1,7 @@
-"""From raw pixels to what a model takes: the same bits one by one or in a batch, on every device.
+"""Preprocessing of raw pixels: bit-identical for single images and batches, on every device.
 
-Shape legend: height h, width w, channels c, images n. Raw images are uint8, channels last, as decoders give
-them; prepared tensors are float32, channels first.
+Shape legend: height h, width w, channels c, images n. Raw images are uint8, channels last, as decoders return them;
+prepared tensors are float32, channels first.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 Interpolation = Literal["bilinear", "bicubic"]
 
-MAX_SIDE = 16_384  # pixels; a manifest cannot ask for more
+MAX_SIDE = 16_384  # pixels, the limit in a manifest
 _MODES = {1: "L", 3: "RGB"}  # channels -> Pillow's mode
 
 
 class Preprocessing(msgspec.Struct, frozen=True):
-    """How a model wants its pixels: ``prepared = (pixel * scale - mean) / std`` per channel, in float32.
+    """A model's preprocessing: ``prepared = (pixel * scale - mean) / std`` per channel, in float32.
 
-    Every step is rounded to float32. ``resize`` (height, width) is the size that the model was made for: images of
-    another size are resized with Pillow's antialiasing; without it they are refused. ``crop`` says what of an image is
-    resized: None the whole, squashed; a share above 0 and up to 1 the central region with the target's aspect ratio,
-    that share of the largest such region in height and width (``crop_pct`` of timm, resize and centre crop of
-    torchvision in one step). An image of exactly ``resize`` counts as cropped already.
+    Every step is rounded to float32. ``resize`` (height, width): the model's input size; images of another size are
+    resized with Pillow's antialiasing, or refused if it is None. ``crop``: None resizes the whole image, ignoring its
+    aspect ratio; a value in (0, 1] resizes the central region with the target's aspect ratio, that fraction of the
+    largest such region in height and width (``crop_pct`` of timm, resize and centre crop of torchvision in one step).
+    An image of exactly ``resize`` is not cropped.
 
     Raises:
-        ValueError: values that prepare nothing (msgspec turns it into a validation error when decoding).
+        ValueError: a value is out of range (msgspec turns it into a validation error when decoding).
     """
 
     scale: float
@@ -73,13 +73,13 @@ def prepare(
 ) -> npt.NDArray[np.float32]:
     """Prepare one image or a batch for a model that takes ``input_shape`` [c, h, w].
 
-    ``images``: uint8 [h, w, c], grey [h, w], a batch [n, h, w, c], or a Pillow image. Where the preprocessing resizes,
-    they come out with the height and width of ``input_shape``, which may be other ones than ``preprocessing.resize``.
+    ``images``: uint8 [h, w, c], grey [h, w], a batch [n, h, w, c], or a Pillow image. If the preprocessing resizes, the
+    result has the height and width of ``input_shape``, which may differ from ``preprocessing.resize``.
 
     Returns: float32 [n, c, h, w], C-contiguous; n is 1 for one image.
 
     Raises:
-        InputError: another rank, type, channel count or size than expected; says which and what came.
+        InputError: unexpected rank, type, channel count or size; the message states both.
     """
     batch = _as_batch(images, channels=preprocessing.channels)  # [n, h, w, c]
     if preprocessing.resize is not None and batch.shape[1:3] != input_shape[1:]:
@@ -100,8 +100,8 @@ def prepare(
 def unprepare(tensors: npt.NDArray[np.float32], preprocessing: Preprocessing) -> npt.NDArray[np.uint8]:
     """The pixels that ``prepare`` made ``tensors`` [n, c, h, w] from: uint8 [n, h, w, c].
 
-    Exact where they came from 8-bit pixels of the same size and float32 kept them apart (a scale far below the mean
-    does not); else the nearest 8-bit pixels.
+    Exact for 8-bit pixels of the same size that stay distinct in float32 (not with a scale far below the mean); else
+    the nearest 8-bit pixels.
 
     Raises:
         InputError: not a batch with these channels, not finite, or prepared with a scale of zero.
@@ -120,10 +120,10 @@ def unprepare(tensors: npt.NDArray[np.float32], preprocessing: Preprocessing) ->
 def fit_image(
     image: npt.NDArray[np.uint8], preprocessing: Preprocessing, *, size: tuple[int, int] | None = None
 ) -> npt.NDArray[np.uint8]:
-    """What the model sees of uint8 [h, w, c] with 1 or 3 channels, in ``size`` (height, width).
+    """Crop and resize uint8 [h, w, c] with 1 or 3 channels to ``size`` (height, width).
 
-    ``size``: ``preprocessing.resize`` unless given. An image that has ``size`` comes back as it is, one of
-    ``preprocessing.resize`` is resized without being cropped again.
+    ``size``: ``preprocessing.resize`` unless given. An image of ``size`` is returned unchanged; one of
+    ``preprocessing.resize`` is resized without cropping.
     """
     size = size or preprocessing.resize
     if size is None or image.shape[:2] == size:
@@ -142,7 +142,7 @@ def resize_image(
 ) -> npt.NDArray[np.uint8]:
     """Resize uint8 [h, w, c] with 1 or 3 channels to ``size`` (height, width), with antialiasing.
 
-    ``box``: left, top, right, bottom in pixels of the region that is resized; None: all of the image.
+    ``box``: left, top, right, bottom in pixels of the region to resize; None: the whole image.
     """
     from PIL import Image
 
@@ -200,7 +200,7 @@ def _as_batch(images: npt.NDArray[np.uint8] | Image.Image, *, channels: int) -> 
 
 
 def _shape(images: npt.NDArray[np.uint8] | Image.Image) -> tuple[int, ...]:
-    """The shape as the caller passed it, for messages."""
+    """The shape that the caller passed, for messages."""
     return images.shape if isinstance(images, np.ndarray) else (images.height, images.width)
 
 

@@ -1,4 +1,4 @@
-"""How bundles come to the device and its log goes back. Nothing that was fetched counts before it is verified."""
+"""Bundle download and log upload. Everything fetched is verified before use."""
 
 from device_sdk.delivery.download import Delivered, fetch_bundle
 from device_sdk.delivery.log_upload import UploadResult, upload_log

@@ -1,8 +1,8 @@
-"""One blob on its way into the store: a temporary file that nobody else writes, checked before it gets its name.
+"""Writes one blob to the store: a temporary file per writer, verified before it is renamed to its digest.
 
-A temporary is called ``<sha256>.<process id>.<unique>.part``. A writer whose process is gone, or that gave up (process
-id 0), left an orphan. The next writer of that blob copies its bytes and goes on from there; it never takes the file
-itself over, since a process id may lie: whoever still writes to an orphan must not write into somebody else's blob.
+A temporary file is called ``<sha256>.<process id>.<unique>.part``. It is an orphan once its process has ended or its
+writer has given up (process id 0). The next writer of that blob copies the orphan's bytes and resumes. It does not
+reuse the file: process ids are recycled, so another writer may still have it open.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from device_sdk.files.atomic import storage_errors
 COPY_BYTES = 1_000_000
 
 _PARTIAL = re.compile(r"([0-9a-f]{64})\.([0-9]{1,10})\.([0-9a-f]+)\.part")
-_RUN = secrets.token_hex(8)  # this run of this process: ids of processes come round again
+_RUN = secrets.token_hex(8)  # identifies this process run: process ids are recycled
 _numbers = itertools.count()
 
 
 class BlobWriter:
-    """Collects the bytes of blob ``name``, at most ``max_bytes``, and moves them into the store.
+    """Collects the bytes of blob ``name``, at most ``max_bytes``, and moves them to the store.
 
-    A context manager. It starts with what a dead writer left (see ``size``); what was not moved when it is left waits
-    for the next writer of this blob.
+    A context manager. It starts with the bytes of an orphan, if there is one (see ``size``). Bytes that are not
+    committed on exit become an orphan for the next writer of this blob.
     """
 
     def __init__(self, folder: Path, name: str, target: Path, *, max_bytes: int) -> None:
@@ -60,7 +60,7 @@ class BlobWriter:
         return self
 
     def restart(self) -> None:
-        """Forget the bytes collected so far."""
+        """Discard the bytes collected so far."""
         with storage_errors(self._path):
             self._file.seek(0)
             self._file.truncate()
@@ -78,17 +78,17 @@ class BlobWriter:
             raise BlobError(f"blob {self._name[:12]}… is larger than the {self._max_bytes} bytes that it should have")
         with storage_errors(self._path):
             left = memoryview(data)
-            while left:  # each turn writes at least one byte or raises
+            while left:  # each iteration writes at least one byte or raises
                 left = left[self._file.write(left) or 0 :]
         self._digest.update(data)
         self._size += len(data)
 
     def commit(self) -> None:
-        """Move the blob into the store, if its bytes have the digest that is its name.
+        """Move the blob to the store if its digest matches its name.
 
         Raises:
-            BlobError: they have not; what was collected is forgotten.
-            StorageError: it could not be written.
+            BlobError: the digest does not match; the collected bytes are discarded.
+            StorageError: the blob could not be written.
         """
         if self._digest.hexdigest() != self._name:
             self.restart()
@@ -108,7 +108,7 @@ class BlobWriter:
     ) -> None:
         if self._in_store:
             return
-        if self._size == 0 or isinstance(error, StorageError):  # a full disk needs the space
+        if self._size == 0 or isinstance(error, StorageError):  # free the space of a full disk
             self._drop()
             return
         self._file.close()
@@ -121,7 +121,7 @@ class BlobWriter:
             self._path.unlink()
 
     def _inherit(self) -> None:
-        """Start from the longest orphan of this blob; all are gone afterwards."""
+        """Copy the longest orphan of this blob, then delete all of them."""
         left = sorted(orphans(self._folder, self._name), key=_size_of)
         if left and 0 < _size_of(left[-1]) <= self._max_bytes:
             with contextlib.suppress(OSError), open(left[-1], "rb") as file:
@@ -133,7 +133,7 @@ class BlobWriter:
 
 
 def orphans(folder: Path, name: str | None = None) -> Iterator[Path]:
-    """Temporaries that no living writer works on: of blob ``name``, or of all."""
+    """Temporary files without a running writer: of blob ``name``, or of all blobs."""
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             match = _PARTIAL.fullmatch(path.name)

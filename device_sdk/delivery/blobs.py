@@ -1,4 +1,4 @@
-"""Fetching the blobs of a bundle into the store: what was cut goes on, what is altered is refused."""
+"""Downloads a bundle's blobs to the store: resumes interrupted transfers, refuses altered blobs."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dataclasses import dataclass, field
 from device_sdk.bundles.bundle import BLOBS
 from device_sdk.delivery.blob_writer import BlobWriter
 from device_sdk.delivery.ranges import next_step, request_headers, strong_etag
-from device_sdk.delivery.schedule import Schedule, passing
+from device_sdk.delivery.schedule import Schedule, transient
 from device_sdk.delivery.store import BundleStore
 from device_sdk.errors import BlobError, TransferError
 from device_sdk.transports.port import Reply, Transport
 from device_sdk.transports.replies import require_success
 
 CONNECTIONS = 4
-UNSIZED_MAX_BYTES = 2**31  # of a blob whose size the manifest does not state; protobuf has the same limit
-REQUESTS_PER_BLOB = 100  # however much each of them brings
-ALTERED_TRIES = 2  # the first may have gone on from bytes of a dead writer
+UNSIZED_MAX_BYTES = 2**31  # limit of a blob whose size the manifest does not state; protobuf has the same limit
+REQUESTS_PER_BLOB = 100  # regardless of progress
+ALTERED_TRIES = 2  # the first may have resumed from a damaged orphan
 
 
 @dataclass
 class Tally:
-    """What was fetched so far. Counted by several threads."""
+    """Transfer counters. Thread-safe."""
 
     blobs: int = 0
     size_bytes: int = 0
@@ -32,7 +32,7 @@ class Tally:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, *, blobs: int = 0, size_bytes: int = 0, resumed: int = 0) -> None:
-        """So many more."""
+        """Increment the counters."""
         with self._lock:
             self.blobs += blobs
             self.size_bytes += size_bytes
@@ -41,7 +41,7 @@ class Tally:
 
 @dataclass(frozen=True)
 class BlobFetcher:
-    """Fetches blobs from the bundle at ``url``. ``on_bytes`` hears of every piece, from one thread at a time."""
+    """Fetches blobs of the bundle at ``url``. ``on_bytes`` is called per chunk, from one thread at a time."""
 
     url: str
     store: BundleStore
@@ -53,12 +53,12 @@ class BlobFetcher:
     _reporting: threading.Lock = field(default_factory=threading.Lock)
 
     def fetch_all(self, blobs: Mapping[str, int | None]) -> None:
-        """Fetch blobs, given with their sizes where those are known, over a few connections.
+        """Fetch blobs, given with their sizes where known, over ``CONNECTIONS`` connections.
 
         Raises:
-            BlobError: one does not have the bytes that its name promises.
-            TransferError: one could not be fetched.
-            StorageError: one could not be written.
+            BlobError: a digest does not match.
+            TransferError: a blob could not be fetched.
+            StorageError: a blob could not be written.
         """
         with ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="fetch") as pool:
             futures: list[Future[None]] = [pool.submit(self._fetch, name, size) for name, size in blobs.items()]
@@ -66,32 +66,32 @@ class BlobFetcher:
                 for future in as_completed(futures):
                     future.result()
             except BaseException:
-                self._stop.set()  # the others would go on for nothing
+                self._stop.set()  # stops the other transfers
                 for future in futures:
                     future.cancel()
                 raise
 
     def _fetch(self, name: str, size: int | None) -> None:
-        if self.store.has_blob(name, size):  # another process was quicker
+        if self.store.has_blob(name, size):  # another process fetched it meanwhile
             return
         with self.store.writer(name, max_bytes=UNSIZED_MAX_BYTES if size is None else size) as writer:
             _Transfer(self, name, size, writer).run()
         self.tally.add(blobs=1)
 
     def received(self, count: int) -> None:
-        """``count`` more bytes came."""
+        """Count and report ``count`` received bytes."""
         self.tally.add(size_bytes=count)
         with self._reporting:
             self.on_bytes(count)
 
     def check_not_stopped(self) -> None:
-        """Raise TransferError once another blob has failed."""
+        """Raise TransferError if another blob has failed."""
         if self._stop.is_set():
-            raise TransferError("stopped, since another blob could not be fetched")
+            raise TransferError("stopped because another blob could not be fetched")
 
 
 class _Transfer:
-    """One blob: as many requests as it takes, within bounds."""
+    """The transfer of one blob in a bounded number of requests."""
 
     def __init__(self, fetcher: BlobFetcher, name: str, size: int | None, writer: BlobWriter) -> None:
         self._fetcher = fetcher
@@ -99,11 +99,11 @@ class _Transfer:
         self._size = size
         self._writer = writer
         self._etag: str | None = None
-        self._failures = 0  # in a row, without a new byte
+        self._failures = 0  # consecutive, without a new byte
         self._altered = 0
 
     def run(self) -> None:
-        """Until the blob is in the store."""
+        """Run until the blob is in the store."""
         for _ in range(REQUESTS_PER_BLOB):
             before = self._writer.size
             try:
@@ -130,7 +130,7 @@ class _Transfer:
     def _count_failure(self, error: TransferError, *, progress: bool) -> None:
         self._fetcher.check_not_stopped()
         self._failures = 0 if progress else self._failures + 1
-        if not passing(error) or self._failures >= self._fetcher.schedule.attempts:
+        if not transient(error) or self._failures >= self._fetcher.schedule.attempts:
             raise error
 
     def _request(self) -> None:
@@ -156,7 +156,7 @@ class _Transfer:
             return
         if step == "again":
             self._writer.restart()
-            raise TransferError(f"the server cannot go on with {self._what}")
+            raise TransferError(f"the server cannot resume {self._what}")
         if step == "replace":
             self._writer.restart()
         elif offset:

@@ -1,4 +1,4 @@
-"""Bringing a bundle from a server into the store, or falling back to the last good one."""
+"""Downloads a bundle to the store, or falls back to the last good one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Literal
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, MANIFEST_MAX_BYTES, SIGNATURE
 from device_sdk.bundles.manifest import Manifest, decode_manifest
-from device_sdk.bundles.runnable import Runs, runnable_part
+from device_sdk.bundles.runnable import RenditionFilter, runnable_part
 from device_sdk.delivery.blobs import BlobFetcher, Tally
 from device_sdk.delivery.schedule import Schedule
 from device_sdk.delivery.store import BundleStore, StoredBundle
@@ -24,8 +24,8 @@ from device_sdk.transports.port import Clock, Deadlines, Transport
 from device_sdk.transports.replies import read_all, require_success
 
 ATTEMPTS = 5
-REPLACED_TRIES = 3  # a server that replaces its bundle more often than that meanwhile is given up
-SIGNATURE_MAX_BYTES = 1024  # a signature has 64; an error page may be longer, but not for ever
+REPLACED_TRIES = 3  # restarts after the server has replaced the bundle during the download
+SIGNATURE_MAX_BYTES = 1024  # a signature has 64; the rest is for error pages
 DEADLINES = Deadlines(idle_s=10.0, total_s=600.0)
 
 _log = logging.getLogger(__name__)
@@ -35,8 +35,8 @@ _log = logging.getLogger(__name__)
 class Delivered:
     """A bundle in the store, ready for ``Bundle.open(folder, blobs=blobs, trust=…)``.
 
-    ``source``: ``unchanged`` is the last good one, which the server still has; ``kept`` is the last good one, because
-    fetching failed, and ``failure`` says in one line why. ``resumed``: how often a transfer went on where it was cut.
+    ``source``: ``unchanged``: the server still has the last good bundle; ``kept``: fetching failed, so it is the last
+    good bundle, and ``failure`` is the reason in one line. ``resumed``: number of resumed transfers.
     """
 
     folder: Path
@@ -58,32 +58,33 @@ def fetch_bundle(
     *,
     trust: Path | None,
     allow_rollback: bool = False,
-    runs: Runs | None = None,
+    accepts: RenditionFilter | None = None,
     deadlines: Deadlines = DEADLINES,
     attempts: int = ATTEMPTS,
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Clock = time.monotonic,
 ) -> Delivered:
-    """The bundle at ``url`` in the ``store``; if it cannot be had, the last good one that ``url`` led to.
+    """Fetch the bundle at ``url`` to the ``store``; on failure, return the last good bundle of that URL.
 
-    1. fetch manifest.json and manifest.sig; 2. check the signature over the very bytes, then parse them; 3. refuse a
-    version below that of the last good one; 4. fetch the blobs that are not in the store, each checked before it
-    enters; 5. keep manifest and signature.
+    1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them; 3. refuse a
+    version below that of the last good bundle; 4. fetch the blobs that are not in the store, each verified before it is
+    stored; 5. store manifest and signature.
 
-    It does not become the last good one: call ``store.remember_good(name, digest)`` once its self-test has passed.
-    ``runs``: only the blobs of renditions that it accepts are fetched; open the bundle with the same.
-    ``deadlines.idle_s`` holds for each request, ``total_s`` for the whole delivery; ``attempts`` in a row without a new
-    byte end it. A bundle that is replaced meanwhile is begun again; its verified blobs stay.
+    The result is not yet the last good bundle: call ``store.remember_good(name, digest)`` after its self-test passed.
+    ``accepts``: only the blobs of the accepted renditions are fetched; open the bundle with the same filter.
+    ``deadlines.idle_s`` is per request, ``total_s`` for the whole delivery. It fails after ``attempts`` consecutive
+    attempts without a new byte. If the server replaces the bundle meanwhile, the download restarts; verified blobs are
+    kept.
 
     Raises:
         UsageError: ``url`` is not an address.
-        BundleError (refused), TransferError (did not come), StorageError, RuntimeFailedError (``runs`` accepts no
-            rendition of an original block): and there is no last good one.
+        BundleError (refused), TransferError (not received), StorageError, RuntimeFailedError (``accepts`` refuses all
+            renditions of an original block): and there is no last good bundle.
     """
     schedule = Schedule(deadlines.idle_s, clock() + deadlines.total_s, attempts, sleep, clock)
     shown = progress or SilentProgress()
-    delivery = _Delivery(base(url), store, transport, trust, allow_rollback, runs, schedule, shown, Tally())
+    delivery = _Delivery(base(url), store, transport, trust, allow_rollback, accepts, schedule, shown, Tally())
     try:
         return delivery.run()
     except UsageError:
@@ -92,13 +93,13 @@ def fetch_bundle(
         good = store.last_good_at(delivery.url)
         if good is None:
             raise
-        _log.warning("%s: %s; version %d, which worked last, stays in use", url, error, good.version)
+        _log.warning("%s: %s; the last good version, %d, stays in use", url, error, good.version)
         return delivery.kept(good, failure=str(error))
 
 
 @dataclass(frozen=True)
 class _Fetched:
-    """A manifest that was verified."""
+    """A verified manifest."""
 
     manifest: Manifest
     data: bytes
@@ -116,13 +117,13 @@ class _Delivery:
     transport: Transport
     trust: Path | None
     allow_rollback: bool
-    runs: Runs | None
+    accepts: RenditionFilter | None
     schedule: Schedule
     progress: Progress
     tally: Tally
 
     def run(self) -> Delivered:
-        """The steps of ``fetch_bundle``; all of them again if the bundle was replaced under our hands."""
+        """The steps of ``fetch_bundle``, restarted if the server replaced the bundle meanwhile."""
         for turn in range(REPLACED_TRIES):
             fetched = self._fetch_manifest()  # 1, 2
             self._refuse_rollback(fetched.manifest)  # 3
@@ -137,13 +138,13 @@ class _Delivery:
         raise TransferError(f"{self.url} was replaced again and again while it was fetched")
 
     def kept(self, good: StoredBundle, *, failure: str) -> Delivered:
-        """The last good bundle, with the reason for it."""
+        """The last good bundle as the result, with the reason."""
         return self._delivered(good, "kept", failure=failure)
 
     def _fetch_manifest(self) -> _Fetched:
-        """A manifest and its signature that belong together.
+        """A manifest with its signature.
 
-        Between the two requests the server may replace both, so a pair that does not verify is fetched again.
+        The server may replace both between the two requests, so a pair that does not verify is fetched again.
         """
         for turn in range(REPLACED_TRIES):
             data = self._fetch_small(MANIFEST, MANIFEST_MAX_BYTES)
@@ -188,12 +189,12 @@ class _Delivery:
         good = self.store.last_good(manifest.name)
         if good is not None and manifest.version < good.version and not self.allow_rollback:
             raise RollbackError(
-                f"{self.url} has version {manifest.version} of {manifest.name}; this device had {good.version} already",
-                hint="if the older one is meant, allow the rollback",
+                f"{self.url} has version {manifest.version} of {manifest.name}; this device has had {good.version}",
+                hint="to install the older version, allow the rollback",
             )
 
     def _fetch_blobs(self, manifest: Manifest) -> None:
-        blobs = (manifest if self.runs is None else runnable_part(manifest, self.runs)).blobs()
+        blobs = (manifest if self.accepts is None else runnable_part(manifest, self.accepts)).blobs()
         missing = {name: size for name, size in blobs.items() if not self.store.has_blob(name, size)}
         if not missing:
             return

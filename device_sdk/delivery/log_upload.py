@@ -1,4 +1,4 @@
-"""Sending the adaptation log to a server."""
+"""Upload of the adaptation log to a server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from device_sdk.transports.addresses import base
 from device_sdk.transports.port import Deadlines, Transport
 from device_sdk.transports.replies import read_all, require_success
 
-BODY_MAX_BYTES = 1_000_000  # the server takes four times as much
+BODY_MAX_BYTES = 1_000_000  # the server's limit is four times as large
 LINE_MAX_BYTES = 64_000
 REPLY_MAX_BYTES = 64_000
 DEADLINES = Deadlines(idle_s=10.0, total_s=60.0)  # of each body
@@ -29,7 +29,7 @@ _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 @dataclass(frozen=True)
 class UploadResult:
-    """``accepted`` lines were new to the server, ``duplicates`` it had already."""
+    """``accepted``: lines new to the server; ``duplicates``: lines it had already."""
 
     accepted: int
     duplicates: int
@@ -44,14 +44,13 @@ def upload_log(
     deadlines: Deadlines = DEADLINES,
     progress: Progress | None = None,
 ) -> UploadResult:
-    """Send the log at ``path``, its older files first, to the server at ``url`` as the log of ``device``.
+    """Send the log at ``path``, oldest file first, to the server at ``url`` as the log of ``device``.
 
-    A last line that is still being written, or that a crash cut short, is left out. Sending the same lines again does
-    no harm: after an error call it again.
+    An incomplete last line is left out. Idempotent: after an error, call it again.
 
     Raises:
-        UsageError: no such log, a line that is too long, or a name that no device can have.
-        RefusedError: the server refused lines; says which and why. TransferError: they could not be sent.
+        UsageError: no such log, a line over ``LINE_MAX_BYTES``, or an invalid device name.
+        RefusedError: the server refused lines; the message names them. TransferError: they could not be sent.
     """
     if not _DEVICE.fullmatch(device):
         raise UsageError(
@@ -88,11 +87,11 @@ def _send(body: _Body, address: str, transport: Transport, device: str, deadline
 
 
 def _bodies(path: Path) -> Iterator[_Body]:
-    """The whole lines of the log in bodies of at most BODY_MAX_BYTES, each of one file."""
+    """The complete lines of the log in bodies of at most BODY_MAX_BYTES, each from one file."""
     try:
         with opened_files(path) as opened:
-            for one, file in opened:
-                yield from _bodies_of(one, file)
+            for file_path, file in opened:
+                yield from _bodies_of(file_path, file)
     except OSError as error:
         raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
 
@@ -136,4 +135,4 @@ def _decode(data: bytes) -> _Stored:
     try:
         return decode_json(data, _Stored)
     except ValueError as error:
-        raise ProtocolError(f"the server's answer to a log breaks the protocol: {error}") from error
+        raise ProtocolError(f"the server's response to a log breaks the protocol: {error}") from error

@@ -1,4 +1,4 @@
-"""What a server's answer means to a transfer that wants to go on where it was cut. Pure."""
+"""Range requests: headers to resume a transfer, and the meaning of the response. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _CONTENT_RANGE = re.compile(r"bytes (?:([0-9]{1,18})-([0-9]{1,18})|\*)/(?:([0-9]
 
 
 def request_headers(offset: int, etag: str | None) -> dict[str, str]:
-    """Asks for the bytes from ``offset`` on, if what is there is still what ``etag`` named.
+    """Headers that request the bytes from ``offset`` on, on condition that the entity tag is still ``etag``.
 
-    Without an etag the range is asked for as it is: the digest decides in the end.
+    Without an etag the range is unconditional; the digest check detects a mismatch.
     """
-    headers = {"Accept-Encoding": "identity"}  # ranges count the bytes that travel
+    headers = {"Accept-Encoding": "identity"}  # ranges count encoded bytes
     if offset:
         headers["Range"] = f"bytes={offset}-"
         if etag is not None:
@@ -25,16 +25,16 @@ def request_headers(offset: int, etag: str | None) -> dict[str, str]:
 
 
 def strong_etag(headers: Mapping[str, str]) -> str | None:
-    """The etag of a reply, if it stands for exactly these bytes."""
+    """The etag of a reply, if it is a strong one, else None."""
     etag = headers.get("etag", "")
     return etag if len(etag) > 2 and etag[0] == etag[-1] == '"' else None
 
 
 def next_step(status: int, headers: Mapping[str, str], *, offset: int) -> NextStep:
-    """What to do with the answer to a request from ``offset`` on (whose status is 200, 206 or 416).
+    """How to handle the response to a request from ``offset`` on, whose status is 200, 206 or 416.
 
-    ``append`` the body to what is there; ``replace`` what is there by the body; ``complete``: all is there already;
-    ``again``: forget what is there and ask for everything.
+    ``append``: append the body; ``replace``: discard the bytes received so far and store the body; ``complete``: all
+    bytes were received before; ``again``: discard them and request the whole blob.
     """
     if status == 200:
         return "replace" if offset else "append"

@@ -1,14 +1,14 @@
-"""What a device keeps of the bundles that it fetched.
+"""A device's store of downloaded bundles.
 
 ```
-blobs/<sha256>                            shared by all bundles and versions; verified before they get this name
+blobs/<sha256>                            shared by all bundles and versions; verified before the rename
 bundles/<name>/<sha256>/manifest.json     a bundle by the digest of its manifest, with manifest.sig if it is signed
-bundles/<name>/current                    the digest of the last good one
-urls/<sha256 of the address>              the name of the bundle that the address led to
-partial/                                  blobs on their way (see blob_writer)
+bundles/<name>/current                    the digest of the last good bundle
+urls/<sha256 of the address>              the name of the bundle at that address
+partial/                                  blobs being downloaded (see blob_writer)
 ```
 
-Every file appears whole, by a rename. There are no locks: several processes may use one store at once.
+Files are written atomically, by a rename. There are no locks: several processes may use one store at once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class StoredBundle:
 
 
 class BundleStore:
-    """The store in ``folder``, which is made when it is first written to."""
+    """The store in ``folder``, which is created by the first write."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -52,7 +52,7 @@ class BundleStore:
         self._partial = folder / "partial"
 
     def has_blob(self, name: str, size: int | None) -> bool:
-        """Whether blob ``name`` is here, with ``size`` bytes where that is known. It was verified when it came."""
+        """Whether blob ``name`` is stored, with ``size`` bytes if given. Its digest was verified when it was stored."""
         try:
             actual = self._blob(name).stat().st_size
         except OSError:
@@ -60,14 +60,14 @@ class BundleStore:
         return size is None or actual == size
 
     def writer(self, name: str, *, max_bytes: int) -> BlobWriter:
-        """Opens blob ``name`` for writing, of at most ``max_bytes``."""
+        """A writer for blob ``name`` of at most ``max_bytes``."""
         return BlobWriter(self._partial, name, self._blob(name), max_bytes=max_bytes)
 
     def remove_altered(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Read blobs and remove those that no longer match their digest (a broken disk): they are fetched again.
+        """Read blobs and delete those that no longer match their digest, so that they are fetched again.
 
         Raises:
-            StorageError: one could not be removed.
+            StorageError: a blob could not be deleted.
         """
         removed = []
         for name in names:
@@ -80,14 +80,14 @@ class BundleStore:
         return tuple(removed)
 
     def remove_leftovers(self) -> None:
-        """Remove what dead writers left of blobs that are here by now."""
+        """Delete orphans of blobs that are stored."""
         for path in list(orphans(self._partial)):
             if self.has_blob(path.name[:64], None):
                 with contextlib.suppress(OSError):
                     path.unlink()
 
     def save_bundle(self, name: str, manifest: bytes, signature: bytes | None) -> Path:
-        """Keep a verified manifest with its signature; returns their folder. Does not make it the last good one.
+        """Store a verified manifest with its signature; returns their folder. It does not become the last good one.
 
         Raises:
             StorageError: they could not be written.
@@ -99,18 +99,18 @@ class BundleStore:
         return folder
 
     def remember_good(self, name: str, digest: str) -> None:
-        """The bundle with this digest works on this device: from now on it is what is fallen back to.
+        """Make the bundle with this digest the last good one, the fallback of later downloads.
 
         Raises:
             BundleError: it is not in the store.
-            StorageError: that could not be written.
+            StorageError: the record could not be written.
         """
         if not (self._bundle(name, digest) / MANIFEST).is_file():
             raise BundleError(f"the store has no bundle {name} with digest {digest[:12]}…")
         write_atomically(self._current(name), digest.encode() + b"\n")
 
     def last_good(self, name: str) -> StoredBundle | None:
-        """The bundle ``name`` that worked last, if there is one that can still be read."""
+        """The last good bundle ``name``; None if there is none or it cannot be read."""
         current = self._current(name)
         try:
             digest = current.read_text(encoding="ascii").strip()
@@ -126,15 +126,15 @@ class BundleStore:
             return None
 
     def remember_address(self, url: str, name: str) -> None:
-        """``url`` led to bundle ``name``.
+        """Record that ``url`` serves bundle ``name``.
 
         Raises:
-            StorageError: that could not be written.
+            StorageError: the record could not be written.
         """
         write_atomically(self._address(url), _checked(name, IDENTIFIER).encode() + b"\n")
 
     def last_good_at(self, url: str) -> StoredBundle | None:
-        """The last good bundle of the name that ``url`` led to."""
+        """The last good bundle of the name recorded for ``url``."""
         try:
             name = self._address(url).read_text(encoding="ascii").strip()
             return self.last_good(_checked(name, IDENTIFIER))
@@ -155,7 +155,7 @@ class BundleStore:
 
 
 def _checked(name: str, pattern: re.Pattern[str]) -> str:
-    """``name``, now that it can be a part of a path."""
+    """``name``, if it is safe as a part of a path. Raises BundleError otherwise."""
     if not pattern.fullmatch(name):
         raise BundleError(f"{name[:80]!r} cannot be the name of a bundle or a blob")
     return name
@@ -167,5 +167,5 @@ def _matches(path: Path, name: str) -> bool:
             return hashlib.file_digest(file, "sha256").hexdigest() == name
     except FileNotFoundError:
         raise
-    except OSError:  # a broken sector is as good as another byte
+    except OSError:  # an unreadable sector counts as a mismatch
         return False

@@ -1,4 +1,4 @@
-"""Energy meters behind one port. A new one: a file here, a line in ``FINDERS``, the conformance tests."""
+"""Energy meters behind one port. To add one: a file here, a line in ``FINDERS``, the conformance tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from device_sdk.energy.power_model import PowerModel
 from device_sdk.energy.rapl import Rapl, find_rapl
 from device_sdk.energy.sysfs_rails import SysfsRails, find_rails
 
-# What can measure here, best first. Each looks below the folder where the kernel shows its devices.
+# In order of preference. Each searches below the sysfs root.
 FINDERS: dict[str, Callable[[Path], EnergyMeter | None]] = {
     "sysfs rails": find_rails,
     "RAPL": find_rapl,
@@ -18,9 +18,9 @@ FINDERS: dict[str, Callable[[Path], EnergyMeter | None]] = {
 
 
 def find_meter(*, stated_w: float, sysfs: Path = Path("/sys")) -> EnergyMeter:
-    """What measures power on this device; where nothing does, a model of ``stated_w`` watts while busy.
+    """The best energy meter of this device; without any sensor, a model of ``stated_w`` watts while busy.
 
-    Its ``source`` says which of them it is.
+    Its ``source`` states which.
 
     Raises:
         UsageError: ``stated_w`` is not above zero.

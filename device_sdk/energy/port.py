@@ -1,4 +1,4 @@
-"""The energy port: what a device draws, and what a piece of work took. Adapters stand beside this file."""
+"""The energy port: a device's power, and the energy of a piece of work. Adapters are in this folder."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Protocol
 
 @dataclass(frozen=True)
 class Energy:
-    """What a piece of work took in ``seconds``. ``energy_mj`` is None where nothing could be read, never zero.
+    """Energy of a piece of work over ``seconds``. ``energy_mj`` is None, not zero, where nothing could be read.
 
-    ``source`` says where the figure comes from and whether it was measured; no figure is shown without it.
+    ``source`` states the origin of the figure and whether it was measured; show every figure with it.
     """
 
     energy_mj: float | None
@@ -20,19 +20,19 @@ class Energy:
 
     @property
     def mean_w(self) -> float | None:
-        """The mean power during the work; None where unknown."""
+        """Mean power during the work; None where unknown."""
         return None if self.energy_mj is None or not self.seconds > 0 else self.energy_mj / 1e3 / self.seconds
 
 
 class EnergyMeter(Protocol):
-    """One way to know what this device draws. It only reads, and may be asked from several threads at once."""
+    """Measures this device's power and energy. Read-only and thread-safe."""
 
     @property
     def source(self) -> str:
-        """What it reads, for a person: ``sysfs rails VDD_IN``, or ``model: 10 W × busy time``."""
+        """The origin of its figures, for display: ``sysfs rails VDD_IN``, or ``model: 10 W × busy time``."""
 
     def power_w(self) -> float | None:
-        """What the device draws now; None where that cannot be told."""
+        """The device's power now; None where unknown."""
 
     def measure(self, work: Callable[[], object]) -> Energy:
-        """Do ``work`` and tell what the device drew meanwhile. What ``work`` raises goes through."""
+        """Run ``work`` and return the device's energy meanwhile. Exceptions of ``work`` propagate."""

@@ -1,4 +1,4 @@
-"""A stated power instead of a measured one, for devices that cannot measure theirs."""
+"""A stated power instead of a measured one, for devices without a power sensor."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from device_sdk.errors import UsageError
 
 
 class PowerModel:
-    """Somebody's word that the device draws ``busy_w`` while it works, and ``idle_w`` else (None: unknown).
+    """Assumes ``busy_w`` while work is measured, and ``idle_w`` otherwise (None: unknown).
 
     Raises:
         UsageError: ``busy_w`` is not above zero, or ``idle_w`` is below zero.
@@ -27,7 +27,7 @@ class PowerModel:
         self._idle_w = idle_w
         self._clock = clock
         self._lock = threading.Lock()
-        self._works = 0  # how many are measured now
+        self._works = 0  # measurements in progress
 
     @property
     def source(self) -> str:
@@ -35,7 +35,7 @@ class PowerModel:
         return f"model: {self._busy_w:g} W × busy time"
 
     def power_w(self) -> float | None:
-        """The stated power: busy while something is measured, else idle."""
+        """The stated power: busy during a measurement, else idle."""
         return self._busy_w if self._works else self._idle_w
 
     def measure(self, work: Callable[[], object]) -> Energy:

@@ -1,7 +1,7 @@
-"""Energy that x86 processors count themselves: RAPL, read through the powercap tree of sysfs.
+"""Energy counters of x86 processors: RAPL, read through the powercap tree of sysfs.
 
-``class/powercap/intel-rapl:0`` is a package with ``name``, ``energy_uj`` and ``max_energy_range_uj``, where the counter
-starts again; ``intel-rapl:0:1`` a part of it. AMD processors are shown there as well. As a rule only root may read it.
+``class/powercap/intel-rapl:0`` is a package with ``name``, ``energy_uj`` and ``max_energy_range_uj``, at which the
+counter wraps; ``intel-rapl:0:1`` is a part of it. AMD processors appear there as well. Usually only root may read it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from typing import Protocol
 from device_sdk.energy.port import Energy
 from device_sdk.energy.sampling import INTERVAL_S, Clock
 
-_READ_EVERY_S = 10.0  # far below the minutes after which a counter starts again
+_READ_EVERY_S = 10.0  # far below the minutes after which a counter wraps
 _MJ_PER_UJ = 1e-3
-_OUTSIDE_PACKAGES = "dram"  # the one part that its package does not count
+_OUTSIDE_PACKAGES = "dram"  # the one part that its package does not include
 
 
 class EnergyCounter(Protocol):
-    """Energy that something has taken since some time."""
+    """A cumulative energy counter that wraps."""
 
     @property
     def name(self) -> str:
-        """What is counted, for a person."""
+        """The counted component, for display."""
 
     @property
     def range_uj(self) -> float:
-        """Where it starts again at 0."""
+        """The value at which it wraps to 0."""
 
     def energy_uj(self) -> float | None:
-        """The counter now; None where it cannot be read."""
+        """The current value; None where it cannot be read."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class RaplDomain:
 
 
 def find_rapl(sysfs: Path) -> Rapl | None:
-    """The packages and their memory below ``sysfs`` as a meter; None where there are none, or they may not be read."""
+    """A meter of the packages and their memory below ``sysfs``; None where there are none or they are not readable."""
     packages: list[RaplDomain] = []
     for folder in sorted((sysfs / "class/powercap").glob("intel-rapl:*")):
         name, range_uj = _text(folder / "name"), _number(folder / "max_energy_range_uj")
@@ -62,7 +62,7 @@ def find_rapl(sysfs: Path) -> Rapl | None:
 
 
 class Rapl:
-    """What some counters counted together: all that runs on the processor, not one process."""
+    """The sum of several counters: everything that runs on the processor, not one process."""
 
     def __init__(
         self,
@@ -81,11 +81,11 @@ class Rapl:
         return "RAPL " + " + ".join(counter.name for counter in self._counters)
 
     def power_w(self) -> float | None:
-        """The mean of the next 20 ms, in which this waits: counters tell energy, not power."""
+        """Mean power over the next 20 ms, for which this blocks: counters give energy, not power."""
         return self.measure(lambda: self._sleep(INTERVAL_S)).mean_w
 
     def measure(self, work: Callable[[], object]) -> Energy:
-        """See the port. A thread looks at the counters now and then, so that none starts again twice unseen."""
+        """See the port. A thread reads the counters often enough that no wrap is missed."""
         started_s = self._clock()
         sum_ = _Sum(self._counters)
         done = threading.Event()
@@ -107,7 +107,7 @@ class Rapl:
 
 
 class _Sum:
-    """Adds up what counters counted from one reading to the next; unknown for good once one cannot be read."""
+    """Accumulates the counters' differences between readings; None for good once a reading fails."""
 
     def __init__(self, counters: Sequence[EnergyCounter]) -> None:
         self._counters = counters

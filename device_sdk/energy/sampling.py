@@ -1,4 +1,4 @@
-"""From readings of power to energy, for meters that do not count it themselves."""
+"""Energy by sampling power, for meters without an energy counter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from device_sdk.energy.port import Energy
 
 Clock = Callable[[], float]  # seconds
 
-INTERVAL_S = 0.02  # the sensors' own conversion takes some milliseconds; a reading more often tells nothing new
+INTERVAL_S = 0.02  # the sensors' conversion takes some milliseconds; reading more often repeats values
 
 
 def measure_by_sampling(
@@ -21,9 +21,9 @@ def measure_by_sampling(
     interval_s: float = INTERVAL_S,
     clock: Clock = time.perf_counter,
 ) -> Energy:
-    """Do ``work``; read power right before and after it, and every ``interval_s`` in a thread meanwhile.
+    """Run ``work``; read power right before and after it, and every ``interval_s`` in a thread meanwhile.
 
-    A reading that is None is left out; without any the energy is None.
+    Readings that are None are left out; without any reading the energy is None.
     """
     readings, done = MeanPower(), threading.Event()
 
@@ -52,14 +52,14 @@ def measure_by_sampling(
 
 
 class MeanPower:
-    """The mean of a power that was read now and then, straight lines between the readings."""
+    """Time-weighted mean of sampled power, by linear interpolation."""
 
     def __init__(self) -> None:
         self._joules = self._seconds = 0.0
         self._last: tuple[float, float] | None = None
 
     def add(self, at_s: float, watts: float) -> None:
-        """One more reading, not before the last one."""
+        """Add a reading, not before the last one."""
         if self._last is not None:
             last_s, last_w = self._last
             self._joules += (at_s - last_s) * (watts + last_w) / 2

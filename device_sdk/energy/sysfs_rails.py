@@ -1,4 +1,4 @@
-"""Power rails that the board itself measures: the INA3221 sensors of Jetson boards, read through sysfs.
+"""Power rails measured on the board: the INA3221 sensors of Jetson boards, read through sysfs.
 
 Two drivers, two layouts. JetPack 4 has ``ina3221x``: ``bus/i2c/drivers/ina3221x/7-0040/iio:device0`` with
 ``rail_name_0`` and ``in_power0_input`` in mW. Newer kernels have hwmon: ``class/hwmon/hwmon3``, whose ``name`` is
@@ -17,7 +17,7 @@ from pathlib import Path
 from device_sdk.energy.port import Energy
 from device_sdk.energy.sampling import measure_by_sampling
 
-# Rails that carry all that a module draws, so that the others are parts of them.
+# Rails that carry a module's total power; the other rails are parts of them.
 TOTALS = ("VDD_IN", "POM_5V_IN")
 
 _CHIP = "ina3221"
@@ -28,14 +28,14 @@ _WATTS_PER_MV_MA = 1e-6
 
 @dataclass(frozen=True)
 class Rail:
-    """One measured rail: the numbers in ``files`` multiplied, times ``watts_per_unit``, are its power."""
+    """One measured rail. Its power is the product of the numbers in ``files``, times ``watts_per_unit``."""
 
     name: str
     files: tuple[Path, ...]
     watts_per_unit: float
 
     def power_w(self) -> float | None:
-        """What it carries now; None where that cannot be read."""
+        """Its power now; None where it cannot be read."""
         try:
             return math.prod(int(path.read_text()) for path in self.files) * self.watts_per_unit
         except (OSError, ValueError):
@@ -43,22 +43,22 @@ class Rail:
 
 
 def find_rails(sysfs: Path) -> SysfsRails | None:
-    """The rails below ``sysfs`` that together are the board, as a meter; None where there are none."""
-    found = {rail.name: rail for rail in (*_iio_rails(sysfs), *_hwmon_rails(sysfs)) if rail.power_w() is not None}
-    chosen = board_rails(tuple(found))
-    return SysfsRails([found[name] for name in chosen]) if chosen else None
+    """A meter of the rails below ``sysfs`` that make up the board's power; None where there are none."""
+    readable = {rail.name: rail for rail in (*_iio_rails(sysfs), *_hwmon_rails(sysfs)) if rail.power_w() is not None}
+    chosen = board_rails(tuple(readable))
+    return SysfsRails([readable[name] for name in chosen]) if chosen else None
 
 
 def board_rails(names: Sequence[str]) -> tuple[str, ...]:
-    """Which of the rails stand for the board: the one that carries all where there is one, else all of them.
+    """The rails whose sum is the board's power: the total rail if there is one, else all of them.
 
-    The AGX boards have none that carries all, and nothing that says whether one of theirs hangs on another.
+    AGX boards have no total rail, and nothing states whether one of their rails supplies another.
     """
     return next(((total,) for total in TOTALS if total in names), tuple(names))
 
 
 class SysfsRails:
-    """What some rails carry together. Their sensors measure all that hangs on them, not one process."""
+    """The sum of several rails. Their sensors measure everything they supply, not one process."""
 
     def __init__(self, rails: Sequence[Rail]) -> None:
         self._rails = tuple(rails)
@@ -69,10 +69,10 @@ class SysfsRails:
         return "sysfs rails " + " + ".join(rail.name for rail in self._rails)
 
     def power_w(self) -> float | None:
-        """The sum of the rails; None if one of them cannot be read, never a part of the sum."""
+        """The sum of the rails; None if one of them cannot be read."""
         readings = [rail.power_w() for rail in self._rails]
-        known = [watts for watts in readings if watts is not None]
-        return sum(known) if len(known) == len(readings) else None
+        valid = [watts for watts in readings if watts is not None]
+        return sum(valid) if len(valid) == len(readings) else None
 
     def measure(self, work: Callable[[], object]) -> Energy:
         """See the port."""

@@ -1,4 +1,4 @@
-"""Files that are either there whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
     """Write ``data`` to ``path``: temporary file in the same folder, fsync, rename. ``mode``: its permissions.
 
     Raises:
-        StorageError: the file could not be written; what was at ``path`` before is untouched.
+        StorageError: the file could not be written; the old content of ``path`` is unchanged.
     """
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,7 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
 
 @contextlib.contextmanager
 def storage_errors(path: Path) -> Iterator[None]:
-    """Turn the operating system's write errors into ours."""
+    """Translate OSError into StorageError."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Lines in a file that starts anew when it has grown large; a few old files stay beside it.
+"""Line-based log files with rotation by size.
 
 ``NAME`` is the newest file, ``NAME.1`` the one before it, and so on. Several processes may append to one file.
 """
@@ -13,18 +13,18 @@ from typing import BinaryIO
 
 try:
     import fcntl
-except ImportError:  # Windows: one process at a time, please
+except ImportError:  # Windows has no flock: only one process at a time is safe
     fcntl = None  # type: ignore[assignment]
 
 MAX_BYTES = 1_000_000
 KEPT_FILES = 3
-_REOPENED_AT_MOST = 8  # a file that others rotate again and again while we wait for it
+_REOPENED_AT_MOST = 8  # retries when another process rotates the file while this one waits for the lock
 
 
 def append_line(path: Path, line: bytes, *, max_bytes: int = MAX_BYTES, kept: int = KEPT_FILES) -> None:
-    """Append ``line`` and a newline to the file at ``path``, which starts anew once it is over ``max_bytes``.
+    """Append ``line`` and a newline to the file at ``path``; rotate it first if it would exceed ``max_bytes``.
 
-    A last line that a crash or a full disk cut short is removed first, so that it does not spoil the next one.
+    An incomplete last line, left by a crash or a full disk, is removed first.
 
     Raises:
         OSError: it cannot be written.
@@ -40,49 +40,50 @@ def append_line(path: Path, line: bytes, *, max_bytes: int = MAX_BYTES, kept: in
                 continue
             _write(file, line + b"\n", back_to=size)
             return
-    raise OSError(f"{path} is rotated all the time")
+    raise OSError(f"{path} was rotated {_REOPENED_AT_MOST} times while it was opened")
 
 
 def files_of(path: Path) -> list[Path]:
-    """The files that there are, the oldest first; ``path`` itself always is the last."""
+    """The existing files, oldest first; ``path`` itself is always the last."""
     numbered = []
-    for found in path.parent.glob(f"{path.name}.*"):
-        suffix = found.name[len(path.name) + 1 :]
+    for candidate in path.parent.glob(f"{path.name}.*"):
+        suffix = candidate.name[len(path.name) + 1 :]
         if suffix.isdecimal():
-            numbered.append((int(suffix), found))
-    return [*(found for _, found in sorted(numbered, reverse=True)), path]
+            numbered.append((int(suffix), candidate))
+    return [*(older for _, older in sorted(numbered, reverse=True)), path]
 
 
 @contextlib.contextmanager
 def opened_files(path: Path) -> Iterator[list[tuple[Path, BinaryIO]]]:
-    """All files of ``path``, opened, the oldest first: what is rotated meanwhile is neither missed nor seen twice.
+    """All files of ``path``, opened, oldest first. A rotation meanwhile neither skips nor repeats a file.
 
     Raises:
         OSError: ``path`` itself cannot be opened.
     """
     with contextlib.ExitStack() as stack:
-        opened: list[tuple[Path, BinaryIO]] = []  # the newest first: files only ever grow older
+        opened: list[tuple[Path, BinaryIO]] = []  # newest first, the direction in which rotation moves files
         seen: set[tuple[int, int]] = set()
-        for one in [*reversed(files_of(path)), *reversed(files_of(path)[:-1])]:  # twice, for what moved on meanwhile
+        names = [*reversed(files_of(path)), *reversed(files_of(path)[:-1])]  # twice, for files rotated meanwhile
+        for name in names:
             try:
-                file = stack.enter_context(one.open("rb"))
+                file = stack.enter_context(name.open("rb"))
             except OSError:
-                if one == path:
+                if name == path:
                     raise
                 continue
             status = os.fstat(file.fileno())
             identity = (status.st_dev, status.st_ino)
             if identity not in seen:
                 seen.add(identity)
-                opened.append((one, file))
+                opened.append((name, file))
         yield opened[::-1]
 
 
 def _locked(file: BinaryIO, path: Path) -> bool:
-    """Lock the file; False if it is no longer the one at ``path``: somebody rotated it while we waited."""
+    """Lock the file; False if another process rotated it meanwhile, so that it is no longer the one at ``path``."""
     if fcntl is None:
         return True
-    with contextlib.suppress(OSError):  # a file system or a device without locks
+    with contextlib.suppress(OSError):  # a file system without locks
         fcntl.flock(file, fcntl.LOCK_EX)
     with contextlib.suppress(FileNotFoundError):
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path))
@@ -90,7 +91,7 @@ def _locked(file: BinaryIO, path: Path) -> bool:
 
 
 def _without_torn_line(file: BinaryIO) -> int:
-    """Cut off a last line without its end; the size of the rest."""
+    """Truncate an incomplete last line; returns the remaining size."""
     if not file.seekable():
         return 0
     size = file.seek(0, os.SEEK_END)
@@ -106,7 +107,7 @@ def _without_torn_line(file: BinaryIO) -> int:
 
 
 def _write(file: BinaryIO, data: bytes, *, back_to: int) -> None:
-    """All of ``data`` or nothing of it."""
+    """Write all of ``data``, or truncate the file to ``back_to`` and raise."""
     written = 0
     try:
         while written < len(data):

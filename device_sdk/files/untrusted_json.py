@@ -1,4 +1,4 @@
-"""JSON from bytes that nobody vouches for: a file that may be broken, a bundle before it is trusted."""
+"""Decoding JSON from untrusted bytes: damaged files, unverified bundles, network replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def decode_json(data: bytes, kind: type[Decoded]) -> Decoded:
     """``data`` as a ``kind``; unknown fields are ignored.
 
     Raises:
-        ValueError: not JSON, not UTF-8, nested too deeply, or not a ``kind``; the text says which and where.
+        ValueError: not JSON, not UTF-8, nested too deeply, or not a ``kind``; the message says which and where.
     """
     try:
         return msgspec.json.decode(data, type=kind)

@@ -1,1 +1,1 @@
-"""The adaptation log: its lines, and how events become lines."""
+"""The adaptation log: its events, and their construction from results."""

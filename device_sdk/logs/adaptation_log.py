@@ -1,6 +1,6 @@
 """The adaptation log: every decision about the plan as one JSON line, with no private data in it.
 
-The schema stands in docs/adaptation_log.md and is generated from these types.
+The schema, docs/adaptation_log.schema.json, is generated from these types.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 class Opened(msgspec.Struct, frozen=True, tag="opened", tag_field="event"):
-    """A bundle was opened; ``subnet`` is what it starts with.
+    """A bundle was opened; ``subnet`` is its initial subnet.
 
-    ``plans_for``: where nothing was chosen for this runtime and its threads, those for which something was.
+    ``plans_for``: if no plan is stored for this runtime and its threads, the runtimes that have one.
     """
 
     subnet: str
@@ -80,7 +80,7 @@ class Delivered(msgspec.Struct, frozen=True, tag="delivered", tag_field="event")
 
 
 class Calibrated(msgspec.Struct, frozen=True, tag="calibrated", tag_field="event"):
-    """Exits and the threshold of hard samples were set for the subnet in use."""
+    """Exits and the escalation threshold were set for the subnet in use."""
 
     subnet: str
     exits: tuple[str, ...]
@@ -96,14 +96,14 @@ class Calibrated(msgspec.Struct, frozen=True, tag="calibrated", tag_field="event
 
 
 class Escalating(msgspec.Struct, frozen=True, tag="escalating", tag_field="event"):
-    """The server that answers hard samples began to answer, or stopped: ``failure`` says why."""
+    """The server for hard samples became available or unavailable; ``failure``: the reason."""
 
     answering: bool
     failure: str | None
 
 
 class SplitChosen(msgspec.Struct, frozen=True, tag="split", tag_field="event"):
-    """It was decided where the subnet crosses to the server; ``position`` None: it stays here as a whole."""
+    """The split of the subnet was decided: the cut point ``position``, or None to run all of it on the device."""
 
     subnet: str
     position: int | None
@@ -114,14 +114,14 @@ class SplitChosen(msgspec.Struct, frozen=True, tag="split", tag_field="event"):
 
 
 class Splitting(msgspec.Struct, frozen=True, tag="splitting", tag_field="event"):
-    """The server that runs tails began to answer, or stopped: ``failure`` says why."""
+    """The server for tails became available or unavailable; ``failure``: the reason."""
 
     answering: bool
     failure: str | None
 
 
 class Watching(msgspec.Struct, frozen=True, tag="watching", tag_field="event"):
-    """Live update began: ``candidates`` subnets may take over, ``fastest_ms`` and ``slowest_ms`` by estimate."""
+    """Live update started with ``candidates`` subnets; ``fastest_ms`` and ``slowest_ms`` are estimates."""
 
     budget_latency_ms: float
     budget_memory_mb: float | None
@@ -135,8 +135,7 @@ class Switched(msgspec.Struct, frozen=True, tag="switched", tag_field="event"):
     """Live update exchanged the subnet.
 
     ``drift_ratio``: actual over estimated latency of ``old_subnet``; ``service_ms``: the median of its last calls;
-    ``prepare_ms``: making the new one ready, ``ahead`` of the decision or after it; ``exchange_ms``: the exchange
-    itself.
+    ``prepare_ms``: loading the new plan, ``ahead`` of the decision or after it; ``exchange_ms``: the exchange itself.
     """
 
     why: str
@@ -151,14 +150,14 @@ class Switched(msgspec.Struct, frozen=True, tag="switched", tag_field="event"):
 
 
 class SwitchFailed(msgspec.Struct, frozen=True, tag="switch_failed", tag_field="event"):
-    """A subnet could not be made ready: ``failure`` says why. The plan in use stays."""
+    """A subnet could not be loaded; ``failure``: the reason. The plan in use stays."""
 
     subnet: str
     failure: str
 
 
 class OutOfReach(msgspec.Struct, frozen=True, tag="out_of_reach", tag_field="event"):
-    """No known subnet keeps the budget as slow as the device is now: the fastest runs. Noted once until one does."""
+    """No pooled subnet meets the budget at the device's current speed: the fastest runs. Logged once until one does."""
 
     budget_latency_ms: float
     drift_ratio: float
@@ -167,7 +166,7 @@ class OutOfReach(msgspec.Struct, frozen=True, tag="out_of_reach", tag_field="eve
 
 
 class Searched(msgspec.Struct, frozen=True, tag="searched", tag_field="event"):
-    """A search in the background ended; ``failure`` says why it found nothing."""
+    """A background search ended; ``failure``: why it found nothing."""
 
     budget_latency_ms: float
     drift_ratio: float
@@ -195,7 +194,7 @@ Event = (
 
 
 class LogLine(msgspec.Struct, frozen=True):
-    """One line: when, for which bundle (sha256 of its manifest), with which runtime, and what."""
+    """One line: time, bundle (sha256 of its manifest), runtime and event."""
 
     schema: int
     time: str
@@ -205,9 +204,9 @@ class LogLine(msgspec.Struct, frozen=True):
 
 
 class AdaptationLog:
-    """Appends lines to a file. A log that cannot be written is reported once and never stops inference.
+    """Appends lines to a file. A write error is reported once and never stops inference.
 
-    The file starts anew at ``max_bytes``; ``kept`` old ones stay beside it. Any thread may write.
+    The file is rotated at ``max_bytes``; ``kept`` old files are kept. Thread-safe.
     """
 
     def __init__(
@@ -225,7 +224,7 @@ class AdaptationLog:
         self._runtime = runtime
         self._now = now
         self._max_bytes, self._kept = max_bytes, kept
-        self._complained = False
+        self._warned = False
 
     def write(self, event: Event) -> None:
         """Append one event."""
@@ -239,25 +238,25 @@ class AdaptationLog:
         try:
             append_line(self.path, msgspec.json.encode(line), max_bytes=self._max_bytes, kept=self._kept)
         except OSError as error:
-            if not self._complained:
+            if not self._warned:
                 _log.warning("the adaptation log %s cannot be written: %s", self.path, error.strerror)
-            self._complained = True
+            self._warned = True
 
 
 def read_log(path: Path) -> Iterator[LogLine]:
-    """The lines of a log, those of its older files first; a last line that a crash cut short is left out.
+    """The lines of a log, oldest file first; an incomplete last line is left out.
 
     Raises:
         UsageError: there is no such log, or a line breaks the schema.
     """
     try:
         with opened_files(path) as opened:
-            files = [(one, file.read().split(b"\n")[:-1]) for one, file in opened]
+            files = [(name, file.read().split(b"\n")[:-1]) for name, file in opened]
     except OSError as error:
         raise UsageError(f"cannot read the log {path}: {error.strerror}") from error
-    for one, lines in files:
+    for name, lines in files:
         for number, line in enumerate(lines, start=1):
             try:
                 yield decode_json(line, LogLine)
             except ValueError as error:
-                raise UsageError(f"line {number} of {one} breaks the schema: {error}") from error
+                raise UsageError(f"line {number} of {name} breaks the schema: {error}") from error

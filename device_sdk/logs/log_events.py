@@ -1,4 +1,4 @@
-"""From what was decided to what the adaptation log says of it."""
+"""Builds log events from the results of deliveries, profiles, searches, calibrations and splits."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def delivered(delivery: Delivery) -> Delivered:
 def profiled(profile: Profile) -> Profiled:
     """All blocks were measured."""
     predict = profile.cost_model().latency_ms
-    errors = [abs(predict(one.subnet) / one.measured_ms - 1) for one in profile.fitted]
+    errors = [abs(predict(measured.subnet) / measured.measured_ms - 1) for measured in profile.fitted]
     return Profiled(
         original_ms=profile.original_ms,
         scale=profile.scale,
@@ -72,7 +72,7 @@ def infeasible(budget: Budget, error: InfeasibleBudgetError) -> Infeasible:
 
 
 def calibrated(calibration: Calibration) -> Calibrated:
-    """Exits and the threshold of hard samples were set."""
+    """Exits and the escalation threshold were set."""
     plan = calibration.plan
     return Calibrated(
         subnet=str(plan.subnet),
@@ -90,7 +90,7 @@ def calibrated(calibration: Calibration) -> Calibrated:
 
 
 def split_chosen(decision: SplitDecision) -> SplitChosen:
-    """It was decided where the subnet crosses to the server."""
+    """The split of the subnet was decided."""
     split = decision.plan.split
     return SplitChosen(
         subnet=str(decision.plan.subnet),

@@ -1,1 +1,1 @@
-"""Measuring what blocks and subnets cost on this device."""
+"""Measures latency and memory of blocks and subnets on this device."""

@@ -1,4 +1,4 @@
-"""Under which conditions something was measured: the device, its power mode, its driver. Holds no name of a host."""
+"""The conditions of a measurement: device, power mode, driver. Contains no host name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import msgspec
 UNKNOWN = "unknown"
 _ROOT = Path("/")
 
-# JetPack keeps the mode in use in one of these, as ``pmode:0002 fmode:quiet``.
+# JetPack stores the current mode in one of these, as ``pmode:0002 fmode:quiet``.
 _NVPMODEL_STATUS = ("var/lib/nvpmodel/status", "etc/nvpmodel/nvpmodel.status")
 _NVPMODEL_NAMES = "etc/nvpmodel.conf"
 
 
 class Conditions(msgspec.Struct, frozen=True):
-    """What latencies depend on besides bundle, runtime and batch: other conditions, another profile."""
+    """What latencies depend on besides bundle, runtime and batch. A profile is valid for one set of conditions."""
 
     device: str
     power_mode: str
@@ -31,9 +31,9 @@ def current_conditions(root: Path = _ROOT) -> Conditions:
 
 
 def device_identity(root: Path = _ROOT) -> str:
-    """What kind of machine this is: processor or board, its number of cores, system. No host's or person's name."""
+    """Processor or board, number of cores and system. Contains no host or user name."""
     found = re.search(r"model name\s*:\s*(.+)", _text(root / "proc/cpuinfo"))
-    board = _text(root / "proc/device-tree/model").strip("\0 \n")  # where processors tell no name: Jetson, Raspberry Pi
+    board = _text(root / "proc/device-tree/model").strip("\0 \n")  # Jetson and Raspberry Pi: cpuinfo has no model name
     model = found[1].strip() if found else board or "unknown processor"
     return f"{model}, {os.cpu_count()} cores, {os.uname().sysname} {os.uname().machine}"
 

@@ -1,10 +1,10 @@
-"""From measured blocks and a few measured whole subnets to what an edge costs within a composed subnet. Pure.
+"""Fits the cost of edges within composed subnets, from measured blocks and a few measured whole subnets. Pure.
 
-1. A line turns sums of blocks into latencies of subnets: the composed graph saves calls and conversions. 2. What the
-line leaves unexplained is shared out: each edge gets a factor near 1, each rendition at each input size one for all its
-edges, and each byte that neighbours of different renditions hand over gets a price. Ridge regression keeps the factors
-near 1 where a few dozen subnets do not tell them apart. Both steps give subnets that lie far off less weight (Huber):
-something else was running then. The model stays additive over edges and neighbours.
+1. A line maps sums of block latencies to latencies of subnets, since the composed graph saves calls and conversions.
+2. Ridge regression of the residuals: a factor near 1 per edge, one per rendition and input size, and a price per byte
+passed between neighbours of different renditions. The ridge keeps the factors near 1 where a few dozen subnets do not
+determine them. Both steps down-weight outliers (Huber), which come from interference. The model stays additive over
+edges and neighbours.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from device_sdk.supernet.supernet import Supernet
 
 Vector = npt.NDArray[np.float64]
 
-# How far a subnet's measurement may be off (1 %), over how far a factor may lie from 1 (edges 5 %, renditions and
-# conversions 30 %): the weights of the ridge.
+# ridge weights: standard deviation of a subnet's measurement (1 %) over the prior deviation of a factor from 1 (edges
+# 5 %, renditions and conversions 30 %)
 _EDGE_WEIGHT = 0.2
 _FREE_WEIGHT = 0.03
 _LEAST_FACTOR, _MOST_FACTOR = 0.5, 2.0
@@ -31,12 +31,12 @@ _LEAST_FACTOR, _MOST_FACTOR = 0.5, 2.0
 _REWEIGHTINGS = 8
 _FAR = 2.0  # standard deviations, estimated from the median deviation
 _DEVIATION_PER_MEDIAN = 1.48
-_LEAST_DEVIATION = 0.005  # relative: nearer than this nothing is far off
+_LEAST_DEVIATION = 0.005  # relative; residuals below are never outliers
 
 
 @dataclass(frozen=True)
 class LatencyFit:
-    """``latency_ms = offset_ms + Σ scale · factor · block + Σ changes_ms``, the latter by the edge that is entered."""
+    """``latency_ms = offset_ms + Σ scale · factor · block + Σ changes_ms``, the last by entered edge."""
 
     scale: float
     offset_ms: float
@@ -53,9 +53,9 @@ class MemoryFit:
 
 
 def fit_line(sums_ms: Sequence[float], latencies_ms: Sequence[float]) -> tuple[float, float]:
-    """Scale and offset [ms] that predict measured latencies from block sums with the least relative error.
+    """Scale and offset [ms] of the line from block sums to measured latencies with the least relative error.
 
-    With too little to tell them apart, or a line that makes no sense, the offset is 0 and the scale the median ratio.
+    If the sums hardly vary, or the line has a negative slope or value, the offset is 0 and the scale the median ratio.
     """
     sums, latencies = np.array(sums_ms), np.array(latencies_ms)
     if np.ptp(sums) > 0.05 * sums.max():
@@ -69,9 +69,10 @@ def fit_line(sums_ms: Sequence[float], latencies_ms: Sequence[float]) -> tuple[f
 def fit_latency(
     supernet: Supernet, blocks_ms: Mapping[Edge, float], subnets: Sequence[Subnet], latencies_ms: Sequence[float]
 ) -> LatencyFit:
-    """What edges cost within composed subnets; ``blocks_ms``: alone; ``latencies_ms``: of ``subnets``, as deployed.
+    """Fit edge costs within composed subnets.
 
-    One or two subnets give a line without factors; none the plain sum of blocks.
+    ``blocks_ms``: latency of each edge alone; ``latencies_ms``: of ``subnets``, as deployed. One or two subnets give a
+    line without factors, none the plain sum of blocks.
     """
     if not subnets:
         return LatencyFit(1.0, 0.0, dict.fromkeys(blocks_ms, 1.0), {})
@@ -83,7 +84,7 @@ def fit_latency(
     names = sorted({(edge.rendition, edge.input_size) for edge in edges})
     of_rendition = np.array([[(edge.rendition, edge.input_size) == name for name in names] for edge in edges], float)
     converted = np.array([sum(_converted_bytes(supernet, one).values()) for one in subnets], dtype=float)
-    unit = shares.mean() / max(converted.mean(), 1.0)  # ms per byte that make conversions as dear as blocks
+    unit = shares.mean() / max(converted.mean(), 1.0)  # ms per byte; scales conversions to the size of blocks
     columns = [within, within @ of_rendition, np.full((len(subnets), 1), shares.mean()), (converted * unit)[:, None]]
     weights = np.array([_EDGE_WEIGHT] * len(edges) + [_FREE_WEIGHT] * (len(names) + 2))
     left = 1 - (within.sum(axis=1) + offset_ms) / latencies
@@ -101,7 +102,7 @@ def fit_latency(
 
 
 def _solve(design: Vector, wanted: Vector, ridge: Vector | None = None) -> Vector:
-    """The solution of least squared error, small in the weights ``ridge``; rows that lie far off count for less."""
+    """Iteratively reweighted ridge regression (Huber): ``ridge`` holds the penalty of each column."""
     penalty = np.diag(ridge) if ridge is not None else np.zeros((0, design.shape[1]))
     weights = np.ones(len(wanted))
     for _ in range(_REWEIGHTINGS):
@@ -115,7 +116,7 @@ def _solve(design: Vector, wanted: Vector, ridge: Vector | None = None) -> Vecto
 
 
 def _converted_bytes(supernet: Supernet, subnet: Subnet) -> dict[Edge, int]:
-    """Bytes at the cut points where ``subnet`` changes its rendition, by the edge that begins there."""
+    """Bytes at the cut points where ``subnet`` changes its rendition, by the edge that starts there."""
     return {
         after: _entry_bytes(supernet, after)
         for before, after in pairwise(subnet.edges)
@@ -134,16 +135,16 @@ def _entry_bytes(supernet: Supernet, edge: Edge) -> int:
 
 
 def fit_memory(costs: Mapping[Edge, EdgeCost], subnets: Sequence[Subnet], peaks: Sequence[int | None]) -> MemoryFit:
-    """How the measured peaks of whole subnets, session creation included, follow from weights and working sets.
+    """Fit the measured peaks of whole subnets, session creation included, to weights and working sets.
 
-    Never below what must be there; where no peak could be measured, exactly that: a lower bound.
+    Never below weights plus largest working set, which is also the result without any measured peak.
     """
-    measured = [(one, peak) for one, peak in zip(subnets, peaks, strict=True) if peak]
+    measured = [(subnet, peak) for subnet, peak in zip(subnets, peaks, strict=True) if peak]
     if not measured:
         return MemoryFit()
     peak = np.array([peak for _, peak in measured], dtype=float)
-    weights = np.array([sum(costs[edge].resident_bytes for edge in one.edges) for one, _ in measured], dtype=float)
-    above = peak - [max(costs[edge].working_bytes for edge in one.edges) for one, _ in measured]
+    weights = np.array([sum(costs[edge].resident_bytes for edge in s.edges) for s, _ in measured], dtype=float)
+    above = peak - [max(costs[edge].working_bytes for edge in s.edges) for s, _ in measured]
     scale = offset = 0.0
     if np.ptp(weights) > 0:
         design = np.stack([weights, np.ones(len(peak))], axis=1) / peak[:, None]

@@ -1,7 +1,7 @@
-"""How much memory a piece of work takes, read from the operating system.
+"""Peak memory of a piece of work, read from the operating system.
 
-What was freed before would hide what is taken now (measured: a subnet that needs 19 MB shows 3 MB), so it goes back to
-the system first.
+Memory freed earlier would be reused and hide the peak (measured: a subnet that needs 19 MB shows 3 MB), so it is
+returned to the system first.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ Result = TypeVar("Result")
 
 
 def resident_bytes() -> int | None:
-    """Bytes of this process in memory now; None where the system does not tell."""
+    """Resident bytes of this process; None where the system does not report it."""
     return _status("VmRSS")
 
 
 def peak_during(work: Callable[[], Result]) -> tuple[Result, int | None]:
-    """Run ``work`` and tell by how many bytes the process grew at its highest; None where unknown (not Linux).
+    """Run ``work``; returns its result and the growth of the process at its peak, in bytes (None: not Linux).
 
-    What other threads take meanwhile counts as well. The system counts in steps of some 100 kB.
+    Memory of other threads counts as well. The system's resolution is some 100 kB.
     """
     give_back_freed_memory()
     with contextlib.suppress(OSError):

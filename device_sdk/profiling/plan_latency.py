@@ -1,4 +1,4 @@
-"""The latency of whole plans, whose samples take different ways."""
+"""The latency of whole plans, which differs between samples because of exits."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from device_sdk.runtimes.port import Array
 
 
 def mean_latencies_ms(plans: Sequence[LoadedPlan], inputs: Array, *, rounds: int = 3) -> list[float]:
-    """The mean latency of each plan over ``inputs`` [count, *input], one sample at a time, the plans in turns.
+    """The mean latency of each plan over ``inputs`` [count, *input], one sample at a time, plans interleaved.
 
-    Of each sample the median of ``rounds`` counts: an exit makes some samples quick and others not.
+    Each sample contributes the median of ``rounds``, since latency differs between samples.
     """
     totals = np.zeros(len(plans))
     for at in range(len(inputs)):

@@ -15,11 +15,11 @@ from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Plan
 
 
 def measured_peak_bytes(workspace: Workspace, plan: Plan, *, batch: int = 1) -> int | None:
-    """By how much this process grows at its highest while ``plan`` is loaded and runs; None where unknown (not Linux).
+    """Peak growth of this process while ``plan`` is loaded and runs, in bytes; None where unknown (not Linux).
 
-    What creating sessions takes and the runtime's arena count; exits are not taken, so that all of it runs. The plan is
-    freed afterwards. Memory that the process had freed before does not hide anything; what other threads take meanwhile
-    counts as well. Measured again, a plan that takes 10 MB differs by a tenth. Under a memory cap it is paged.
+    It includes session creation and the runtime's arena. Exits are not taken, so that the whole plan runs. The plan is
+    freed afterwards. Memory of other threads counts as well. Repeated measurements of a 10 MB plan differ by a tenth.
+    Under a memory cap the plan is paged.
 
     Raises:
         UsageError: the plan does not fit the bundle's graph.

@@ -1,7 +1,7 @@
-"""Profiling: what every block costs on this device, calibrated so that whole subnets are predicted well.
+"""Profiling: measures every block on this device, and fits the predictions to measured whole subnets.
 
 AdaptiveNet §5.1 sums block latencies. A composed subnet is faster than that sum, since the runtime optimises across
-block boundaries, so a few dozen measured whole subnets turn sums into predictions (``fitting``).
+block boundaries, so the sums are corrected with a few dozen measured whole subnets (``fitting``).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from device_sdk.supernet.paths import k_cheapest, sample_uniformly
 from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
 from device_sdk.supernet.supernet import Supernet
 
-FORMAT = 4  # of the stored profile; what it cannot read is measured again
+FORMAT = 4  # of the stored profile; a profile of another format is measured again
 
 _MOST_ROUNDS = 120
 _PATIENCE = Patience(rounds=40, precision=0.01, limit_s=4.5, least=8)
@@ -36,9 +36,9 @@ _FITTED_SUBNETS = 32
 
 
 class MeasuredSubnet(msgspec.Struct, frozen=True):
-    """A whole subnet that was measured: Σ of its block latencies, its own latency, the peak of its memory if known.
+    """A measured whole subnet: Σ of its block latencies, its latency, and its peak memory if known.
 
-    One that ran ``in_pages``, since it takes more than the memory cap, tells nothing about the others.
+    A subnet that ran ``in_pages``, because it exceeds the memory cap, is not used for fitting.
     """
 
     subnet: Subnet
@@ -50,9 +50,9 @@ class MeasuredSubnet(msgspec.Struct, frozen=True):
 
 
 class MeasuredEdge(msgspec.Struct, frozen=True):
-    """One edge and what it costs alone; ``factor`` · the profile's scale makes that its share in a composed subnet.
+    """One edge and its cost alone; ``factor`` · the profile's scale gives its share of a composed subnet.
 
-    ``change_ms``: what it costs in addition behind a block of another rendition.
+    ``change_ms``: additional cost after a block of another rendition.
     """
 
     edge: Edge
@@ -62,7 +62,7 @@ class MeasuredEdge(msgspec.Struct, frozen=True):
 
 
 class MeasuredExit(msgspec.Struct, frozen=True):
-    """One exit's branch and what it costs alone, at one input size of the path."""
+    """One exit's branch and its cost alone, at one input size of the path."""
 
     exit: str
     rendition: str
@@ -71,12 +71,12 @@ class MeasuredExit(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
-    """What one bundle costs on one device under its conditions, with one runtime, for one batch size.
+    """Measured costs of one bundle on one device under its conditions, with one runtime, for one batch size.
 
-    ``fitted``: the full model first. Those of them that did not run in pages decide ``scale``, ``offset_ms`` and
-    factors; where there is none, latencies are plain sums of blocks. Under a memory cap the predicted peaks are those
-    by which plans are paged: a subnet above the cap does not run in one piece, and not as quickly as predicted.
-    ``nodes_by_provider``: how many nodes of the full model each provider of the runtime runs; empty for the CPU alone.
+    ``fitted``: measured subnets, the full model first. Those that did not run in pages determine ``scale``,
+    ``offset_ms`` and factors; without any, latencies are plain sums of blocks. Under a memory cap the predicted peaks
+    are those of the pager: a subnet above the cap runs in pages and slower than predicted. ``nodes_by_provider``:
+    number of the full model's nodes per provider of the runtime; empty for the CPU provider.
     """
 
     bundle: str
@@ -99,11 +99,11 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
 
     @property
     def conditions(self) -> Conditions:
-        """Those under which it was measured."""
+        """The conditions of the measurement."""
         return Conditions(self.device, self.power_mode, self.driver)
 
     def cost_model(self) -> CostModel:
-        """Predicts subnets and plans from this profile: edges cost what they cost within a composed subnet."""
+        """The cost model of this profile, with edge costs as within a composed subnet."""
         exits = {(measured.exit, measured.rendition, measured.input_size): measured.cost for measured in self.exits}
         return CostModel(
             {measured.edge: self._share(measured) for measured in self.edges},
@@ -114,7 +114,7 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
         )
 
     def _share(self, measured: MeasuredEdge) -> EdgeCost:
-        """The offset of memory goes into every working set, of which the largest counts: so it counts once."""
+        """The edge's cost within a subnet. The memory offset is added to every working set; only the largest counts."""
         alone = measured.cost
         return EdgeCost(
             latency_ms=measured.factor * alone.latency_ms,
@@ -132,7 +132,7 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
         conditions: Conditions | None = None,
         memory_cap_bytes: int | None = None,
     ) -> bool:
-        """Whether it was measured for just this, under these conditions (those that hold now) and this cap."""
+        """Whether it was measured for these arguments; ``conditions``: the current ones unless given."""
         if self.conditions != (conditions or current_conditions()) or self.memory_cap_bytes != memory_cap_bytes:
             return False
         return (self.bundle, self.runtime, self.batch) == (bundle.digest, runtime.identity, batch)
@@ -149,20 +149,18 @@ def profile(
 ) -> Profile:
     """Measure every edge and every exit alone and a few dozen whole subnets, at ``batch`` on the runtime's threads.
 
-    All of that at every input size of the bundle.
+    1. time edges and exits, interleaved, at every input size; 2. time whole subnets, interleaved, and their memory: the
+    original at every input size, the cheapest and random ones, also in a single rendition; 3. fit edge costs and memory
+    to them. ``patience`` applies to steps 1 and 2 separately.
 
-    Under a memory cap parts are timed in turns as far as they fit together, and whole subnets only where they fit in
-    one piece; the full model is timed in pages if it does not. ``patience`` is with each of the two measurements, 1
-    and 2.
-
-    1. time edges and exits in turns; 2. time whole subnets in turns, noting their memory: the original at every input
-    size, the cheapest and random ones, also such that run in one rendition; 3. fit edges and memory to them.
+    Under a memory cap, parts are interleaved as far as they fit together, and whole subnets are timed only if they fit
+    in one piece; the full model is timed in pages if it does not.
 
     Raises:
         BlobError, RuntimeFailedError: a block does not load or run.
         MeasurementError: the clock stood still or was set back.
         UsageError: ``batch`` is below 1.
-        BudgetError: the memory cap is too small for a block or exit; says the least that works.
+        BudgetError: the memory cap is too small for a block or exit; the message states the least that works.
     """
     if batch < 1:
         raise UsageError(f"the batch is {batch}; it must be at least 1")
@@ -173,12 +171,12 @@ def profile(
         edges = {part.edges[0]: cost for part, cost in costs.items() if part.exit is None}
         subnets = _subnets_to_fit(workspace, CostModel(edges), batch=batch, seed=seed)
         fitted = _measure_deployed(workspace, timing, subnets, edges, task.advance)
-    whole = [one for one in fitted if not one.in_pages]
+    whole = [measured for measured in fitted if not measured.in_pages]
     latency = fit_latency(
         supernet,
         {edge: cost.latency_ms for edge, cost in edges.items()},
-        [one.subnet for one in whole],
-        [one.measured_ms for one in whole],
+        [measured.subnet for measured in whole],
+        [measured.measured_ms for measured in whole],
     )
     memory = _fitted_memory(edges, whole, workspace)
     return Profile(
@@ -210,10 +208,10 @@ def profile(
 
 
 def _fitted_memory(edges: Mapping[Edge, EdgeCost], whole: Sequence[MeasuredSubnet], workspace: Workspace) -> MemoryFit:
-    """Under a cap what paging reckons with, whatever was measured: what is predicted to fit then runs in one piece."""
+    """The memory fit; under a cap the pager's constants instead, so that its prediction and the pager agree."""
     if workspace.memory_cap_bytes is not None:
         return MemoryFit(LOADING_FACTOR, SESSION_BYTES)
-    return fit_memory(edges, [one.subnet for one in whole], [one.peak_bytes for one in whole])
+    return fit_memory(edges, [measured.subnet for measured in whole], [measured.peak_bytes for measured in whole])
 
 
 def _measure_deployed(
@@ -239,7 +237,7 @@ def _measure_deployed(
 
 
 def _measure_alone(workspace: Workspace, timing: Timing, advance: Callable[[float], None]) -> dict[Part, EdgeCost]:
-    """What every edge and every exit's branch costs by itself: its time, its weights, the tensors at its ends."""
+    """The cost of every edge and every exit's branch alone: its latency, weights and boundary tensors."""
     bundle = workspace.bundle
     parts = _parts_alone(bundle)
     own = [index for index, part in enumerate(parts) if part.exit is None and not part.input_size]
@@ -257,7 +255,7 @@ def _measure_alone(workspace: Workspace, timing: Timing, advance: Callable[[floa
 
 
 def _parts_alone(bundle: Bundle) -> list[Part]:
-    """Every edge and every exit's branch at every input size; the sizes of one block follow each other."""
+    """Every edge and every exit's branch at every input size; the sizes of one block are adjacent."""
     supernet = bundle.supernet
     places = {size: place for place, size in enumerate(supernet.sizes)}
     edges = sorted(
@@ -274,7 +272,7 @@ def _parts_alone(bundle: Bundle) -> list[Part]:
 
 
 def _working_bytes(workspace: Workspace, part: Part, timing: Timing) -> int:
-    """The tensors at its ends; under a cap what paging reckons with."""
+    """Bytes of the boundary tensors; under a cap the pager's estimate."""
     if workspace.memory_cap_bytes is not None:
         return workspace.footprint(part.edges, part.exit, batch=timing.batch).working_bytes
     return timing.batch * _bytes_at_ends(workspace.supernet, part)
@@ -296,37 +294,36 @@ def measure_subnets(
     patience: Patience | None = None,
     clock: Clock = time.perf_counter_ns,
 ) -> list[Latency]:
-    """The latencies of whole subnets as they are deployed, timed in turns as far as they fit under the cap together."""
+    """The latencies of whole subnets as deployed, interleaved as far as they fit under the cap together."""
     parts = [Part.of(workspace.bundle, subnet.edges) for subnet in subnets]
     timing = Timing(rounds=rounds, batch=batch, patience=patience, clock=clock)
     return [one.latency for one in measure_parts(workspace, parts, timing)]
 
 
 def _subnets_to_fit(workspace: Workspace, costs: CostModel, *, batch: int, seed: int) -> list[Subnet]:
-    """The original first, then the cheapest, the original in each rendition at each input size, and random ones.
+    """The subnets to measure: the original, the cheapest, the original in each rendition and input size, random ones.
 
-    With several renditions a third of the random ones stays as it was drawn, changing its rendition all the time; the
-    others run in one rendition wherever they can, as good subnets do. Under a memory cap those behind the original fit
-    in one piece: the random ones that do, and the lightest.
+    With several renditions, some random subnets keep their mix of renditions; the others use one rendition wherever
+    they can, as good subnets do. Under a memory cap all but the original fit in one piece: the random ones that do, and
+    the lightest.
     """
     supernet = workspace.supernet
     cheapest = k_cheapest(supernet, costs.edge_latency_ms, k=1)[0][1]
     names = sorted({edge.rendition for edge in supernet.edges})
     whole = [supernet.original, *(supernet.any_size_original.at(size) for size in supernet.sizes[1:])]
-    found = [supernet.original, cheapest, *(_in_rendition(supernet, one, name) for one in whole for name in names)]
+    chosen = [supernet.original, cheapest, *(_in_rendition(supernet, path, name) for path in whole for name in names)]
     for number, drawn in enumerate(sample_uniformly(supernet, count=3 * _FITTED_SUBNETS, random=SplitMix64(seed))):
-        ways = [drawn, *(_in_rendition(supernet, drawn, name) for name in names)] if len(names) > 1 else [drawn]
-        found.append(ways[number % len(ways)])
+        variants = [drawn, *(_in_rendition(supernet, drawn, name) for name in names)] if len(names) > 1 else [drawn]
+        chosen.append(variants[number % len(variants)])
     if workspace.memory_cap_bytes is not None:
         lightest = k_cheapest(supernet, lambda edge: costs.edge_costs[edge].resident_bytes, k=_FITTED_SUBNETS // 2)
-        found[1:] = [
-            one for one in [*found[1:], *(subnet for _, subnet in lightest)] if workspace.fits(one.edges, batch=batch)
-        ]
-    return list(dict.fromkeys(found))[:_FITTED_SUBNETS]
+        candidates = [*chosen[1:], *(subnet for _, subnet in lightest)]
+        chosen[1:] = [subnet for subnet in candidates if workspace.fits(subnet.edges, batch=batch)]
+    return list(dict.fromkeys(chosen))[:_FITTED_SUBNETS]
 
 
 def _in_rendition(supernet: Supernet, subnet: Subnet, name: str) -> Subnet:
-    """``subnet`` with all those blocks in rendition ``name`` that have it at its input size."""
-    there = {edge for edge in supernet.edges if edge.rendition == name}
+    """``subnet`` in rendition ``name`` wherever a block has it at the subnet's input size."""
+    existing = {edge for edge in supernet.edges if edge.rendition == name}
     wanted = [Edge(edge.block, name, edge.input_size) for edge in subnet.edges]
-    return Subnet(tuple(new if new in there else edge for new, edge in zip(wanted, subnet.edges, strict=True)))
+    return Subnet(tuple(new if new in existing else edge for new, edge in zip(wanted, subnet.edges, strict=True)))

@@ -1,4 +1,4 @@
-"""Timing stretches of a bundle in turns, without holding more of them in memory at once than a device may have."""
+"""Interleaved timing of stretches of a bundle, in groups that fit in memory."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from dataclasses import dataclass, field, replace
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.golden import golden_inputs
-from device_sdk.bundles.held_blobs import FETCH_AGAIN
-from device_sdk.errors import BlobError
 from device_sdk.execution.paging import stretch_from_disk
 from device_sdk.execution.paging_plan import Footprint, all_stay
 from device_sdk.execution.workspace import Workspace
@@ -21,17 +19,17 @@ from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Edge, ExitChoice
 
 WARMUP = 5
-GROUP_BYTES = 128 * MB  # that are loaded at once: weights, and what whole subnets compute with
-_ARENA_TENSORS = 4  # what a session of its own computes with, in sizes of its largest block's inputs and outputs
-PAGED_ROUNDS, _PAGED_WARMUP = 10, 1  # of what loads its pages again in every call: 100 times as long as a call without
-FIRST_RUNS = 2  # after these a runtime has taken the memory that it works with
+GROUP_BYTES = 128 * MB  # loaded at once: weights, and arenas of whole subnets
+_ARENA_TENSORS = 4  # size of a session's arena, in units of its largest block's inputs and outputs
+PAGED_ROUNDS, _PAGED_WARMUP = 10, 1  # for plans that reload their pages in every call, which takes 100 times as long
+FIRST_RUNS = 2  # runs after which a runtime has allocated its working memory
 
 
 @dataclass(frozen=True)
 class Part:
-    """Something to be timed: consecutive edges, or an exit's branch alone. ``weight_bytes``: of its blobs.
+    """A unit of timing: consecutive edges, or an exit's branch alone. ``weight_bytes``: size of its blobs.
 
-    ``input_size``: of the path that it is part of; empty for the model's own.
+    ``input_size``: of its path; empty for the model's own.
     """
 
     edges: tuple[Edge, ...]
@@ -47,23 +45,27 @@ class Part:
         exit_: ExitChoice | None = None,
         input_size: tuple[int, ...] = (),
     ) -> Part:
-        """The part of ``bundle``, its blobs weighed (each once), or BlobError. ``edges`` bring their input size."""
+        """The part of ``bundle`` with the size of its distinct blobs. ``input_size`` applies if there are no edges.
+
+        Raises:
+            BlobError: a blob is missing.
+        """
         names = dict.fromkeys(bundle.blob_names(edges, exit_))
         size = edges[0].input_size if edges else input_size
-        return cls(tuple(edges), exit_, sum(_size(bundle, name) for name in names), size)
+        return cls(tuple(edges), exit_, sum(map(bundle.blob_size, names)), size)
 
     @property
     def model(self) -> Hashable:
-        """Equal for parts that one session runs: the same block or branch alone, at whatever input size.
+        """A key that is equal for parts that share a session: the same single block or branch at any input size.
 
-        Several edges are timed as they are deployed: in a session for their input size.
+        Several edges are timed as deployed, in a session for their input size.
         """
         return (self.edges if len(self.edges) > 1 else tuple(edge.at(()) for edge in self.edges)), self.exit
 
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """How parts are timed: at most ``rounds``, fewer with ``patience``, on batches of ``batch``."""
+    """Timing settings: at most ``rounds``, fewer with ``patience``, on batches of ``batch``."""
 
     rounds: int
     batch: int = 1
@@ -73,10 +75,10 @@ class Timing:
 
 @dataclass(frozen=True)
 class Measured:
-    """A part's latency, and by how much the process grew while it was loaded and ran first; None where unknown.
+    """A part's latency, and the peak growth of the process while it was loaded and first run (None: unknown).
 
-    ``in_pages``: it takes more than the memory cap, and its pages were loaded again and again. ``nodes_by_provider``:
-    how many nodes of it each provider of the runtime runs; empty where the runtime does not tell.
+    ``in_pages``: it exceeds the memory cap, so every call reloaded its pages. ``nodes_by_provider``: number of its
+    nodes per provider of the runtime; empty where unknown.
     """
 
     latency: Latency
@@ -86,40 +88,40 @@ class Measured:
 
 
 def groups(sizes: Sequence[int], *, limit: int, reference: int) -> list[list[int]]:
-    """Groups of indices whose sizes make at most ``limit``; ``reference`` and at least one other are in each."""
-    found: list[list[int]] = []
+    """Partition indices into groups of total size ``limit``; each has ``reference`` and at least one other index."""
+    grouped: list[list[int]] = []
     room = 0
     for index, size in enumerate(sizes):
         if index == reference:
             continue
-        if not found or size > room:
-            found.append([reference])
+        if not grouped or size > room:
+            grouped.append([reference])
             room = limit - sizes[reference]
-        found[-1].append(index)
+        grouped[-1].append(index)
         room -= size
-    return [sorted(group) for group in found] or [[reference]]
+    return [sorted(group) for group in grouped] or [[reference]]
 
 
 def groups_that_stay(prints: Sequence[Footprint], cap_bytes: int, *, reference: int) -> list[list[int]]:
-    """Groups of indices that can all be loaded at once under the cap; ``reference`` in each where it fits too.
+    """Partition indices into groups that can be loaded at once under the cap, each with ``reference`` if it fits.
 
-    What takes more than the cap by itself is a group of its own.
+    A part that exceeds the cap by itself is a group of its own.
     """
 
     def stays(group: Sequence[int]) -> bool:
         return all_stay([prints[index] for index in sorted(group)], cap_bytes)
 
-    found: list[list[int]] = []
+    grouped: list[list[int]] = []
     for index in range(len(prints)):
         if index == reference:
             continue
-        if found and stays([*found[-1], index]):
-            found[-1].append(index)
+        if grouped and stays([*grouped[-1], index]):
+            grouped[-1].append(index)
         else:
-            found.append([reference, index] if stays([reference, index]) else [index])
-    if not any(reference in group for group in found):
-        found.insert(0, [reference])
-    return [sorted(group) for group in found]
+            grouped.append([reference, index] if stays([reference, index]) else [index])
+    if not any(reference in group for group in grouped):
+        grouped.insert(0, [reference])
+    return [sorted(group) for group in grouped]
 
 
 def measure_parts(
@@ -130,19 +132,19 @@ def measure_parts(
     reference: int = 0,
     advance: Callable[[float], None] = lambda share: None,
 ) -> list[Measured]:
-    """Load each part, note its memory, and time all of them in turns on golden inputs [batch, *shape].
+    """Load each part, record its memory, and time all of them, interleaved, on golden inputs [batch, *shape].
 
-    Where they do not fit into memory at once, they are timed in groups: ``parts[reference]`` is in every group, and
-    what it takes there, over what it took in the first, is the speed of the device meanwhile, which is taken out.
-    Under a memory cap a group without room for the reference is timed as it is, and what does not fit in one piece runs
-    in pages, as deployed. ``advance`` is told which share of everything is done now.
+    Parts that do not fit in memory at once are timed in groups, each with ``parts[reference]``. Latencies are
+    normalised by the reference's latency in the group over that in the first group, to cancel speed drift. Under a
+    memory cap, a group without room for the reference is not normalised, and a part that does not fit in one piece runs
+    in pages, as deployed. ``advance`` is called with the share of the work just done.
 
     Raises:
         BlobError, RuntimeFailedError: a part does not load or run.
-        BudgetError: the memory cap is too small for the largest block; says the least that works.
-        MeasurementError: the clock cannot be right.
+        BudgetError: the memory cap is too small for the largest block; the message states the least that works.
+        MeasurementError: the clock stood still or was set back.
     """
-    found: dict[int, Measured] = {}
+    results: dict[int, Measured] = {}
     first_ms: float | None = None
     grouped = _grouped(workspace, parts, timing, reference=reference)
     for group in grouped:
@@ -155,9 +157,9 @@ def measure_parts(
             reference_ms = measured[group.index(reference)].latency.median_ms
             first_ms = first_ms or reference_ms
             speed = reference_ms / first_ms
-        for index, one in zip(group, measured, strict=True):
-            found.setdefault(index, replace(one, latency=_at_speed(one.latency, speed)))
-    return [found[index] for index in range(len(parts))]
+        for index, result in zip(group, measured, strict=True):
+            results.setdefault(index, replace(result, latency=_at_speed(result.latency, speed)))
+    return [results[index] for index in range(len(parts))]
 
 
 def _grouped(workspace: Workspace, parts: Sequence[Part], timing: Timing, *, reference: int) -> list[list[int]]:
@@ -176,7 +178,7 @@ def _grouped(workspace: Workspace, parts: Sequence[Part], timing: Timing, *, ref
 
 
 def _arena_bytes(bundle: Bundle, part: Part, timing: Timing) -> int:
-    """Roughly what its session computes with; 0 for a block alone, which shares an arena with all others."""
+    """Approximate arena size of its session; 0 for a single block, which shares an arena with the others."""
     if len(part.edges) < 2:
         return 0
     largest = max(sum(cut.nbytes for cut in bundle.supernet.ends(edge)) for edge in part.edges)
@@ -184,7 +186,7 @@ def _arena_bytes(bundle: Bundle, part: Part, timing: Timing) -> int:
 
 
 class _Share:
-    """Tells progress of one of several groups, whose rounds may end early."""
+    """Reports progress of one of several groups, whose rounds may end early."""
 
     def __init__(self, advance: Callable[[float], None], share: float, *, steps: int) -> None:
         self._advance, self._left, self._step = advance, share, share / steps
@@ -210,7 +212,7 @@ def _at_speed(latency: Latency, speed: float) -> Latency:
 def _measure_group(
     workspace: Workspace, parts: Sequence[Part], timing: Timing, step: Callable[[], None]
 ) -> list[Measured]:
-    gc.collect()  # what is freed while parts are loaded would count as theirs
+    gc.collect()  # memory freed during loading would falsify the parts' peaks
     loaded: list[_Loaded] = []
     models: dict[Hashable, LoadedStretch] = {}
     try:
@@ -218,9 +220,9 @@ def _measure_group(
             loaded.append(_Loaded(workspace, part, timing, models.get(part.model)))
             models[part.model] = loaded[-1].stretch
             step()
-        in_pages = any(one.in_pages for one in loaded)  # then it is the only one
+        in_pages = any(part.in_pages for part in loaded)  # then it is the only one
         timed = measure_interleaved(
-            {str(number): one.run for number, one in enumerate(loaded)},
+            {str(number): part.run for number, part in enumerate(loaded)},
             rounds=min(timing.rounds, PAGED_ROUNDS) if in_pages else timing.rounds,
             warmup=_PAGED_WARMUP if in_pages else WARMUP,
             patience=timing.patience,
@@ -228,23 +230,16 @@ def _measure_group(
             clock=timing.clock,
         )
     finally:
-        for one in loaded:
-            one.close()
+        for part in loaded:
+            part.close()
     return [
         Measured(timed[str(number)], part.peak_bytes, part.in_pages, part.nodes_by_provider)
         for number, part in enumerate(loaded)
     ]
 
 
-def _size(bundle: Bundle, blob: str) -> int:
-    try:
-        return (bundle.blobs / blob).stat().st_size
-    except OSError as error:
-        raise BlobError(f"blob {blob[:12]}… cannot be read: {error.strerror}", hint=FETCH_AGAIN) from error
-
-
 class _Loaded:
-    """A part with its inputs, loaded and run for the first time. ``stretch``: what runs it, if that is loaded."""
+    """A part with its inputs, loaded and run for the first time. ``stretch``: an already loaded session for it."""
 
     def __init__(self, workspace: Workspace, part: Part, timing: Timing, stretch: LoadedStretch | None) -> None:
         supernet = workspace.supernet
@@ -260,7 +255,7 @@ class _Loaded:
     def _load(self, workspace: Workspace, part: Part, timing: Timing) -> LoadedStretch:
         bundle, runtime = workspace.bundle, workspace.runtime
         alone = len(part.edges) < 2
-        if workspace.memory_cap_bytes is None:  # blocks alone are many; what whole subnets take by themselves is noted
+        if workspace.memory_cap_bytes is None:  # single blocks share an arena; whole subnets have their own to measure
             stretch = bundle.stretch(part.edges, part.exit, any_size=alone)
             return (runtime.taking_turns() if alone else runtime).load(stretch)
         if workspace.fits(part.edges, part.exit, batch=timing.batch):

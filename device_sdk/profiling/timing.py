@@ -1,12 +1,11 @@
-"""Latency of calls: medians with spread, competitors interleaved.
+"""Latency of calls: medians with spread, interleaved between competitors.
 
-On a shared machine the speed drifts; competitors that take turns meet the same drift, so their ratio holds. Every turn
-begins with a call that does not count: a deployed model finds the caches as it left them itself, not full of its
-competitors' weights (measured: an int8 subnet of ResNet-56 that takes 0.39 of the full model's time by itself took 0.47
-among ten). Calls that the system interrupted for another process count for p95 only: long calls are interrupted more
-often than short ones, so sums of short ones would not tell what a long one takes (measured with three processes per
-core: 2.6 times too little). Where nearly all were interrupted, the quickest stand for the others. A clock that was set
-back or stands still gives no latency at all.
+The speed of a shared machine drifts; interleaved calls meet the same drift, so latency ratios hold. Each turn starts
+with an untimed call that warms the caches, as in deployment, where no competitor's weights evict them (measured: an
+int8 subnet of ResNet-56 that takes 0.39 of the full model's time alone took 0.47 among ten). Calls with an involuntary
+context switch count for p95 only: long calls are interrupted more often than short ones, so the sum of short calls
+would underestimate a long one (measured with three processes per core: by a factor of 2.6). If nearly all calls were
+interrupted, the fastest ones are used. A clock that was set back or stands still raises an error.
 """
 
 from __future__ import annotations
@@ -26,19 +25,19 @@ NANOSECONDS_PER_MS = 1_000_000
 Clock = Callable[[], int]  # nanoseconds
 Counter = Callable[[], int]
 
-_LEAST_UNDISTURBED = 3  # calls; with fewer, the quickest of all count
-_QUICKEST = 0.1  # of all calls
-_LEAST_VALID = 0.5  # more than this share of the timed calls has a duration above zero, so that the median has
+_LEAST_UNDISTURBED = 3  # calls; with fewer, the fastest of all are used
+_FASTEST = 0.1  # share of all calls
+_LEAST_VALID = 0.5  # minimum share of timed calls with a duration above zero, so that the median is above zero
 _CHECK_EVERY = 5  # rounds
 _ERROR_PER_QUARTILES = 0.93  # standard error of a median = 0.93 · (p75 − p25) / √runs, for a normal distribution
-_SETTLED_SHARE = 0.9  # of the calls have to have a median that is known well
+_SETTLED_SHARE = 0.9  # share of the calls whose median must have the requested precision
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """When to stop before the last round.
+    """Early stopping of rounds.
 
-    ``precision``: after ``rounds``, once 90 % of the medians have a standard error below this share of themselves;
-    ``limit_s``: once this much time has passed, but never before ``least`` rounds (``rounds`` unless it is given).
+    ``precision``: stop after ``rounds`` once 90 % of the medians have a relative standard error below this;
+    ``limit_s``: stop after this time, but not before ``least`` rounds (default: ``rounds``).
     """
 
     rounds: int
@@ -47,12 +46,12 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     least: int | None = None
 
     def shared_by(self, count: int) -> Patience:
-        """The patience with each of ``count`` groups that share the time."""
+        """The patience of each of ``count`` groups that share the time limit."""
         return msgspec.structs.replace(self, limit_s=self.limit_s / count)
 
 
 def interruptions() -> int:
-    """How often the system has taken the processor from this thread for another one; 0 where it does not tell."""
+    """Involuntary context switches of this thread so far; 0 where the system does not report them."""
     return resource.getrusage(_WHO).ru_nivcsw if _WHO is not None else 0
 
 
@@ -75,13 +74,13 @@ class _Samples:
 
     @property
     def counting_ns(self) -> list[int]:
-        """Those that medians are made of."""
+        """The durations that medians are computed from."""
         if len(self._undisturbed_ns) >= min(_LEAST_UNDISTURBED, len(self._all_ns)):
             return self._undisturbed_ns
-        return sorted(self._all_ns)[: max(_LEAST_UNDISTURBED, round(_QUICKEST * len(self._all_ns)))]
+        return sorted(self._all_ns)[: max(_LEAST_UNDISTURBED, round(_FASTEST * len(self._all_ns)))]
 
     def relative_error(self) -> float:
-        """The standard error of the median, as a share of it."""
+        """The relative standard error of the median."""
         if not self._all_ns:
             return math.inf
         low, median, high = np.percentile(self.counting_ns, [25, 50, 75])
@@ -89,11 +88,11 @@ class _Samples:
         return float(error / median) if median > 0 else math.inf
 
     def latency(self, *, wanted: int) -> Latency:
-        valid = sum(1 for one in self._all_ns if one > 0)
+        valid = sum(1 for elapsed_ns in self._all_ns if elapsed_ns > 0)
         if valid <= _LEAST_VALID * wanted:
             raise MeasurementError(
                 f"only {valid} of {wanted} timed calls took any time: the clock stood still or was set back",
-                hint="measure again when nothing sets this device's clock",
+                hint="measure again while nothing sets this device's clock",
             )
         quartiles = np.percentile(np.asarray(self.counting_ns, dtype=np.float64) / NANOSECONDS_PER_MS, [25, 50, 75])
         p25_ms, median_ms, p75_ms = (float(value) for value in quartiles)
@@ -102,9 +101,9 @@ class _Samples:
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """How long one call takes, over ``runs`` timed calls.
+    """Latency of one call, over ``runs`` timed calls.
 
-    Half of those that the system did not interrupt lie from ``p25_ms`` to ``p75_ms``; ``p95_ms`` is over all.
+    Median and quartiles are of uninterrupted calls, ``p95_ms`` of all.
     """
 
     median_ms: float
@@ -121,7 +120,7 @@ def measure(
     warmup: int,
     clock: Clock = time.perf_counter_ns,
 ) -> Latency:
-    """Time ``runs`` calls after ``warmup`` calls that do not count. The call returns when its work is done.
+    """Time ``runs`` calls after ``warmup`` untimed ones. The call must block until its work is done.
 
     Raises:
         ValueError: ``runs`` is below 1 or ``warmup`` is negative.
@@ -139,11 +138,11 @@ def measure_interleaved(
     clock: Clock = time.perf_counter_ns,
     interruptions: Counter = interruptions,
 ) -> dict[str, Latency]:
-    """Time competitors in turns: each has one turn per round, in an order that is another one every round.
+    """Time competitors in turns: each has one turn per round, in an order that changes every round.
 
-    The order rotates, so that everyone starts equally often, and every second rotation runs backwards, so that nobody
-    always follows the same neighbour. Where there are several, each is called twice in its turn and the second call
-    timed. With ``patience`` fewer than ``rounds`` may do. ``on_round`` is called after each round, warm-up included.
+    The order rotates, so that each call starts equally often, and every second rotation is reversed, so that no call
+    always follows the same other one. With several calls, each is called twice per turn and the second call is timed.
+    With ``patience`` fewer than ``rounds`` may suffice. ``on_round`` is called after each round, warm-up included.
 
     Raises:
         ValueError: ``rounds`` is below 1 or ``warmup`` is negative.
@@ -152,9 +151,9 @@ def measure_interleaved(
     if rounds < 1 or warmup < 0:
         raise ValueError(f"needs at least 1 round and no negative warm-up, got {rounds} and {warmup}")
     samples = {name: _Samples() for name in calls}
-    began_ns, timed_rounds = clock(), 0
+    start_ns, timed_rounds = clock(), 0
     for index in range(-warmup, rounds):
-        if patience is not None and _is_enough(index, patience, samples, elapsed_s=(clock() - began_ns) / 1e9):
+        if patience is not None and _is_enough(index, patience, samples, elapsed_s=(clock() - start_ns) / 1e9):
             break
         for name in _order(list(calls), index):
             call = calls[name]
@@ -167,7 +166,7 @@ def measure_interleaved(
                 samples[name].add(elapsed_ns, interrupted=interruptions() != before)
         timed_rounds += index >= 0
         on_round()
-    return {name: one.latency(wanted=timed_rounds) for name, one in samples.items()}
+    return {name: durations.latency(wanted=timed_rounds) for name, durations in samples.items()}
 
 
 def _is_enough(index: int, patience: Patience, samples: Mapping[str, _Samples], *, elapsed_s: float) -> bool:
@@ -176,7 +175,7 @@ def _is_enough(index: int, patience: Patience, samples: Mapping[str, _Samples], 
         return True
     if index < max(patience.rounds, 1) or index % _CHECK_EVERY or not samples:
         return False
-    errors = sorted(one.relative_error() for one in samples.values())
+    errors = sorted(durations.relative_error() for durations in samples.values())
     return errors[int(_SETTLED_SHARE * (len(errors) - 1))] <= patience.precision
 
 

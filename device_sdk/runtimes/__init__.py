@@ -1,4 +1,4 @@
-"""Inference runtimes behind one port. A new one: a file here, a line in ``RUNTIMES``, the conformance tests."""
+"""Inference runtimes behind one port. To add one: a file here, a line in ``RUNTIMES``, the conformance tests."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ RUNTIMES: dict[str, Callable[..., Runtime]] = {
 def make_runtime(
     name: str, *, threads: int, provider: str | None = None, lean: bool = False, cache_folder: Path | None = None
 ) -> Runtime:
-    """The runtime called ``name``, on ``provider`` or else on what it always has.
+    """The runtime registered as ``name``, on ``provider`` or its default provider.
 
-    ``lean``: hold as little memory between runs as possible; for plans under a memory cap. ``cache_folder``: where a
-    runtime that compiles models for this device keeps them.
+    ``lean``: hold as little memory between runs as possible; for plans under a memory cap. ``cache_folder``: for models
+    that the runtime compiles for this device.
 
     Raises:
         UsageError: there is no such runtime.
@@ -40,7 +40,7 @@ _PLAIN_PROVIDERS = {"onnxruntime": "CPUExecutionProvider"}
 
 
 def runs_on(name: str, provider: str | None = None) -> RunsOn:
-    """Which renditions the runtime ``name`` runs on ``provider``, or else on what it always has."""
+    """A filter for the renditions that runtime ``name`` runs on ``provider`` or its default provider."""
     return RunsOn(name, provider or _PLAIN_PROVIDERS.get(name))
 
 

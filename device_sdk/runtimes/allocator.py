@@ -1,7 +1,7 @@
-"""Giving freed memory back to the system, which the C library would rather keep.
+"""Returns freed memory, which the C library would keep, to the system.
 
-A session needs several times its weights while it is created and once afterwards; without this the process stays as
-large as it was at its highest (measured: 3 times the weights of a 40 MB model instead of 1.01).
+A session needs several times the size of its weights during creation and once afterwards. Without this the process
+stays at its peak (measured: 3 times the weights of a 40 MB model instead of 1.01).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import ctypes
 from functools import cache
 from typing import Any
 
-WORTHWHILE_BYTES = 256 * 1024  # of weights: below, what is freed is soon used again
+WORTHWHILE_BYTES = 256 * 1024  # of weights: smaller blocks are soon reused
 
 
 def give_back_freed_memory() -> None:
-    """Return what was freed to the system; under a millisecond as a rule. Does nothing where the C library cannot."""
+    """Return freed memory to the system; usually under a millisecond. A no-op without glibc."""
     trim = _malloc_trim()
     if trim is not None:
         trim(0)

@@ -1,6 +1,6 @@
-"""ExecuTorch behind the runtime port: programs (``.pte``) that run block by block, since nothing composes them.
+"""ExecuTorch behind the runtime port: programs (``.pte``) that run block by block, since they cannot be composed.
 
-The optional package brings torch, which this adapter needs for tensors; nothing else in the SDK does.
+The optional package installs torch, which only this adapter needs, for tensors.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ EXECUTORCH = _EXTRA = "executorch"
 class ExecutorchRuntime:
     """Runs ExecuTorch programs with a fixed number of threads; ``provider`` is the backend that they delegate to.
 
-    ExecuTorch has one thread pool per process: whoever loads first decides its size. ``lean`` and ``cache_folder``
-    change nothing here.
+    ExecuTorch has one thread pool per process, whose size the first load sets. ``lean`` and ``cache_folder`` have no
+    effect.
 
     Raises:
         MissingExtraError: executorch is not installed.
@@ -55,7 +55,7 @@ class ExecutorchRuntime:
         return f"executorch-{importlib.metadata.version(EXECUTORCH)}-{self._provider}-{self._threads}t"
 
     def taking_turns(self) -> ExecutorchRuntime:
-        """See the port: a program's memory is planned ahead and nothing is kept beside it."""
+        """See the port: a program's memory is planned ahead of time, so there is nothing to share."""
         return self
 
     def load(self, stretch: Stretch) -> ExecutorchStretch:
@@ -77,15 +77,15 @@ class ExecutorchRuntime:
                 if data not in programs:
                     programs[data] = self._engine.load_program(data)
                 methods.append(programs[data].load_method(entry_point))
-            except Exception as error:  # the binding raises RuntimeError, or KeyError for a method that is not there
+            except Exception as error:  # the binding raises RuntimeError, or KeyError for a missing method
                 raise RuntimeFailedError(f"ExecuTorch refused the program: {_first_line(error)}") from error
         return ExecutorchStretch(methods, stretch.inputs, branch=stretch.branch)
 
 
 class ExecutorchStretch:
-    """Programs that run one after the other. Calls of several threads take turns: a method has one set of buffers.
+    """Programs that run one after the other. A lock serialises calls, since a method has one set of buffers.
 
-    A program states how many samples it takes at most; larger batches run in parts of that size.
+    A program states its largest batch; larger batches run in parts of that size.
     """
 
     def __init__(self, methods: Sequence[Any], inputs: tuple[TensorSpec, ...], *, branch: bool) -> None:
@@ -112,7 +112,7 @@ class ExecutorchStretch:
         return parts[0] if len(parts) == 1 else [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
 
     def _run_part(self, methods: Sequence[Any], part: Sequence[Array]) -> list[Array]:
-        # Outputs are copies: a method writes the next ones where it wrote these.
+        # Outputs are copied, since the method reuses its output buffers.
         live = [self._torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in part]
         chain, branch = (methods[:-1], methods[-1]) if self._branch else (methods, None)
         for method in chain:
@@ -122,7 +122,7 @@ class ExecutorchStretch:
         return [output.numpy() for output in live]
 
     def _check(self, inputs: Sequence[Array]) -> None:
-        """Refuse what the programs were not made for: they would only check how many elements there are."""
+        """Check number, types and shapes of the inputs: the programs would only check the number of elements."""
         if len(inputs) != len(self._inputs):
             _refuse(f"{len(inputs)} inputs instead of {len(self._inputs)}")
         for array, spec in zip(inputs, self._inputs, strict=True):
@@ -140,7 +140,7 @@ class ExecutorchStretch:
 
 
 class _ThreadPool:
-    """The one thread pool of the process: its size is set once, before anything runs."""
+    """The process-wide thread pool, whose size is set once, before the first run."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -23,10 +23,10 @@ class OnnxRuntime:
     """Runs composed ONNX models with one provider and a fixed number of threads.
 
     ``lean``: hold no memory between runs that the next run could allocate again; for plans under a memory cap.
-    ``cache_folder``: where TensorRT keeps the engines that it builds on this device, if it is the provider.
+    ``cache_folder``: where TensorRT, as the provider, stores the engines that it builds on this device.
 
     Raises:
-        RuntimeFailedError: the provider is not there.
+        RuntimeFailedError: the provider is not available.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class OnnxRuntime:
 
     @property
     def identity(self) -> str:
-        """For example ``onnxruntime-1.31.1-CPUExecutionProvider-1t``; a lean one says so."""
+        """For example ``onnxruntime-1.31.1-CPUExecutionProvider-1t``, with ``-lean`` for a lean one."""
         lean = "-lean" if self._lean else ""
         return f"onnxruntime-{self._onnxruntime.__version__}-{self._provider}-{self._threads}t{lean}"
 
     def taking_turns(self) -> OnnxRuntime:
         """See the port.
 
-        Each session has an arena of its own otherwise, which keeps what its largest run took (measured: 40 blocks of
-        112×112 features at batch 8 take 2.2 GB with arenas of their own and 0.1 GB with a shared one).
+        Otherwise each session has its own arena, which keeps the size of its largest run (measured: 40 blocks of
+        112×112 features at batch 8 take 2.2 GB with separate arenas and 0.1 GB with a shared one).
         """
         if self._lean or self._provider != _CPU:
             return self
@@ -76,7 +76,7 @@ class OnnxRuntime:
         return session
 
     def _require_used(self, session: OnnxSession) -> None:
-        """Refuse a provider that runs no node of a composed model: it would be the CPU under another name."""
+        """Raise if the provider runs no node of a composed model, since the CPU would run it silently."""
         nodes = session.nodes_by_provider
         used = self._provider if self._provider != _TENSORRT or nodes.get(_TENSORRT) else _CUDA
         if self._provider != _CPU and nodes and not nodes.get(used):
@@ -87,9 +87,9 @@ class OnnxRuntime:
             )
 
     def load_model(self, model: bytes) -> OnnxSession:
-        """Create a session of a serialized model: also how a model exported in one piece is compared with."""
+        """Create a session of a serialized model; also for comparison with a model exported as a whole."""
         session = self._create(model)
-        session._model_bytes = None  # the Python session would keep a second copy of all weights
+        session._model_bytes = None  # drops the Python session's second copy of all weights
         if session.get_providers()[0] != self._provider:
             raise RuntimeFailedError(f"ONNX Runtime fell back to {session.get_providers()[0]}")
         large = len(model) >= WORTHWHILE_BYTES
@@ -100,12 +100,12 @@ class OnnxRuntime:
         return OnnxSession(session, large=large, nodes_by_provider=nodes)
 
     def session_options(self) -> Any:
-        """What every session is created with: an ``onnxruntime.SessionOptions``."""
+        """The ``onnxruntime.SessionOptions`` of every session."""
         options = self._onnxruntime.SessionOptions()
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.log_severity_level = _ERRORS_ONLY
-        # All of it: otherwise the quantise and dequantise pairs between int8 blocks would stay.
+        # all levels: lower ones keep the quantise/dequantise pairs between int8 blocks
         options.graph_optimization_level = self._onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
         options.enable_cpu_mem_arena = not self._lean
         if self._provider != _CPU:
@@ -124,20 +124,20 @@ class OnnxRuntime:
 
 
 def _nodes_by_provider(session: Any) -> dict[str, int]:
-    """How many nodes each provider runs; ONNX Runtime tells it from 1.24 on, before that nothing is known."""
+    """Number of nodes per provider; empty before ONNX Runtime 1.24, which does not report it."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return {}
-    found: dict[str, int] = {}
+    nodes: dict[str, int] = {}
     for subgraph in session.get_provider_graph_assignment_info():
-        found[subgraph.ep_name] = found.get(subgraph.ep_name, 0) + len(subgraph.get_nodes())
-    return found
+        nodes[subgraph.ep_name] = nodes.get(subgraph.ep_name, 0) + len(subgraph.get_nodes())
+    return nodes
 
 
 _registering = threading.Lock()
 
 
 def _register_shared_arena(onnxruntime: Any) -> None:
-    """Make the arena that sessions of this process share, once. It grows by what is asked for, never in powers of 2."""
+    """Register the process-wide shared arena, once. It grows by the requested size, not in powers of 2."""
     with _registering:
         _registered(onnxruntime)
 
@@ -153,10 +153,10 @@ _OTHER_RUNTIME = "open the bundle with the runtime that its blocks are for"
 
 
 def provider_chain(provider: str, model: bytes, *, cache_folder: Path | None) -> list[str | tuple[str, dict[str, str]]]:
-    """``provider``, its options, and what stands in for operators that it lacks.
+    """``provider`` with its options, and the fallbacks for operators that it lacks.
 
-    TensorRT names its engines after the model's file, inputs and outputs, never its weights: the digest of the model is
-    put before the name, so that no engine is ever taken for another's.
+    TensorRT names engines after the model's file, inputs and outputs, not its weights. The model's digest as prefix
+    keeps engines of different models apart.
     """
     if provider != _TENSORRT:
         return [provider] if provider == _CPU else [provider, _CPU]
@@ -176,8 +176,7 @@ def provider_chain(provider: str, model: bytes, *, cache_folder: Path | None) ->
 class OnnxSession:
     """One ONNX Runtime session.
 
-    ``nodes_by_provider``: how many nodes each provider runs; empty where the CPU alone was asked for, or nothing is
-    known.
+    ``nodes_by_provider``: number of nodes per provider; empty for the CPU provider or where unknown.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The runtime port: loads a stretch of blocks and runs it. Adapters stand beside this file."""
+"""The runtime port: loads a stretch of blocks and runs it. Adapters are in this folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Array = npt.NDArray[Any]
 
 
 class LoadedStretch(Protocol):
-    """A stretch that is ready to run. ``run`` may be called from several threads at once."""
+    """A stretch that is ready to run. ``run`` is thread-safe."""
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Run one batch.
@@ -25,7 +25,7 @@ class LoadedStretch(Protocol):
         """
 
     def close(self) -> None:
-        """Free what it holds, as does dropping the last reference. May be called twice."""
+        """Free its resources, as does dropping the last reference. Idempotent."""
 
 
 class Runtime(Protocol):
@@ -33,15 +33,15 @@ class Runtime(Protocol):
 
     @property
     def identity(self) -> str:
-        """Name, version, provider really used and threads: profiles are valid for one identity."""
+        """Name, version, provider in use and threads: profiles are valid for one identity."""
 
     def load(self, stretch: Stretch) -> LoadedStretch:
-        """Make ``stretch`` ready to run.
+        """Load ``stretch``.
 
         Raises:
             RuntimeFailedError: the runtime refused the model.
-            CompositionError: the fragments do not make one model.
+            CompositionError: the fragments do not compose.
         """
 
     def taking_turns(self) -> Runtime:
-        """The same runtime for many stretches of which one runs at a time: they share their working memory."""
+        """The same runtime for stretches that run one at a time and share their working memory."""

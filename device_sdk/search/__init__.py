@@ -7,7 +7,7 @@ from typing import Any
 
 from device_sdk.errors import UsageError
 from device_sdk.search.evaluation.evaluator import PrefixTreeEvaluator
-from device_sdk.search.expectation import expected_accuracies, with_expectations
+from device_sdk.search.expectation import expected_accuracies, with_expected_accuracies
 from device_sdk.search.feasibility import require_feasible
 from device_sdk.search.port import (
     Candidate,
@@ -19,7 +19,7 @@ from device_sdk.search.port import (
 )
 from device_sdk.search.strategies.adaptivenet import AdaptiveNetSearch
 from device_sdk.search.strategies.annealing import SimulatedAnnealing
-from device_sdk.search.strategies.bayesian_path import PathweaveSearch
+from device_sdk.search.strategies.bayesian_path import BayesianPathSearch
 from device_sdk.search.strategies.evolution import RegularisedEvolution
 from device_sdk.search.strategies.random_search import RandomSearch
 
@@ -27,21 +27,21 @@ STRATEGIES: dict[str, Callable[..., SearchStrategy]] = {
     "adaptivenet": AdaptiveNetSearch,
     "annealing": SimulatedAnnealing,
     "evolution": RegularisedEvolution,
-    "pathweave": PathweaveSearch,
+    "pathweave": BayesianPathSearch,
     "random": RandomSearch,
 }
 
 
 def find_subnets(strategy: SearchStrategy, problem: SearchProblem) -> SearchResult:
-    """What ``strategy`` finds, ranked by expected accuracy: the same measure whatever the strategy.
+    """Run ``strategy`` and rank its candidates by expected accuracy, the same measure for all strategies.
 
     Raises what the strategy raises.
     """
-    return with_expectations(strategy.search(problem), problem)
+    return with_expected_accuracies(strategy.search(problem), problem)
 
 
 def make_strategy(name: str, **settings: Any) -> SearchStrategy:
-    """The strategy called ``name``, with its own settings (UsageError if there is none)."""
+    """The strategy registered as ``name``, with its own settings. Raises UsageError if there is none."""
     if name not in STRATEGIES:
         raise UsageError(f"there is no search strategy {name}", hint="known: " + ", ".join(sorted(STRATEGIES)))
     return STRATEGIES[name](**settings)
@@ -50,9 +50,9 @@ def make_strategy(name: str, **settings: Any) -> SearchStrategy:
 __all__ = [
     "STRATEGIES",
     "AdaptiveNetSearch",
+    "BayesianPathSearch",
     "Candidate",
     "Evaluator",
-    "PathweaveSearch",
     "PrefixTreeEvaluator",
     "RandomSearch",
     "RegularisedEvolution",
@@ -65,5 +65,5 @@ __all__ = [
     "find_subnets",
     "make_strategy",
     "require_feasible",
-    "with_expectations",
+    "with_expected_accuracies",
 ]

@@ -1,11 +1,9 @@
-"""A model of accuracy that is additive over edges, fitted while the search goes on.
+"""A Gaussian process over subnet accuracy whose mean is additive over edges, refitted during the search.
 
-The log odds of a right answer are a constant, minus what each edge costs, plus what blocks do to each other. As a
-Gaussian process this says how sure it is: a draw of the edges' costs is additive, so that exact path algorithms find
-the best subnet of the draw (Thompson sampling), and subnets that share blocks share what the sum does not explain. An
-edge costs what its block costs, whatever its rendition and input size, and little more for a rendition that computes
-almost the same.
-What a device does not know yet is filled in by the errors that the packager measured, of blocks and of renditions.
+The log odds of a correct answer are a constant, minus a cost per edge, plus an interaction of blocks. A sample of the
+edge costs is additive, so an exact path algorithm finds its best subnet (Thompson sampling). The interaction kernel
+correlates subnets that share blocks. An edge's cost is that of its block, plus a small term for its rendition and input
+size. The prior means come from the block and rendition errors that the packager measured.
 """
 
 from __future__ import annotations
@@ -25,90 +23,90 @@ from device_sdk.supernet.supernet import Supernet
 
 Floats = npt.NDArray[np.float64]
 
-_CONSTANT_MEAN, _CONSTANT_SPREAD = 2.5, 1.5  # log odds of a model that is worth deploying
-_SLOPE_MEAN, _SLOPE_SPREAD = 4.0, 4.0  # log odds that one unit of relative squared feature error costs
-_ERROR_PER_SPAN = 0.05  # of an added block, where the packager measured none
-_RENDITION_ERROR = 0.01  # of a rendition that is not the original's
-_SIZE_ERROR = 0.2  # of an input size, where the packager measured none
-_SIZE_WEIGHT = 1.2  # of a size's squared error against a block's: they cost as many log odds then (EfficientNet-Lite0)
-_LARGEST_ERROR = 2.0  # nothing is left of a feature; more cannot be told apart
-_LEAST_ERROR = 0.02  # a smaller error of a block does not make its cost more certain
-_LEAST_RENDITION_ERROR = 0.002  # nor one of a rendition, which computes the same block
-_OWN_SPREADS = (1.0, 3.0)  # log odds per error by which blocks and renditions deviate: those that are tried
-_JOINT_SPREADS = (0.05, 0.1, 0.2, 0.4)  # log odds that blocks do to each other: those that are tried
-_JITTER = 1e-9  # of a covariance, against rounding
+_CONSTANT_MEAN, _CONSTANT_SPREAD = 2.5, 1.5  # log odds of a typical deployed model
+_SLOPE_MEAN, _SLOPE_SPREAD = 4.0, 4.0  # log odds lost per unit of relative squared feature error
+_ERROR_PER_SPAN = 0.05  # default for an added block without a measured error, per cut point
+_RENDITION_ERROR = 0.01  # default for a rendition other than the first, without a measured error
+_SIZE_ERROR = 0.2  # default for an input size without a measured error
+_SIZE_WEIGHT = 1.2  # converts a size's squared error to block error of equal log-odds loss (EfficientNet-Lite0)
+_LARGEST_ERROR = 2.0  # the feature carries no information; larger errors are equivalent
+_LEAST_ERROR = 0.02  # floor of a block's error in the prior standard deviation
+_LEAST_RENDITION_ERROR = 0.002  # the same for a rendition
+_OWN_SPREADS = (1.0, 3.0)  # grid: prior log-odds deviation of blocks and renditions, per unit of error
+_JOINT_SPREADS = (0.05, 0.1, 0.2, 0.4)  # grid: prior log-odds deviation of the interaction
+_JITTER = 1e-9  # added to a covariance's diagonal for numerical stability
 _LEAST_NOISE = 0.1  # of the sampling variance
-_FEW = 8  # observations below which none are tried
+_FEW = 8  # with fewer observations the hyperparameters stay at their defaults
 
 
 class Observed(Protocol):
-    """What is known of one subnet."""
+    """A noisy observation of one subnet's log odds."""
 
     @property
     def subnet(self) -> Subnet:
-        """Which."""
+        """The observed subnet."""
 
     @property
     def log_odds(self) -> float:
-        """Of a right answer."""
+        """Log odds of a correct answer."""
 
     @property
     def variance(self) -> float:
-        """Of the log odds."""
+        """Observation noise: variance of the log odds."""
 
 
 @dataclass(frozen=True)
 class Observation:
-    """``right`` answers out of ``samples``.
+    """``correct`` answers out of ``samples``.
 
     ``noise`` is the part of the sampling variance that this subnet does not share with the others on the same
-    samples, ``unseen`` the variance of ``right`` because some of its answers were not computed but guessed.
+    samples, ``unseen`` the variance of ``correct`` from answers that were extrapolated instead of computed.
     """
 
     subnet: Subnet
-    right: float
+    correct: float
     samples: int
     noise: float = 1.0
     unseen: float = 0.0
 
     @property
     def log_odds(self) -> float:
-        """Of a right answer."""
-        return log_odds(self.right, self.samples)
+        """Log odds of a correct answer."""
+        return log_odds(self.correct, self.samples)
 
     @property
     def variance(self) -> float:
-        """Of the log odds."""
-        share = (self.right + 0.5) / (self.samples + 1)
-        slope = self.samples * share * (1 - share)  # right answers that one unit of log odds makes
+        """Variance of the log odds."""
+        share = (self.correct + 0.5) / (self.samples + 1)
+        slope = self.samples * share * (1 - share)  # correct answers per unit of log odds
         return self.noise / slope + self.unseen / slope**2
 
 
 class AdditiveModel:
-    """What is believed about the accuracy of a supernet's subnets before anything was observed."""
+    """The prior over the accuracy of a supernet's subnets."""
 
     def __init__(self, supernet: Supernet) -> None:
         self.edges = supernet.edges
         self._place = {edge: place for place, edge in enumerate(self.edges)}
         of_blocks, of_renditions = block_errors(supernet), rendition_errors(supernet)
         self.errors: Floats = np.array([of_blocks[edge.block] + of_renditions[edge] for edge in self.edges])  # [edges]
-        self._blocks = np.unique([edge.block for edge in self.edges], return_inverse=True)[1]  # number of the edge's
+        self._blocks = np.unique([edge.block for edge in self.edges], return_inverse=True)[1]  # block index per edge
         self.same_block: Floats = (self._blocks[:, None] == self._blocks).astype(np.float64)  # [edges, edges]
-        # what errors do not say of edges' costs, as deviations [edges]: renditions of a block share what is not known
-        # of it; edges without any error cost nothing, which is certain
+        # prior standard deviations of edge costs around the value that the error predicts [edges]; renditions of a
+        # block share the block's part, and edges without error have cost 0 with no uncertainty
         blocks = np.array([of_blocks[edge.block] for edge in self.edges])
         renditions = np.array([of_renditions[edge] for edge in self.edges])
         self._of_block = np.where(blocks > 0, blocks + _LEAST_ERROR, 0.0)
         self._of_rendition = np.where(renditions > 0, renditions + _LEAST_RENDITION_ERROR, 0.0)
 
     def covariance(self, own: float) -> Floats:
-        """Of the edges' values before anything was observed, ``own``: the spread of edges: [edges, edges]."""
+        """Prior covariance of the edge values [edges, edges]; ``own``: log-odds deviation per unit of error."""
         unknown: Floats = self.same_block * np.outer(self._of_block, self._of_block) + np.diag(self._of_rendition**2)
         covariance: Floats = _SLOPE_SPREAD**2 * np.outer(self.errors, self.errors) + own**2 * unknown
         return covariance
 
     def draw(self, own: float, random: SplitMix64) -> Floats:
-        """Deviations of the edges' values from what errors say, drawn with this covariance: [edges]."""
+        """Sample the edge values' deviations from the prior mean, with this covariance: [edges]."""
         slope = _SLOPE_SPREAD * _normal(random)
         blocks = _normals(int(self._blocks.max()) + 1, random)[self._blocks]
         drawn: Floats = slope * self.errors + own * (self._of_block * blocks)
@@ -116,19 +114,19 @@ class AdditiveModel:
         return drawn
 
     def design(self, subnets: Sequence[Subnet]) -> Floats:
-        """Which edges each subnet has, as 0 and 1: [subnets, edges]."""
+        """Design matrix: 1 where the subnet has the edge, else 0: [subnets, edges]."""
         design = np.zeros((len(subnets), len(self.edges)))
         for row, subnet in enumerate(subnets):
             design[row, [self._place[edge] for edge in subnet.edges]] = 1
         return design
 
-    def foretold(self, subnets: Sequence[Subnet]) -> Floats:
-        """What the log odds are below those of the original path, by errors alone: [subnets]."""
+    def prior_mean(self, subnets: Sequence[Subnet]) -> Floats:
+        """Log odds lost against the original path, by the prior mean of the slope: [subnets]."""
         losses: Floats = _SLOPE_MEAN * (self.design(subnets) @ self.errors)
         return losses
 
     def fit(self, observations: Sequence[Observed]) -> Belief:
-        """The belief after ``observations``; the spreads of highest likelihood are taken once there are enough."""
+        """The posterior given ``observations``; with enough of them the spreads maximise the marginal likelihood."""
         if len(observations) < _FEW:
             return Belief(self, observations, _OWN_SPREADS[0], _JOINT_SPREADS[1])
         beliefs = [Belief(self, observations, own, joint) for own in _OWN_SPREADS for joint in _JOINT_SPREADS]
@@ -136,12 +134,12 @@ class AdditiveModel:
 
 
 class Belief:
-    """What is believed after observations. ``own`` and ``joint`` are the spreads of edges and of their interaction."""
+    """The posterior given observations. ``own``, ``joint``: prior deviations of edge values and of the interaction."""
 
     def __init__(self, model: AdditiveModel, observations: Sequence[Observed], own: float, joint: float) -> None:
         self._model = model
         self._own, self._joint = own, joint
-        self._covariance = model.covariance(own)  # of the edges' values
+        self._covariance = model.covariance(own)  # prior, of the edge values
         self._design = model.design([one.subnet for one in observations])  # [observations, edges]
         kernel = self._kernel(self._design)
         kernel[np.diag_indices_from(kernel)] += [one.variance for one in observations]
@@ -152,11 +150,11 @@ class Belief:
 
     @property
     def log_likelihood(self) -> float:
-        """Of the observations, up to a constant."""
+        """Log marginal likelihood of the observations, up to a constant."""
         return float(-0.5 * self._whitened @ self._whitened - np.log(np.diag(self._root)).sum())
 
     def predict(self, subnets: Sequence[Subnet]) -> tuple[Floats, Floats]:
-        """Mean and standard deviation of the log odds of a right answer: [subnets] each."""
+        """Posterior mean and standard deviation of the log odds of a correct answer: [subnets] each."""
         design = self._model.design(subnets)
         across = np.linalg.solve(self._root, self._kernel(design).T)  # [observations, subnets]
         mean = self._prior(design) + across.T @ self._whitened
@@ -164,14 +162,14 @@ class Belief:
         return mean, np.sqrt(np.maximum(own - (across**2).sum(axis=0), 0.0))
 
     def values(self) -> dict[Edge, float]:
-        """What each edge adds to the log odds, on average."""
+        """Posterior mean of what each edge adds to the log odds."""
         return dict(zip(self._model.edges, self._mean.tolist(), strict=True))
 
     def draw(self, random: SplitMix64) -> dict[Edge, float]:
-        """What each edge adds to the log odds, drawn from the belief.
+        """Sample what each edge adds to the log odds from the posterior.
 
-        Drawn from what was believed before, then corrected by how far the observations lie from those that the draw
-        would have made (Matheron's rule): no root of a matrix over all edges is needed.
+        Matheron's rule: a prior sample, corrected by the residual between the observations and those that the sample
+        implies. It needs no Cholesky factor over all edges.
         """
         prior = self._model.draw(self._own, random)
         would_be = self._design @ prior + self._unexplained_root @ _normals(len(self._design), random)
@@ -180,19 +178,19 @@ class Belief:
 
     @cached_property
     def _across(self) -> Floats:
-        """Whitened covariance of the observations with the edges' values: [observations, edges]."""
+        """Whitened covariance of observations and edge values: [observations, edges]."""
         across: Floats = np.linalg.solve(self._root, self._design @ self._covariance)
         return across
 
     @cached_property
     def _mean(self) -> Floats:
-        """Of the edges' values: [edges]."""
+        """Posterior mean of the edge values: [edges]."""
         mean: Floats = -_SLOPE_MEAN * self._model.errors + self._across.T @ self._whitened
         return mean
 
     @cached_property
     def _unexplained_root(self) -> Floats:
-        """A root of the covariance of what edges' values leave of the observations: [observations, observations]."""
+        """Cholesky factor of the observations' covariance without the edges' part: [observations, observations]."""
         left = np.array(self._kernel_of_observed - self._design @ self._covariance @ self._design.T)
         left[np.diag_indices_from(left)] += _JITTER
         return np.asarray(np.linalg.cholesky(left), dtype=np.float64)
@@ -210,27 +208,27 @@ class Belief:
         return kernel + self._joint**2 * (shared / together) ** 2
 
 
-def log_odds(right: float, samples: int) -> float:
-    """Of ``right`` answers out of ``samples``, half an answer added on either side."""
-    return math.log((right + 0.5) / (samples - right + 0.5))
+def log_odds(correct: float, samples: int) -> float:
+    """Log odds of ``correct`` out of ``samples`` answers, with half an answer added to both counts."""
+    return math.log((correct + 0.5) / (samples - correct + 0.5))
 
 
-def unshared_noise(right: npt.NDArray[np.bool_]) -> float:
-    """The part of the sampling variance of accuracies that subnets do not share, 0 to 1: ``right`` [subnets, samples].
+def unshared_noise(correct: npt.NDArray[np.bool_]) -> float:
+    """Fraction of the sampling variance of accuracies that subnets do not share, 0 to 1.
 
-    Subnets are judged on the same samples, and what makes a sample hard for one makes it hard for all. Their
-    differences vary only with the samples on which they disagree.
+    ``correct``: [subnets, samples]. All subnets are evaluated on the same samples, whose difficulty they share; only
+    samples on which they disagree add variance to their differences.
     """
-    per_sample = right.mean(axis=0)
-    average = (right.sum() + 0.5) / (right.size + 1)
+    per_sample = correct.mean(axis=0)
+    average = (correct.sum() + 0.5) / (correct.size + 1)
     unshared = float((per_sample * (1 - per_sample)).mean() / (average * (1 - average)))
     return min(max(unshared, _LEAST_NOISE), 1.0)
 
 
 def block_errors(supernet: Supernet) -> dict[str, float]:
-    """How far each block is from what the original ones compute: relative squared errors, 0 of these themselves.
+    """Relative squared feature error of each block against the original blocks; 0 for the originals.
 
-    Unknown ones are taken to be like the known ones of other blocks, per cut point that they go over.
+    A missing error is the median error per spanned cut point of the other blocks, times the block's span.
     """
     added = [block for block in supernet.blocks if block.kind != "original"]
     known = [b.distillation_error / (b.end - b.start) for b in added if b.distillation_error is not None]
@@ -243,9 +241,9 @@ def block_errors(supernet: Supernet) -> dict[str, float]:
 
 
 def rendition_errors(supernet: Supernet) -> dict[Edge, float]:
-    """How far each edge is from what its block computes in its first rendition: relative squared errors.
+    """Relative squared feature error of each edge against its block's first rendition.
 
-    What an input size costs counts once: with the first edge of the paths at it.
+    The error of an input size is added once per path: to the edges that start at the input.
     """
     errors = {}
     size_errors: dict[tuple[int, ...], float] = {(): 0.0}
@@ -254,8 +252,8 @@ def rendition_errors(supernet: Supernet) -> dict[Edge, float]:
     for size, of_size in size_errors.items():
         for block in supernet.blocks:
             for place, rendition in enumerate(block.renditions):
-                guessed = _RENDITION_ERROR if rendition.error is None else rendition.error
-                error = min(guessed, _LARGEST_ERROR) if place else 0.0
+                own = _RENDITION_ERROR if rendition.error is None else rendition.error
+                error = min(own, _LARGEST_ERROR) if place else 0.0
                 errors[Edge(block.id, rendition.name, size)] = error + (of_size if block.start == 0 else 0.0)
     return errors
 
@@ -265,5 +263,5 @@ def _normals(count: int, random: SplitMix64) -> Floats:
 
 
 def _normal(random: SplitMix64) -> float:
-    """A standard normal number (Box and Muller, one of the two)."""
+    """A standard normal number (Box-Muller, the first of the pair)."""
     return math.sqrt(-2 * math.log(1 - random.uniform())) * math.cos(2 * math.pi * random.uniform())

@@ -1,9 +1,9 @@
-"""What is to be expected of candidates on samples that the search did not see.
+"""Expected accuracy of candidates on unseen samples: measured accuracy corrected for selection bias.
 
-The best of many on a few hundred samples is mostly lucky: candidates differ by less than such a number of right answers
-can tell, and near copies of a lucky one are lucky together. How far their answers are from the full model's varies far
-less with the samples. A line through the full model, from that distance to the log odds of a right answer, takes
-the luck back: what a candidate has measured above the line counts as far as candidates lie off it by more than chance.
+The best of many candidates on a few hundred samples is overestimated: the sampling error exceeds the differences, and
+similar candidates share it. The distance between a candidate's logits and the full model's varies far less with the
+samples. A Bayesian regression line through the full model predicts log odds from that distance, and measured accuracies
+are shrunk towards it. The shrinkage is weaker where candidates deviate from the line by more than sampling error.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from device_sdk.supernet.plan import Subnet
 Floats = npt.NDArray[np.float64]
 Right = npt.NDArray[np.bool_]
 
-_COMPARABLE = 2.0  # log odds below the best
-_SLOPE_MEAN, _SLOPE_SPREAD = 0.5, 1.0  # log odds that are lost at the median distance
-_LINE_SAMPLES = (100_000, 10_000, 1_000, 100, 10)  # so many samples the line is worth: those that are tried
-_FAR = 30.0  # deviations out, where the tail of a normal distribution is an exponential one
-_OWN_LUCK = 0.25  # of a candidate's chance deviation, what it shares with no other
-_LEAST_NOISE = 0.5  # right answers, squared: candidates with the full model's answers are no certainty either
-_BEND = 0.3  # of what candidates lie below the full model on average: how far the line is off for all of them
+_COMPARABLE = 2.0  # log odds below the best: candidates further below are left out of the regression
+_SLOPE_MEAN, _SLOPE_SPREAD = 0.5, 1.0  # prior: log odds lost at the median distance
+_LINE_SAMPLES = (100_000, 10_000, 1_000, 100, 10)  # grid: weight of the line, as an equivalent number of samples
+_FAR = 30.0  # standard deviations beyond which a normal tail is taken as exponential
+_OWN_NOISE = 0.25  # share of a candidate's sampling variance that is independent of the other candidates
+_LEAST_NOISE = 0.5  # squared correct answers: least variance, also of a candidate that agrees with the full model
+_BEND = 0.3  # prior deviation of the line's common offset, relative to the candidates' mean loss
 
 
 @dataclass(frozen=True)
 class _Line:
-    """Expected log odds above the full model's [candidates], whitened; how likely the measured ones are."""
+    """Posterior mean of the whitened log odds relative to the full model [candidates], and the fit's likelihood."""
 
     expected: Floats
     log_likelihood: float
 
 
-def with_expectations(result: SearchResult, problem: SearchProblem) -> SearchResult:
-    """``result`` with the ``expected`` accuracy of its candidates, and the best by it. Costs no evaluation.
+def with_expected_accuracies(result: SearchResult, problem: SearchProblem) -> SearchResult:
+    """``result`` with its candidates' ``expected`` accuracy, and the best by it. Evaluates nothing.
 
     Raises what the evaluator raises.
     """
@@ -52,55 +52,57 @@ def with_expectations(result: SearchResult, problem: SearchProblem) -> SearchRes
 
 
 def expected_accuracies(evaluator: Evaluator, subnets: Sequence[Subnet], samples: slice) -> Floats:
-    """What is to be expected, on more samples like these, of subnets that were evaluated on ``samples``: [subnets].
+    """Posterior mean accuracy on unseen samples of subnets that were evaluated on ``samples``: [subnets].
 
-    Subnets that are far worse than the best say nothing about it, and nothing more is expected of them than was
-    measured. Raises what the evaluator raises.
+    Subnets far worse than the best keep their measured accuracy and do not affect the others. Raises what the evaluator
+    raises.
     """
-    right = evaluator.right(subnets, samples)
-    measured = np.array([log_odds(float(row.sum()), len(row)) for row in right])
+    correct = evaluator.correct(subnets, samples)
+    measured = np.array([log_odds(float(row.sum()), len(row)) for row in correct])
     near = np.flatnonzero(measured >= measured.max() - _COMPARABLE)
     distances = evaluator.distances([subnets[place] for place in near.tolist()], samples)
-    expected: Floats = right.mean(axis=1)
-    expected[near] = 1 / (1 + np.exp(-_expected_log_odds(right[near], evaluator.full_right()[samples], distances)))
+    expected: Floats = correct.mean(axis=1)
+    expected[near] = 1 / (
+        1 + np.exp(-_expected_log_odds(correct[near], evaluator.full_model_correct()[samples], distances))
+    )
     return expected
 
 
-def _expected_log_odds(right: Right, full: Right, distances: Floats) -> Floats:
-    """[candidates], from which samples they get right [candidates, samples], and the full model [samples]."""
+def _expected_log_odds(correct: Right, full: Right, distances: Floats) -> Floats:
+    """[candidates], from the correctness of candidates [candidates, samples] and of the full model [samples]."""
     samples = len(full)
     reference = log_odds(float(full.sum()), samples)
-    above = np.array([log_odds(float(row.sum()), samples) for row in right]) - reference
+    above = np.array([log_odds(float(row.sum()), samples) for row in correct]) - reference
     relative = distances / (float(np.median(distances)) or 1.0)
-    scatter = _scatter(right, full)
+    scatter = _scatter(correct, full)
     root = np.linalg.cholesky(scatter)
     far, seen = np.linalg.solve(root, np.stack([relative, above], axis=1)).T
     lines = [_line(far, seen, samples, worth) for worth in _LINE_SAMPLES]
-    expected = root @ max(lines, key=lambda one: one.log_likelihood).expected
-    bend, luck = (_BEND * above.mean()) ** 2, scatter.mean() / samples
-    return reference + expected + bend / (bend + luck) * (above - expected).mean()
+    expected = root @ max(lines, key=lambda line: line.log_likelihood).expected
+    bend, noise = (_BEND * above.mean()) ** 2, scatter.mean() / samples
+    return reference + expected + bend / (bend + noise) * (above - expected).mean()
 
 
-def _scatter(right: Right, full: Right) -> Floats:
-    """How log odds above the full model's vary with a sample that is drawn, and together: [candidates, candidates].
+def _scatter(correct: Right, full: Right) -> Floats:
+    """Covariance, per sample, of the log odds relative to the full model: [candidates, candidates].
 
-    Only answers that differ from the full model's make a difference, and candidates that differ on the same samples
-    are lucky together.
+    Only samples on which a candidate and the full model differ in correctness contribute; candidates that differ on the
+    same samples are correlated.
     """
-    differences = right.astype(np.float64) - full
+    differences = correct.astype(np.float64) - full
     together = differences @ differences.T
-    together[np.diag_indices_from(together)] *= 1 / (1 - _OWN_LUCK)
+    together[np.diag_indices_from(together)] *= 1 / (1 - _OWN_NOISE)
     together[np.diag_indices_from(together)] += _LEAST_NOISE
-    shares = (right.sum(axis=1) + 0.5) / (len(full) + 1)
-    slopes = shares * (1 - shares)  # right answers per sample that one unit of log odds makes
+    shares = (correct.sum(axis=1) + 0.5) / (len(full) + 1)
+    slopes = shares * (1 - shares)  # correct answers per sample and unit of log odds
     scatter: Floats = together / len(full) / np.outer(slopes, slopes)
     return scatter
 
 
 def _line(distances: Floats, above: Floats, samples: int, worth: int) -> _Line:
-    """Bayesian regression through the full model, of whitened distances and log odds [candidates].
+    """Bayesian regression of whitened log odds on whitened distances [candidates], through the full model.
 
-    Candidates lie off the line as far as ``worth`` samples scatter.
+    Candidates deviate from the line with the variance of ``worth`` samples.
     """
     variance = 1 / samples + 1 / worth
     precision = float(distances @ distances) / variance + _SLOPE_SPREAD**-2
@@ -113,9 +115,10 @@ def _line(distances: Floats, above: Floats, samples: int, worth: int) -> _Line:
 
 
 def _mean_above_0(peak: float, deviation: float) -> float:
-    """The mean of what would be normally distributed but cannot be negative.
+    """Mean of a normal distribution truncated at 0.
 
-    So the nearer of two is preferred also where everything that is far was lucky.
+    It keeps the slope positive: the candidate nearer to the full model is preferred, also where more distant ones
+    measured higher by chance.
     """
     below = -peak / deviation
     if below > _FAR:

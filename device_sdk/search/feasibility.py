@@ -1,4 +1,4 @@
-"""Whether a budget can be met at all, decided exactly and before anything is evaluated."""
+"""Exact feasibility check of a budget, before anything is evaluated."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from device_sdk.supernet.paths import k_cheapest
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
 
-LABEL_LIMIT = 200_000  # partial paths that the memory-constrained search looks at before it settles
+LABEL_LIMIT = 200_000  # partial paths that the memory-constrained search expands before it falls back
 _SHOWN_BLOCKS = 6
 
 
@@ -22,8 +22,8 @@ def require_feasible(supernet: Supernet, cost_model: CostModel, budget: Budget) 
     Exact for a latency limit, a memory limit and both together (see ``fastest_within`` for its one bound).
 
     Raises:
-        InfeasibleBudgetError: nothing fits. It names the subnet of least memory if already the memory limit
-            cannot be met, otherwise the fastest subnet within the memory limit.
+        InfeasibleBudgetError: nothing fits. It names the subnet of least memory if the memory limit alone cannot be
+            met, otherwise the fastest subnet within the memory limit.
     """
     fastest = fastest_within(supernet, cost_model, memory_mb=budget.memory_mb)
     if fastest is None:
@@ -36,9 +36,8 @@ def require_feasible(supernet: Supernet, cost_model: CostModel, budget: Budget) 
 def smallest_subnet(supernet: Supernet, cost_model: CostModel) -> Subnet:
     """The subnet of least peak memory, exactly.
 
-    Peak memory is the sum of resident bytes plus the largest working set, which is not additive. So every
-    working set that occurs is tried as a ceiling: among the edges under it, a shortest path has the least sum
-    of resident bytes.
+    Peak memory is the sum of resident bytes plus the largest working set, which is not additive. Every distinct working
+    set is tried as a ceiling: among the edges under it, a shortest path minimises the resident bytes.
     """
     costs = cost_model.edge_costs
     found: list[Subnet] = []
@@ -56,9 +55,9 @@ def smallest_subnet(supernet: Supernet, cost_model: CostModel) -> Subnet:
 def fastest_within(supernet: Supernet, cost_model: CostModel, *, memory_mb: float | None) -> Subnet | None:
     """The fastest subnet within a memory limit, None if there is none; without a limit the fastest of all.
 
-    Exact: partial paths are extended in the order of their least possible total latency (A*); those that no
-    completion keeps within the limit are dropped, and so are those that a faster one dominates in memory.
-    Only where more than ``LABEL_LIMIT`` partial paths survive that, the subnet of least memory is taken.
+    Exact: A* over partial paths, ordered by their lower bound on total latency. Partial paths that cannot meet the
+    limit, or that a faster one dominates in memory, are pruned. After more than ``LABEL_LIMIT`` partial paths the
+    subnet of least memory is returned instead.
     """
     fastest = k_cheapest(supernet, cost_model.edge_latency_ms, k=1)[0][1]
     if memory_mb is None or cost_model.peak_bytes(fastest) <= memory_mb * MB:

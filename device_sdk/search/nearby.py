@@ -19,8 +19,8 @@ LISTING_LIMIT = 4096  # supernets with at most this many subnets are listed inst
 _DRAW_ROUNDS = 8
 _MAX_WIDENINGS = 64
 _STRETCH_EDGES = 3  # a mutation replaces at most this many edges of the path
-_SIZE_EVERY = 6  # one mutation of so many changes the input size, where the bundle has several
-_TRIES = 8  # random replacements looked at before a subnet counts as having none
+_SIZE_EVERY = 6  # one mutation in this many changes the input size, if the bundle has several
+_TRIES = 8  # random replacements before a mutation is given up
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class Neighbourhood:
         return near and self.budget.fits_memory(self.cost_model.peak_bytes(subnet))
 
     def distance_ms(self, latency_ms: float) -> float:
-        """How far ``latency_ms`` lies outside the window; 0 inside."""
+        """Distance of ``latency_ms`` from the window; 0 inside."""
         return max(self.low_ms - latency_ms, latency_ms - self.high_ms, 0.0)
 
     def widened(self) -> Neighbourhood:
-        """The same upper end, twice the width."""
+        """A window with the same upper end and twice the width."""
         return replace(self, low_ms=self.low_ms - (self.high_ms - self.low_ms))
 
     def draw(self, *, count: int, random: SplitMix64, seen: Collection[Subnet] = ()) -> list[Subnet]:
-        """Up to ``count`` different members that are not in ``seen``, uniformly at random.
+        """Up to ``count`` distinct members that are not in ``seen``, uniformly at random.
 
-        Fewer only if there are no more (supernets of up to ``LISTING_LIMIT`` subnets) or none turned up in a
-        bounded number of draws (larger ones).
+        Fewer only if there are no more (supernets of up to ``LISTING_LIMIT`` subnets) or a bounded number of draws
+        found no more (larger ones).
         """
         if self._listed is not None:
             return random.shuffled([subnet for subnet in self._listed if subnet not in seen])[:count]
@@ -83,10 +83,10 @@ def nearby_init(
     count: int,
     random: SplitMix64,
 ) -> tuple[list[Subnet], Neighbourhood]:
-    """Up to ``count`` different subnets near the budget T, uniformly at random, and where they come from.
+    """Up to ``count`` distinct subnets near the budget T, uniformly at random, and the neighbourhood used.
 
-    The window is [T - ΔT, T + ΔT] with ΔT = ``window_ratio`` · T. A T above the slowest subnet, or none, is
-    the slowest subnet's latency. A window with fewer than ``count`` is widened downwards, at most to the
+    The window is [T - ΔT, T + ΔT] with ΔT = ``window_ratio`` · T. T is clamped to the slowest subnet's latency, which
+    also stands for a missing limit. A window with fewer than ``count`` subnets is widened downwards, at most to the
     fastest subnet. Source: AdaptiveNet §5.1.
     """
     fastest_ms, slowest_ms = latency_range_ms(supernet, cost_model)
@@ -109,14 +109,14 @@ def latency_range_ms(supernet: Supernet, cost_model: CostModel) -> tuple[float, 
 
 
 def within_budget(supernet: Supernet, cost_model: CostModel, budget: Budget) -> Neighbourhood:
-    """All subnets that fit ``budget``, however fast."""
+    """All subnets that fit ``budget``."""
     fastest_ms, slowest_ms = latency_range_ms(supernet, cost_model)
     target_ms = slowest_ms if budget.latency_ms is None else min(budget.latency_ms, slowest_ms)
     return Neighbourhood(supernet, cost_model, budget, low_ms=fastest_ms, high_ms=target_ms)
 
 
 def mutate(nearby: Neighbourhood, subnet: Subnet, *, random: SplitMix64) -> Subnet | None:
-    """``subnet`` with a random stretch replaced by another random path; None if no try leads into the neighbourhood."""
+    """``subnet`` with a random stretch replaced by another path; None if no try lands in the neighbourhood."""
     for _ in range(_TRIES):
         replaced = _replace_random_stretch(nearby.supernet, subnet, random)
         if replaced is not None and replaced[0] in nearby:
@@ -125,11 +125,11 @@ def mutate(nearby: Neighbourhood, subnet: Subnet, *, random: SplitMix64) -> Subn
 
 
 def nearby_mutate(nearby: Neighbourhood, subnet: Subnet, *, random: SplitMix64) -> Subnet | None:
-    """``subnet`` with one branch replaced, and others as well if that is what keeps it near the budget.
+    """``subnet`` with one branch replaced, and further ones as needed to stay near the budget.
 
-    1. replace a random stretch by another random path between its ends; 2. while the latency is outside the
-    window, try all replacements of branches that leave the new stretch alone and take one that brings it
-    nearest. None if the result is not in the neighbourhood. Source: AdaptiveNet §5.1.
+    1. replace a random stretch by another random path between its ends; 2. while the latency is outside the window,
+    apply the branch replacement outside the new stretch that brings it nearest. None if the result is not in the
+    neighbourhood. Source: AdaptiveNet §5.1.
     """
     replaced = _replace_random_stretch(nearby.supernet, subnet, random)
     if replaced is None:
@@ -146,7 +146,7 @@ def nearby_mutate(nearby: Neighbourhood, subnet: Subnet, *, random: SplitMix64) 
 
 
 def _replace_random_stretch(supernet: Supernet, subnet: Subnet, random: SplitMix64) -> tuple[Subnet, int, int] | None:
-    """The subnet with another path in one stretch, or at another input size; the nodes between which it changed."""
+    """The subnet with one stretch or the input size replaced, and the nodes between which it changed."""
     if len(supernet.sizes) > 1 and not random.below(_SIZE_EVERY):
         return _at_random_size(supernet, subnet, random)
     nodes = [0, *(supernet.nodes_of(edge)[1] for edge in subnet.edges)]
@@ -161,13 +161,13 @@ def _replace_random_stretch(supernet: Supernet, subnet: Subnet, random: SplitMix
 
 
 def _at_random_size(supernet: Supernet, subnet: Subnet, random: SplitMix64) -> tuple[Subnet, int, int]:
-    """The same blocks at another input size. Nothing else of the subnet is kept from changing: input to input."""
+    """The same blocks at another input size. The changed range is empty, so later replacements may touch any edge."""
     others = [size for size in supernet.sizes if size != subnet.input_size]
     return subnet.at(random.choice(others)), 0, 0
 
 
 def _random_stretch(supernet: Supernet, start: int, end: int, random: SplitMix64) -> tuple[Edge, ...]:
-    """One of the paths between two nodes, all equally likely."""
+    """A path between two nodes, uniformly at random."""
     paths_to_end = {end: 1}
     for index in range(end - 1, start - 1, -1):
         paths_to_end[index] = sum(paths_to_end.get(next_, 0) for _, next_ in supernet.edges_from[index])
@@ -187,9 +187,9 @@ def _random_stretch(supernet: Supernet, start: int, end: int, random: SplitMix64
 def _nearest_replacement(
     nearby: Neighbourhood, subnet: Subnet, start: int, end: int, random: SplitMix64
 ) -> Subnet | None:
-    """The subnet with one branch outside start … end replaced, as near to the window as one can bring it.
+    """The subnet with the branch outside start … end replaced that brings its latency nearest to the window.
 
-    A random one of equally near ones; None if none is nearer than ``subnet`` itself.
+    Ties are broken at random; None if no replacement is nearer than ``subnet`` itself.
     """
     latency_ms = nearby.cost_model.latency_ms(subnet)
     nearest = nearby.distance_ms(latency_ms)
@@ -211,10 +211,10 @@ def _nearest_replacement(
 def _replacements(
     supernet: Supernet, subnet: Subnet, start: int, end: int
 ) -> Iterator[tuple[int, int, tuple[Edge, ...]]]:
-    """Ways to replace edges first … last-1 of the subnet, all outside the nodes start … end.
+    """Replacements of edges first … last-1 of the subnet, all outside the nodes start … end.
 
-    Any one edge between two nodes on the path takes the place of what lies between them, and a block that jumps over
-    cut points gives way to the originals. Together with changes of the input size these connect all subnets.
+    Either a single edge replaces all edges between two nodes of the path, or the original blocks replace a block that
+    spans several. With changes of the input size, these moves connect all subnets.
     """
     size = subnet.input_size
     nodes = [0, *(supernet.nodes_of(edge)[1] for edge in subnet.edges)]

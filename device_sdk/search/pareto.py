@@ -1,4 +1,4 @@
-"""The best path within a budget, exactly, where what it is worth is a sum over its edges."""
+"""The path of the highest additive value within a budget, exactly."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 FRONT_LIMIT = 4096  # paths kept per node; larger fronts are thinned out evenly over their cost
-_PRICES = tuple(4.0**power for power in range(-4, 5))  # tried for memory, relative to what the excess is worth
+_PRICES = tuple(4.0**power for power in range(-4, 5))  # Lagrange multipliers for memory, relative to value / excess
 _ROUNDING = 1e-9
 _TIGHTENINGS = 8
 
 
 @dataclass(frozen=True)
 class _Front:
-    """Paths from a node to the output none of which is both cheaper and worth more than another, by cost."""
+    """The Pareto front of paths from a node to the output, sorted by cost."""
 
     cost: npt.NDArray[np.float64]
     value: npt.NDArray[np.float64]
-    edge: npt.NDArray[np.intp]  # number of the first edge among those that leave the node
-    rank: npt.NDArray[np.intp]  # place of the rest in the front of that edge's end
+    edge: npt.NDArray[np.intp]  # index of the first edge among those that leave the node
+    rank: npt.NDArray[np.intp]  # index of the remaining path in the front of that edge's end
 
 
 class ParetoPaths:
-    """All trade-offs between an additive cost and an additive value; exact while fronts stay under FRONT_LIMIT.
+    """Pareto fronts of an additive cost and an additive value; exact while fronts stay under FRONT_LIMIT.
 
-    Memory: one front per node. ``limit``: paths that cost more are left out.
+    Memory: one front per node. ``limit``: paths that cost more are pruned.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ def _cheapest_from_input(supernet: Supernet, cost: Mapping[Edge, float]) -> list
 def best_path(supernet: Supernet, cost_model: CostModel, budget: Budget, value: Mapping[Edge, float]) -> Subnet | None:
     """The subnet of the highest total ``value`` that fits ``budget``; None if none is found.
 
-    Exact for a latency limit, as far as latency is additive. Peak memory is not (resident bytes plus the largest
-    working set): where its limit binds, bytes get a price, several are tried, paths of neighbouring prices are crossed,
-    and the best path that really fits is taken.
+    Exact for a latency limit, as far as latency is additive. Peak memory is not additive (resident bytes plus the
+    largest working set). Where its limit binds, a Lagrangian relaxation is solved for several multipliers, paths of
+    neighbouring multipliers are crossed, and the best path that fits is returned: a heuristic.
     """
     best = _best_in_time(supernet, cost_model, budget, value)
     if best is None or budget.fits_memory(cost_model.peak_bytes(best)):
@@ -98,23 +98,23 @@ def best_path(supernet: Supernet, cost_model: CostModel, budget: Budget, value: 
     bytes_of = {edge: cost.resident_bytes + cost.working_bytes for edge, cost in cost_model.edge_costs.items()}
     excess = cost_model.peak_bytes(best) - (budget.memory_mb or 0.0) * MB
     worth = max(sum(abs(value[edge]) for edge in best.edges), _ROUNDING)
-    found: list[Subnet] = [best]
+    relaxed: list[Subnet] = [best]
     for price in _PRICES:
         priced = {edge: value[edge] - price * worth / excess * bytes_of[edge] for edge in supernet.edges}
         subnet = _best_in_time(supernet, cost_model, budget, priced)
-        if subnet is not None and subnet != found[-1]:
-            found.append(subnet)
-    mixed = [one for pair in pairwise(found) for one in _crossed(supernet, *pair)]
-    fitting = [subnet for subnet in (*found, *mixed) if budget.fits(cost_model.cost(subnet))]
+        if subnet is not None and subnet != relaxed[-1]:
+            relaxed.append(subnet)
+    crossed = [subnet for pair in pairwise(relaxed) for subnet in _crossed(supernet, *pair)]
+    fitting = [subnet for subnet in (*relaxed, *crossed) if budget.fits(cost_model.cost(subnet))]
     return max(fitting, key=lambda subnet: sum(value[edge] for edge in subnet.edges), default=None)
 
 
-def _crossed(supernet: Supernet, one: Subnet, other: Subnet) -> Iterator[Subnet]:
-    """Both ways to change from one path to the other, at every node that both pass."""
-    places = [{supernet.nodes_of(edge)[1]: place for place, edge in enumerate(s.edges, start=1)} for s in (one, other)]
+def _crossed(supernet: Supernet, a: Subnet, b: Subnet) -> Iterator[Subnet]:
+    """Both one-point crossovers of two paths, at every inner node that they share."""
+    places = [{supernet.nodes_of(edge)[1]: place for place, edge in enumerate(s.edges, start=1)} for s in (a, b)]
     for node in places[0].keys() & places[1].keys() - {supernet.output_node}:
-        yield Subnet((*one.edges[: places[0][node]], *other.edges[places[1][node] :]))
-        yield Subnet((*other.edges[: places[1][node]], *one.edges[places[0][node] :]))
+        yield Subnet((*a.edges[: places[0][node]], *b.edges[places[1][node] :]))
+        yield Subnet((*b.edges[: places[1][node]], *a.edges[places[0][node] :]))
 
 
 def _best_in_time(
@@ -123,7 +123,7 @@ def _best_in_time(
     latency = {edge: cost_model.edge_latency_ms(edge) for edge in supernet.edges}
     if budget.latency_ms is None:
         return ParetoPaths(supernet, value=value, cost=latency).best()
-    # sums in another order differ in their last digits, and a cost model may know more than its edges' sum
+    # the order of summation changes the last digits, and a cost model may add terms to the sum of its edges
     limit_ms = (budget.latency_ms - cost_model.offset_ms) * (1 + _ROUNDING)
     paths = ParetoPaths(supernet, value=value, cost=latency, limit=limit_ms)
     for _ in range(_TIGHTENINGS):

@@ -1,4 +1,4 @@
-"""The search port: what a strategy is given, what it needs to know about a subnet, and what it answers."""
+"""The search port: a strategy's problem, its evaluator, and its result."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ Stopped = Literal["done", "time limit", "cancelled"]
 class Candidate:
     """An evaluated plan: one entry of the plan pool (AdaptiveNet §5.3).
 
-    ``cost``: of its subnet. ``accuracy``: the share of the device's own samples that the subnet gets right, 0 to 1.
-    ``expected``: the posterior mean of the share of other samples that it gets right; None where it was not computed.
+    ``cost``: of its subnet. ``accuracy``: measured on the device's own samples, 0 to 1. ``expected``: posterior mean of
+    the accuracy on unseen samples; None where it was not computed.
     """
 
     plan: Plan
@@ -38,61 +38,61 @@ class Candidate:
 
     @property
     def expected_accuracy(self) -> float:
-        """The one measure by which candidates are ranked, searched, pooled and exchanged: between 0 and 1."""
+        """The measure that all ranking uses, 0 to 1: ``expected``, or ``accuracy`` where that is None."""
         return self.accuracy if self.expected is None else self.expected
 
 
 class EvaluationStopped(Exception):  # a signal between an evaluator and a strategy, not an error
-    """An evaluation ended early because its ``should_stop`` said so. What was finished is remembered."""
+    """An evaluation ended early because its ``should_stop`` returned True. Finished batches are kept."""
 
 
 def never_stop() -> bool:
-    """The ``should_stop`` of an evaluation that runs to its end."""
+    """The ``should_stop`` of an evaluation that always completes."""
     return False
 
 
 class Evaluator(Protocol):
-    """Measures on the device's own data which samples subnets get right. A group at once, so that work is shared.
+    """Evaluates subnets on the device's own data, in groups, so that they share work.
 
-    Calls ask ``should_stop`` between batches and raise ``EvaluationStopped`` once it says yes; the same call
-    made again goes on where it ended.
+    Methods call ``should_stop`` between batches and raise ``EvaluationStopped`` when it returns True. A repeated call
+    resumes after the last finished batch.
     """
 
     @property
     def sample_count(self) -> int:
-        """How many samples there are."""
+        """Number of samples."""
 
     @property
     def batch(self) -> int:
-        """How many samples are evaluated together: asking for fewer saves nothing."""
+        """Samples per batch, the smallest unit of evaluation."""
 
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
-        """The accuracy of each subnet on all samples, 0 to 1, in their order."""
+        """The accuracy of each subnet on all samples, 0 to 1, in the order of ``subnets``."""
 
-    def telling_first(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
-        """Order the samples, unless some were evaluated: those first on which the full model is least sure.
+    def order_by_margin(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
+        """Sort the samples by the full model's margin, smallest first, unless some were evaluated already.
 
-        Subnets disagree on these, and hardly on the others.
+        Subnets disagree mostly on samples of small margin.
         """
 
-    def right(
+    def correct(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
     ) -> npt.NDArray[np.bool_]:
-        """Which samples each subnet gets right: [subnets, samples]."""
+        """Whether each subnet classifies each sample correctly: [subnets, samples]."""
 
-    def full_right(self) -> npt.NDArray[np.bool_]:
-        """Which samples the full model gets right, once they were ordered or evaluated on: [samples]."""
+    def full_model_correct(self) -> npt.NDArray[np.bool_]:
+        """Whether the full model classifies each sample correctly: [samples], of those ordered or evaluated so far."""
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
-        """How far answers are from the full model's, of subnets evaluated on ``samples``: [subnets], at least 0.
+        """Distance from the full model, of subnets evaluated on ``samples``: [subnets], at least 0.
 
-        The mean squared difference of logits, each sample's shifted to a mean of 0.
+        Mean squared difference of logits, each sample's centred to a mean of 0.
         """
 
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """Everything a strategy may use; it has no other source of time or chance."""
+    """A strategy's inputs. Time and randomness come from ``clock`` and ``random`` only."""
 
     supernet: Supernet
     cost_model: CostModel
@@ -107,11 +107,11 @@ class SearchProblem:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What a search found.
+    """The outcome of a search.
 
-    ``pool`` holds all subnets evaluated on all samples, those over the budget too: they serve when the device gets
-    faster (AdaptiveNet §5.3). ``subnets_evaluated`` also counts those that were given up after some samples. ``best``
-    is None only if the search was cancelled before anything was evaluated.
+    ``pool``: all subnets evaluated on all samples, also those over the budget, for when the device gets faster
+    (AdaptiveNet §5.3). ``subnets_evaluated`` also counts subnets dropped after part of the samples. ``best`` is None
+    only if the search was cancelled before the first evaluation.
     """
 
     best: Candidate | None
@@ -123,22 +123,22 @@ class SearchResult:
 
 
 class SearchStrategy(Protocol):
-    """Looks for the most accurate subnet within a budget."""
+    """Searches for the most accurate subnet within a budget."""
 
     def search(self, problem: SearchProblem) -> SearchResult:
-        """Search until done, cancelled or out of time; the latter two return the best so far.
+        """Search until done, cancelled or out of time; a search that is stopped returns the best so far.
 
         Raises:
-            InfeasibleBudgetError: no subnet fits; raised before anything is evaluated.
+            InfeasibleBudgetError: no subnet fits; raised before the first evaluation.
         """
 
 
 def best_within(pool: Iterable[Candidate], budget: Budget) -> Candidate | None:
-    """The candidate that ``by_expected_accuracy`` puts first of those that fit ``budget``; None if none fits."""
+    """The first candidate by ``by_expected_accuracy`` among those that fit ``budget``; None if none fits."""
     fitting = (candidate for candidate in pool if budget.fits(candidate.cost))
     return min(fitting, key=by_expected_accuracy, default=None)
 
 
 def by_expected_accuracy(candidate: Candidate) -> tuple[float, float, Subnet]:
-    """Sort key: the highest expected accuracy first, then the fastest, then by name, so that the order is total."""
+    """Sort key: highest expected accuracy, then lowest latency, then the subnet itself, so that the order is total."""
     return (-candidate.expected_accuracy, candidate.cost.latency_ms, candidate.subnet)

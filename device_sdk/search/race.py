@@ -1,4 +1,4 @@
-"""Racing: subnets are evaluated on a growing share of the samples, and what looks hopeless goes no further."""
+"""Racing: subnets are evaluated on a growing share of the samples, and unpromising ones are dropped early."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from device_sdk.search.port import EvaluationStopped
 from device_sdk.search.run import SearchRun
 from device_sdk.supernet.plan import Subnet
 
-_COMPARED = 32  # finished candidates from which the rest of the others is guessed: the best
-_REMEMBERED = 128  # unfinished candidates of one stage that are still observed: the latest
+_COMPARED = 32  # best finished candidates, from which the unfinished ones are extrapolated
+_REMEMBERED = 128  # latest unfinished candidates per stage that are used as observations
 
 
 class Race:
-    """Advances subnets over ``shares`` of the samples, in whole batches; the last is all of them.
+    """Advances subnets over ``shares`` of the samples, in whole batches; the last stage is all samples.
 
-    ``begin`` puts the samples first that tell most. Who advances is the strategy's choice; those that finish are in
-    the run's pool, the others in its ``begun``.
+    ``begin`` sorts the samples by margin. The strategy chooses the subnets to advance. Finished subnets are in the
+    run's ``pool``, the others in its ``started``.
     """
 
     def __init__(self, run: SearchRun, shares: Sequence[float]) -> None:
@@ -29,28 +29,28 @@ class Race:
         self._evaluator = run.problem.evaluator
         self._count = run.problem.evaluator.sample_count
         batch = run.problem.evaluator.batch
-        wanted = [max(1, round(share * self._count)) for share in shares]
-        self._stages = sorted({min(math.ceil(one / batch) * batch, self._count) for one in wanted} | {self._count})
+        counts = [max(1, round(share * self._count)) for share in shares]
+        self._stages = sorted({min(math.ceil(n / batch) * batch, self._count) for n in counts} | {self._count})
 
     @property
     def first(self) -> slice:
-        """The samples that everything is evaluated on that is begun."""
+        """The samples of the first stage."""
         return slice(0, self._stages[0])
 
     def begin(self) -> bool:
-        """Put the samples that tell most first; False if that was stopped."""
+        """Sort the samples by margin; False if that was stopped."""
         try:
-            self._evaluator.telling_first(should_stop=self._run.ended)
+            self._evaluator.order_by_margin(should_stop=self._run.check_stop)
         except EvaluationStopped:
             return False
         return True
 
     def advance(self, subnets: Sequence[Subnet]) -> bool:
-        """Evaluate each on its next share, those on the same one as a group; False if the evaluation was stopped."""
-        begun = self._run.begun
+        """Evaluate each subnet on its next stage, one group per stage; False if the evaluation was stopped."""
+        started = self._run.started
         groups: dict[int, list[Subnet]] = {}
         for subnet in subnets:
-            done = begun.get(subnet, 0)
+            done = started.get(subnet, 0)
             groups.setdefault(next(stage for stage in self._stages if stage > done), []).append(subnet)
         for stage, group in sorted(groups.items()):
             if stage == self._count:
@@ -58,35 +58,35 @@ class Race:
                     return False
                 continue
             try:
-                self._evaluator.right(group, slice(0, stage), should_stop=self._run.ended)
+                self._evaluator.correct(group, slice(0, stage), should_stop=self._run.check_stop)
             except EvaluationStopped:
                 return False
-            begun.update(dict.fromkeys(group, stage))
+            started.update(dict.fromkeys(group, stage))
         return True
 
     def observations(self) -> list[Observation]:
-        """What is known of subnets, all that are finished and the latest of the others.
+        """Observations of all finished subnets and of the latest unfinished ones.
 
-        What the others would answer on the rest of the samples is guessed from what the finished ones did.
+        The remaining answers of an unfinished subnet are extrapolated from those of the best finished ones.
         """
         finished = list(self._run.pool.values())
-        best = sorted(finished, key=lambda one: -one.accuracy)[:_COMPARED]
-        rows = self._evaluator.right([one.subnet for one in best], slice(None))
+        best = sorted(finished, key=lambda candidate: -candidate.accuracy)[:_COMPARED]
+        rows = self._evaluator.correct([candidate.subnet for candidate in best], slice(None))
         noise = unshared_noise(rows) if len(best) > 1 else 1.0
-        found = [Observation(one.subnet, one.accuracy * self._count, self._count, noise) for one in finished]
+        observations = [Observation(c.subnet, c.accuracy * self._count, self._count, noise) for c in finished]
         for stage in self._stages[:-1]:
-            there = [subnet for subnet, done in self._run.begun.items() if done == stage][-_REMEMBERED:]
-            right = self._evaluator.right(there, slice(0, stage)).sum(axis=1)
-            rest, unseen = _guessed(rows[:, stage:])
-            found += [
+            at_stage = [subnet for subnet, done in self._run.started.items() if done == stage][-_REMEMBERED:]
+            correct = self._evaluator.correct(at_stage, slice(0, stage)).sum(axis=1)
+            rest, unseen = _extrapolated(rows[:, stage:])
+            observations += [
                 Observation(subnet, float(count) + rest, self._count, noise, unseen)
-                for subnet, count in zip(there, right, strict=True)
+                for subnet, count in zip(at_stage, correct, strict=True)
             ]
-        return found
+        return observations
 
 
-def _guessed(right: npt.NDArray[np.bool_]) -> tuple[float, float]:
-    """Mean and variance of the number of right answers of one more subnet, after those of others [subnets, samples]."""
-    average = (right.sum() + 0.5) / (right.size + 1)
-    per_sample = (right.sum(axis=0) + average) / (len(right) + 1)
+def _extrapolated(correct: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    """Mean and variance of another subnet's number of correct answers, given those of others [subnets, samples]."""
+    average = (correct.sum() + 0.5) / (correct.size + 1)
+    per_sample = (correct.sum(axis=0) + average) / (len(correct) + 1)
     return float(per_sample.sum()), float((per_sample * (1 - per_sample)).sum())

@@ -1,4 +1,4 @@
-"""What every strategy keeps while it searches: the pool, the best so far, the time and whether to stop."""
+"""State that all strategies share: the pool, the best so far, elapsed time and the stop reason."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from device_sdk.supernet.plan import Plan, Subnet
 class SearchRun:
     """The state of one search.
 
-    ``pool``: the candidates evaluated on all samples, by subnet, in the order of their evaluation. ``begun``: subnets
-    evaluated on the first so many samples only, by a strategy that races. ``generations`` counts groups, ``stale``
-    those since the best subnet changed.
+    ``pool``: candidates evaluated on all samples, by subnet, in evaluation order. ``started``: subnets that a racing
+    strategy evaluated on part of the samples, with their number. ``generations`` counts groups, ``stale`` those since
+    the best subnet changed.
     """
 
     def __init__(self, problem: SearchProblem) -> None:
@@ -31,26 +31,26 @@ class SearchRun:
         self.generations = 0
         self.stale = 0
         self.stopped: Stopped = "done"
-        self.begun: dict[Subnet, int] = {}
+        self.started: dict[Subnet, int] = {}
         self._best: Candidate | None = None
         self._started_s = problem.clock()
 
     def evaluate(self, subnets: Iterable[Subnet]) -> bool:
-        """Add those that are new to the pool, evaluated as one group; False and none of them if that was stopped."""
+        """Evaluate the new subnets as one group and add them to the pool; False, adding none, if it was stopped."""
         new = [subnet for subnet in dict.fromkeys(subnets) if subnet not in self.pool]
         if not new:
             return True
         try:
-            accuracies = self.problem.evaluator.accuracies(new, should_stop=self.ended)
+            accuracies = self.problem.evaluator.accuracies(new, should_stop=self.check_stop)
         except EvaluationStopped:
             return False
         for subnet, accuracy in zip(new, accuracies, strict=True):
-            self.begun.pop(subnet, None)
+            self.started.pop(subnet, None)
             self.pool[subnet] = Candidate(Plan(subnet), self.problem.cost_model.cost(subnet), accuracy)
         return True
 
     def finish_generation(self, task: Task) -> None:
-        """Count the generation, note whether it brought a better subnet, and report it."""
+        """Count the generation, update ``stale``, and report the best."""
         best = best_within(self.pool.values(), self.problem.budget)
         self.generations += 1
         self.stale = self.stale + 1 if best == self._best else 0
@@ -60,12 +60,12 @@ class SearchRun:
             task.note(f"best {best.accuracy:.2%} at {best.cost.latency_ms:.3g} ms")
 
     def ranked(self) -> list[Candidate]:
-        """All of the pool, those that fit the budget first, then the best first."""
-        budget = self.problem.budget
-        return sorted(self.pool.values(), key=lambda one: (not budget.fits(one.cost), by_expected_accuracy(one)))
+        """The pool, best first; candidates over the budget come after all that fit."""
+        fits = self.problem.budget.fits
+        return sorted(self.pool.values(), key=lambda item: (not fits(item.cost), by_expected_accuracy(item)))
 
-    def ended(self) -> bool:
-        """Whether somebody cancelled, or the time is up and something was evaluated."""
+    def check_stop(self) -> bool:
+        """Record and return whether the search must stop: cancelled, or out of time with a non-empty pool."""
         if self.problem.cancelled():
             self.stopped = "cancelled"
         elif self.pool and self._out_of_time():
@@ -77,12 +77,12 @@ class SearchRun:
         return limit_s is not None and self.problem.clock() - self._started_s >= limit_s
 
     def result(self) -> SearchResult:
-        """What was found so far."""
+        """The result so far."""
         pool = tuple(self.pool.values())
         return SearchResult(
             best=best_within(pool, self.problem.budget),
             pool=pool,
-            subnets_evaluated=len(self.pool) + len(self.begun),
+            subnets_evaluated=len(self.pool) + len(self.started),
             generations=self.generations,
             seconds=self.problem.clock() - self._started_s,
             stopped=self.stopped,

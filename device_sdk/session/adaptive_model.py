@@ -115,7 +115,7 @@ class AdaptiveModel:
             token=token,
             allow_rollback=allow_rollback,
             runtime=engine,
-            runs=runs_on(runtime, provider),
+            accepts=runs_on(runtime, provider),
             state_folder=folder,
             memory_cap_bytes=cap_bytes,
             progress=progress,

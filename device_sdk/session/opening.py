@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.runnable import Runs
+from device_sdk.bundles.runnable import RenditionFilter
 from device_sdk.errors import BlobError, BudgetError, BundleError, RuntimeFailedError, UsageError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
@@ -35,14 +35,14 @@ def open_location(
     token: str | None,
     allow_rollback: bool = False,
     runtime: Runtime,
-    runs: Runs,
+    accepts: RenditionFilter,
     state_folder: Path,
     memory_cap_bytes: int | None = None,
     progress: Progress | None,
 ) -> tuple[Bundle, Delivered | None]:
     """The bundle at ``location``, verified and self-tested here, and how it was delivered if it came from a server.
 
-    Renditions that ``runs`` refuses are neither fetched nor part of the opened bundle.
+    Renditions that ``accepts`` refuses are neither fetched nor part of the opened bundle.
 
     Raises:
         BundleError, TransferError, RuntimeFailedError, BudgetError, StorageError: see ``AdaptiveModel.open``.
@@ -58,7 +58,7 @@ def open_location(
 
     key = Path(trust) if trust is not None else None
     if not _is_address(location):
-        return ready(Bundle.open(location, trust=key, runs=runs)), None
+        return ready(Bundle.open(location, trust=key, accepts=accepts)), None
     # most bundles are opened from a folder: what fetches them is imported when it is needed
     from device_sdk.delivery.download import fetch_bundle
     from device_sdk.transports import make_transport
@@ -68,16 +68,18 @@ def open_location(
     def fetch() -> Delivered:
         with contextlib.closing(make_transport(url, token=token)) as transport:
             return fetch_bundle(
-                url, store, transport, trust=key, allow_rollback=allow_rollback, runs=runs, progress=shown
+                url, store, transport, trust=key, allow_rollback=allow_rollback, accepts=accepts, progress=shown
             )
 
     delivered = fetch()
     try:
-        return _open_delivered(url, delivered, store, trust=key, runs=runs, ready=ready)
+        return _open_delivered(url, delivered, store, trust=key, accepts=accepts, ready=ready)
     except BlobError:
         # a blob decayed on this disk since it was verified: fetch it again, once
-        store.remove_altered(Bundle.open(delivered.folder, trust=key, blobs=store.blobs, runs=runs).manifest.blobs())
-        return _open_delivered(url, fetch(), store, trust=key, runs=runs, ready=ready)
+        store.remove_altered(
+            Bundle.open(delivered.folder, trust=key, blobs=store.blobs, accepts=accepts).manifest.blobs()
+        )
+        return _open_delivered(url, fetch(), store, trust=key, accepts=accepts, ready=ready)
 
 
 def bundle_at(location: str | Path, *, trust: Path | None, state_folder: Path) -> Bundle:
@@ -88,12 +90,12 @@ def bundle_at(location: str | Path, *, trust: Path | None, state_folder: Path) -
         UsageError: nothing was fetched from this address yet.
     """
     if not _is_address(location):
-        return Bundle.open(location, trust=trust, runs=runs_on(_USUAL))
+        return Bundle.open(location, trust=trust, accepts=runs_on(_USUAL))
     store = _store(state_folder)
     stored = store.last_good_at(_base(str(location)))
     if stored is None:
         raise UsageError(f"nothing was fetched from {location} yet", hint="open it first, for example: pathweave run")
-    return Bundle.open(stored.folder, trust=trust, blobs=store.blobs, runs=runs_on(_USUAL))
+    return Bundle.open(stored.folder, trust=trust, blobs=store.blobs, accepts=runs_on(_USUAL))
 
 
 def _is_address(location: str | Path) -> bool:
@@ -118,12 +120,12 @@ def _open_delivered(
     store: BundleStore,
     *,
     trust: Path | None,
-    runs: Runs,
+    accepts: RenditionFilter,
     ready: Callable[[Bundle], Bundle],
 ) -> tuple[Bundle, Delivered]:
     """Make what was delivered the last good bundle once it has shown that it works here; else fall back."""
     try:
-        bundle = Bundle.open(delivered.folder, trust=trust, blobs=delivered.blobs, runs=runs)
+        bundle = Bundle.open(delivered.folder, trust=trust, blobs=delivered.blobs, accepts=accepts)
         bundle.verify()  # disks decay: better now than when a search first needs a block
         ready(bundle)
     except (BundleError, RuntimeFailedError, BudgetError) as error:
@@ -134,6 +136,6 @@ def _open_delivered(
         delivered = replace(
             delivered, folder=kept.folder, digest=kept.digest, version=kept.version, source="kept", failure=str(error)
         )
-        return ready(Bundle.open(kept.folder, trust=trust, blobs=store.blobs, runs=runs)), delivered
+        return ready(Bundle.open(kept.folder, trust=trust, blobs=store.blobs, accepts=accepts)), delivered
     store.remember_good(bundle.manifest.name, bundle.digest)
     return bundle, delivered

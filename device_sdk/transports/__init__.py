@@ -1,4 +1,4 @@
-"""Transports behind one port, by URL scheme. A new one: a file here, a line in ``TRANSPORTS``, the shared tests."""
+"""Transports behind one port, by URL scheme. To add one: a file here, a line in ``TRANSPORTS``, the shared tests."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ TRANSPORTS: dict[str, Callable[[str, str | None], Transport]] = {
 
 
 def make_transport(url: str, *, token: str | None = None) -> Transport:
-    """The transport for the scheme of ``url``. ``token`` is shown to that server and to no other.
+    """The transport for the scheme of ``url``. ``token`` is sent to that server only.
 
     Raises:
-        UsageError: there is none for this scheme, ``url`` is not an address, or the token cannot be one.
+        UsageError: an unknown scheme, ``url`` is not an address, or the token has invalid characters.
     """
     scheme = origin(url).partition(":")[0]
     if scheme not in TRANSPORTS:
-        raise UsageError(f"nothing here speaks {scheme}://", hint="known: " + ", ".join(sorted(TRANSPORTS)))
+        raise UsageError(f"there is no transport for {scheme}://", hint="known: " + ", ".join(sorted(TRANSPORTS)))
     return TRANSPORTS[scheme](url, token)
 
 

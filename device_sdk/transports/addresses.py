@@ -1,4 +1,4 @@
-"""Addresses of servers, checked before anything is sent to them."""
+"""Validation and normalisation of server addresses."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port of ``url``, written in one way: what a token belongs to.
+    """The normalised origin of ``url`` (scheme, host and port), to which a token is bound.
 
     Raises:
-        UsageError: not an absolute URL, or one that carries a user name or a password.
+        UsageError: not an absolute URL, or one with a user name or a password.
     """
     try:
         parts = urlsplit(url)
@@ -25,13 +25,13 @@ def origin(url: str) -> str:
     if not parts.scheme or not host or _NOT_PRINTABLE.search(url):
         raise UsageError(f"{url[:200]!r} is not an address", hint=_HINT)
     if parts.username is not None or parts.password is not None:
-        raise UsageError(f"the address of {host} carries a user name or a password", hint="give a token instead")
+        raise UsageError(f"the address of {host} contains a user name or a password", hint="give a token instead")
     name = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{name}:{port or _DEFAULT_PORTS.get(parts.scheme, 0)}"
 
 
 def base(url: str) -> str:
-    """``url`` without a slash at its end: what paths are appended to.
+    """``url`` without a trailing slash, for appending paths.
 
     Raises:
         UsageError: as ``origin``, or it has a query or a fragment.

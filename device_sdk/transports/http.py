@@ -1,4 +1,4 @@
-"""HTTP/1.1 over urllib3: pooled connections, both deadlines kept on every byte, bodies bounded."""
+"""HTTP/1.1 over urllib3: pooled connections, deadlines enforced on every read and write, bounded bodies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import urllib3
-from urllib3 import exceptions as theirs
+from urllib3 import exceptions as urllib3_errors
 
 from device_sdk.errors import DeadlineError, ProtocolError, TransferError, UsageError
 from device_sdk.transports import addresses
@@ -26,16 +26,16 @@ POOLED_CONNECTIONS = 8  # per origin
 class HttpTransport:
     """Sends requests over http and https. Certificates are verified, redirects are not followed.
 
-    ``token`` goes as bearer token to ``origin``, the server it was given for, and to no other. Looking up a host's name
-    is the system's business and bounded by its resolver, not by the deadlines. A request that meets a pooled connection
-    which the server has just closed is sent again on another one: all requests of ours may be repeated.
+    ``token`` is sent as a bearer token to ``origin`` only. The system's resolver, not the deadlines, bounds name
+    lookup. A request that fails because the server closed a pooled connection is repeated on another one: all requests
+    are idempotent.
     """
 
     def __init__(self, *, token: str | None = None, origin: str | None = None, clock: Clock = time.monotonic) -> None:
         if token is not None and origin is None:
-            raise UsageError("a token needs the address of the server that it is for")
+            raise UsageError("a token needs the address of its server")
         if token is not None and not (token.isascii() and token.isprintable() and " " not in token and token):
-            raise UsageError("the token has characters that a token cannot have")
+            raise UsageError("the token is empty or has a space or a character that is not printable ASCII")
         self._token = token
         self._origin = None if origin is None else addresses.origin(origin)
         self._clock = clock
@@ -53,7 +53,7 @@ class HttpTransport:
         deadlines: Deadlines,
         max_bytes: int,
     ) -> Iterator[HttpReply]:
-        """Send one request, as the port says."""
+        """See the port."""
         server = addresses.origin(url)
         patience = _Patience(deadlines, self._clock)
         with _our_errors(server):
@@ -61,7 +61,7 @@ class HttpTransport:
         try:
             yield HttpReply(response, server=server, max_bytes=max_bytes)
         finally:
-            response.close()  # a connection whose reply was read whole is back in the pool already
+            response.close()  # a fully read response has returned its connection to the pool already
 
     def _response(
         self, method: str, url: str, headers: dict[str, str], body: bytes | None, patience: _Patience
@@ -69,7 +69,7 @@ class HttpTransport:
         for _ in range(POOLED_CONNECTIONS):
             try:
                 return self._urlopen(method, url, headers, body, patience)
-            except theirs.ProtocolError as error:
+            except urllib3_errors.ProtocolError as error:
                 if patience.connected or not isinstance(_chain(error)[-1], ConnectionError):
                     raise
         return self._urlopen(method, url, headers, body, patience)
@@ -97,12 +97,12 @@ class HttpTransport:
         return complete
 
     def close(self) -> None:
-        """Drop idle connections. May be called twice."""
+        """Drop idle connections. Idempotent."""
         self._manager.clear()
 
 
 class HttpReply:
-    """An answer whose head has arrived (the port says what it has)."""
+    """A response whose head has arrived; see the port."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, *, server: str, max_bytes: int) -> None:
         self.status = response.status
@@ -112,51 +112,51 @@ class HttpReply:
         self._max_bytes = max_bytes
 
     def chunks(self) -> Iterator[bytes]:
-        """The body as it arrives, as the port says."""
+        """The body as it arrives; see the port."""
         encoding = self.headers.get("content-encoding", "identity").strip().lower()
         if encoding == "identity":
             announced = self.headers.get("content-length", "")
             if announced.isdecimal() and int(announced[:20]) > self._max_bytes:
                 raise self._too_long()
-            pieces = self._pieces()
+            chunks = self._raw_chunks()
         elif encoding in ("gzip", "deflate"):
-            pieces = self._unzipped()
+            chunks = self._decompressed()
         else:
-            raise ProtocolError(f"{self._server} sent a body encoded as {encoding[:40]!r}, which nobody asked for")
+            raise ProtocolError(f"{self._server} sent an unsupported content encoding {encoding[:40]!r}")
         received = 0
-        for piece in pieces:
-            received += len(piece)
+        for chunk in chunks:
+            received += len(chunk)
             if received > self._max_bytes:
                 raise self._too_long()
-            yield piece
+            yield chunk
 
-    def _pieces(self) -> Iterator[bytes]:
+    def _raw_chunks(self) -> Iterator[bytes]:
         with _our_errors(self._server):
-            while piece := self._response.read1(CHUNK_BYTES, decode_content=False):
-                yield piece
+            while chunk := self._response.read1(CHUNK_BYTES, decode_content=False):
+                yield chunk
 
-    def _unzipped(self) -> Iterator[bytes]:
-        """Unpacked in bounded pieces: what a few bytes blow up to is never held as a whole."""
+    def _decompressed(self) -> Iterator[bytes]:
+        """Decompress in bounded chunks, so that a decompression bomb is not expanded in memory."""
         decoder = zlib.decompressobj(wbits=47)  # 15 + 32: a gzip or a zlib header
         try:
-            for packed in self._pieces():
+            for packed in self._raw_chunks():
                 while packed and not decoder.eof:
-                    if piece := decoder.decompress(packed, CHUNK_BYTES):
-                        yield piece
+                    if chunk := decoder.decompress(packed, CHUNK_BYTES):
+                        yield chunk
                     packed = decoder.unconsumed_tail
                 if decoder.unused_data or packed:
-                    raise ProtocolError(f"{self._server} sent bytes after the end of a packed body")
+                    raise ProtocolError(f"{self._server} sent bytes after the end of a compressed body")
         except zlib.error as error:
-            raise ProtocolError(f"{self._server} sent a packed body that does not unpack") from error
+            raise ProtocolError(f"{self._server} sent a compressed body that is damaged") from error
         if not decoder.eof:
-            raise TransferError(f"the packed body from {self._server} was cut short")
+            raise TransferError(f"the compressed body from {self._server} was cut short")
 
     def _too_long(self) -> ProtocolError:
-        return ProtocolError(f"{self._server} sent more than the {self._max_bytes} bytes that fit here")
+        return ProtocolError(f"{self._server} sent more than the {self._max_bytes} bytes allowed")
 
 
 class _Patience:
-    """How long one request may still take. ``connected``: it has a connection of its own, not one from the pool."""
+    """Remaining time of one request. ``connected``: it opened a new connection instead of using a pooled one."""
 
     def __init__(self, deadlines: Deadlines, clock: Clock) -> None:
         self.connected = False
@@ -165,15 +165,15 @@ class _Patience:
         self._clock = clock
 
     def left_s(self) -> float:
-        """Seconds until the next byte must be there; TimeoutError if the request should be over."""
+        """Time-out of the next read or write, in seconds. Raises TimeoutError past the total deadline."""
         left_s = min(self._idle_s, self._ends_at_s - self._clock())
         if left_s <= 0:
-            raise TimeoutError("not everything came in time")
+            raise TimeoutError("the total deadline passed")
         return left_s
 
 
 class _Sending(threading.local):
-    """The request that this thread is sending. urllib3 offers no way to hand it down to the connection."""
+    """The current request of this thread. urllib3 has no way to pass it down to the connection."""
 
     patience: _Patience
 
@@ -182,7 +182,7 @@ _sending = _Sending()
 
 
 class _PatientFile(io.RawIOBase):
-    """Reads a socket, each time with what is left of the patience: heads and chunk sizes may drip as well as bodies."""
+    """Reads a socket with the remaining time as time-out, also while headers and chunk sizes trickle in."""
 
     def __init__(self, raw: Any, sock: socket.socket, patience: _Patience) -> None:
         self._raw = raw
@@ -210,7 +210,7 @@ class _PatientResponse(http.client.HTTPResponse):
 
 
 class _PatientSending:
-    """Sends with what is left of the patience for every piece: a slow line is not an idle one."""
+    """Sends in chunks, each with the remaining time as time-out, so that a slow connection does not count as idle."""
 
     sock: socket.socket | None
 
@@ -243,10 +243,10 @@ class _HttpsPool(urllib3.HTTPSConnectionPool):
 
 @contextlib.contextmanager
 def _our_errors(server: str) -> Iterator[None]:
-    """Turn what urllib3 and the sockets below it raise into ours."""
+    """Translate exceptions of urllib3 and of sockets into this SDK's errors."""
     try:
         yield
-    except (theirs.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
+    except (urllib3_errors.HTTPError, http.client.HTTPException, OSError, ValueError) as error:
         raise _translated(error, server) from error
 
 
@@ -255,27 +255,29 @@ def _translated(error: BaseException, server: str) -> TransferError:
     root = chain[-1]
     reason = getattr(root, "strerror", None) or str(root) or type(root).__name__
     reason = " ".join(reason.split())[:200]
-    unreachable = any(isinstance(one, theirs.NewConnectionError) for one in chain)  # for urllib3 a kind of time-out
-    if any(isinstance(one, (TimeoutError, theirs.TimeoutError)) for one in chain) and not unreachable:
+    unreachable = any(
+        isinstance(link, urllib3_errors.NewConnectionError) for link in chain
+    )  # a kind of time-out in urllib3
+    if any(isinstance(link, (TimeoutError, urllib3_errors.TimeoutError)) for link in chain) and not unreachable:
         return DeadlineError(f"{server} was too slow", hint="try again, or allow more time")
     if unreachable:
         return TransferError(f"no connection to {server}: {reason}", hint="check the address and whether it runs")
-    if any(isinstance(one, theirs.SSLError) for one in chain):
+    if any(isinstance(link, urllib3_errors.SSLError) for link in chain):
         return TransferError(
-            f"no safe connection to {server}: {reason}",
+            f"no secure connection to {server}: {reason}",
             hint="SSL_CERT_FILE names the certificates of a private authority",
         )
-    cut = (http.client.RemoteDisconnected, http.client.IncompleteRead, theirs.IncompleteRead)
-    if isinstance(root, (http.client.HTTPException, theirs.InvalidHeader)) and not isinstance(root, cut):
+    cut = (http.client.RemoteDisconnected, http.client.IncompleteRead, urllib3_errors.IncompleteRead)
+    if isinstance(root, (http.client.HTTPException, urllib3_errors.InvalidHeader)) and not isinstance(root, cut):
         return ProtocolError(f"{server} does not answer as HTTP: {reason}")
     return TransferError(f"the connection to {server} was cut: {reason}")
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """``error`` and what it was made of, outermost first."""
+    """``error`` and its causes, outermost first."""
     chain = [error]
     for _ in range(8):
-        inside = [one for one in chain[-1].args if isinstance(one, BaseException)]
+        inside = [argument for argument in chain[-1].args if isinstance(argument, BaseException)]
         cause = inside[0] if inside else chain[-1].__cause__
         if cause is None or cause in chain:
             break

@@ -1,4 +1,4 @@
-"""The transport port: requests to a server, bounded in time and size. Adapters stand beside this file."""
+"""The transport port: requests to a server, bounded in time and size. Adapters are in this folder."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ Clock = Callable[[], float]  # seconds, monotonic
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long a transfer may take: ``idle_s`` without a byte, ``total_s`` altogether."""
+    """Time limits of a transfer: ``idle_s`` without a byte, ``total_s`` altogether."""
 
     idle_s: float = 10.0
     total_s: float = 600.0
 
 
 class Reply(Protocol):
-    """An answer whose head has arrived: ``status``, and ``headers`` with lower-case names."""
+    """A response whose head has arrived: ``status``, and ``headers`` with lower-case names."""
 
     status: int
     headers: Mapping[str, str]
 
     def chunks(self) -> Iterator[bytes]:
-        """The body as it arrives, decoded as its Content-Encoding says. Not longer than the request's ``max_bytes``.
+        """The body as it arrives, decoded by its Content-Encoding, of at most the request's ``max_bytes``.
 
         Raises:
             DeadlineError: a deadline passed.
@@ -35,7 +35,7 @@ class Reply(Protocol):
 
 
 class Transport(Protocol):
-    """Sends requests. May be used from several threads at once."""
+    """Sends requests. Thread-safe."""
 
     def send(
         self,
@@ -47,11 +47,11 @@ class Transport(Protocol):
         deadlines: Deadlines,
         max_bytes: int,
     ) -> AbstractContextManager[Reply]:
-        """Send one request; redirects are not followed, any status is a reply.
+        """Send one request. Redirects are not followed; error statuses are returned, not raised.
 
         Raises:
             TransferError: no connection (DeadlineError: not in time).
         """
 
     def close(self) -> None:
-        """Drop idle connections. May be called twice."""
+        """Drop idle connections. Idempotent."""

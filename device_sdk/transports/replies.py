@@ -1,4 +1,4 @@
-"""What a reply says: its whole body, or why the server refused."""
+"""Reading replies: the whole body, or the server's reason for an error status."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ REASON_MAX_BYTES = 65_536
 REASON_MAX_CHARACTERS = 300
 
 _HINTS = {
-    401: "give a token that the server knows",
-    403: "give a token that the server knows",
+    401: "give a valid token for this server",
+    403: "give a valid token for this server",
     404: "check the address",
     429: "the server is busy: try again later",
     503: "the server is busy: try again later",
@@ -25,7 +25,7 @@ class _Refusal(msgspec.Struct):
 
 
 def read_all(reply: Reply) -> bytes:
-    """The whole body, which is bounded by the request's ``max_bytes``.
+    """The whole body, of at most the request's ``max_bytes``.
 
     Raises:
         TransferError: as ``Reply.chunks``.
@@ -34,7 +34,7 @@ def read_all(reply: Reply) -> bytes:
 
 
 def require_success(reply: Reply, *, what: str) -> None:
-    """Raise RefusedError unless the status is 2xx; ``what`` was asked for. Leaves the body of a success alone."""
+    """Raise RefusedError unless the status is 2xx. ``what``: the request, for the message. Reads no successful body."""
     if 200 <= reply.status < 300:
         return
     reason = _reason(reply)
@@ -47,7 +47,7 @@ def require_success(reply: Reply, *, what: str) -> None:
 
 
 def _reason(reply: Reply) -> str:
-    """The server's own words, as one line; empty if it has none that are meant for a person."""
+    """The server's error message as one line; empty if the body is neither a JSON error nor plain text."""
     data = b""
     try:
         for chunk in reply.chunks():
@@ -64,6 +64,6 @@ def _reason(reply: Reply) -> str:
 
 
 def _one_line(text: str) -> str:
-    """Without line breaks and control characters: this is shown on terminals."""
+    """``text`` without line breaks and control characters, since terminals show it."""
     words = " ".join(text[: 4 * REASON_MAX_CHARACTERS].split())
     return "".join(letter for letter in words if letter.isprintable())[:REASON_MAX_CHARACTERS]

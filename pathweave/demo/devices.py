@@ -152,8 +152,8 @@ def simulate(ratio: float, *, delivery: Delivery, cut: bool, seed: int, progress
 def _download(device: str, delivery: Delivery, *, cut: bool, progress: Progress) -> AdaptiveModel:
     if not cut:
         return delivery.open(device, progress)
-    with cut_once(delivery.server, after_bytes=CUT_AFTER_BYTES) as line:
-        return delivery.open(device, progress, server=line)
+    with cut_once(delivery.server, after_bytes=CUT_AFTER_BYTES) as address:
+        return delivery.open(device, progress, server=address)
 
 
 def _times_resumed(model: AdaptiveModel) -> int:

@@ -36,7 +36,7 @@ def summary(served: ServedBundle) -> dict[str, Any]:
         "name": served.name,
         "version": served.version,
         "digest": served.bundle.digest,
-        "signed": served.bundle.signed,
+        "signed": served.bundle.has_signature,
         "size_bytes": served.size_bytes,
     }
 

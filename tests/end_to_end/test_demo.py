@@ -109,7 +109,7 @@ def test_the_report_is_well_formed_and_shows_every_device(demo: Demo) -> None:
 
 
 def test_the_bundle_it_leaves_behind_opens_with_its_key_only(demo_folder: Path) -> None:
-    assert Bundle.open(demo_folder / "bundles" / "digits", trust=demo_folder / "demo.pub").signed
+    assert Bundle.open(demo_folder / "bundles" / "digits", trust=demo_folder / "demo.pub").has_signature
     stranger = demo_folder.parent / "stranger.pub"
     stranger.write_bytes(new_key_pair()[1])
     with pytest.raises(SignatureError):

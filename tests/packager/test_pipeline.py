@@ -270,7 +270,7 @@ def test_a_bundle_is_signed_with_the_given_key_and_opens_with_that_alone(copied,
     arguments = (*package_arguments, "--steps", 0, "--max-span", 1, "--out", "copied")
     signed = pathweave(*arguments, "--restart", "--key", "mine.key")
     assert signed.result["signed"] is True
-    assert Bundle.open(copied, trust=keys / "mine.pub").signed
+    assert Bundle.open(copied, trust=keys / "mine.pub").has_signature
     assert pathweave("inspect", "copied", "--trust", "mine.pub", "--json").result["signed"] is True
     refused = pathweave("inspect", "copied", "--trust", "other.pub", "--json")
     assert (refused.status, refused.result["error"]["type"]) == (1, "SignatureError")

@@ -59,7 +59,7 @@ def ask(url: str, question: bytes) -> bytes:
     return b"".join(parts)
 
 
-def test_a_line_is_cut_once_and_holds_afterwards(server: Answering) -> None:
+def test_connections_are_dropped_once_and_kept_afterwards(server: Answering) -> None:
     with cut_once(server.url, after_bytes=5000) as url:
         first = ask(url, b"?")
         assert len(first) < len(ANSWER)
@@ -67,18 +67,18 @@ def test_a_line_is_cut_once_and_holds_afterwards(server: Answering) -> None:
         assert ask(url, b"?") == ANSWER
 
 
-def test_an_uplink_carries_no_more_than_it_can(server: Answering) -> None:
+def test_the_uplink_is_limited_to_its_bandwidth(server: Answering) -> None:
     question = bytes(b"x" * 20_000)
-    with slow_uplink(server.url, mbps=1.6) as (url, line):  # 200 bytes per millisecond
+    with slow_uplink(server.url, mbps=1.6) as (url, proxy):  # 200 bytes per millisecond
         started = time.perf_counter()
         assert ask(url, question) == ANSWER
         seconds = time.perf_counter() - started
-        assert line.uplink_bytes == len(question) + 1
+        assert proxy.uplink_bytes == len(question) + 1
     assert seconds >= 0.1
     assert seconds < 1.0
 
 
-def test_a_closed_line_takes_no_more_connections(server: Answering) -> None:
+def test_a_closed_proxy_accepts_no_connections(server: Answering) -> None:
     with slow_uplink(server.url, mbps=100) as (url, _):
         assert ask(url, b"?") == ANSWER
     with pytest.raises(ConnectionError):

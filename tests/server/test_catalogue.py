@@ -102,9 +102,9 @@ def test_a_signature_that_comes_later_counts(tiny, folder):
     served = tiny.copy_to(folder / "tiny")
     (served / "manifest.sig").rename(folder / "kept")
     catalogue = Catalogue(folder)
-    assert not catalogue.find("tiny").bundle.signed
+    assert not catalogue.find("tiny").bundle.has_signature
     (folder / "kept").rename(served / "manifest.sig")
-    assert catalogue.find("tiny").bundle.signed
+    assert catalogue.find("tiny").bundle.has_signature
 
 
 def test_a_folder_that_vanished_is_empty(tiny, folder):

@@ -23,15 +23,15 @@ from device_sdk.supernet.supernet import Supernet
 
 Load = Callable[[tuple[Edge, ...]], LoadedStretch]
 
-_PARENTS = 64  # so many of the best subnets at most are expected to have children in the next group
+_PARENTS = 64  # at most this many of the best subnets are expected to have children in the next group
 
 
 class PrefixTreeEvaluator:
-    """Which samples a subnet classifies as labelled; implements the search's ``Evaluator``.
+    """Evaluates subnets on labelled samples; implements the search's ``Evaluator``.
 
-    A group is evaluated batch by batch, depth first over the tree of its prefixes, so that a shared prefix runs once;
-    features that later groups probably share are kept too. Every edge runs in a session of its own, with and without
-    reuse, so that answers are bit-identical. What was answered is remembered. Not thread-safe. ``close`` frees all.
+    A group is evaluated batch by batch, depth first over the tree of its prefixes, so that a shared prefix runs once.
+    Features that later groups will probably need are cached. Every edge runs in its own session, with and without
+    reuse, so that results are bit-identical. Results are memoised. Not thread-safe. ``close`` frees all.
 
     ``inputs``: the samples, or an array [count, *shape of cut point 0] of prepared ones; ``labels``: [count] class
     indices. The output of the last cut point is [batch, classes] (its last tensor, if it has several). At most
@@ -44,7 +44,7 @@ class PrefixTreeEvaluator:
     Raises:
         DataError: there are no samples.
         InputError: inputs and labels differ in number.
-        UsageError: a size that makes no sense.
+        UsageError: a size is out of range.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class PrefixTreeEvaluator:
         self._answers: dict[Subnet, _Answers] = {}
         self._order = np.arange(len(labels))
         self._references: dict[int, Array] = {}  # by batch: centred logits of the full model
-        self._touched: set[int] = set()  # batches that something was evaluated on
+        self._touched: set[int] = set()  # batches on which at least one subnet was evaluated
         self.edge_runs = 0
         self.edge_runs_without_reuse = 0
 
     @property
     def peak_cached_bytes(self) -> int:
-        """The most bytes of features that were kept at a time."""
+        """Peak size of the feature cache."""
         return self._cache.peak_bytes
 
     @property
@@ -96,12 +96,12 @@ class PrefixTreeEvaluator:
         return self._batch
 
     def accuracies(self, subnets: Sequence[Subnet], *, should_stop: Callable[[], bool] = never_stop) -> list[float]:
-        """See the port; raises what ``right`` does."""
-        answers = self.right(subnets, slice(None), should_stop=should_stop)
+        """See the port; raises what ``correct`` does."""
+        answers = self.correct(subnets, slice(None), should_stop=should_stop)
         return [int(np.count_nonzero(row)) / self.sample_count for row in answers]
 
-    def telling_first(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
-        """See the port; raises what ``right`` does."""
+    def order_by_margin(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
+        """See the port; raises what ``correct`` does."""
         if self._answers:
             return
         batches = range(math.ceil(self.sample_count / self._batch))
@@ -117,7 +117,7 @@ class PrefixTreeEvaluator:
         self._references = {batch: references[self._samples(batch)] for batch in batches}
         self._order, self._labels = self._order[order], self._labels[order]
 
-    def right(
+    def correct(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = never_stop
     ) -> npt.NDArray[np.bool_]:
         """See the port. Whole batches are evaluated, also where ``samples`` has a part of one.
@@ -126,40 +126,40 @@ class PrefixTreeEvaluator:
             UsageError: one of the subnets is not a path of the supernet.
             RuntimeFailedError: a block did not load or run.
             ClosedError: the evaluator was closed.
-            EvaluationStopped: ``should_stop`` said so.
+            EvaluationStopped: ``should_stop`` returned True.
         """
         for subnet in subnets:
             if subnet not in self._answers:
                 self._supernet.check(subnet)
         for subnet in subnets:
             self._answers.setdefault(subnet, _Answers.none(self.sample_count))
-        asked = range(self.sample_count)[samples]
-        self._evaluate(list(dict.fromkeys(subnets)), sorted({index // self._batch for index in asked}), should_stop)
-        rows = [self._answers[subnet].right[samples] for subnet in subnets]
-        return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=np.bool_)
+        indices = range(self.sample_count)[samples]
+        self._evaluate(list(dict.fromkeys(subnets)), sorted({index // self._batch for index in indices}), should_stop)
+        rows = [self._answers[subnet].correct[samples] for subnet in subnets]
+        return np.stack(rows) if rows else np.zeros((0, len(indices)), dtype=np.bool_)
 
-    def full_right(self) -> npt.NDArray[np.bool_]:
-        """See the port. Costs nothing: the full model ran for the distances."""
+    def full_model_correct(self) -> npt.NDArray[np.bool_]:
+        """See the port. No further run: the full model ran for the distances."""
         logits = np.concatenate([self._references[batch] for batch in range(len(self._references))])
-        right: npt.NDArray[np.bool_] = logits.argmax(axis=-1) == self._labels
-        return right
+        correct: npt.NDArray[np.bool_] = logits.argmax(axis=-1) == self._labels
+        return correct
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> npt.NDArray[np.float64]:
-        """See the port. The full model runs once on every batch to compare with; ``edge_runs`` leaves that out."""
+        """See the port. The full model runs once per batch as the reference; ``edge_runs`` does not count it."""
         return np.array([self._answers[subnet].distances[samples].mean() for subnet in subnets], dtype=np.float64)
 
     def release(self) -> None:
-        """Free all sessions and features until they are needed again; answers are kept."""
+        """Free all sessions and features; they are loaded again on demand. Results are kept."""
         self._sessions.release()
         self._cache.clear()
 
     def close(self) -> None:
-        """Free all sessions and features. May be called twice."""
+        """Free all sessions and features. Idempotent."""
         self._sessions.close()
         self._cache.clear()
 
     def _evaluate(self, subnets: list[Subnet], batches: list[int], should_stop: Callable[[], bool]) -> None:
-        """Evaluate each subnet on those of ``batches`` on which it was not evaluated yet."""
+        """Evaluate each subnet on those of ``batches`` that it has no results for."""
         groups = {batch: tuple(one for one in subnets if batch not in self._answers[one].batches) for batch in batches}
         trees = {group: self._tree(group) for group in groups.values() if group}
         self._touched |= {batch for batch in batches if groups[batch]}
@@ -199,12 +199,12 @@ class PrefixTreeEvaluator:
         )
 
     def _visit(self, node: PrefixNode, above: list[Array], batch: int) -> None:
-        """Run ``node``'s stretch on the features of its parent, then its children on what comes out."""
+        """Run ``node``'s stretch on its parent's features, then its children on the result."""
         features = self._run(node, above, batch)
         if not node.children:
             samples = self._samples(batch)
             answers = self._answers[Subnet(node.prefix)]
-            answers.right[samples] = features[-1].argmax(axis=-1) == self._labels[samples]
+            answers.correct[samples] = features[-1].argmax(axis=-1) == self._labels[samples]
             answers.distances[samples] = ((_centred(features[-1]) - self._references[batch]) ** 2).mean(axis=-1)
             return
         key = (batch, node.prefix)
@@ -215,12 +215,12 @@ class PrefixTreeEvaluator:
             finally:
                 self._cache.unpin(key)
             return
-        del features  # larger than the tree foresaw: every child runs the stretch again
+        del features  # larger than the tree assumed: every child runs the stretch again
         for child in node.children:
             self._visit(replace(child, stretch=node.stretch + child.stretch), above, batch)
 
     def _refer_to(self, batch: int) -> None:
-        """Run the full model on ``batch``, once."""
+        """Run the full model on ``batch`` unless its logits are stored."""
         if batch in self._references:
             return
         features = [self._inputs_of(batch)]
@@ -229,7 +229,7 @@ class PrefixTreeEvaluator:
         self._references[batch] = _centred(features[-1])
 
     def _run(self, node: PrefixNode, above: list[Array], batch: int) -> list[Array]:
-        """The features at ``node``, from the longest prefix of it that is kept."""
+        """The features at ``node``, computed from its longest cached prefix."""
         features, done = above, len(node.prefix) - len(node.stretch)
         for length in range(len(node.prefix), done, -1):
             kept = self._cache.get((batch, node.prefix[:length]))
@@ -245,7 +245,7 @@ class PrefixTreeEvaluator:
         return features
 
     def _value_features(self, group: Sequence[Subnet]) -> None:
-        """Foresee, before a group is evaluated, which features the next one will need."""
+        """Predict which features the group after this one will need, and revalue the cache."""
         if not self._cache_bytes:
             return
         self._worth = prefix_worth(
@@ -257,13 +257,13 @@ class PrefixTreeEvaluator:
         self._cache.revalue(lambda prefix: self._worth.get(prefix, 0.0))
 
     def _expected_children(self, group: Sequence[Subnet]) -> dict[Subnet, float]:
-        """As many as ``group`` has members, shared equally by the better half of what is known and the group."""
-        known = sorted(
+        """``len(group)`` expected children, spread equally over the better half of evaluated subnets and the group."""
+        evaluated = sorted(
             (subnet for subnet, answers in self._answers.items() if answers.batches),
-            key=lambda subnet: self._answers[subnet].share_right(self._batch),
+            key=lambda subnet: self._answers[subnet].accuracy(self._batch),
             reverse=True,
         )
-        parents = dict.fromkeys((*known[: min(_PARENTS, (len(known) + 1) // 2)], *group))
+        parents = dict.fromkeys((*evaluated[: min(_PARENTS, (len(evaluated) + 1) // 2)], *group))
         return dict.fromkeys(parents, len(group) / len(parents))
 
     def _feature_bytes(self, edge: Edge) -> int:
@@ -272,12 +272,12 @@ class PrefixTreeEvaluator:
 
 @dataclass
 class _Answers:
-    """What is known of a subnet: the batches that it was evaluated on, which of their samples it gets right [count].
+    """A subnet's results: the evaluated batches, and per sample [count] correctness and distance.
 
-    ``distances`` [count]: how far its answers are from the full model's.
+    ``distances``: mean squared difference of centred logits from the full model's.
     """
 
-    right: npt.NDArray[np.bool_]
+    correct: npt.NDArray[np.bool_]
     distances: npt.NDArray[np.float32]
     batches: set[int] = field(default_factory=set)
 
@@ -285,19 +285,19 @@ class _Answers:
     def none(cls, sample_count: int) -> _Answers:
         return cls(np.zeros(sample_count, dtype=np.bool_), np.zeros(sample_count, dtype=np.float32))
 
-    def share_right(self, batch: int) -> float:
-        """Of the samples that it was evaluated on, in batches of ``batch``."""
-        evaluated = sum(min(batch, len(self.right) - number * batch) for number in self.batches)
-        return int(np.count_nonzero(self.right)) / evaluated
+    def accuracy(self, batch: int) -> float:
+        """Accuracy on the samples evaluated so far, in batches of ``batch``."""
+        evaluated = sum(min(batch, len(self.correct) - number * batch) for number in self.batches)
+        return int(np.count_nonzero(self.correct)) / evaluated
 
 
 def _centred(logits: Array) -> Array:
-    """Shifted to a mean of 0, which changes no probability: [batch, classes]."""
+    """Logits shifted to a mean of 0, which leaves the probabilities unchanged: [batch, classes]."""
     return logits - logits.mean(axis=-1, keepdims=True)
 
 
 class _Sessions:
-    """Loaded edges, the least recently used closed first once there are more than ``limit``."""
+    """LRU cache of loaded edges: beyond ``limit``, the least recently used session is closed."""
 
     def __init__(self, load: Load, *, limit: int | None) -> None:
         self._load = load

@@ -1,4 +1,4 @@
-"""Features of prefixes under one cap in bytes: what the group in hand shares, what later ones may need."""
+"""Feature cache with a byte cap: features that the current group shares and that later groups may need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Edge
 
 Prefix = tuple[Edge, ...]
-Key = tuple[int, Prefix]  # the batch of samples, the edges that these went through
+Key = tuple[int, Prefix]  # batch number, edges that the batch has run through
 
 
 @dataclass
@@ -19,22 +19,22 @@ class _Entry:
     features: list[Array]
     nbytes: int
     worth: float
-    serial: int  # tells the entry's own line in the heap from outdated ones
+    serial: int  # marks the entry's current item in the heap; older items are stale
     pinned: bool = False
 
 
 class FeatureCache:
-    """The only keeper of features: what is not in here lives for one edge run.
+    """Holds all features that outlive one edge run.
 
-    ``kept_bytes``, counted on the arrays themselves, never exceeds ``cap_bytes``: room is made before something comes
-    in. What is pinned stays; of the rest, what is worth least goes first. What is worth nothing goes when unpinned.
-    Source: AdaptiveNet §5.2, there without persistence.
+    ``kept_bytes``, the sum of the arrays' sizes, never exceeds ``cap_bytes``: entries are evicted before one is added.
+    Pinned entries are not evicted; of the others the least valuable is evicted first. An unpinned entry of value 0 is
+    dropped at once. Source: AdaptiveNet §5.2, there without persistence.
     """
 
     def __init__(self, cap_bytes: int) -> None:
         self._cap_bytes = cap_bytes
         self._entries: dict[Key, _Entry] = {}
-        self._by_worth: list[tuple[float, int, Key]] = []  # a heap; outdated lines are skipped when met
+        self._by_worth: list[tuple[float, int, Key]] = []  # a heap with lazy deletion of stale items
         self._serials = itertools.count()
         self.kept_bytes = 0
         self.peak_bytes = 0
@@ -43,14 +43,14 @@ class FeatureCache:
         return len(self._entries)
 
     def get(self, key: Key) -> list[Array] | None:
-        """The features kept under ``key``."""
+        """The features cached under ``key``, or None."""
         entry = self._entries.get(key)
         return entry.features if entry else None
 
     def keep(self, key: Key, features: list[Array], *, worth: float, pin: bool = False) -> bool:
-        """Keep ``features``, and if ``pin`` until ``unpin``; False if that does not fit.
+        """Cache ``features``; with ``pin`` until ``unpin``. Returns False if they do not fit.
 
-        To make room, unpinned ones that are worth less are dropped; for a pinned one any unpinned ones are.
+        To make room, unpinned entries of lower value are evicted; for a pinned entry, any unpinned ones.
         """
         entry = self._entries.get(key)
         if entry is None:
@@ -65,13 +65,13 @@ class FeatureCache:
         return True
 
     def unpin(self, key: Key) -> None:
-        """Let go of what ``keep`` pinned; it stays for as long as it is worth its room."""
+        """Make a pinned entry evictable."""
         entry = self._entries[key]
         entry.pinned = False
         self._note(key, entry, entry.worth)
 
     def revalue(self, worth: Callable[[Prefix], float]) -> None:
-        """Say anew what every entry is worth, for instance because a new generation begins."""
+        """Update the value of every entry, for instance at the start of a generation."""
         self._by_worth.clear()
         for key, entry in list(self._entries.items()):
             self._note(key, entry, worth(key[1]))
@@ -92,7 +92,7 @@ class FeatureCache:
             self._drop(key)
 
     def _make_room(self, nbytes: int, *, worth: float | None) -> bool:
-        """Drop unpinned entries until ``nbytes`` fit; only those worth less than ``worth``, if it is given."""
+        """Evict unpinned entries until ``nbytes`` fit; if ``worth`` is given, only those of lower value."""
         while self.kept_bytes + nbytes > self._cap_bytes and self._by_worth:
             least, serial, key = self._by_worth[0]
             entry = self._entries.get(key)

@@ -1,8 +1,8 @@
 """The prefix tree: which features to keep while a group of subnets is evaluated.
 
-Pure: it plans, the evaluator runs. A node is a prefix that several subnets share and whose output is worth
-keeping; a leaf is a subnet. Evaluated depth first, no more features are alive than a chain from the root has
-nodes. Source: AdaptiveNet §5.2 and Algorithm 1, BuildTree.
+Pure: the evaluator executes it. A node is a prefix that several subnets share and whose output is cached; a leaf is a
+subnet. In depth-first order the live features are at most those of one chain from the root. Source: AdaptiveNet §5.2
+and Algorithm 1, BuildTree.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from device_sdk.supernet.supernet import Supernet
 
 @dataclass(frozen=True)
 class PrefixNode:
-    """A prefix of subnets; a whole subnet if it has no children. The root is the empty prefix: the input."""
+    """A prefix of subnets; without children it is a whole subnet. The root is the empty prefix: the input."""
 
     prefix: tuple[Edge, ...]
-    stretch: tuple[Edge, ...]  # its last edges: what runs on the parent's feature
+    stretch: tuple[Edge, ...]  # the last edges, which run on the parent's feature
     children: tuple[PrefixNode, ...] = ()
 
     def nodes(self) -> Iterator[PrefixNode]:
@@ -31,7 +31,7 @@ class PrefixNode:
 
 @dataclass(frozen=True)
 class EvaluationCost:
-    """What evaluating a tree costs per batch, beside evaluating its subnets one by one."""
+    """Cost per batch of evaluating a tree, compared with evaluating its subnets separately."""
 
     edge_runs: int
     edge_runs_without_reuse: int
@@ -40,7 +40,7 @@ class EvaluationCost:
 
     @property
     def share_saved(self) -> float:
-        """Predicted share of the time that reuse saves, 0 to 1."""
+        """Predicted fraction of time that reuse saves, 0 to 1."""
         if not self.latency_without_reuse_ms:
             return 0.0
         return 1 - self.latency_ms / self.latency_without_reuse_ms
@@ -56,9 +56,9 @@ def build_tree(
 ) -> PrefixNode:
     """The tree in which to evaluate ``subnets``; equal subnets share a leaf.
 
-    Prefixes are kept in the order of their importance (predicted latency × share of the subnets that have it)
-    as long as the features along every chain stay within ``cache_bytes``, for batches of ``batch`` samples. A
-    prefix that is not kept is recomputed by each of its branches.
+    Prefixes are cached in order of importance (predicted latency × share of subnets that have it) while the features
+    along every chain fit ``cache_bytes``, for batches of ``batch`` samples. Each branch recomputes a prefix that is not
+    cached.
     """
     distinct = tuple(dict.fromkeys(subnets))
     full = PrefixNode((), (), _branches(distinct, 0))

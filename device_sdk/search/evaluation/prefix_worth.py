@@ -1,8 +1,8 @@
-"""Which prefixes' features are worth keeping for the groups to come.
+"""Value of caching a prefix's features for later groups.
 
-Pure. A later group is expected to be children of the subnets that did best: a child goes its parent's way up to an
-edge that is any of the parent's edges equally likely (AdaptiveNet §5.1 replaces a random branch), and needs the feature
-of the longest kept prefix on that way.
+Pure. A later group is modelled as children of the best subnets. A child shares its parent's path up to an edge drawn
+uniformly from the parent's edges (AdaptiveNet §5.1 replaces a random branch), and starts from the longest cached prefix
+of that path.
 """
 
 from __future__ import annotations
@@ -23,84 +23,84 @@ def prefix_worth(
     feature_bytes: Callable[[Edge], int],
     room_bytes: int,
 ) -> dict[Prefix, float]:
-    """What keeping a feature saves per byte, for the prefixes that are worth a place in ``room_bytes``.
+    """Latency saved per byte, for the prefixes whose features are chosen for ``room_bytes`` of cache.
 
-    ``children``: how many children each parent is expected to have in the next group; ``feature_bytes``: of what an
-    edge puts out. Worth = predicted latency that is saved × probability that a child needs the feature / its bytes.
-    Greedy: prefixes enter in the order of their worth, and what enters lessens what its shorter and longer neighbours
-    still save. AdaptiveNet §5.2 (BuildTree) weighs by latency × share, without bytes and neighbours.
+    ``children``: expected children per parent in the next group; ``feature_bytes``: size of an edge's output. Worth =
+    predicted latency saved × probability that a child needs the feature / its bytes. Greedy: prefixes are chosen in
+    order of worth, and each choice lowers the worth of shorter and longer prefixes on its path. AdaptiveNet §5.2
+    (BuildTree) weighs by latency × share, without bytes and without this interaction.
     """
-    known = _known_prefixes(children, edge_latency_ms, feature_bytes)
+    stats = _prefix_stats(children, edge_latency_ms, feature_bytes)
     kept: dict[Prefix, float] = {}
 
     def worth(prefix: Prefix) -> float:
-        one = known[prefix]
+        stat = stats[prefix]
         below = _kept_below(prefix, kept)
-        saved_ms = one.latency_ms - (known[below].latency_ms if below else 0.0)
-        return saved_ms * one.needed / one.nbytes
+        saved_ms = stat.latency_ms - (stats[below].latency_ms if below else 0.0)
+        return saved_ms * stat.needed / stat.nbytes
 
-    waiting = [(-one.latency_ms * one.needed / one.nbytes, prefix) for prefix, one in known.items()]
-    heapq.heapify(waiting)
-    while waiting:
-        _, prefix = heapq.heappop(waiting)
-        if known[prefix].nbytes > room_bytes:
+    queue = [(-stat.latency_ms * stat.needed / stat.nbytes, prefix) for prefix, stat in stats.items()]
+    heapq.heapify(queue)
+    while queue:
+        _, prefix = heapq.heappop(queue)
+        if stats[prefix].nbytes > room_bytes:
             continue
         now = worth(prefix)
-        if waiting and -now > waiting[0][0]:  # lessened since it was put there: back into the queue
-            heapq.heappush(waiting, (-now, prefix))
+        if queue and -now > queue[0][0]:  # its worth fell since it was queued: queue it again
+            heapq.heappush(queue, (-now, prefix))
             continue
         if now <= 0:
             break
         kept[prefix] = now
-        room_bytes -= known[prefix].nbytes
-        _serve(prefix, known, kept)
+        room_bytes -= stats[prefix].nbytes
+        _serve(prefix, stats, kept)
     return kept
 
 
 @dataclass
-class _Known:
+class _PrefixStats:
     latency_ms: float
     nbytes: int
-    users: float = 0.0  # children that are expected to start from here or further on
+    users: float = 0.0  # expected children that share at least this prefix and start from no longer one
 
     @property
     def needed(self) -> float:
-        """Probability that there is such a child."""
+        """Probability of at least one such child (Poisson)."""
         return -math.expm1(-self.users)
 
 
-def _known_prefixes(
+def _prefix_stats(
     children: Mapping[Subnet, float],
     edge_latency_ms: Callable[[Edge], float],
     feature_bytes: Callable[[Edge], int],
-) -> dict[Prefix, _Known]:
-    """The prefixes of the parents, whole subnets left out."""
-    known: dict[Prefix, _Known] = {}
+) -> dict[Prefix, _PrefixStats]:
+    """The proper prefixes of the parents."""
+    stats: dict[Prefix, _PrefixStats] = {}
     for parent, count in children.items():
         latency_ms = 0.0
         for length in range(1, len(parent.edges)):
             edge = parent.edges[length - 1]
             latency_ms += edge_latency_ms(edge)
             prefix = parent.edges[:length]
-            if prefix not in known:
-                known[prefix] = _Known(latency_ms, feature_bytes(edge))
-            known[prefix].users += count * (1 - length / len(parent.edges))
-    return known
+            if prefix not in stats:
+                stats[prefix] = _PrefixStats(latency_ms, feature_bytes(edge))
+            stats[prefix].users += count * (1 - length / len(parent.edges))
+    return stats
 
 
 def _kept_below(prefix: Prefix, kept: Mapping[Prefix, float]) -> Prefix:
-    """The longest kept prefix that is shorter than ``prefix``."""
+    """The longest chosen prefix that is shorter than ``prefix``."""
     for length in range(len(prefix) - 1, 0, -1):
         if prefix[:length] in kept:
             return prefix[:length]
     return ()
 
 
-def _serve(prefix: Prefix, known: Mapping[Prefix, _Known], kept: Mapping[Prefix, float]) -> None:
-    """Who starts from ``prefix`` from now on uses no shorter one, down to the next that is kept."""
-    served = known[prefix].users
+def _serve(prefix: Prefix, stats: Mapping[Prefix, _PrefixStats], kept: Mapping[Prefix, float]) -> None:
+    """Children that start from ``prefix`` no longer use shorter prefixes, down to the next chosen one."""
+    served = stats[prefix].users
     for length in range(len(prefix) - 1, 0, -1):
-        shorter = known[prefix[:length]]
+        shorter = stats[prefix[:length]]
         shorter.users = max(shorter.users - served, 0.0)
         if prefix[:length] in kept:
             return

@@ -19,11 +19,11 @@ _TRIES_PER_CHILD = 10
 class AdaptiveNetSearch:
     """Evolutionary search with NearbyInit, NearbyMutate and group evaluation.
 
-    ``generations`` groups of ``population`` subnets at most; ends early when nothing new is left near the
-    budget or ``patience`` generations in a row brought no better subnet. ``window_ratio`` is ΔT / T.
+    At most ``generations`` groups of ``population`` subnets. Ends early when no new subnet is left near the budget, or
+    after ``patience`` generations without a better subnet. ``window_ratio`` is ΔT / T.
 
     Raises:
-        UsageError: a setting that makes no sense.
+        UsageError: a setting is out of range.
     """
 
     generations: int = 16
@@ -40,13 +40,13 @@ class AdaptiveNetSearch:
     def search(self, problem: SearchProblem) -> SearchResult:
         """See the port. Deterministic for the problem's random generator, unless the time limit ends it.
 
-        1. evaluate the cheapest subnet that fits, so that there always is an answer; 2. NearbyInit, and the
-        original path if it fits; 3. evaluate the group; 4. NearbyMutate the better half; again from 3.
+        1. evaluate the cheapest subnet that fits, so that a result always exists; 2. NearbyInit, and the original path
+        if it fits; 3. evaluate the group; 4. NearbyMutate the better half; repeat from 3.
         """
         cheapest = require_feasible(problem.supernet, problem.cost_model, problem.budget)
         run = SearchRun(problem)
         with problem.progress.task("search", self.generations) as task:
-            if not run.ended() and run.evaluate([cheapest]):
+            if not run.check_stop() and run.evaluate([cheapest]):
                 self._evolve(run, task)
         return run.result()
 
@@ -64,7 +64,7 @@ class AdaptiveNetSearch:
         if problem.budget.fits(problem.cost_model.cost(original)):
             group = [original, *group]
         group = self._filled([subnet for subnet in group if subnet not in run.pool], run, nearby)
-        while group and not run.ended() and run.generations < self.generations:
+        while group and not run.check_stop() and run.generations < self.generations:
             if not run.evaluate(group):
                 break
             run.finish_generation(task)
@@ -73,7 +73,7 @@ class AdaptiveNetSearch:
             group = self._filled([], run, nearby)
 
     def _filled(self, start: list[Subnet], run: SearchRun, nearby: Neighbourhood) -> list[Subnet]:
-        """``start`` filled up with new children of the better half, if these are too few with fresh draws."""
+        """``start``, filled up with new children of the better half, then with fresh draws."""
         random = run.problem.random
         parents = run.ranked()[: self.population // 2 or 1]
         group = dict.fromkeys(start[: self.population])

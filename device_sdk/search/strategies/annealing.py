@@ -1,4 +1,4 @@
-"""Simulated annealing: a walk that goes uphill always and downhill less and less often."""
+"""Simulated annealing: accepts every improvement, and losses with a probability that falls over time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from device_sdk.search.run import SearchRun
 class SimulatedAnnealing:
     """``steps`` mutations within the budget, one after the other, from a random start.
 
-    One that loses accuracy a is kept with probability exp(-a / t); t falls from ``hot`` to ``cold`` (shares of
-    samples) by an equal factor per step. Source: Kirkpatrick, Gelatt, Vecchi, Science 1983.
+    A mutation that loses accuracy a is accepted with probability exp(-a / t). The temperature t falls geometrically
+    from ``hot`` to ``cold``, in units of accuracy. Source: Kirkpatrick, Gelatt, Vecchi, Science 1983.
 
     Raises:
-        UsageError: a setting that makes no sense.
+        UsageError: a setting is out of range.
     """
 
     steps: int = 384
@@ -38,12 +38,12 @@ class SimulatedAnnealing:
         run = SearchRun(problem)
         random = problem.random
         with problem.progress.task("search", self.steps) as task:
-            going = not run.ended() and run.evaluate([cheapest])
+            going = not run.check_stop() and run.evaluate([cheapest])
             at = next(iter(fitting.draw(count=1, random=random)), cheapest)
-            going = going and not run.ended() and run.evaluate([at])
+            going = going and not run.check_stop() and run.evaluate([at])
             for step in range(self.steps if going else 0):
                 new = mutate(fitting, at, random=random) or at
-                if run.ended() or not run.evaluate([new]):
+                if run.check_stop() or not run.evaluate([new]):
                     break
                 if self._accepted(run.pool[new].accuracy - run.pool[at].accuracy, step, random.uniform()):
                     at = new

@@ -28,13 +28,13 @@ from device_sdk.supernet.plan import Edge, Subnet
 
 _LADDER = (0.8, 0.9, 1.1, 1.2)  # other budgets, relative to the one asked for, that the pool gets a subnet for
 _EXPECTED_PATIENCE = 2  # generations by expectation without a better subnet
-_EXPECTED_GAIN = 0.1  # right answers that a better subnet is better by: less is rounding
+_EXPECTED_GAIN = 0.1  # correct answers that a better subnet is better by: less is rounding
 _EXPECTED_VARIANCE, _EXPECTED_SCATTER = 1e-4, 0.03  # of expected log odds; of what they lie below the best, its share
 _WINDOW_RATIO = 0.05  # mutations stay this close below the budget
 
 
 @dataclass(frozen=True, kw_only=True)
-class PathweaveSearch:
+class BayesianPathSearch:
     """Bayesian search over exact paths.
 
     ``generations`` groups of ``group`` subnets at most, the first few evaluated on all samples, the others on growing
@@ -79,14 +79,14 @@ class PathweaveSearch:
         with problem.progress.task("search", self.generations) as task:
             first = _best_by(model.fit([]), problem, problem.budget) or cheapest
             plain = plain_paths(problem)
-            going = not run.ended() and race.begin() and run.evaluate([first, *plain])
+            going = not run.check_stop() and race.begin() and run.evaluate([first, *plain])
             proposals = _Proposals(self, run)
             going = going and self._expect(run, race, model, proposals, task)
             while going and run.generations < self.generations and run.stale < self.patience:
                 group = proposals.group(model.fit(race.observations()))
                 if not group:
                     break
-                going = race.advance(group) and not run.ended()
+                going = race.advance(group) and not run.check_stop()
                 run.finish_generation(task)
             if going:
                 run.evaluate([cheapest, *_ladder(model.fit(race.observations()), problem)])
@@ -101,14 +101,14 @@ class PathweaveSearch:
         evaluator, samples, stale = run.problem.evaluator, race.first, 0
         best: Subnet | None = None
         while stale < _EXPECTED_PATIENCE and run.generations < self.generations:
-            looked_at = [*run.pool, *run.begun]
+            looked_at = [*run.pool, *run.started]
             expected = expected_accuracies(evaluator, looked_at, samples)
             odds = np.array([log_odds(share * samples.stop, samples.stop) for share in expected.tolist()])
             leader = looked_at[int(odds.argmax())]
-            group = proposals.group(model.fit(_expectations(looked_at, odds, model)), begun=False)
+            group = proposals.group(model.fit(_expectations(looked_at, odds, model)), started=False)
             if not group:
                 break
-            if not run.evaluate([leader]) or not race.advance(group) or run.ended():
+            if not run.evaluate([leader]) or not race.advance(group) or run.check_stop():
                 return False
             run.finish_generation(task)
             now = dict(zip(looked_at, expected.tolist(), strict=True))
@@ -130,11 +130,11 @@ class _Expectation:
 
 
 def _expectations(subnets: Sequence[Subnet], odds: npt.NDArray[np.float64], model: AdditiveModel) -> list[_Expectation]:
-    """What is expected of subnets, stretched to the range that errors foretold: the belief's spreads are made for it.
+    """What is expected of subnets, stretched to the range that of the prior mean: the belief's spreads are made for it.
 
     Expectations follow distances, which hardly vary with the samples.
     """
-    stretch = max(np.ptp(model.foretold(subnets)) / (np.ptp(odds) or 1.0), 1.0)
+    stretch = max(np.ptp(model.prior_mean(subnets)) / (np.ptp(odds) or 1.0), 1.0)
     below = stretch * (odds.max() - odds)
     variances = _EXPECTED_VARIANCE + (_EXPECTED_SCATTER * below) ** 2
     return [_Expectation(*one) for one in zip(subnets, -below, variances, strict=True)]
@@ -143,7 +143,7 @@ def _expectations(subnets: Sequence[Subnet], odds: npt.NDArray[np.float64], mode
 class _Proposals:
     """Where the subnets come from that a generation advances."""
 
-    def __init__(self, settings: PathweaveSearch, run: SearchRun) -> None:
+    def __init__(self, settings: BayesianPathSearch, run: SearchRun) -> None:
         problem = run.problem
         self._settings, self._run, self._problem = settings, run, problem
         fitting = within_budget(problem.supernet, problem.cost_model, problem.budget)
@@ -153,13 +153,13 @@ class _Proposals:
         low_ms = max(fitting.low_ms, fitting.high_ms * (1 - _WINDOW_RATIO))
         self._nearby = Neighbourhood(problem.supernet, problem.cost_model, problem.budget, low_ms, fitting.high_ms)
 
-    def group(self, belief: Belief, *, begun: bool = True) -> list[Subnet]:
+    def group(self, belief: Belief, *, started: bool = True) -> list[Subnet]:
         """The unfinished subnets of the highest optimistic estimate; empty if all are finished.
 
-        They are new, or ``begun`` too.
+        They are new, or ``started`` too.
         """
         settings, problem, pool = self._settings, self._problem, self._run.pool
-        open_ = dict.fromkeys([*self._run.begun, *self._listed])
+        open_ = dict.fromkeys([*self._run.started, *self._listed])
         for value in (belief.values(), *(belief.draw(problem.random) for _ in range(settings.draws))):
             path = best_path(problem.supernet, problem.cost_model, problem.budget, value)
             if path is not None:
@@ -169,7 +169,7 @@ class _Proposals:
             child = nearby_mutate(self._nearby, parents[number % len(parents)], random=problem.random)
             if child is not None:
                 open_[child] = None
-        done = pool.keys() if begun else pool.keys() | self._run.begun.keys()
+        done = pool.keys() if started else pool.keys() | self._run.started.keys()
         return self._best(belief, [subnet for subnet in open_ if subnet not in done], settings.group)
 
     def _best(self, belief: Belief, subnets: list[Subnet], count: int) -> list[Subnet]:

@@ -1,4 +1,4 @@
-"""Regularised evolution: the oldest dies, whatever it was worth (Real et al., AAAI 2019, Algorithm 1)."""
+"""Regularised evolution: the oldest member is removed, regardless of fitness (Real et al., AAAI 2019, Algorithm 1)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from device_sdk.supernet.plan import Subnet
 class RegularisedEvolution:
     """``population`` random subnets within the budget; then the best of ``tournament`` random ones is mutated.
 
-    Children are made and evaluated ``children`` at a time, as parallel workers would, so that the evaluation can
-    share work; as many of the oldest leave. Mutations that do not fit the budget are drawn again: nothing else knows
-    of latency. ``generations`` groups at most.
+    ``children`` are made and evaluated at a time, as by parallel workers, so that they share work; as many of the
+    oldest are removed. Mutations over the budget are drawn again; latency is not otherwise used. At most
+    ``generations`` groups.
 
     Raises:
-        UsageError: a setting that makes no sense.
+        UsageError: a setting is out of range.
     """
 
     generations: int = 40
@@ -40,14 +40,14 @@ class RegularisedEvolution:
         fitting = within_budget(problem.supernet, problem.cost_model, problem.budget)
         run = SearchRun(problem)
         with problem.progress.task("search", self.generations) as task:
-            going = not run.ended() and run.evaluate([cheapest])
+            going = not run.check_stop() and run.evaluate([cheapest])
             group = [cheapest, *fitting.draw(count=self.population - 1, random=problem.random, seen=[cheapest])]
             alive = deque(group, maxlen=max(len(group), self.children))
             while going and run.generations < self.generations and run.evaluate(group):
                 run.finish_generation(task)
                 group = self._children(run, alive, fitting)
                 alive.extend(group)
-                going = not run.ended()
+                going = not run.check_stop()
         return run.result()
 
     def _children(self, run: SearchRun, alive: deque[Subnet], fitting: Neighbourhood) -> list[Subnet]:

@@ -1,4 +1,4 @@
-"""Random search: what every other strategy has to beat."""
+"""Random search: the baseline for all other strategies."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from device_sdk.search.run import SearchRun
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSearch:
-    """Subnets within the budget, uniformly at random, all different: ``generations`` groups of ``group``.
+    """Distinct subnets within the budget, uniformly at random: ``generations`` groups of ``group``.
 
     Raises:
-        UsageError: a setting that makes no sense.
+        UsageError: a setting is out of range.
     """
 
     generations: int = 16
@@ -33,7 +33,7 @@ class RandomSearch:
         run = SearchRun(problem)
         with problem.progress.task("search", self.generations) as task:
             group = [cheapest]
-            while group and not run.ended() and run.evaluate(group) and run.generations < self.generations:
+            while group and not run.check_stop() and run.evaluate(group) and run.generations < self.generations:
                 if len(run.pool) > 1:
                     run.finish_generation(task)
                 group = fitting.draw(count=self.group, random=problem.random, seen=run.pool.keys())

@@ -21,14 +21,14 @@ def flip_bit(path):
 
 def test_a_signed_bundle_opens_with_the_key_of_its_owner(tiny_bundle):
     bundle = Bundle.open(str(tiny_bundle.folder), trust=str(tiny_bundle.public_key))
-    assert bundle.signed
+    assert bundle.has_signature
     assert bundle.digest == hashlib.sha256(tiny_bundle.manifest_path.read_bytes()).hexdigest()
     assert bundle.manifest.name == "tiny"
 
 
 def test_without_a_key_an_unsigned_bundle_opens(own_bundle):
     (own_bundle.folder / "manifest.sig").unlink()
-    assert not Bundle.open(own_bundle.folder).signed
+    assert not Bundle.open(own_bundle.folder).has_signature
 
 
 def test_with_a_key_an_unsigned_bundle_is_refused(own_bundle):

@@ -95,7 +95,7 @@ def other_size(bundle):
     ]
     size = InputSize(shapes[0][0][1:], tuple(shapes), Golden((), 0.0))
     manifest = msgspec.structs.replace(manifest, blocks=blocks, exits=exits, input_sizes=(size,))
-    return Bundle(bundle.folder, bundle.blobs, manifest, bundle.digest, signed=bundle.signed)
+    return Bundle(bundle.folder, bundle.blobs, manifest, bundle.digest, has_signature=bundle.has_signature)
 
 
 def test_a_block_with_free_axes_runs_at_every_input_size(other_size, runtime):

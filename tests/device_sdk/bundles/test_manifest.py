@@ -169,7 +169,7 @@ def test_a_cut_point_without_tensors_is_refused(manifest):
 
 def test_there_is_one_output_per_class(manifest):
     manifest["task"]["class_names"].append("yellow")
-    with pytest.raises(ManifestError, match=r"\[3\] values for classification of 4 classes"):
+    with pytest.raises(ManifestError, match=r"\[3\] for classification of 4 classes"):
         decode(manifest)
 
 

@@ -70,7 +70,7 @@ def test_an_opened_bundle_offers_neither_edges_nor_blobs_that_do_not_run(own_bun
     whole = Bundle.open(own_bundle.folder)
     int8 = whole.supernet.rendition(Edge("o1", "int8")).blob
     (own_bundle.folder / "blobs" / int8).unlink()
-    found = Bundle.open(own_bundle.folder, runs=RunsOn("onnxruntime", left_out=frozenset({"int8"})))
+    found = Bundle.open(own_bundle.folder, accepts=RunsOn("onnxruntime", left_out=frozenset({"int8"})))
     found.verify()
     assert Edge("o1", "int8") not in found.supernet.edges
     assert set(whole.supernet.edges) - set(found.supernet.edges) == {Edge("o1", "int8")}

@@ -279,7 +279,7 @@ def test_a_mix_that_cannot_be_kept_is_refused_instead_of_bent():
 
 
 def test_more_images_than_there_are_cannot_be_drawn():
-    with pytest.raises(DataError, match="3 images are wanted, but only 2 are there"):
+    with pytest.raises(DataError, match="3 images are needed, but there are only 2"):
         dirichlet_shift(dataset([0, 1]), alpha=1, count=3, seed=0)
 
 

@@ -222,7 +222,7 @@ def fetch(server, store, transport, own_bundle) -> Callable[..., Delivered]:
         settings = {"trust": own_bundle.public_key, "deadlines": QUICK, "sleep": lambda seconds: None, **settings}
         delivered = fetch_bundle(settings.pop("url", server.url), store, transport, **settings)
         opened = Bundle.open(
-            delivered.folder, trust=settings["trust"], blobs=delivered.blobs, runs=settings.get("runs")
+            delivered.folder, trust=settings["trust"], blobs=delivered.blobs, accepts=settings.get("accepts")
         )
         opened.verify()
         assert (opened.digest, opened.manifest.version) == (delivered.digest, delivered.version)

@@ -94,7 +94,7 @@ def test_a_new_version_costs_only_its_new_blobs(fetch, server, own_bundle, sizes
 
 
 def test_a_device_fetches_only_what_it_can_run_and_the_rest_when_it_can(fetch, server, sizes, own_bundle):
-    delivered = fetch(runs=RunsOn("onnxruntime", left_out=frozenset({"int8"})))
+    delivered = fetch(accepts=RunsOn("onnxruntime", left_out=frozenset({"int8"})))
     int8 = Bundle.open(own_bundle.folder).supernet.rendition(Edge("o1", "int8")).blob
     assert delivered.source == "downloaded"
     assert server.blob_bytes() == {name: size for name, size in sizes.items() if name != int8}
@@ -105,7 +105,7 @@ def test_a_device_fetches_only_what_it_can_run_and_the_rest_when_it_can(fetch, s
 
 def test_a_bundle_of_which_nothing_runs_here_is_refused_before_its_blobs_are_fetched(fetch, server):
     with pytest.raises(RuntimeFailedError, match="nothing that runs here"):
-        fetch(runs=RunsOn("executorch"))
+        fetch(accepts=RunsOn("executorch"))
     assert server.blob_bytes() == {}
 
 

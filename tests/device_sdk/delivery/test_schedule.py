@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from device_sdk.delivery.schedule import LONGEST_PAUSE_S, Schedule, passing
+from device_sdk.delivery.schedule import LONGEST_PAUSE_S, Schedule, transient
 from device_sdk.errors import DeadlineError, ProtocolError, RefusedError, TransferError
 
 
@@ -77,7 +77,7 @@ def test_every_request_gets_what_is_left_of_the_whole():
 def test_no_attempt_and_no_pause_begins_after_the_end():
     time = Time()
     call, calls = failing(100, TransferError("cut"))
-    with pytest.raises(DeadlineError, match="time"):
+    with pytest.raises(DeadlineError, match="deadline"):
         time.schedule(total_s=1.0, attempts=50).retry(call)
     assert sum(time.pauses) == pytest.approx(1.0)
     assert len(calls) < 10
@@ -88,8 +88,8 @@ LASTING, PASSING = (302, 400, 401, 404, 416), (408, 429, 500, 503)
 
 @pytest.mark.parametrize("status", [*LASTING, *PASSING])
 def test_which_refusals_pass(status):
-    assert passing(RefusedError("no", status=status)) is (status in PASSING)
+    assert transient(RefusedError("no", status=status)) is (status in PASSING)
 
 
 def test_slowness_passes():
-    assert passing(DeadlineError("slow"))
+    assert transient(DeadlineError("slow"))

@@ -18,9 +18,9 @@ from device_sdk.supernet.supernet import Supernet
 
 
 class TableEvaluator:
-    """Accuracies from a function; remembers the groups that it was asked for, and how many samples of them.
+    """Accuracies from a function; records the evaluated groups and their number of samples.
 
-    Which samples a subnet gets right is drawn once, from its name. Asks ``should_stop`` once per call.
+    A subnet's correct samples are drawn once, seeded by its name. Calls ``should_stop`` once per call.
     """
 
     sample_count = 1000
@@ -36,10 +36,10 @@ class TableEvaluator:
         self._look(subnets, self.sample_count, should_stop)
         return [self._accuracy(subnet) for subnet in subnets]
 
-    def telling_first(self, *, should_stop: Callable[[], bool] = lambda: False) -> None:
-        """They are."""
+    def order_by_margin(self, *, should_stop: Callable[[], bool] = lambda: False) -> None:
+        """Nothing to do: the samples have no margin."""
 
-    def right(
+    def correct(
         self, subnets: Sequence[Subnet], samples: slice, *, should_stop: Callable[[], bool] = lambda: False
     ) -> np.ndarray:
         asked = range(self.sample_count)[samples]
@@ -47,7 +47,7 @@ class TableEvaluator:
         rows = [self._row(subnet)[samples] for subnet in subnets]
         return np.stack(rows) if rows else np.zeros((0, len(asked)), dtype=bool)
 
-    def full_right(self) -> np.ndarray:
+    def full_model_correct(self) -> np.ndarray:
         return np.ones(self.sample_count, dtype=bool)
 
     def distances(self, subnets: Sequence[Subnet], samples: slice) -> np.ndarray:
@@ -65,16 +65,16 @@ class TableEvaluator:
             self._looked[subnet] = samples
 
     def _row(self, subnet: Subnet) -> np.ndarray:
-        """A right answer where a number of the sample's own, and a little of the subnet's, lies below the accuracy."""
+        """Correct where the sample's difficulty, with some noise per subnet, is below the accuracy's quantile."""
         own = np.random.default_rng(zlib.crc32(str(subnet).encode())).permutation(self.sample_count)
         difficulty = np.random.default_rng(7).permutation(self.sample_count) + 0.3 * own
-        right = np.zeros(self.sample_count, dtype=bool)
-        right[np.argsort(difficulty)[: round(self._accuracy(subnet) * self.sample_count)]] = True
-        return right
+        correct = np.zeros(self.sample_count, dtype=bool)
+        correct[np.argsort(difficulty)[: round(self._accuracy(subnet) * self.sample_count)]] = True
+        return correct
 
 
 class RecordingProgress:
-    """Keeps what was reported."""
+    """Records the reported progress."""
 
     def __init__(self) -> None:
         self.started: list[tuple[str, float]] = []
@@ -94,7 +94,7 @@ class RecordingProgress:
 
 
 def scattered_accuracy(subnet: Subnet) -> float:
-    """An accuracy without any structure: only looking at everything finds the best."""
+    """An accuracy without any structure: only exhaustive search finds the best."""
     return zlib.crc32(str(subnet).encode()) / 2**32
 
 

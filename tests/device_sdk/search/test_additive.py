@@ -103,7 +103,7 @@ def test_few_samples_count_less(supernet):
 def test_guessed_answers_make_an_observation_less_certain(supernet):
     computed, guessed = (Observation(supernet.original, 900, 1000, unseen=unseen) for unseen in (0.0, 90.0))
     assert guessed.log_odds == computed.log_odds
-    # all of them guessed: 90 is what the number of right answers varies by when 1,000 are drawn
+    # all of them guessed: 90 is what the number of correct answers varies by when 1,000 are drawn
     assert guessed.variance == pytest.approx(2 * computed.variance, rel=0.01)
 
 
@@ -161,5 +161,5 @@ def test_what_is_seen_of_a_block_holds_for_its_renditions_as_far_as_these_comput
 def test_errors_foretell_losses(supernet):
     known = with_errors(supernet, {"m0_2": 0.4, "m2_4": 0.01, "m4_6": 0.1})
     merged = next(s for s in sample_uniformly(known, count=50, random=SplitMix64(1)) if s != known.original)
-    below = AdditiveModel(known).foretold([known.original, merged])
+    below = AdditiveModel(known).prior_mean([known.original, merged])
     assert below[0] == 0 < below[1]

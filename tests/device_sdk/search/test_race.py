@@ -24,11 +24,11 @@ def subnets(run):
 def test_subnets_go_through_the_shares_to_the_pool(run, subnets):
     race = Race(run, (0.1, 0.5))
     assert race.advance(subnets)
-    assert run.begun == dict.fromkeys(subnets, 100)
+    assert run.started == dict.fromkeys(subnets, 100)
     assert race.advance(subnets[:2])
     assert race.advance(subnets[:1])
     assert list(run.pool) == subnets[:1]
-    assert run.begun == {subnets[1]: 500, **dict.fromkeys(subnets[2:], 100)}
+    assert run.started == {subnets[1]: 500, **dict.fromkeys(subnets[2:], 100)}
     assert run.problem.evaluator.samples_run == 1000 + 500 + 100 * (len(subnets) - 2)
     assert run.result().subnets_evaluated == len(subnets)
 
@@ -38,7 +38,7 @@ def test_a_group_of_several_stages_advances_each(run, subnets):
     race.advance(subnets[:3])
     race.advance(subnets)
     assert list(run.pool) == subnets[:3]
-    assert set(run.begun) == set(subnets[3:])
+    assert set(run.started) == set(subnets[3:])
 
 
 def test_shares_are_whole_batches(run, subnets):
@@ -46,7 +46,7 @@ def test_shares_are_whole_batches(run, subnets):
     race = Race(run, (0.01, 0.1, 0.12, 1.0))
     for expected in (64, 128):
         race.advance(subnets[:1])
-        assert run.begun == {subnets[0]: expected}
+        assert run.started == {subnets[0]: expected}
     race.advance(subnets[:1])
     assert list(run.pool) == subnets[:1]
 
@@ -54,7 +54,7 @@ def test_shares_are_whole_batches(run, subnets):
 def test_shares_too_small_for_the_samples_are_one_sample(run, subnets):
     race = Race(run, (1e-9, 1.0))
     race.advance(subnets[:1])
-    assert run.begun == {subnets[0]: 1}
+    assert run.started == {subnets[0]: 1}
 
 
 def test_observations_guess_the_rest_from_what_finished(run, subnets):
@@ -66,13 +66,13 @@ def test_observations_guess_the_rest_from_what_finished(run, subnets):
     evaluator = run.problem.evaluator
     for subnet in subnets[:3]:
         assert observed[subnet].samples == 1000
-        assert observed[subnet].right == pytest.approx(1000 * run.pool[subnet].accuracy)
+        assert observed[subnet].correct == pytest.approx(1000 * run.pool[subnet].accuracy)
         assert observed[subnet].unseen == 0
-    rest = evaluator.right(subnets[:3], slice(100, None)).sum(axis=1).mean()
+    rest = evaluator.correct(subnets[:3], slice(100, None)).sum(axis=1).mean()
     for subnet in subnets[3:5]:
-        first = evaluator.right([subnet], slice(0, 100)).sum()
+        first = evaluator.correct([subnet], slice(0, 100)).sum()
         assert observed[subnet].samples == 1000
-        assert observed[subnet].right == pytest.approx(first + rest, abs=10)
+        assert observed[subnet].correct == pytest.approx(first + rest, abs=10)
         assert observed[subnet].unseen > 0
         assert observed[subnet].variance > observed[subnets[0]].variance
 
@@ -81,13 +81,13 @@ def test_before_anything_finished_the_rest_is_anybodys_guess(run, subnets):
     race = Race(run, (0.1,))
     race.advance(subnets[:1])
     (observed,) = race.observations()
-    assert observed.right == pytest.approx(run.problem.evaluator.right(subnets[:1], slice(0, 100)).sum() + 450)
+    assert observed.correct == pytest.approx(run.problem.evaluator.correct(subnets[:1], slice(0, 100)).sum() + 450)
     assert observed.unseen == pytest.approx(900 / 4)
 
 
 def test_a_race_begins_with_the_telling_samples(run):
     asked = []
-    run.problem.evaluator.telling_first = lambda *, should_stop: asked.append(should_stop())
+    run.problem.evaluator.order_by_margin = lambda *, should_stop: asked.append(should_stop())
     assert Race(run, (0.1,)).begin()
     assert asked == [False]
 
@@ -96,7 +96,7 @@ def test_a_race_may_be_stopped_at_the_start(run):
     def stopped(*, should_stop):
         raise EvaluationStopped
 
-    run.problem.evaluator.telling_first = stopped
+    run.problem.evaluator.order_by_margin = stopped
     assert not Race(run, (0.1,)).begin()
 
 
@@ -108,5 +108,5 @@ def test_a_stopped_evaluation_leaves_what_was_there(elastic_supernet, uniform_co
     race = Race(run, (0.1,))
     assert race.advance([supernet.original])
     assert not race.advance([supernet.original])
-    assert run.begun == {supernet.original: 100}
+    assert run.started == {supernet.original: 100}
     assert run.pool == {}

@@ -122,7 +122,7 @@ def test_a_signed_bundle_opens_with_its_key_alone(tmp_path):
         (tmp_path / f"{name}.key").write_bytes(private)
         (tmp_path / f"{name}.pub").write_bytes(public)
     write(tmp_path / "out", key=tmp_path / "mine.key")
-    assert Bundle.open(tmp_path / "out", trust=tmp_path / "mine.pub").signed
+    assert Bundle.open(tmp_path / "out", trust=tmp_path / "mine.pub").has_signature
     with pytest.raises(SignatureError, match=r"not by other\.pub"):
         Bundle.open(tmp_path / "out", trust=tmp_path / "other.pub")
 

@@ -50,7 +50,7 @@ def test_what_does_not_take_images_offers_tensors_alone(tiny_bundle):
         tensors=(msgspec.structs.replace(manifest.cut_points[0].tensors[0], shape=(1200,)),),
     )
     flat = msgspec.structs.replace(manifest, cut_points=(first, *manifest.cut_points[1:]))
-    bundle = Bundle(tiny_bundle.folder, tiny_bundle.blobs, flat, tiny_bundle.digest, signed=False)
+    bundle = Bundle(tiny_bundle.folder, tiny_bundle.blobs, flat, tiny_bundle.digest, has_signature=False)
     assert [offer.name for offer in offers(bundle)] == ["tiny", "tiny:tail"]
 
 

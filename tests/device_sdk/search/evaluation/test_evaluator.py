@@ -204,23 +204,23 @@ def test_a_subnet_is_evaluated_once(make_evaluator, supernet, subnets):
 def test_which_samples_are_right_adds_up_to_the_accuracy(make_evaluator, supernet, subnets, samples):
     evaluator = make_evaluator(supernet, batch=16)
     assert evaluator.sample_count == 50
-    right = evaluator.right(subnets, slice(None))
-    assert (right.shape, right.dtype) == ((len(subnets), 50), np.bool_)
-    assert [float(row.mean()) for row in right] == evaluator.accuracies(subnets)
-    assert evaluator.right([], slice(0, 10)).shape == (0, 10)
-    assert evaluator.right(subnets, slice(7, 7)).shape == (len(subnets), 0)
+    correct = evaluator.correct(subnets, slice(None))
+    assert (correct.shape, correct.dtype) == ((len(subnets), 50), np.bool_)
+    assert [float(row.mean()) for row in correct] == evaluator.accuracies(subnets)
+    assert evaluator.correct([], slice(0, 10)).shape == (0, 10)
+    assert evaluator.correct(subnets, slice(7, 7)).shape == (len(subnets), 0)
 
 
 def test_samples_can_be_asked_for_in_parts(make_evaluator, supernet, subnets):
     whole, parts = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
-    pieces = [parts.right(subnets, piece) for piece in (slice(0, 5), slice(5, 16), slice(16, 33), slice(33, None))]
-    assert np.array_equal(np.concatenate(pieces, axis=1), whole.right(subnets, slice(None)))
+    pieces = [parts.correct(subnets, piece) for piece in (slice(0, 5), slice(5, 16), slice(16, 33), slice(33, None))]
+    assert np.array_equal(np.concatenate(pieces, axis=1), whole.correct(subnets, slice(None)))
     assert parts.edge_runs_without_reuse == whole.edge_runs_without_reuse
 
 
 def test_a_race_pays_only_for_the_batches_that_each_subnet_ran(make_evaluator, supernet, subnets):
     evaluator = make_evaluator(supernet, batch=16, reuse=False)
-    evaluator.right(subnets, slice(0, 16))
+    evaluator.correct(subnets, slice(0, 16))
     survivors = subnets[:3]
     found = evaluator.accuracies(survivors)
     assert found == make_evaluator(supernet).accuracies(survivors)
@@ -237,7 +237,7 @@ def logits_of(subnet, samples):
 
 def test_distances_are_those_of_logits_whatever_their_level(make_evaluator, supernet, subnets, samples):
     evaluator = make_evaluator(supernet, batch=16)
-    evaluator.right([supernet.original, *subnets], slice(None))
+    evaluator.correct([supernet.original, *subnets], slice(None))
     full = logits_of(supernet.original, samples)
     differences = [logits_of(one, samples) - full for one in subnets]
     expected = [np.mean((one - one.mean(axis=1, keepdims=True)) ** 2) for one in differences]
@@ -247,35 +247,35 @@ def test_distances_are_those_of_logits_whatever_their_level(make_evaluator, supe
 
 def test_distances_on_some_samples_need_no_others(make_evaluator, supernet, subnets):
     some, every = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
-    some.right(subnets, slice(0, 16))
-    every.right(subnets, slice(None))
+    some.correct(subnets, slice(0, 16))
+    every.correct(subnets, slice(None))
     assert np.array_equal(some.distances(subnets, slice(0, 16)), every.distances(subnets, slice(0, 16)))
     assert not np.allclose(every.distances(subnets, slice(0, 16)), every.distances(subnets, slice(None)))
 
 
 def test_samples_on_which_the_full_model_is_least_sure_can_come_first(make_evaluator, supernet, subnets, samples):
     plain, ordered = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
-    ordered.telling_first()
+    ordered.order_by_margin()
     logits, labels = logits_of(supernet.original, samples), samples[1]
     others = np.where(np.arange(VALUES) == labels[:, None], -np.inf, logits).max(axis=1)
     order = np.argsort(np.abs(logits[np.arange(50), labels] - others))
-    assert np.array_equal(ordered.right(subnets, slice(None)), plain.right(subnets, slice(None))[:, order])
+    assert np.array_equal(ordered.correct(subnets, slice(None)), plain.correct(subnets, slice(None))[:, order])
     distances = (evaluator.distances(subnets, slice(None)) for evaluator in (ordered, plain))
     assert np.allclose(*distances)
 
 
 def test_once_something_was_evaluated_the_order_stays(make_evaluator, supernet, subnets):
     evaluator = make_evaluator(supernet, batch=16)
-    before = evaluator.right(subnets[:1], slice(None))
-    evaluator.telling_first()
-    assert np.array_equal(evaluator.right(subnets[:1], slice(None)), before)
+    before = evaluator.correct(subnets[:1], slice(None))
+    evaluator.order_by_margin()
+    assert np.array_equal(evaluator.correct(subnets[:1], slice(None)), before)
 
 
 def test_ordering_can_be_stopped(make_evaluator, supernet, subnets):
     evaluator, other = make_evaluator(supernet, batch=16), make_evaluator(supernet, batch=16)
     with pytest.raises(EvaluationStopped):
-        evaluator.telling_first(should_stop=lambda: True)
-    assert np.array_equal(evaluator.right(subnets, slice(None)), other.right(subnets, slice(None)))
+        evaluator.order_by_margin(should_stop=lambda: True)
+    assert np.array_equal(evaluator.correct(subnets, slice(None)), other.correct(subnets, slice(None)))
 
 
 def test_an_evaluation_stops_between_batches_and_goes_on_later(make_evaluator, supernet, subnets):
@@ -290,7 +290,7 @@ def test_an_evaluation_stops_between_batches_and_goes_on_later(make_evaluator, s
         evaluator.accuracies(subnets, should_stop=third_time)
     edges = sum(len(subnet.edges) for subnet in subnets)
     assert asked == [0, edges, 2 * edges]
-    assert evaluator.right(subnets, slice(0, 32), should_stop=lambda: True).shape == (len(subnets), 32)
+    assert evaluator.correct(subnets, slice(0, 32), should_stop=lambda: True).shape == (len(subnets), 32)
     assert evaluator.accuracies(subnets) == make_evaluator(supernet).accuracies(subnets)
     assert evaluator.edge_runs_without_reuse == 4 * edges
 
@@ -338,7 +338,7 @@ def test_no_more_features_than_the_cap_are_ever_alive(make_evaluator, elastic_su
     evaluator = make_evaluator(supernet, runtime=audited, batch=16, cache_bytes=cap_bytes)
     for group in generations(supernet):
         evaluator.accuracies(group)
-    evaluator.right(generations(supernet)[0], slice(0, 1))
+    evaluator.correct(generations(supernet)[0], slice(0, 1))
     audited.settle()
     assert (audited.peak_bytes > 0) == (features > 0)
     assert audited.peak_bytes <= evaluator.peak_cached_bytes <= cap_bytes
@@ -373,7 +373,7 @@ def test_on_a_real_bundle_answers_with_reuse_are_those_without(tiny_bundle, bund
         )
         for reuse in (True, False)
     ]
-    reusing, plain = (one.right(subnets, slice(None)) for one in found)
+    reusing, plain = (one.correct(subnets, slice(None)) for one in found)
     assert np.array_equal(reusing, plain)
     assert not plain.all()
     assert found[0].edge_runs < 0.8 * found[1].edge_runs

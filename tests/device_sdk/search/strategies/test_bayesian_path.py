@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from device_sdk.search import AdaptiveNetSearch, PathweaveSearch
+from device_sdk.search import AdaptiveNetSearch, BayesianPathSearch
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.supernet import Supernet
 
@@ -20,7 +20,7 @@ def additive(subnet):
 def test_small_spaces_are_looked_through(elastic_supernet, uniform_costs, all_subnets, scattered, make_problem):
     supernet = elastic_supernet(6)
     model, budget = uniform_costs(supernet), Budget(latency_ms=5.2)
-    result = PathweaveSearch(patience=1000).search(make_problem(supernet, model, budget))
+    result = BayesianPathSearch(patience=1000).search(make_problem(supernet, model, budget))
     fitting = {subnet for subnet in all_subnets(supernet) if budget.fits(model.cost(subnet))}
     assert fitting <= {one.subnet for one in result.pool}
 
@@ -29,19 +29,19 @@ def test_it_needs_a_fraction_of_the_samples_that_adaptivenet_needs(elastic_super
     supernet = elastic_supernet(24)
     model, budget = uniform_costs(supernet), Budget(latency_ms=19)
     used = {}
-    for search in (AdaptiveNetSearch(), PathweaveSearch(generations=12)):
+    for search in (AdaptiveNetSearch(), BayesianPathSearch(generations=12)):
         problem = make_problem(supernet, model, budget, accuracy=additive)
         result = search.search(problem)
         used[type(search)] = (result.best.accuracy, problem.evaluator.samples_run)
-    assert used[PathweaveSearch][0] >= used[AdaptiveNetSearch][0]
-    assert used[PathweaveSearch][1] < 0.5 * used[AdaptiveNetSearch][1]
+    assert used[BayesianPathSearch][0] >= used[AdaptiveNetSearch][0]
+    assert used[BayesianPathSearch][1] < 0.5 * used[AdaptiveNetSearch][1]
 
 
 def test_where_distances_tell_all_the_best_is_found_at_once(elastic_supernet, uniform_costs, make_problem):
     supernet = elastic_supernet(24)
     model, budget = uniform_costs(supernet), Budget(latency_ms=19)
     short, long = (
-        PathweaveSearch(generations=generations).search(make_problem(supernet, model, budget, accuracy=additive))
+        BayesianPathSearch(generations=generations).search(make_problem(supernet, model, budget, accuracy=additive))
         for generations in (8, 60)
     )
     assert short.best.subnet == long.best.subnet
@@ -53,9 +53,9 @@ def test_while_it_goes_by_distances_only_leaders_are_evaluated_on_all_samples(
     supernet = elastic_supernet(24)
     problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=19), accuracy=additive)
     evaluator, generations = problem.evaluator, 3
-    PathweaveSearch(generations=generations, shares=(0.1, 1.0)).search(problem)
-    begun, finished = generations * 8, 1 + generations + 6  # the first, the leaders, and for the pool at the end
-    assert evaluator.samples_run <= (0.1 * begun + finished) * evaluator.sample_count
+    BayesianPathSearch(generations=generations, shares=(0.1, 1.0)).search(problem)
+    started, finished = generations * 8, 1 + generations + 6  # the first, the leaders, and for the pool at the end
+    assert evaluator.samples_run <= (0.1 * started + finished) * evaluator.sample_count
 
 
 def test_the_first_look_is_what_distillation_errors_favour(elastic_supernet, uniform_costs, make_problem):
@@ -69,7 +69,7 @@ def test_the_first_look_is_what_distillation_errors_favour(elastic_supernet, uni
     ]
     supernet = Supernet(plain.cut_points, blocks)
     problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=10), time_limit_s=0.0)
-    result = PathweaveSearch().search(problem)
+    result = BayesianPathSearch().search(problem)
     [only] = result.pool
     assert not bad & set(only.subnet.block_ids)
     assert only.cost.latency_ms <= 10
@@ -79,7 +79,7 @@ def test_where_distances_tell_nothing_most_subnets_are_given_up_early(elastic_su
     supernet = elastic_supernet(24)
     problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=19), accuracy=additive)
     problem.evaluator.distances = lambda subnets, samples: np.ones(len(subnets))
-    result = PathweaveSearch(generations=30).search(problem)
+    result = BayesianPathSearch(generations=30).search(problem)
     evaluator = problem.evaluator
     assert len(result.pool) < result.subnets_evaluated
     assert evaluator.samples_run < 0.9 * result.subnets_evaluated * evaluator.sample_count
@@ -88,7 +88,7 @@ def test_where_distances_tell_nothing_most_subnets_are_given_up_early(elastic_su
 def test_the_pool_reaches_above_and_below_the_budget(elastic_supernet, uniform_costs, make_problem):
     supernet = elastic_supernet(20)
     problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=15), accuracy=additive)
-    latencies = [one.cost.latency_ms for one in PathweaveSearch(generations=3).search(problem).pool]
+    latencies = [one.cost.latency_ms for one in BayesianPathSearch(generations=3).search(problem).pool]
     assert max(latencies) == pytest.approx(18, rel=0.03)
     assert min(latencies) == pytest.approx(11, rel=0.1)  # the fastest
 
@@ -96,4 +96,4 @@ def test_the_pool_reaches_above_and_below_the_budget(elastic_supernet, uniform_c
 def test_patience_ends_a_search_that_no_longer_improves(elastic_supernet, uniform_costs, make_problem):
     supernet = elastic_supernet(20)
     problem = make_problem(supernet, uniform_costs(supernet), Budget(latency_ms=15), accuracy=lambda _: 0.5)
-    assert PathweaveSearch(generations=100, patience=3).search(problem).generations < 20
+    assert BayesianPathSearch(generations=100, patience=3).search(problem).generations < 20
