@@ -165,7 +165,7 @@ def _joined() -> Iterator[Ranks]:
         try:
             yield ranks
         except (PathweaveError, KeyboardInterrupt) as error:
-            if ranks.may_tell():
+            if ranks.claim_error_report():
                 raise
             raise click.exceptions.Exit(2 if isinstance(error, UsageError) else 1) from error
 

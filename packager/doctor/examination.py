@@ -29,7 +29,7 @@ from packager.renditions import KINDS
 from packager.supernet.blocks.identity import identity_blocks
 from packager.supernet.blocks.shrunk import shrunk_blocks
 from packager.supernet.blocks.streams import several
-from packager.supernet.blocks.trainable import Grown
+from packager.supernet.blocks.trainable import AddedBlocks
 from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import Expansion, expand
 from packager.supernet.input_sizes import candidate_sizes, usable_sizes
@@ -142,7 +142,7 @@ class _Supernet:
     """The expansion as the default recipe makes it, and what was made and left out of each kind, shrunk blocks too."""
 
     supernet: Expansion
-    kinds: dict[str, Grown]
+    kinds: dict[str, AddedBlocks]
 
 
 def _noise(input_shape: Sequence[int]) -> torch.Tensor:
@@ -158,11 +158,11 @@ def _grown(traced: TracedModel, recipe: Recipe) -> _Supernet:
     try:
         shrunk = shrunk_blocks(single, traced.tensors, rates=_SHRINK_RATES)
     except MissingExtraError as error:
-        shrunk = Grown((), (f"{error} ({error.hint})",))
+        shrunk = AddedBlocks((), (f"{error} ({error.hint})",))
     supernet = replace(merged, blocks=merged.blocks + skips.blocks)
     if len(traced.tensors[-1].shape) == 1:
         supernet = attach_exits(supernet, count=recipe.exit_positions)
-    return _Supernet(supernet, {"identity": skips, "merged": Grown(merged.added, merged.notes), "shrunk": shrunk})
+    return _Supernet(supernet, {"identity": skips, "merged": AddedBlocks(merged.added, merged.notes), "shrunk": shrunk})
 
 
 def _positions(cuts: Sequence[CutPoint]) -> tuple[Position, ...]:

@@ -12,7 +12,7 @@ from device_sdk.supernet.plan import size_text
 from packager.errors import TraceError
 from packager.inputs.model_loader import LoadedModel
 from packager.supernet.blocks.streams import several
-from packager.supernet.blocks.trainable import Grown
+from packager.supernet.blocks.trainable import AddedBlocks
 from packager.tasks import Classification
 from packager.tracing.traced_model import TracedModel, trace
 
@@ -72,7 +72,7 @@ def cuts(traced: TracedModel) -> Verdict:
     return Verdict("cut", True, says)
 
 
-def listed(capability: str, grown: Grown, what: str) -> Verdict:
+def listed(capability: str, grown: AddedBlocks, what: str) -> Verdict:
     """How many ``blocks`` there are, or why none."""
     if grown.blocks:
         return Verdict(capability, True, f"{len(grown.blocks)} {what}{_left_out(grown.notes)}")

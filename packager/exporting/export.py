@@ -77,10 +77,10 @@ def export_blocks(expansion: Expansion) -> ExportedBlocks:
     Raises:
         TraceError: torch cannot export the blocks or exits to ONNX.
     """
-    return share(expansion, part_graphs(_parts(expansion)))
+    return deduplicate_weights(expansion, part_graphs(_parts(expansion)))
 
 
-def share(expansion: Expansion, cut: dict[str, onnx.GraphProto]) -> ExportedBlocks:
+def deduplicate_weights(expansion: Expansion, cut: dict[str, onnx.GraphProto]) -> ExportedBlocks:
     """Serialize the graphs of blocks and exits, large weights that several have in common apart; empties ``cut``."""
     shared = _shared_initializers(cut)
     needs = {name: tuple(sorted(shared.keys() & _initializer_names(graph))) for name, graph in cut.items()}

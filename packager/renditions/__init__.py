@@ -12,13 +12,13 @@ from packager.exporting.onnx_exporter import OPSET
 from packager.renditions.calibration import Calibration
 from packager.renditions.fp16 import make_fp16
 from packager.renditions.int8 import make_int8
-from packager.renditions.made import MadeKind
+from packager.renditions.rendition_set import RenditionSet
 from packager.renditions.xnnpack import make_xnnpack
 
 FP32 = "fp32"
 
 # exported blocks, calibration data, progress, and a folder in which work survives an interruption
-KINDS: dict[str, Callable[[ExportedBlocks, Calibration, Progress, Path], MadeKind]] = {
+KINDS: dict[str, Callable[[ExportedBlocks, Calibration, Progress, Path], RenditionSet]] = {
     "int8": make_int8,
     "fp16": make_fp16,
     "xnnpack": make_xnnpack,
@@ -33,7 +33,7 @@ def make_renditions(
     *,
     progress: Progress,
     cache: Path,
-) -> tuple[MadeKind, ...]:
+) -> tuple[RenditionSet, ...]:
     """fp32, the form in which everything was exported and verified (``golden``), and the other kinds in ``names``.
 
     Raises:
@@ -41,7 +41,7 @@ def make_renditions(
         MissingExtraError: what makes it is not installed.
     """
     made = [
-        MadeKind(
+        RenditionSet(
             name=FP32,
             runtime="onnxruntime",
             own=exported.own,

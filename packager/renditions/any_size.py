@@ -25,7 +25,7 @@ from packager.exporting.verification import (
 )
 from packager.renditions.calibration import relative_error
 from packager.renditions.fragments import part_stretch
-from packager.renditions.made import MadeKind
+from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.input_sizes import UsableSize
 
 _LARGEST_ERROR = 0.25  # of a rendition that rounds, on golden inputs
@@ -50,7 +50,7 @@ class AnySizeCheck:
         path = [block.id for block in self._exported.expansion.originals]
         return tuple(size.described(self._golden(path, size)) for size in self._sizes)
 
-    def checked(self, kind: MadeKind, progress: Progress) -> MadeKind:
+    def checked(self, kind: RenditionSet, progress: Progress) -> RenditionSet:
         """``kind`` with those of its parts noted that run at every size. Programs of other runtimes run at one."""
         if not self._sizes or kind.runtime != "onnxruntime" or kind.providers:
             return kind
@@ -65,7 +65,7 @@ class AnySizeCheck:
         notes = (f"{kind.name} of {', '.join(left_out)} runs only at the model's own input size",) if left_out else ()
         return replace(kind, any_size=frozenset(found), notes=(*kind.notes, *notes))
 
-    def _stretch(self, kind: MadeKind, part: str) -> Stretch:
+    def _stretch(self, kind: RenditionSet, part: str) -> Stretch:
         shared = [kind.shared[name] for name in kind.needs.get(part, ())]
         own = part_stretch(self._exported, part)
         return replace(own, fragments=(*shared, kind.own[part]), free_axes=self._free_axes)

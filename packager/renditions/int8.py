@@ -23,12 +23,12 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import Golden, Quantization
 from packager.errors import VerificationError
-from packager.exporting.export import ExportedBlocks, share
+from packager.exporting.export import ExportedBlocks, deduplicate_weights
 from packager.exporting.onnx_exporter import OPSET
 from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
 from packager.renditions.calibration import Calibration, Features, fitted_and_held_back, in_batches, relative_error
 from packager.renditions.fragments import as_fragment, part_model, part_stretch
-from packager.renditions.made import MadeKind
+from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.expansion import Expansion
 from packager.torch_noise import torch_silenced
 
@@ -40,7 +40,7 @@ _BATCH = 64
 _PREPROCESSED = ("onnx.quant.pre_process", "onnxruntime.quant")  # what the tool's own preparation would leave behind
 
 
-def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> MadeKind:
+def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> RenditionSet:
     """The int8 fragments of all blocks and exits.
 
     1. the range of every cut point, along the original path; 2. each part is quantised on its real inputs, those two
@@ -69,8 +69,8 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
                 task.advance()
     left_out = sorted(part for part, found in judged.items() if found.error > MAX_ERROR)
     kept = {part: judged[part] for part in exported.own if part in judged and part not in left_out}
-    shared = share(exported.expansion, {part: found.graph for part, found in kept.items()})
-    return MadeKind(
+    shared = deduplicate_weights(exported.expansion, {part: found.graph for part, found in kept.items()})
+    return RenditionSet(
         name=NAME,
         runtime="onnxruntime",
         own=shared.own,

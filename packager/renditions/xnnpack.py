@@ -24,7 +24,7 @@ from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration
 from packager.renditions.delegable import rewritten
 from packager.renditions.fragments import part_stretch
-from packager.renditions.made import MadeKind
+from packager.renditions.rendition_set import RenditionSet
 from packager.torch_noise import torch_silenced
 
 NAME = "xnnpack"
@@ -32,7 +32,7 @@ ENTRY_POINT = "forward"
 _PASSIVE = ("executorch_call_delegate", "getitem")
 
 
-def make_xnnpack(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> MadeKind:
+def make_xnnpack(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> RenditionSet:
     """The programs of all blocks and exits, run once with ExecuTorch against torch.
 
     It takes seconds per block. What is done lies in ``cache``, from where a run that was interrupted takes it.
@@ -61,7 +61,7 @@ def make_xnnpack(exported: ExportedBlocks, calibration: Calibration, progress: P
             golden[part] = reference.golden(f"{NAME} of {part}", [part], loaded)
             loaded.close()
             task.advance()
-    return MadeKind(name=NAME, runtime=EXECUTORCH, own=own, golden=golden, entry_point=ENTRY_POINT)
+    return RenditionSet(name=NAME, runtime=EXECUTORCH, own=own, golden=golden, entry_point=ENTRY_POINT)
 
 
 def lowered(module: nn.Module, start: TensorSpec, *, name: str) -> bytes:

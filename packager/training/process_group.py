@@ -125,7 +125,7 @@ class ProcessGroup(Ranks):
             distributed.broadcast(told, src=0)
         return told.numpy().tobytes()
 
-    def may_tell(self) -> bool:
+    def claim_error_report(self) -> bool:
         """Counted in the store where the processes met, which outlives most of them."""
         try:
             return self._store.add("told", 1) == 1

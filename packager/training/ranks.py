@@ -44,7 +44,7 @@ class Ranks(ABC):
         """What the first process passes."""
 
     @abstractmethod
-    def may_tell(self) -> bool:
+    def claim_error_report(self) -> bool:
         """Whether it is on this process to tell the user what went wrong: so it is for the first one that asks."""
 
     @abstractmethod
@@ -121,7 +121,7 @@ class Alone(Ranks):
         """``data``."""
         return data
 
-    def may_tell(self) -> bool:
+    def claim_error_report(self) -> bool:
         """Always."""
         return True
 

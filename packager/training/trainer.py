@@ -23,11 +23,11 @@ from packager.supernet.expansion import Expansion
 from packager.tasks import Classification, LearningTask
 from packager.training.batches import BatchSource
 from packager.training.checkpoints import Checkpoints
-from packager.training.descent import Descent
 from packager.training.device import on_device, resolve_device
 from packager.training.feature_cache import FeatureCache
 from packager.training.keeping import BestBlocks, BestExits, BestOnTheWay, Gain, Keeper
 from packager.training.losses import Losses, exit_cache_shapes
+from packager.training.optimizer_step import OptimizerStep
 from packager.training.phases import DISTIL, EXITS, RATES, TUNE, Phase, phase_steps, training_phases
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone, LeadClock, Ranks
@@ -103,7 +103,7 @@ class Trainer:
         self._clock = LeadClock(self._ranks)
         self._device = resolve_device(recipe.device, local_rank=self._ranks.local_rank)
         self._losses = Losses(expansion, source, recipe, device=self._device, task=task)
-        self._descent = Descent(self._losses, recipe, device=self._device, ranks=self._ranks)
+        self._optimizer_step = OptimizerStep(self._losses, recipe, device=self._device, ranks=self._ranks)
         self._phases = training_phases(expansion, self._losses, recipe)
         self._steps = phase_steps(self._phases, recipe.steps or 0)
         self._modules: dict[str, nn.Module] = {}  # all that is trained in any phase
@@ -120,7 +120,7 @@ class Trainer:
     @property
     def notes(self) -> tuple[str, ...]:
         """What was not done as the recipe has it."""
-        return self._descent.notes
+        return self._optimizer_step.notes
 
     def train(self) -> None:
         """Run the phases, or what is left of them after an interruption.
@@ -216,7 +216,7 @@ class Trainer:
             per_sample = None
             if seconds is not None:
                 self._losses.take(min(_PROBE_BATCH, largest) if phase.name != EXITS else largest)
-                per_sample = self._ranks.from_lead(self._descent.seconds_per_sample(phase, clock=time.monotonic))
+                per_sample = self._ranks.from_lead(self._optimizer_step.seconds_per_sample(phase, clock=time.monotonic))
             fitting = fitting_updates(
                 highest_rate=phase.rate,
                 largest_batch=largest,
@@ -253,7 +253,7 @@ class Trainer:
     ) -> None:
         shown, saved_at = schedule.progress, self._clock.tick()
         while not schedule.over:
-            loss = self._descent.step(phase, schedule, optimizer)
+            loss = self._optimizer_step.step(phase, schedule, optimizer)
             schedule.done += 1
             self._clock.tick()
             if phase.name == TUNE:
@@ -353,7 +353,7 @@ class Trainer:
                 module.load_state_dict(saved["modules"][name])
         self.steps_done.update(saved.get("steps_done", {}))
         self._watch.restore(saved.get("watch"))
-        self._descent.restore(saved.get("notes", ()))
+        self._optimizer_step.restore(saved.get("notes", ()))
         told = [one | {"gain": one["gain"] and Gain(**one["gain"])} for one in saved.get("report", ())]
         self.report = tuple(PhaseReport(**one) for one in told)
 

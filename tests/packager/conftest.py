@@ -197,7 +197,7 @@ class ThreadRanks(Ranks):
     def bytes_from_lead(self, data: bytes) -> bytes:
         return self._exchange(data)[0]
 
-    def may_tell(self) -> bool:
+    def claim_error_report(self) -> bool:
         return self.leads
 
     def leave(self) -> None:

@@ -11,12 +11,12 @@ from collections.abc import Collection, Sequence
 from torch import nn
 
 from packager.supernet.blocks.streams import Cuts, PassAll, extents
-from packager.supernet.blocks.trainable import Grown, TrainableBlock, jumps
+from packager.supernet.blocks.trainable import AddedBlocks, TrainableBlock, jumps
 
 
 def identity_blocks(
     originals: Sequence[TrainableBlock], cuts: Cuts, *, max_span: int, taps: Collection[int] = ()
-) -> Grown:
+) -> AddedBlocks:
     """A block ``i<start>-<end>`` over every span of up to ``max_span`` originals with equal shapes at both ends.
 
     Left out are spans that shorter skips put together: the paths over them are there already, and those that jump over
@@ -36,7 +36,7 @@ def identity_blocks(
                 TrainableBlock(id=f"i{start}-{end}", start=start, end=end, kind="identity", module=module, macs=0)
             )
     notes = () if blocks or not max_span else ("no identity blocks: no span ends in the shape that it starts from",)
-    return Grown(tuple(sorted(blocks, key=lambda block: (block.start, block.end))), notes)
+    return AddedBlocks(tuple(sorted(blocks, key=lambda block: (block.start, block.end))), notes)
 
 
 def _reaches(skipped: dict[int, set[int]], start: int, end: int) -> bool:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from device_sdk.supernet.blocks import TensorSpec
-from packager.supernet.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes, jumps
+from packager.supernet.blocks.trainable import AddedBlocks, TrainableBlock, count_macs, fits_shapes, jumps
 from packager.tracing.traced_model import parameter_count
 
 
@@ -21,7 +21,7 @@ def merged_blocks(
     tiled: bool = False,
     taps: Collection[int] = (),
     several: Collection[int] = (),
-) -> Grown:
+) -> AddedBlocks:
     """A merged block for every span of 2 to ``max_span`` neighbouring ``originals``; a note where none fits.
 
     ``tiled``: only for spans that begin at the first, the ``max_span + 1``st, … original. Far fewer blocks share the
@@ -43,7 +43,7 @@ def merged_blocks(
             else:
                 start, end = replaced[0].start, replaced[-1].end
                 notes.append(f"blocks {start} to {end} cannot be merged: no replaced block fits their shapes")
-    return Grown(tuple(blocks), tuple(notes))
+    return AddedBlocks(tuple(blocks), tuple(notes))
 
 
 def _merged(replaced: Sequence[TrainableBlock], tensors: Sequence[TensorSpec]) -> TrainableBlock | None:

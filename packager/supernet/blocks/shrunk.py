@@ -16,7 +16,7 @@ from torch import nn
 
 from device_sdk.extras import require
 from device_sdk.supernet.blocks import TensorSpec
-from packager.supernet.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes, listed
+from packager.supernet.blocks.trainable import AddedBlocks, TrainableBlock, count_macs, fits_shapes, listed
 from packager.torch_noise import torch_silenced
 from packager.tracing.traced_model import parameter_count
 
@@ -27,7 +27,7 @@ _Shape = tuple[int, ...]
 
 def shrunk_blocks(
     originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, rates: Sequence[float]
-) -> Grown:
+) -> AddedBlocks:
     """A block ``s<start>-<percent>`` for every original and every rate, the share of inner channels to be kept.
 
     Channels remain in round numbers, so the percentage in the name, which is what was kept, may be below the rate.
@@ -48,7 +48,7 @@ def shrunk_blocks(
             else:
                 failed.setdefault((round(100 * rate), made), []).append(original.start)
     notes = [f"{listed(starts)} not shrunk to {percent} %: {why}" for (percent, why), starts in failed.items()]
-    return Grown(tuple(blocks), tuple(notes))
+    return AddedBlocks(tuple(blocks), tuple(notes))
 
 
 def _shrunk(

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from device_sdk.supernet.blocks import TensorSpec
-from packager.supernet.blocks.trainable import Grown, TrainableBlock, count_macs, jumps
+from packager.supernet.blocks.trainable import AddedBlocks, TrainableBlock, count_macs, jumps
 
 Cuts = Sequence[Sequence[TensorSpec]]  # the tensors at each cut point
 
@@ -37,7 +37,7 @@ def extents(specs: Sequence[TensorSpec]) -> tuple[tuple[tuple[int, ...], str], .
 
 def copied_blocks(
     originals: Sequence[TrainableBlock], cuts: Cuts, *, max_span: int, tiled: bool = False, taps: Collection[int] = ()
-) -> Grown:
+) -> AddedBlocks:
     """A merged block for every span of 2 to ``max_span`` neighbours with several tensors at its start or end.
 
     A copy of the largest replaced block that leads between the same tensors; none where no block does. ``tiled`` and
@@ -53,7 +53,7 @@ def copied_blocks(
                 break
             if streams & {start, end}:
                 blocks += _copies(replaced, cuts)
-    return Grown(tuple(blocks))
+    return AddedBlocks(tuple(blocks))
 
 
 def _copies(replaced: Sequence[TrainableBlock], cuts: Cuts) -> list[TrainableBlock]:

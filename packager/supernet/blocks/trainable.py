@@ -56,7 +56,7 @@ class TrainableBlock:
 
 
 @dataclass(frozen=True)
-class Grown:
+class AddedBlocks:
     """The blocks of one kind, and notes on what could not be made and why."""
 
     blocks: tuple[TrainableBlock, ...]

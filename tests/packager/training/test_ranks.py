@@ -66,7 +66,7 @@ def behaviour(ranks: Ranks) -> dict[str, Any]:
         ranks.require_same(lambda: {"recipe": 1, "data": rank, "weights": [rank]})
     except TrainingError as error:
         found["differing"] = str(error)
-    found["may tell"] = ranks.may_tell()
+    found["may tell"] = ranks.claim_error_report()
     return found
 
 
@@ -129,7 +129,7 @@ def test_alone_nothing_changes_and_nothing_is_described():
     ranks.require_same(lambda: pytest.fail("there is nobody to compare with"))
     assert values[0].tolist() == [1.0, 2.0]
     assert (ranks.any(False), ranks.any(True), ranks.from_lead(0.3)) == (False, True, 0.3)
-    assert (ranks.alone, ranks.leads, ranks.may_tell(), ranks.share.of(7)) == (True, True, True, 7)
+    assert (ranks.alone, ranks.leads, ranks.claim_error_report(), ranks.share.of(7)) == (True, True, True, 7)
 
 
 def test_all_processes_have_the_first_ones_clock(together):

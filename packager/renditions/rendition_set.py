@@ -10,7 +10,7 @@ from packager.assembly.bundle_writer import BundleWriter
 
 
 @dataclass(frozen=True)
-class MadeKind:
+class RenditionSet:
     """One kind of rendition of blocks and exits, all mappings by their ids; those that it leaves out are missing.
 
     ``needs``: names in ``shared`` of the initializers that a fragment needs besides its own. ``errors``: see

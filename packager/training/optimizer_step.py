@@ -19,7 +19,7 @@ from packager.training.schedule import Schedule
 _GRADIENT_NORM = 5.0  # longest gradient that is followed
 
 
-class Descent:
+class OptimizerStep:
     """Makes the updates of one step after the other, in all processes alike.
 
     ``notes`` say what was not done as the recipe has it.
@@ -49,7 +49,7 @@ class Descent:
                 process is gone.
         """
         try:
-            return self._descended(phase, schedule, optimizer)
+            return self._run_updates(phase, schedule, optimizer)
         except torch.OutOfMemoryError as error:
             known_to_all = self._ranks.alone or isinstance(error, _MemoryTooShort)
             if self.notes or not known_to_all or not self._losses.halve_batch():
@@ -72,7 +72,7 @@ class Descent:
         started = 0.0
         for _ in range(2):
             started = clock()
-            self._differentiated(phase, 0)
+            self._backward(phase, 0)
         seconds = clock() - started
         for parameter in phase.parameters:
             parameter.grad = None
@@ -80,14 +80,14 @@ class Descent:
             module.load_state_dict(state)
         return seconds / self._losses.batch
 
-    def _descended(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer) -> float:
+    def _run_updates(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer) -> float:
         """The updates of one step. Returns the last loss."""
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate(phase.rate)
         value = 0.0
         for update in range(schedule.done * phase.updates, (schedule.done + 1) * phase.updates):
             optimizer.zero_grad(set_to_none=True)
-            loss = self._differentiated(phase, update)
+            loss = self._backward(phase, update)
             if self._ranks.any(loss is None):
                 raise _MemoryTooShort
             assert loss is not None
@@ -103,7 +103,7 @@ class Descent:
             optimizer.step()
         return value
 
-    def _differentiated(self, phase: Phase, update: int) -> torch.Tensor | None:
+    def _backward(self, phase: Phase, update: int) -> torch.Tensor | None:
         """The loss of an update, its gradients computed; None where memory is too short."""
         devices = [self._device.index or 0] if self._device.type == "cuda" else []
         reduced = self._precision != torch.float32
