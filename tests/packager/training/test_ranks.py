@@ -118,8 +118,8 @@ def test_processes_exchange_what_the_port_promises_and_notice_that_one_dies():
     assert sorted(one.pop("may tell") for one in found) == [False, True]  # one of them tells
     assert found == [EXPECTED, EXPECTED]
     assert json.loads(done[0][0].splitlines()[1]) == {
-        "error": "another process of this run is gone or does not answer",
-        "hint": "give the same command again: training goes on from the last saved state",
+        "error": "another process of this run has ended or does not respond",
+        "hint": "run the same command again: training resumes from the last saved state",
     }
 
 
@@ -282,7 +282,7 @@ def test_a_run_that_lost_a_process_goes_on_with_any_number_of_them(with_exits, t
     lost, killed = train(2, with_exits, faults={1: {"killed": TUNING + 3}}, **choices)
     assert isinstance(killed, Killed)
     assert isinstance(lost, TrainingError)
-    assert "is gone" in str(lost)
+    assert "has ended" in str(lost)
     done = train(count, with_exits, **choices)
     assert all(one.source.given[0][0] == TUNING + 3 for one in done)
     assert all(one.trainer.steps_done == {"distil": 8, "tune": 8, "exits": 4} for one in done)
