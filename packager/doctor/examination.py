@@ -106,7 +106,7 @@ def examine(
         input_shape=tuple(model.input_shape),
         answer_shape=tuple(traced.tensors[-1].shape),
         blocks=tuple(
-            {"id": one.id, "parameters": one.parameters, "macs": one.macs} for one in grown.supernet.originals
+            {"id": block.id, "parameters": block.parameters, "macs": block.macs} for block in grown.supernet.originals
         ),
         cut_points=_positions(grown.supernet.cut_points),
         added={kind: tuple(block.id for block in made.blocks) for kind, made in grown.kinds.items()},
@@ -187,7 +187,7 @@ def _sizes(expansion: Expansion, images: torch.Tensor | None) -> tuple[tuple[Tri
     wanted = candidate_sizes((shape[1], shape[2])) if len(shape) == 3 else []
     if images is not None:
         found, notes = usable_sizes(expansion, images, wanted) if wanted else ((), ())
-        return tuple(TriedSize(one.size, one.error) for one in found), notes
+        return tuple(TriedSize(size.size, size.error) for size in found), notes
     complaints = {size: _complaint(expansion, size) for size in wanted}
     notes = tuple(f"no input of {size_text(size)}: {why}" for size, why in complaints.items() if why)
     return tuple(TriedSize(size, None) for size, why in complaints.items() if not why), notes

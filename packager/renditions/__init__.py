@@ -17,7 +17,7 @@ from packager.renditions.xnnpack import make_xnnpack
 
 FP32 = "fp32"
 
-# exported blocks, calibration data, progress, and a folder in which work survives an interruption
+# arguments: exported blocks, calibration data, progress, and a cache folder that survives interruptions
 KINDS: dict[str, Callable[[ExportedBlocks, Calibration, Progress, Path], RenditionSet]] = {
     "int8": make_int8,
     "fp16": make_fp16,
@@ -34,13 +34,13 @@ def make_renditions(
     progress: Progress,
     cache: Path,
 ) -> tuple[RenditionSet, ...]:
-    """fp32, the form in which everything was exported and verified (``golden``), and the other kinds in ``names``.
+    """The fp32 renditions, as exported and verified (``golden``), and those of the other kinds in ``names``.
 
     Raises:
         PackagingError: a kind cannot be made; see the kinds.
-        MissingExtraError: what makes it is not installed.
+        MissingExtraError: a kind's library is not installed.
     """
-    made = [
+    sets = [
         RenditionSet(
             name=FP32,
             runtime="onnxruntime",
@@ -52,5 +52,5 @@ def make_renditions(
         )
     ]
     wanted = set(names)
-    made += [make(exported, calibration, progress, cache) for name, make in KINDS.items() if name in wanted]
-    return tuple(made)
+    sets += [make(exported, calibration, progress, cache) for name, make in KINDS.items() if name in wanted]
+    return tuple(sets)

@@ -1,4 +1,4 @@
-"""fp16: weights and arithmetic in half precision, for providers that have it; tensors at cut points stay float32."""
+"""fp16: weights and arithmetic in half precision where the provider supports it; cut points stay float32."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ RELATIVE_TOLERANCE = 1e-2  # of the largest magnitude in the answer
 
 
 def make_fp16(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> RenditionSet:
-    """The fp16 fragments of all blocks and exits, but of those that half precision cannot express.
+    """The fp16 fragments of all blocks and exits, except those that overflow half precision.
 
-    Checked with the CPU's provider, which computes between the casts in single precision where it has no half.
+    Checked with the CPU provider, which computes in single precision between casts if it lacks half precision.
     """
     reference, runtime = TorchReference(exported.expansion), OnnxRuntime(threads=1, lean=True)
     graphs: dict[str, onnx.GraphProto] = {}

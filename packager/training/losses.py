@@ -262,7 +262,7 @@ def distillation_errors(expansion: Expansion, samples: torch.Tensor, *, batch: i
                     spread.add(tensor)
             for block in expansion.added:
                 imitated, wanted = (
-                    tensors_of([one]) for one in (block.run(dict(enumerate(features))), features[block.end])
+                    tensors_of([feature]) for feature in (block.run(dict(enumerate(features))), features[block.end])
                 )
                 for own, target in zip(imitated, wanted, strict=True):
                     distances[block.id] += float(((own - target) ** 2).sum(dtype=torch.float64))

@@ -247,10 +247,10 @@ class Trainer:
         if self._seconds_left is None:
             return (self._recipe.budget_minutes or 0.0) * 60 * phase.share
         left = elapsed + self._ranks.from_lead(self._seconds_left())
-        return left * phase.share / sum(one.share for one in self._phases[self._phases_from(phase) :])
+        return left * phase.share / sum(later.share for later in self._phases[self._phases_from(phase) :])
 
     def _phases_from(self, phase: Phase) -> int:
-        return [one.name for one in self._phases].index(phase.name)
+        return [planned.name for planned in self._phases].index(phase.name)
 
     def _step_through(
         self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer, task: Task, keeper: Keeper | None
@@ -343,7 +343,7 @@ class Trainer:
             "steps_done": dict(self.steps_done),
             "watch": self._watch.state,
             "notes": list(self.notes),
-            "report": [asdict(one) for one in self.report],
+            "report": [asdict(phase_report) for phase_report in self.report],
         }
         if schedule is not None and optimizer is not None:
             state |= {"optimizer": optimizer.state_dict(), "done": schedule.done, "elapsed": schedule.elapsed}
@@ -358,8 +358,10 @@ class Trainer:
         self.steps_done.update(saved.get("steps_done", {}))
         self._watch.restore(saved.get("watch"))
         self._optimizer_step.restore(saved.get("notes", ()))
-        told = [one | {"gain": one["gain"] and Gain(**one["gain"])} for one in saved.get("report", ())]
-        self.report = tuple(PhaseReport(**one) for one in told)
+        self.report = tuple(
+            PhaseReport(**fields | {"gain": fields["gain"] and Gain(**fields["gain"])})
+            for fields in saved.get("report", ())
+        )
 
 
 def _start(modules: Sequence[nn.Module], device: torch.device) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Blocks between cut points of several tensors: copies of replaced blocks, and skips (docs/adr/0028).
 
-Nothing is projected there and nothing is shrunk: a block stands for others only if it takes and gives the same tensors.
+There are no projections and no shrunk blocks: a replacement must have the same input and output tensors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Cuts = Sequence[Sequence[TensorSpec]]  # the tensors at each cut point
 
 
 class PassAll(nn.Module):
-    """Gives back what it takes, however many tensors that is."""
+    """The identity on any number of tensors."""
 
     def forward(self, *features: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Tensors [batch, …] → the same."""
@@ -40,8 +40,8 @@ def copied_blocks(
 ) -> AddedBlocks:
     """A merged block for every span of 2 to ``max_span`` neighbours with several tensors at its start or end.
 
-    A copy of the largest replaced block that leads between the same tensors; none where no block does. ``tiled`` and
-    ``taps`` as in ``merged_blocks``.
+    It is a copy of the largest replaced block with the span's input and output tensors, if there is one. ``tiled`` and
+    ``taps``: as in ``merged_blocks``.
     """
     streams = several(cuts)
     blocks: list[TrainableBlock] = []
@@ -57,7 +57,7 @@ def copied_blocks(
 
 
 def _copies(replaced: Sequence[TrainableBlock], cuts: Cuts) -> list[TrainableBlock]:
-    """The merged block in place of ``replaced``, if there is one."""
+    """The merged block for the span ``replaced``, or an empty list."""
     start, end = replaced[0].start, replaced[-1].end
     wanted = extents(cuts[start]), extents(cuts[end])
     fitting = [block for block in replaced if (extents(cuts[block.start]), extents(cuts[block.end])) == wanted]
