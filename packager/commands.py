@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     help="zoo:NAME, torchvision:NAME, timm:NAME or module:callable.",
 )
 @model_options
-@click.option("--data", "training", required=True, help="Training images: FOLDER, FILE.zip or digits, perhaps #part.")
-@click.option("--val", "validation", required=True, help="Images for the packager's own validation, likewise.")
+@click.option("--data", "training", required=True, help="Training images: FOLDER, FILE.zip or digits, or a #part.")
+@click.option("--val", "validation", required=True, help="Images for the packager's own validation, same syntax.")
 @click.option("--out", required=True, type=click.Path(path_type=Path), help="Folder of the bundle.")
 @click.option("--name", help="Name of the bundle [default: the model's].")
 @click.option("--version", type=click.IntRange(min=1), default=1, show_default=True, help="Version of the bundle.")
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 @click.option("--steps", type=click.IntRange(min=0), help="Length of training in steps (deterministic).")
 @click.option("--budget-minutes", type=click.FloatRange(min=0), help="Minutes from the start to the signed bundle.")
 @click.option("--memory-gb", type=float, help="Memory that packaging may take [default: half of the machine's].")
-@click.option("--dry-run", is_flag=True, help="Only say what it would take: minutes, memory, size of the bundle.")
+@click.option("--dry-run", is_flag=True, help="Only estimate minutes, memory and size of the bundle.")
 @click.option("--max-span", type=click.IntRange(min=1), help="Originals that one merged block may replace.")
 @click.option("--exits", "exit_positions", type=click.IntRange(min=0), help="Cut points with early exits, at most.")
 @click.option("--gamma", type=click.FloatRange(min=0), help="Join cells up to this share of the parameters.")
@@ -59,11 +59,11 @@ if TYPE_CHECKING:
     type=click.Choice(get_args(RenditionName)),
     multiple=True,
     callback=lambda _, __, names: names or None,
-    help="Package the blocks in this form too; may be repeated.",
+    help="Additional form of the blocks; may be repeated.",
 )
-@click.option("--seed", type=int, help="Seed of everything that is random.")
+@click.option("--seed", type=int, help="Seed of all random choices.")
 @click.option("--key", "private_key", type=existing_file, help="Sign with this private key (see pathweave key new).")
-@click.option("--restart", is_flag=True, help="Forget unfinished work and replace the bundle.")
+@click.option("--restart", is_flag=True, help="Discard unfinished work and replace the bundle.")
 @click.option("--save-branches", type=click.Path(path_type=Path), help="Also write the trained weights (.safetensors).")
 @click.option("--threads", type=click.IntRange(min=1), help="Threads for training [default: torch's own choice].")
 @json_option
@@ -92,8 +92,8 @@ def package(
 ) -> None:
     """Turn a pretrained model into a bundle.
 
-    The model's own weights are kept as they are; merged blocks are trained to replace spans of its blocks, and exits
-    to answer early. A run that was interrupted goes on where it was when the same command is given again.
+    The model's own weights stay unchanged. Merged blocks are trained to replace spans of its blocks, and exits to
+    answer early. To resume an interrupted run, repeat the command.
     """
     started = time.monotonic()
     for module in ("torch", "onnx", "onnxscript", "safetensors"):
@@ -113,7 +113,7 @@ def package(
         torch.set_num_threads(threads)
     with _joined() as ranks:
         if overrides["steps"] is None and overrides["budget_minutes"] is None and recipe_path is None:
-            raise UsageError("how long may training take?", hint="give --budget-minutes, --steps or --recipe")
+            raise UsageError("the length of the training is missing", hint="give --budget-minutes, --steps or --recipe")
         shown = progress(as_json) if ranks.leads else SilentProgress()
         job = load_job(
             specification,
@@ -158,14 +158,14 @@ def package(
 
 @contextlib.contextmanager
 def _joined() -> Iterator[Ranks]:
-    """The processes that torchrun started, or this one alone. What goes wrong is told by one of them."""
+    """The process group started by torchrun, or a single process. Errors are reported by one process only."""
     from packager.training.process_group import joined
 
     with joined(os.environ) as ranks:
         try:
             yield ranks
         except (PathweaveError, KeyboardInterrupt) as error:
-            if ranks.may_tell():
+            if ranks.claim_error_report():
                 raise
             raise click.exceptions.Exit(2 if isinstance(error, UsageError) else 1) from error
 
@@ -241,7 +241,7 @@ def _percent(accuracy: float | None) -> str:
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
 @click.option("--trust", type=existing_file, help="Public key that must have signed the bundle.")
-@click.option("--brief", is_flag=True, help="Leave the tables of blocks and exits out.")
+@click.option("--brief", is_flag=True, help="Omit the tables of blocks and exits.")
 @json_option
 def inspect(bundle: Path, trust: Path | None, brief: bool, as_json: bool) -> None:
     """Show what is in a bundle, after verifying every byte of it."""
@@ -254,7 +254,7 @@ def inspect(bundle: Path, trust: Path | None, brief: bool, as_json: bool) -> Non
 
 
 def describe_bundle(bundle: Bundle) -> dict[str, Any]:
-    """What ``pathweave inspect --json`` prints."""
+    """The output of ``pathweave inspect --json``."""
     from device_sdk.supernet.paths import architecture_count, subnet_count
 
     manifest = bundle.manifest
@@ -291,12 +291,12 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
 
 
 def rendition_bytes(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Bytes that each kind of rendition takes, each blob counted once, for the first kind. ``sizes``: of all blobs."""
+    """Bytes per kind of rendition; a blob that several share counts for the first. ``sizes``: bytes of all blobs."""
     blobs: dict[str, set[str]] = {}
     counted: set[str] = set()
-    renditions = [one for block in manifest.blocks for one in block.renditions]
-    renditions += [one for exit_ in manifest.exits for one in exit_.renditions]
-    for name in dict.fromkeys(one.name for one in renditions):
+    renditions = [rendition for block in manifest.blocks for rendition in block.renditions]
+    renditions += [rendition for exit_ in manifest.exits for rendition in exit_.renditions]
+    for name in dict.fromkeys(rendition.name for rendition in renditions):
         blobs[name] = {blob for one in renditions if one.name == name for blob in (one.blob, *one.shared)} - counted
         counted |= blobs[name]
     return {name: sum(sizes[blob] for blob in found) for name, found in blobs.items()}

@@ -8,7 +8,7 @@ PathweaveError (device_sdk.errors)
     ├── TrainingError      distillation or tuning went wrong (a loss that is not a number)
     ├── VerificationError  an exported block does not reproduce its torch module
     ├── NotDelegatedError  a delegate does not take all operators of a block
-    └── ResumeError        what an interrupted run left behind does not belong to this one
+    └── ResumeError        the saved state of an interrupted run does not belong to this one
 
 The exception text says what happened in one line; ``hint`` says what to do about it.
 """
@@ -47,4 +47,4 @@ class NotDelegatedError(PackagingError):
 
 
 class ResumeError(PackagingError):
-    """What an interrupted run left behind does not belong to this one."""
+    """The saved state of an interrupted run does not belong to this one."""

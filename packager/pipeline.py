@@ -51,26 +51,26 @@ from packager.training.phases import EXITS
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone, Ranks
 from packager.training.trainer import Trainer
-from packager.training.usefulness import without_useless_skips
+from packager.training.usefulness import judge_skips
 
 REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
-_WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples that show how the tuning goes
-_JUDGED = 512  # validation samples on which identities are judged
+_WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples for evaluation during tuning
+
 _SIZE_SAMPLES = 64  # training samples on which other input sizes are compared with the model's own
-_EXAMPLES = 64  # real samples at most that describe the cut points and check the original path
+_EXAMPLES = 64  # real samples, at most, for value ranges at the cut points and for checking the original path
 _LEAST_EXAMPLES = 8
 _EXAMPLE_BYTES = 8_000_000
-_FITTED, _FIT_JUDGED = 160, 48  # training samples that blocks are fitted to, and that choose among the fits
+_FITTED, _FIT_JUDGED = 160, 48  # training samples for fitting blocks, and for choosing among the fits
 _FIT_SHARE = 0.25  # of the budget, at most
 _FIT = "fit.pt"
 
 
 @dataclass(frozen=True)
 class Packaged:
-    """A finished bundle. ``seconds`` counts interrupted runs as well; ``fresh`` is False if it was there already.
+    """A finished bundle. ``seconds`` includes interrupted runs; ``fresh`` is False if it existed already.
 
-    ``peak_rss_bytes``: the most memory that packaging took, None where the system does not tell. ``step_seconds``: of
-    the steps of the run that finished it. ``training_report``: what the trainer says became of its phases.
+    ``peak_rss_bytes``: peak memory of packaging, None where the system does not report it. ``step_seconds``: of each
+    step of the run that finished it. ``training_report``: a line per training phase.
     """
 
     folder: Path
@@ -84,9 +84,9 @@ class Packaged:
 
 @dataclass(frozen=True)
 class Limits:
-    """``memory_bytes``: the most that packaging may hold; half of the machine's unless it is said.
+    """Limits of a run. ``memory_bytes``: for packaging, by default half of the machine's memory.
 
-    ``started`` on ``clock``: when the run began, from which the recipe's minutes count; now unless it is said.
+    ``started``: the run's start on ``clock``, from which the recipe's minutes count; by default now.
     """
 
     memory_bytes: int | None = None
@@ -105,17 +105,22 @@ def package(
     ranks: Ranks | None = None,
     limits: Limits | None = None,
 ) -> Packaged:
-    """Turn a job into a bundle in the folder ``out``; ``save_branches``: a file for the weights of what was added.
+    """Turn a job into a bundle in the folder ``out``.
 
-    A run that is killed at any point goes on from its last saved state when it is called again with the same job; its
-    work lies in ``<out>.work``. With ``recipe.steps`` the bundle depends on nothing but the job, unless memory is too
-    short for its batch, and in its last digits on how many processes train. ``ranks``: they, if there are several; this
-    is the first, the others ``follow``.
+    A run that was killed resumes from its last saved state when it is called again with the same job; its state is in
+    ``<out>.work``. With ``recipe.steps`` the bundle is a function of the job, unless memory is too short for its batch;
+    its last digits depend on the number of processes.
+
+    Args:
+        private_key: signs the bundle.
+        restart: discard unfinished work and an existing bundle.
+        save_branches: file for the weights of added blocks and exits.
+        ranks: the process group in distributed training. This is rank 0; the other processes call ``follow``.
 
     Raises:
         TraceError, TrainingError, VerificationError: the model cannot be packaged (kinds of PackagingError).
-        DataError: the model does not answer with one number per class of the data.
-        UsageError: the minutes or the memory are below the least; names it.
+        DataError: the model does not have one output per class of the data.
+        UsageError: the minutes or the memory are below the minimum; names it.
         ResumeError: ``out`` or its work folder belongs to another run.
         SignatureError: the key cannot be used.
         StorageError: the disk is full.
@@ -123,9 +128,9 @@ def package(
     ranks, limits = ranks or Alone(), limits or Limits()
     times = StepTimes(progress or SilentProgress(), clock=limits.clock)
     if not out.name:
-        raise UsageError(f"{out} cannot be the folder of a bundle", hint="name a folder that packaging may make")
+        raise UsageError(f"{out} cannot be the folder of a bundle", hint="name a folder that packaging may create")
     if private_key is not None:
-        signing.sign(b"", private_key=private_key)  # a key that cannot sign is told now, not after the training
+        signing.sign(b"", private_key=private_key)  # an unusable key fails now, not after the training
     description = job.description()
     if restart:
         _clear(out)
@@ -151,9 +156,14 @@ def package(
         write_branches(expansion, save_branches)
     if job.branch_weights is None:
         expansion = without_untrained_exits(expansion, steps=trainer.steps_done[EXITS])
-    if job.recipe.identity and several(expansion.traced.cuts):  # elsewhere the fit has judged them
-        with times.whole("judge identities"):
-            expansion = _without_useless_skips(job, expansion)
+    expansion = judge_skips(
+        expansion,
+        job.held_out,
+        task=job.task,
+        points=job.recipe.identity_points,
+        seed=job.recipe.seed,
+        progress=times,
+    )
     plan.settle(expansion)
     with plan.step(times, EXPORT):
         exported = export_blocks(expansion)
@@ -192,10 +202,10 @@ def package(
 
 
 def dry_run(job: Job, *, limits: Limits | None = None, progress: Progress | None = None) -> dict[str, object]:
-    """What packaging the job would take, without doing it: the model is traced, expanded and run a few times.
+    """Estimate the cost of packaging the job: the model is traced, expanded and run a few times.
 
     Raises:
-        TraceError, DataError: as ``package``. Limits below the least are reported, not refused.
+        TraceError, DataError: as ``package``. Limits below the minimum are reported, not refused.
     """
     limits = limits or Limits()
     times = StepTimes(progress or SilentProgress(), clock=limits.clock)
@@ -208,7 +218,7 @@ def dry_run(job: Job, *, limits: Limits | None = None, progress: Progress | None
 
 
 def _cost(checkpoints: Checkpoints, times: StepTimes, validated: Validation) -> dict[str, object]:
-    """What packaging took, and how sure the validation is: for the report beside the manifest."""
+    """Cost of packaging and standard errors of the validation, for the report beside the manifest."""
     return {
         "seconds": checkpoints.seconds,
         "peak_rss_bytes": checkpoints.peak_rss_bytes,
@@ -223,10 +233,10 @@ def _cost(checkpoints: Checkpoints, times: StepTimes, validated: Validation) -> 
 
 
 def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
-    """What the other processes do while the first one packages: their share of the training, and nothing else.
+    """The part of all ranks but the first: their share of the training, nothing else.
 
     Raises:
-        TrainingError: as ``package``; another process is gone, or was started with another job.
+        TrainingError: as ``package``; another process has ended, or was started with another job.
     """
     if ranks.from_lead(True):
         expansion = _expanded(job, torch.from_numpy(_examples(job)))
@@ -236,18 +246,18 @@ def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
 
 
 def _fitted(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: Progress, ranks: Ranks) -> Expansion:
-    """Added blocks start as well as they can without training; those from ``branch_weights`` stay as they are.
+    """Initialise added blocks by the closed-form fit and drop useless ones.
 
-    Copies between cut points of several tensors are not fitted.
+    Skipped with ``branch_weights``, and for models with cut points of several tensors.
     """
     if job.branch_weights is not None or not expansion.added or several(expansion.traced.cuts):
         return expansion
-    found = None
+    fit = None
     if ranks.leads:
         samples = job.training_samples(_FITTED + _FIT_JUDGED)
         judged = max(1, len(samples) * _FIT_JUDGED // (_FITTED + _FIT_JUDGED))
         seconds = None if job.recipe.budget_minutes is None else _FIT_SHARE * 60 * job.recipe.budget_minutes
-        found = fit_once(
+        fit = fit_once(
             checkpoints.folder / _FIT,
             expansion,
             samples[judged:],
@@ -256,9 +266,9 @@ def _fitted(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: 
             seconds=seconds,
             trained=bool(job.recipe.steps or job.recipe.budget_minutes),
         )
-    found = ranks.state_from_lead(found)
-    assert found is not None
-    return applied(expansion, found)
+    fit = ranks.state_from_lead(fit)
+    assert fit is not None
+    return applied(expansion, fit)
 
 
 def _trained(
@@ -269,9 +279,9 @@ def _trained(
     ranks: Ranks,
     plan: Plan | None = None,
 ) -> Trainer:
-    """Train together with the other processes, if there are any; they are not needed any more then.
+    """Train, data-parallel if ``ranks`` are several; the other ranks leave afterwards.
 
-    ``plan``: that of the first process, which says for all how long and in what batches.
+    ``plan``: of rank 0, which sets time and batch for all.
     """
     ranks.require_same(job.description)
     judge = _judge(job, expansion) if ranks.leads else None
@@ -300,21 +310,22 @@ def _work_folder(out: Path) -> Path:
 
 
 def _but_renditions(description: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run's training depends on: one whose renditions cannot be made goes on with others."""
-    return {**description, "recipe": {key: one for key, one in description["recipe"].items() if key != "renditions"}}
+    """The description without renditions, so training can be reused with different ones."""
+    recipe = {key: value for key, value in description["recipe"].items() if key != "renditions"}
+    return {**description, "recipe": recipe}
 
 
 def _clear(out: Path) -> None:
-    """Forget unfinished work, and a finished bundle if that is what ``out`` is."""
+    """Delete unfinished work. An existing bundle at ``out`` is replaced later; anything else there is an error."""
     if out.exists() and not (out / MANIFEST).exists():
         raise PackagingError(f"{out} exists and is not a bundle", hint="choose another --out folder")
     shutil.rmtree(_work_folder(out), ignore_errors=True)
 
 
 def _already_there(out: Path, description: Mapping[str, Any], *, private_key: Path | None) -> Packaged:
-    """The bundle that an earlier run of the same job has finished, or an error: nothing is overwritten unasked.
+    """The bundle that an earlier run of the same job has finished; an error if ``out`` holds anything else.
 
-    A key that was not given then signs it now.
+    It is signed now if ``private_key`` is given.
     """
     if not (out / REPORT).exists():
         raise PackagingError(
@@ -328,10 +339,10 @@ def _already_there(out: Path, description: Mapping[str, Any], *, private_key: Pa
         raise ResumeError(f"{out} is damaged: {error}", hint="add --restart to package it again") from error
     if private_key is not None:
         _sign_again(out, private_key)
-    shutil.rmtree(_work_folder(out), ignore_errors=True)  # left by a run that was killed just before its end
+    shutil.rmtree(_work_folder(out), ignore_errors=True)  # remains if an earlier run was killed just before its end
     report = json.loads((out / REPORT).read_bytes())
-    steps, told = report.get("step_seconds", {}), tuple(report.get("training_report", ()))
-    return Packaged(out, bundle.manifest, report["seconds"], report.get("peak_rss_bytes"), False, steps, told)
+    steps, training = report.get("step_seconds", {}), tuple(report.get("training_report", ()))
+    return Packaged(out, bundle.manifest, report["seconds"], report.get("peak_rss_bytes"), False, steps, training)
 
 
 def _sign_again(out: Path, private_key: Path) -> None:
@@ -341,26 +352,26 @@ def _sign_again(out: Path, private_key: Path) -> None:
 
 
 def _require_answers(job: Job, traced: TracedModel) -> None:
-    """Refuse a model that does not answer what the task and the data's classes ask for."""
+    """Refuse a model whose output does not fit the task and the data's classes."""
     complaint = job.task.complaint(traced.tensors[-1].shape, job.training.class_names)
     if complaint is not None:
         raise DataError(complaint, hint=f"docs/bundle_format.md says how a model for {job.task.kind} answers")
     if job.recipe.renditions != ("fp32",) and (traced.taps or several(traced.cuts)):
         kind = "a model in two stages" if traced.taps else "a model that is cut where several tensors are live"
-        raise UsageError(f"{kind} is packaged in fp32 only so far", hint="leave renditions out")
+        raise UsageError(f"{kind} can only be packaged in fp32", hint="leave renditions out")
 
 
 def _examples(job: Job) -> npt.NDArray[np.float32]:
-    """Prepared validation images [count, *input]: fewer of large ones, whose features are all held at once."""
+    """Prepared validation images [count, *input]; fewer if large, since all their features are in memory together."""
     fitting = _EXAMPLE_BYTES // (4 * math.prod(job.model.input_shape))
     return job.prepared(count=max(_LEAST_EXAMPLES, min(_EXAMPLES, fitting)))
 
 
 def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
-    """The supernet before its training: cut, with the blocks and exits that the recipe asks for, and their weights."""
+    """The supernet before training: the cut model with the recipe's blocks and exits, and ``branch_weights`` loaded."""
     recipe = job.recipe
     fused = FUSED if recipe.fused is None else recipe.fused
-    # only fp32 knows cut points of several tensors: with other renditions long stretches stay uncut
+    # only fp32 supports cut points of several tensors; with other renditions long stretches stay uncut
     only_fp32 = recipe.renditions == ("fp32",)
     traced = trace(job.model.module, examples, gamma=recipe.gamma, fused=fused, streams=only_fp32)
     _require_answers(job, traced)
@@ -378,7 +389,7 @@ def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
 
 
 def _judge(job: Job, expansion: Expansion) -> RangeAccuracy | None:
-    """What shows the progress of tuning: one path of each range of MACs, on a few validation samples."""
+    """Evaluates tuning on one path of each range of MACs and a few validation samples."""
     if not expansion.trained:
         return None
     ranges = [paths for _, _, paths in MacsRanges(expansion).samples(1, seed=job.recipe.seed)]
@@ -386,15 +397,8 @@ def _judge(job: Job, expansion: Expansion) -> RangeAccuracy | None:
     return RangeAccuracy(expansion, images, labels, ranges=ranges, task=job.task)
 
 
-def _without_useless_skips(job: Job, expansion: Expansion) -> Expansion:
-    images, labels = job.held_out(_JUDGED)
-    recipe = job.recipe
-    judge = RangeAccuracy(expansion, images, labels, task=job.task)
-    return without_useless_skips(expansion, judge, points=recipe.identity_points, seed=recipe.seed)
-
-
 def _input_sizes(job: Job, expansion: Expansion) -> tuple[tuple[UsableSize, ...], tuple[str, ...]]:
-    """The further input sizes of the bundle. Detectors, segmenters and models that take no images have none."""
+    """Additional input sizes of the bundle. Only image classifiers have them."""
     shape = expansion.traced.tensors[0].shape
     if job.task.kind != "classification" or len(shape) != 3:
         return (), ()
@@ -414,7 +418,7 @@ def _validate(
 ) -> Validation:
     return validate(
         exported,
-        # small enough for each subnet of a range to have its turn
+        # small enough that every subnet of a range gets at least one batch
         lambda count: job.validation_batches(count=count, batch=min(batch, -(-count // SUBNETS_PER_RANGE))),
         len(job.validation),
         seed=job.recipe.seed,

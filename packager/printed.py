@@ -1,4 +1,4 @@
-"""What ``pathweave package`` prints for a person about minutes and memory, before the work and after it."""
+"""Text output of ``pathweave package`` about minutes and memory, before and after the run."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def print_minutes(packaged: Packaged) -> None:
-    """Where the minutes went, and which of them helped."""
-    told = ", ".join(f"{step} {seconds / 60:.1f}" for step, seconds in packaged.step_seconds.items() if seconds >= 0.5)
-    click.echo(f"{packaged.seconds / 60:.1f} minutes" + (f": {told}" if told else ""))
+    """Print the minutes of each step, and the training report."""
+    steps = ", ".join(f"{step} {seconds / 60:.1f}" for step, seconds in packaged.step_seconds.items() if seconds >= 0.5)
+    click.echo(f"{packaged.seconds / 60:.1f} minutes" + (f": {steps}" if steps else ""))
     for line in packaged.training_report:
         click.echo(f"  {line}")
 
 
 def print_estimate(said: Mapping[str, Any]) -> None:
-    """What ``pipeline.dry_run`` says."""
+    """Print the result of ``pipeline.dry_run``."""
     click.echo(f"about {said['minutes']:.1f} minutes, at least {said['least_minutes']:.1f}; in seconds:")
     for step, seconds in said["seconds"].items():
         click.echo(f"  {step}: {seconds:.0f}")

@@ -1,4 +1,4 @@
-"""Keeping exporters and converters quiet: they log, warn and print whole graphs, where we say one line."""
+"""Silencing exporters and converters, which log, warn and print whole graphs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LOGGERS = ("torch", "torch.onnx", "root")  # ONNX Runtime's tools log to the ro
 
 
 class _Sink(io.StringIO):
-    """Swallows what is printed; rich's progress bars go on to the stream that it stands for."""
+    """Discards printed text. rich's progress bars are passed on to the replaced stream."""
 
     def __init__(self, stream: object) -> None:
         super().__init__()
@@ -22,10 +22,10 @@ class _Sink(io.StringIO):
 
 @contextlib.contextmanager
 def torch_silenced() -> Iterator[None]:
-    """While open, what torch and such tools log, warn about and print is dropped. Exceptions pass."""
+    """Inside the context, log records, warnings and output of torch and its tools are dropped. Exceptions pass."""
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
     handler = logging.NullHandler()
-    logging.getLogger().addHandler(handler)  # a root without one would get one for good by being logged to
+    logging.getLogger().addHandler(handler)  # without a handler, logging would add one to the root permanently
     for name in _LOGGERS:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     try:

@@ -64,7 +64,7 @@ class PublicNames(msgspec.Struct, frozen=True):
     outputs: tuple[str, ...] = ("logits",)
 
 
-class LatencyRangeAccuracy(msgspec.Struct, frozen=True):
+class MacsRangeAccuracy(msgspec.Struct, frozen=True):
     """Mean accuracy of sampled subnets whose MACs lie in a range, relative to the original path (AdaptiveNet §4.2)."""
 
     macs_ratio_low: float
@@ -79,7 +79,7 @@ class Metrics(msgspec.Struct, frozen=True):
     data: str
     samples: int
     original_accuracy: float
-    range_accuracy: tuple[LatencyRangeAccuracy, ...]
+    range_accuracy: tuple[MacsRangeAccuracy, ...]
     max_abs_diff: float
     distil_steps: int
     tune_steps: int

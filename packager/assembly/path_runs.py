@@ -34,7 +34,9 @@ class PathRuns:
         prefixes = {subnet.block_ids[: k + 1] for subnet in subnets for k in range(len(subnet.block_ids))}
         exits = [name for names in self._exits.values() for name in names]
         with_exits = any(subnet.block_ids == self._original for subnet in subnets)
-        return float(sum(self._macs[one[-1]] for one in prefixes) + sum(self._macs[one] for one in exits) * with_exits)
+        return float(
+            sum(self._macs[part[-1]] for part in prefixes) + sum(self._macs[part] for part in exits) * with_exits
+        )
 
     def open(self, subnets: Sequence[Subnet]) -> Iterator[str]:
         """Load the blocks of ``subnets``, one after the other; they would otherwise be loaded when they first run."""

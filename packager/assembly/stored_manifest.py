@@ -16,7 +16,7 @@ from packager.assembly.verified import Verified
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET
 from packager.exporting.verification import SELF_TEST_BATCH, SELF_TEST_SEED
 from packager.inputs.job import Job
-from packager.renditions.made import MadeKind
+from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.expansion import Expansion
 from packager.training.phases import DISTIL, EXITS, TUNE
 
@@ -24,7 +24,7 @@ from packager.training.phases import DISTIL, EXITS, TUNE
 def stored_manifest(
     job: Job,
     expansion: Expansion,
-    kinds: Sequence[MadeKind],
+    kinds: Sequence[RenditionSet],
     sizes: Sequence[InputSize],
     verified: Verified,
     validated: Validation,
@@ -77,7 +77,7 @@ def _metrics(job: Job, steps_done: Mapping[str, int], verified: Verified, valida
     )
 
 
-def _quantised(cut: CutPoint, kinds: Sequence[MadeKind]) -> CutPoint:
+def _quantised(cut: CutPoint, kinds: Sequence[RenditionSet]) -> CutPoint:
     """The cut point with the scale that int8 renditions use there; it has one tensor."""
     found = [kind.quantization[cut.index] for kind in kinds if cut.index in kind.quantization]
     if not found:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from device_sdk.bundles.manifest import LatencyRangeAccuracy
+from device_sdk.bundles.manifest import MacsRangeAccuracy
 from device_sdk.progress import Progress, SilentProgress, Task
 from device_sdk.supernet.plan import Subnet
 from packager.assembly.path_runs import PathRuns
@@ -45,7 +45,7 @@ class Validation:
     """
 
     original_accuracy: float
-    range_accuracy: tuple[LatencyRangeAccuracy, ...]
+    range_accuracy: tuple[MacsRangeAccuracy, ...]
     exit_accuracy: Mapping[str, float]
     samples: int
     standard_error: float
@@ -89,7 +89,7 @@ def validate(
     return Validation(
         original_accuracy=float(found.original.mean()),
         range_accuracy=tuple(
-            LatencyRangeAccuracy(
+            MacsRangeAccuracy(
                 macs_ratio_low=round(low, 4),
                 macs_ratio_high=round(high, 4),
                 accuracy=float(score.mean()),

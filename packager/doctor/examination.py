@@ -29,7 +29,7 @@ from packager.renditions import KINDS
 from packager.supernet.blocks.identity import identity_blocks
 from packager.supernet.blocks.shrunk import shrunk_blocks
 from packager.supernet.blocks.streams import several
-from packager.supernet.blocks.trainable import Grown
+from packager.supernet.blocks.trainable import AddedBlocks
 from packager.supernet.exits import attach_exits
 from packager.supernet.expansion import Expansion, expand
 from packager.supernet.input_sizes import candidate_sizes, usable_sizes
@@ -106,7 +106,7 @@ def examine(
         input_shape=tuple(model.input_shape),
         answer_shape=tuple(traced.tensors[-1].shape),
         blocks=tuple(
-            {"id": one.id, "parameters": one.parameters, "macs": one.macs} for one in grown.supernet.originals
+            {"id": block.id, "parameters": block.parameters, "macs": block.macs} for block in grown.supernet.originals
         ),
         cut_points=_positions(grown.supernet.cut_points),
         added={kind: tuple(block.id for block in made.blocks) for kind, made in grown.kinds.items()},
@@ -142,7 +142,7 @@ class _Supernet:
     """The expansion as the default recipe makes it, and what was made and left out of each kind, shrunk blocks too."""
 
     supernet: Expansion
-    kinds: dict[str, Grown]
+    kinds: dict[str, AddedBlocks]
 
 
 def _noise(input_shape: Sequence[int]) -> torch.Tensor:
@@ -158,11 +158,11 @@ def _grown(traced: TracedModel, recipe: Recipe) -> _Supernet:
     try:
         shrunk = shrunk_blocks(single, traced.tensors, rates=_SHRINK_RATES)
     except MissingExtraError as error:
-        shrunk = Grown((), (f"{error} ({error.hint})",))
+        shrunk = AddedBlocks((), (f"{error} ({error.hint})",))
     supernet = replace(merged, blocks=merged.blocks + skips.blocks)
     if len(traced.tensors[-1].shape) == 1:
         supernet = attach_exits(supernet, count=recipe.exit_positions)
-    return _Supernet(supernet, {"identity": skips, "merged": Grown(merged.added, merged.notes), "shrunk": shrunk})
+    return _Supernet(supernet, {"identity": skips, "merged": AddedBlocks(merged.added, merged.notes), "shrunk": shrunk})
 
 
 def _positions(cuts: Sequence[CutPoint]) -> tuple[Position, ...]:
@@ -187,7 +187,7 @@ def _sizes(expansion: Expansion, images: torch.Tensor | None) -> tuple[tuple[Tri
     wanted = candidate_sizes((shape[1], shape[2])) if len(shape) == 3 else []
     if images is not None:
         found, notes = usable_sizes(expansion, images, wanted) if wanted else ((), ())
-        return tuple(TriedSize(one.size, one.error) for one in found), notes
+        return tuple(TriedSize(size.size, size.error) for size in found), notes
     complaints = {size: _complaint(expansion, size) for size in wanted}
     notes = tuple(f"no input of {size_text(size)}: {why}" for size, why in complaints.items() if why)
     return tuple(TriedSize(size, None) for size, why in complaints.items() if not why), notes

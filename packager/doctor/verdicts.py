@@ -12,7 +12,7 @@ from device_sdk.supernet.plan import size_text
 from packager.errors import TraceError
 from packager.inputs.model_loader import LoadedModel
 from packager.supernet.blocks.streams import several
-from packager.supernet.blocks.trainable import Grown
+from packager.supernet.blocks.trainable import AddedBlocks
 from packager.tasks import Classification
 from packager.tracing.traced_model import TracedModel, trace
 
@@ -72,7 +72,7 @@ def cuts(traced: TracedModel) -> Verdict:
     return Verdict("cut", True, says)
 
 
-def listed(capability: str, grown: Grown, what: str) -> Verdict:
+def listed(capability: str, grown: AddedBlocks, what: str) -> Verdict:
     """How many ``blocks`` there are, or why none."""
     if grown.blocks:
         return Verdict(capability, True, f"{len(grown.blocks)} {what}{_left_out(grown.notes)}")
@@ -111,9 +111,9 @@ def smaller(sizes: Sequence[TriedSize], notes: Sequence[str], *, real: bool) -> 
         why = _reasons(notes) or "inputs below 96 pixels have no smaller one that is worth a try"
         return Verdict("run smaller", False, why)
     if not real:
-        told = ", ".join(_short(one.size) for one in sizes)
+        told = ", ".join(_short(tried.size) for tried in sizes)
         return Verdict("run smaller", True, f"{told}; what they cost was not tried: needs --data")
-    told = ", ".join(f"{_short(one.size)} (error {one.error:.3f})" for one in sizes)
+    told = ", ".join(f"{_short(tried.size)} (error {tried.error:.3f})" for tried in sizes)
     return Verdict("run smaller", True, f"{told}{_left_out(notes)}")
 
 
@@ -125,15 +125,16 @@ def exits(positions: Sequence[int], *, classifies: bool) -> Verdict:
     """At which cut points the model can answer early."""
     if positions:
         return Verdict("exit", True, f"at cut point{'s' * (len(positions) > 1)} {', '.join(map(str, positions))}")
-    return Verdict("exit", False, "no inner cut point suits" if classifies else "the model is not a classifier")
+    reason = "no branch structure fits any inner cut point" if classifies else "the model is not a classifier"
+    return Verdict("exit", False, reason)
 
 
 def split(positions: Sequence[Position]) -> Verdict:
     """Where a server could take over for fewer bytes than the input's."""
-    smaller = [one for one in positions if one.split]
+    smaller = [position for position in positions if position.split]
     if not smaller:
         return Verdict("split", False, "no cut point takes fewer bytes on the way to a server than the input")
-    first, least = smaller[0], min(smaller, key=lambda one: one.packet_nbytes or 0)
+    first, least = smaller[0], min(smaller, key=lambda position: position.packet_nbytes or 0)
     share = (least.packet_nbytes or 0) / (positions[0].packet_nbytes or positions[0].nbytes)
     told = f"{_counted(len(smaller), 'cut point')} below the input's bytes, the first is {first.index}"
     return Verdict("split", True, f"{told}; {least.index} is the smallest, {share:.0%} of the input")
@@ -159,10 +160,10 @@ def packaging(
 
 def conclusion(verdicts: Sequence[Verdict], count: int) -> str:
     """One sentence on all of it; ``count``: of architectures."""
-    refused = [one.says for one in verdicts if one.capability == "classify" and not one.possible]
+    refused = [verdict.says for verdict in verdicts if verdict.capability == "classify" and not verdict.possible]
     if refused:
         return f"pathweave package refuses it as a classifier: {refused[0]}"
-    can = {one.capability for one in verdicts if one.possible}
+    can = {verdict.capability for verdict in verdicts if verdict.possible}
     if can & {"skip", "merge"}:
         return f"up to {_large(count)} architectures, before training says which skips are worth keeping"
     names = {"quantise": "int8", "run smaller": "smaller inputs", "exit": "exits", "shrink": "shrunk blocks"}

@@ -1,1 +1,1 @@
-"""From torch modules to ONNX fragments that were compared with them."""
+"""Export of torch modules to ONNX fragments, verified against torch."""

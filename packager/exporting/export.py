@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import onnx
 
 from device_sdk.bundles.composition import Stretch
@@ -14,14 +13,14 @@ from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memo
 from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.onnx_exporter import IR_VERSION, OPSET
 from packager.exporting.part_graphs import Part, part_graphs
-from packager.supernet.expansion import Expansion, TrainableExit
+from packager.supernet.expansion import Expansion
 
-SHARED_MIN_BYTES = 4096  # smaller weights that several parts use are copied into each
+SHARED_MIN_BYTES = 4096  # smaller weights are copied into each part that uses them
 
 
 @dataclass(frozen=True)
 class ExportedBlocks:
-    """The supernet as serialized fragments: one per block or exit, and shared ones with what needs them, by name."""
+    """The supernet as serialized fragments. ``needs``: names in ``shared`` by block or exit."""
 
     expansion: Expansion
     own: Mapping[str, bytes]
@@ -29,7 +28,7 @@ class ExportedBlocks:
     needs: Mapping[str, tuple[str, ...]]
 
     def stretch(self, block_ids: Sequence[str], exit_id: str | None = None) -> Stretch:
-        """Consecutive blocks as one model to run; with the exit at their end, whose answer comes last, or it alone."""
+        """Consecutive blocks, an exit, or blocks with the exit at their end (last output) as one executable model."""
         positions: list[int] = []
         outputs: tuple[TensorSpec, ...] = ()
         if block_ids:
@@ -39,7 +38,7 @@ class ExportedBlocks:
         if exit_id is not None:
             exit_ = next(exit_ for exit_ in self.expansion.exits if exit_.id == exit_id)
             positions.append(exit_.position)
-            outputs += (_exit_tensor(self.expansion, exit_),)
+            outputs += (self.expansion.exit_tensor(exit_),)
         parts = [*block_ids, *([exit_id] if exit_id else [])]
         shared = dict.fromkeys(name for part in parts for name in self.needs[part])
         return Stretch(
@@ -59,29 +58,24 @@ def _parts(expansion: Expansion) -> list[Part]:
         )
         for block in expansion.blocks
     ]
-    exits = [Part(e.id, e.module, cuts[e.position], (_exit_tensor(expansion, e),)) for e in expansion.exits]
+    exits = [Part(e.id, e.module, cuts[e.position], (expansion.exit_tensor(e),)) for e in expansion.exits]
     return blocks + exits
-
-
-def _exit_tensor(expansion: Expansion, exit_: TrainableExit) -> TensorSpec:
-    return msgspec.structs.replace(expansion.traced.tensors[-1], name=f"exit_{exit_.id}")
 
 
 def export_blocks(expansion: Expansion) -> ExportedBlocks:
     """One fragment per block and per exit.
 
-    A block leads from ``cut_<start>`` to ``cut_<end>``, an exit from ``cut_<position>`` to ``exit_<id>``; a head reads
-    the ``cut_<tap>`` of its taps as well, and where a cut point has several tensors the further ones are
-    ``cut_<k>_1``, …. Inner names are ``<id>/…``.
+    A block maps ``cut_<start>`` to ``cut_<end>``, an exit ``cut_<position>`` to ``exit_<id>``; a head also reads the
+    ``cut_<tap>`` of its taps. Additional tensors of a cut point are ``cut_<k>_1``, …. Inner names are ``<id>/…``.
 
     Raises:
         TraceError: torch cannot export the blocks or exits to ONNX.
     """
-    return share(expansion, part_graphs(_parts(expansion)))
+    return deduplicate_weights(expansion, part_graphs(_parts(expansion)))
 
 
-def share(expansion: Expansion, cut: dict[str, onnx.GraphProto]) -> ExportedBlocks:
-    """Serialize the graphs of blocks and exits, large weights that several have in common apart; empties ``cut``."""
+def deduplicate_weights(expansion: Expansion, cut: dict[str, onnx.GraphProto]) -> ExportedBlocks:
+    """Serialize the graphs of blocks and exits. Large weights used by several are stored once. Empties ``cut``."""
     shared = _shared_initializers(cut)
     needs = {name: tuple(sorted(shared.keys() & _initializer_names(graph))) for name, graph in cut.items()}
     for graph in cut.values():
@@ -92,17 +86,17 @@ def share(expansion: Expansion, cut: dict[str, onnx.GraphProto]) -> ExportedBloc
 
 
 def _serialized(graphs: dict[str, onnx.GraphProto]) -> dict[str, bytes]:
-    """The graphs as bytes. Each is dropped after its turn: emptied, a message would keep its memory."""
-    found: dict[str, bytes] = {}
+    """The graphs as bytes. Each graph is deleted once serialized; clearing the message would not free its memory."""
+    serialized: dict[str, bytes] = {}
     for name in list(graphs):
-        found[name] = graphs.pop(name).SerializeToString(deterministic=True)
-        if len(found[name]) >= WORTHWHILE_BYTES:
+        serialized[name] = graphs.pop(name).SerializeToString(deterministic=True)
+        if len(serialized[name]) >= WORTHWHILE_BYTES:
             give_back_freed_memory()
-    return found
+    return serialized
 
 
 def _shared_initializers(graphs: Mapping[str, onnx.GraphProto]) -> dict[str, onnx.GraphProto]:
-    """Move large equal weights of several parts out into one initializer-only graph each; users are renamed."""
+    """Move large weights that several parts share into one initializer-only graph each, and rename their uses."""
     users: dict[str, list[tuple[onnx.GraphProto, onnx.TensorProto]]] = {}
     for graph in graphs.values():
         for tensor in graph.initializer:

@@ -1,4 +1,4 @@
-"""Equal operators that engines run faster, put into exported graphs (docs/adr/0020-rewritten-shortcuts.md)."""
+"""Rewrites exported graphs into equivalent operators that engines run faster (docs/adr/0020-rewritten-shortcuts.md)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ _Shapes = Mapping[str, Sequence[int | None]]
 
 
 def select_by_convolution(graph: onnx.GraphProto) -> None:
-    """Turn every shortcut that takes each n-th position and adds channels of zeros into one 1×1 convolution.
+    """Replace every shortcut that slices each n-th position and pads channels with zeros by one 1×1 convolution.
 
-    ResNets for small images have them (He et al. 2016, §4.2, option A). ONNX Runtime keeps features in blocks of
-    channels from one convolution to the next, and has to undo that for a slice and a pad; everything that is added to
-    the result stays outside as well, to the end of the stage. The weights are zeros and ones: the answers are equal.
-    Changes ``graph``.
+    ResNets for small images have them (He et al. 2016, §4.2, option A). ONNX Runtime keeps features in a blocked layout
+    between convolutions; a slice or pad converts them back, and the rest of the stage stays in the plain layout. The
+    weights are zeros and ones, so results are equal. Changes ``graph``.
     """
     shapes = _shapes(graph)
     weights = {tensor.name: tensor for tensor in graph.initializer}
@@ -41,7 +40,7 @@ def select_by_convolution(graph: onnx.GraphProto) -> None:
 
 
 def _shapes(graph: onnx.GraphProto) -> _Shapes:
-    """The shapes of float tensors, as the exporter noted them; None for extents that are open."""
+    """The shapes of float tensors recorded by the exporter; None for dynamic extents."""
     values = [*graph.input, *graph.value_info, *graph.output]
     return {
         value.name: [dim.dim_value or None for dim in value.type.tensor_type.shape.dim]
@@ -52,7 +51,7 @@ def _shapes(graph: onnx.GraphProto) -> _Shapes:
 
 @dataclass(frozen=True)
 class _Selection:
-    """Nodes, the pad last, that take every ``strides``-th position of ``source`` and put zeros around its channels."""
+    """Nodes, the pad last, that slice ``source`` with ``strides`` and pad its channels with zeros."""
 
     nodes: tuple[onnx.NodeProto, ...]
     source: str
@@ -69,7 +68,7 @@ def _selection(
     readers: Mapping[str, int],
     shapes: _Shapes,
 ) -> _Selection | None:
-    """What ``pad`` ends, if it and the slices in front of it do nothing else."""
+    """The selection that ends at ``pad``; None if it or the slices before it do anything else."""
     around = _channel_padding(pad, weights)
     nodes, source, strides = [pad], pad.input[0], [1, 1]
     while (node := producers.get(source)) is not None and node.op_type == "Slice":
@@ -88,7 +87,7 @@ def _selection(
 
 
 def _channel_padding(pad: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> tuple[int, int] | None:
-    """Zeros before and after the channels; None if it pads anything else, or with anything else."""
+    """Zeros before and after the channels; None for other axes or values."""
     mode = next((a.s for a in pad.attribute if a.name == "mode"), b"constant")
     if mode != b"constant" or len(pad.input) > 3:
         return None
@@ -101,7 +100,7 @@ def _channel_padding(pad: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto
 
 
 def _stride(node: onnx.NodeProto, weights: Mapping[str, onnx.TensorProto]) -> tuple[int, int] | None:
-    """The steps of a slice over whole heights and widths; None if it cuts anything off."""
+    """The strides of a slice over the full height and width; None if it crops."""
     starts, ends, axes, steps = (_constant(node, position, weights) for position in (1, 2, 3, 4))
     if starts is None or ends is None or axes is None or steps is None:
         return None

@@ -1,4 +1,4 @@
-"""The one call of torch's ONNX exporter, and what of its answer is accepted."""
+"""The only call of torch's ONNX exporter, and checks of its result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _EXAMPLE_BATCH = 2
 
 
 def export_whole(model: nn.Module, spec: TensorSpec) -> bytes:
-    """The model exported in one piece, from ``input`` to ``output``, to compare composed models with.
+    """The whole model exported from ``input`` to ``output``, as a reference for composed models.
 
     Raises:
         TraceError: torch cannot export it to ONNX.
@@ -31,7 +31,7 @@ def export_whole(model: nn.Module, spec: TensorSpec) -> bytes:
 
 @dataclass(frozen=True)
 class SideBySide:
-    """Several modules in one graph, and the initializers of it that are parameters or buffers, by name."""
+    """Several modules in one graph, and its initializers that are parameters or buffers, by name."""
 
     model: onnx.ModelProto
     states: Mapping[str, torch.Tensor]
@@ -40,10 +40,9 @@ class SideBySide:
 def export_side_by_side(
     modules: Sequence[nn.Module], read: Sequence[Sequence[TensorSpec]], *, inputs: Sequence[str], outputs: Sequence[str]
 ) -> SideBySide:
-    """Every module on its own inputs, described in ``read``; word for word, nothing optimized.
+    """Export all modules into one graph without optimization, each with its own inputs, described in ``read``.
 
-    A module gives one tensor or a tuple of them. ``inputs`` and ``outputs`` name those of the first module, then those
-    of the second, and so on.
+    A module returns one tensor or a tuple. ``inputs`` and ``outputs`` are names in the order of the modules.
 
     Raises:
         TraceError: torch cannot export them to ONNX.
@@ -52,7 +51,7 @@ def export_side_by_side(
     proto = _export(
         together,
         [spec for specs in read for spec in specs],
-        # one symbol per module: with a common one torch would measure the batch of one on the input of another
+        # one symbol per module: with a common one, torch would read a module's batch size from another one's input
         batches=[number for number, specs in enumerate(read) for _ in specs],
         inputs=inputs,
         outputs=outputs,
@@ -60,17 +59,19 @@ def export_side_by_side(
     )
     states = dict(together.named_parameters(remove_duplicate=False))
     states |= dict(together.named_buffers(remove_duplicate=False))
-    return SideBySide(proto, {one.name: states[one.name] for one in proto.graph.initializer if one.name in states})
+    return SideBySide(
+        proto, {tensor.name: states[tensor.name] for tensor in proto.graph.initializer if tensor.name in states}
+    )
 
 
 def refuse_custom_operators(model: onnx.ModelProto) -> None:
-    """Raise TraceError if the model needs more than ONNX's own operators, which no device would have."""
+    """Raise TraceError if the model uses operators outside ONNX's own set, which devices do not have."""
     if model.functions or any(node.domain for node in model.graph.node):
         raise TraceError("the exported model uses operators outside ONNX's own set")
 
 
 class _SideBySide(nn.Module):
-    """Runs every module on its own inputs, as many as ``counts`` says."""
+    """Runs every module on its own inputs; ``counts``: inputs per module."""
 
     def __init__(self, modules: Sequence[nn.Module], counts: Sequence[int]) -> None:
         super().__init__()
@@ -83,8 +84,8 @@ class _SideBySide(nn.Module):
             given, left = left[:count], left[count:]
             found = part(*given)
             for answer in (found,) if isinstance(found, torch.Tensor) else found:
-                # what a part only passes on the exporter would give the name of the output
-                answers.append(answer.clone() if any(answer is one for one in given) else answer)
+                # the exporter would rename a tensor that is only passed through to the output's name
+                answers.append(answer.clone() if any(answer is tensor for tensor in given) else answer)
         return tuple(answers)
 
 
@@ -97,7 +98,7 @@ def _export(
     outputs: Sequence[str],
     optimize: bool,
 ) -> onnx.ModelProto:
-    """``batches``: for each input the number of its batch size."""
+    """``batches``: for each input the index of its batch symbol."""
     examples = tuple(torch.zeros(_EXAMPLE_BATCH, *spec.shape, dtype=getattr(torch, spec.dtype)) for spec in specs)
     symbols = {number: torch.export.Dim(f"batch_{number}", min=1, max=65536) for number in batches}
     sizes = tuple({0: symbols[number]} for number in batches)

@@ -1,7 +1,7 @@
-"""The ONNX graph of every block and exit: many in one export, which is cut (docs/adr/0002).
+"""The ONNX graph of every block and exit: many are exported together, then cut apart (docs/adr/0002).
 
-One export for many parts is much quicker than one for each. Not for all of them: above some size, time and memory grow
-faster than what is exported. And of parts with the same structure only the first is exported, as a template for all.
+One export of many parts is much faster than one export each. Their number is limited, since time and memory grow
+faster than linearly. Of parts with equal structure only the first is exported, as a template for the others.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from packager.exporting.onnx_exporter import IR_VERSION, SideBySide, export_side
 from packager.exporting.structures import Structure, structure_of
 
 _MOST_MODULES = 500  # side by side in one graph; a model of 1,067 took 240 s in one, 140 s in three
-_MOST_BYTES = 400_000_000  # of weights side by side, which are in memory three times meanwhile
+_MOST_BYTES = 400_000_000  # of weights in one export, which keeps three copies in memory
 
 
 @dataclass(frozen=True)
 class Part:
-    """What becomes one graph: a module, what it reads and what it puts out. Inner names will be ``<id>/…``."""
+    """A module that becomes one graph, with its input and output tensors. Inner names will be ``<id>/…``."""
 
     id: str
     module: nn.Module
@@ -54,12 +54,12 @@ def part_graphs(parts: Sequence[Part]) -> dict[str, onnx.GraphProto]:
 
 
 def _kind(part: Part, structure: Structure) -> Hashable:
-    """Equal for parts that differ in nothing but weights and names."""
+    """A key that is equal for parts that differ only in weights and names."""
     return structure.key, tuple((spec.shape, spec.dtype) for spec in part.read)
 
 
 def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
-    """Consecutive parts, as many as go well into one graph."""
+    """Consecutive parts in groups within the limits of one export."""
     group: list[Part] = []
     modules = size_bytes = 0
     for part in parts:
@@ -75,7 +75,7 @@ def _groups(parts: Sequence[Part]) -> Iterator[list[Part]]:
 
 
 def _templates(parts: Sequence[Part], structures: Mapping[str, Structure]) -> dict[str, _Template]:
-    """The parts as templates for all of their kind."""
+    """Export the parts together, as templates for their kinds."""
     together = export_side_by_side(
         [part.module for part in parts],
         [part.read for part in parts],
@@ -87,12 +87,12 @@ def _templates(parts: Sequence[Part], structures: Mapping[str, Structure]) -> di
 
 
 def _inputs(part: Part) -> list[str]:
-    """The names of what it reads, in the graph of parts side by side."""
+    """The part's input names in the common graph."""
     return [f"{part.id}/input_{number}" for number in range(len(part.read))]
 
 
 def _outputs(part: Part) -> list[str]:
-    """The names of what it puts out, there."""
+    """The part's output names in the common graph."""
     return [f"{part.id}/output_{number}" for number in range(len(part.end))]
 
 
@@ -100,7 +100,7 @@ def _outputs(part: Part) -> list[str]:
 class _Template:
     """A model of one part, from which the graph of any part of its kind is made.
 
-    ``states``: for each initializer that is left out of it, which of the structure's tensors belongs there.
+    ``states``: for each initializer left out of it, the index of the structure's tensor to insert.
     """
 
     model: onnx.ModelProto
@@ -123,7 +123,7 @@ class _Template:
 
 
 class _Cutter:
-    """Cuts the graph of parts side by side into models of one part each."""
+    """Cuts the common graph into one model per part."""
 
     def __init__(self, together: SideBySide) -> None:
         graph = together.model.graph
@@ -134,7 +134,7 @@ class _Cutter:
         self._values = {value.name: value for value in [*graph.input, *graph.output, *graph.value_info]}
 
     def template(self, part: Part, structure: Structure) -> _Template:
-        """The part's nodes, the shapes of what they compute, and its constants."""
+        """The part's nodes, the shapes of their results, and its constants."""
         nodes, weights = self._needed_by(part)
         numbers = {id(tensor): number for number, tensor in enumerate(structure.tensors)}
         states = {name: numbers[id(self._together.states[name])] for name in weights if name in self._together.states}
@@ -161,7 +161,7 @@ class _Cutter:
             if name in self._initializers:
                 weights.add(name)
             elif name not in self._producer:
-                raise TraceError(f"what is exported from {part.id} reads {name}, which is not its own")
+                raise TraceError(f"the exported graph of {part.id} reads {name}, which belongs to another part")
             elif self._producer[name] not in nodes:
                 nodes.add(self._producer[name])
                 waiting.extend(self._nodes[self._producer[name]].input)
@@ -169,7 +169,7 @@ class _Cutter:
 
 
 def _renamed(graph: onnx.GraphProto, names: Mapping[str, str], *, within: str) -> onnx.GraphProto:
-    """Nodes and initializers under ``names``; all others are put ``within``. Nothing names the exporter's machine."""
+    """Rename tensors by ``names``, prefix all others with ``within``. Metadata of the exporting machine is dropped."""
 
     def renamed(name: str) -> str:
         return names.get(name) or (f"{within}/{name}" if name else "")

@@ -1,7 +1,7 @@
-"""Which modules have the same structure: they compute in the same way, each with weights of its own.
+"""Comparison of modules by structure: equal structures differ only in their weights.
 
-Of a traced module, the structure is its graph without names; of any other module its class, the plain values that it
-holds, and the structures of the modules in it. A module that holds anything else is like no other.
+The structure of a traced module is its graph without names; of any other module its class, its plain attribute values,
+and the structures of its submodules. A module with other attributes is equal to none.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CODE = (type, types.FunctionType, types.BuiltinFunctionType, torch._ops.OpOverl
 
 @dataclass(frozen=True)
 class Structure:
-    """``key`` is equal for modules of the same structure, and ``tensors`` are in the same order then.
+    """``key`` is equal for modules of equal structure, whose ``tensors`` then are in the same order.
 
     ``tensors``: the parameters and buffers, each once.
     """
@@ -43,15 +43,15 @@ def structure_of(module: nn.Module) -> Structure:
 
 
 class _UnknownError(Exception):
-    """Something that cannot be compared."""
+    """A value that cannot be compared."""
 
 
 class _Reader:
-    """Puts modules into words that can be compared, and notes their tensors as they are met."""
+    """Converts modules to hashable keys, and collects their tensors in order of appearance."""
 
     def __init__(self) -> None:
         self.tensors: list[torch.Tensor] = []
-        self._numbers: dict[int, int] = {}  # of tensors, by identity: one that is used twice is said twice
+        self._numbers: dict[int, int] = {}  # index of each tensor by identity, so shared tensors stay shared in the key
 
     def module(self, module: nn.Module) -> Hashable:
         held = vars(module)
@@ -103,7 +103,7 @@ class _Reader:
         if isinstance(value, _PLAIN):
             return type(value), value
         if isinstance(value, float):
-            return float, repr(value)  # -0.0 is not 0.0 here
+            return float, repr(value)  # distinguishes -0.0 from 0.0
         if isinstance(value, fx.Node) and numbers is not None:
             return fx.Node, numbers[value]
         if isinstance(value, slice):
@@ -115,7 +115,7 @@ class _Reader:
         if isinstance(value, Mapping):
             return dict, tuple((name, self._value(one, numbers)) for name, one in value.items())
         if isinstance(value, (list, tuple)):
-            return type(value), tuple(self._value(one, numbers) for one in value)
+            return type(value), tuple(self._value(item, numbers) for item in value)
         if isinstance(value, (set, frozenset)):
-            return set, frozenset(self._value(one, numbers) for one in value)
+            return set, frozenset(self._value(item, numbers) for item in value)
         raise _UnknownError

@@ -1,4 +1,4 @@
-"""Before a bundle is signed, all that was exported, and sampled subnets, run on the device's runtime against torch."""
+"""Verification before signing: all exported parts and sampled subnets run on the device's runtime, against torch."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ BATCHES = (1, 3)
 SUBNETS = 10
 RELATIVE_TOLERANCE = 1e-3  # of the largest magnitude in the output
 ABSOLUTE_TOLERANCE = 1e-5
-ROUNDING_RATIO = 4.0  # how much further than torch from the exact answer a runtime may be
-ROUNDING_SAMPLES = 8  # that it is estimated on
-MOST_ROUNDING = 0.05  # of the largest magnitude; a model that rounding changes more is not verified
+ROUNDING_RATIO = 4.0  # allowed rounding error of a runtime, relative to torch's own
+ROUNDING_SAMPLES = 8  # for estimating torch's rounding error
+MOST_ROUNDING = 0.05  # of the largest magnitude; a model with larger rounding errors fails verification
 
 
 class TorchReference:
-    """What the torch modules of blocks and exits, both called parts here, answer to golden inputs."""
+    """Reference answers of the torch modules of blocks and exits, called parts here, to golden inputs."""
 
     def __init__(self, expansion: Expansion) -> None:
         self._cut_points = expansion.cut_points
@@ -46,12 +46,12 @@ class TorchReference:
         self.starts |= {exit_.id: exit_.position for exit_ in expansion.exits}
 
     def answer(self, parts: Sequence[str], inputs: Sequence[Array], *, exact: bool = False) -> list[Array]:
-        """What ``parts``, one after the other, make of the tensors ``inputs`` [batch, *shape] at their start.
+        """Run ``parts`` in sequence on the tensors ``inputs`` [batch, *shape] at their start.
 
-        An exit's answer, or the tensors at the cut point that is reached. ``exact``: in double precision.
+        Returns an exit's answer, or the tensors at the last cut point. ``exact``: in double precision.
         """
         if exact:
-            inputs = [one.astype(np.float64) if one.dtype == np.float32 else one for one in inputs]
+            inputs = [tensor.astype(np.float64) if tensor.dtype == np.float32 else tensor for tensor in inputs]
         position = self.starts[parts[0]]
         features = self._features(position, inputs)
         with torch.no_grad():
@@ -68,7 +68,7 @@ class TorchReference:
         return [tensor.numpy() for tensor in found]
 
     def _features(self, position: int, inputs: Sequence[Array]) -> dict[int, Feature]:
-        """The tensors at cut point ``position`` by the cut points that they belong to."""
+        """The live tensors ``inputs`` at cut point ``position``, by the cut point that they belong to."""
         tensors = list(map(torch.from_numpy, inputs))
         taps = [tap for tap in self._taps if tap < position]
         own, tapped = tensors[: len(tensors) - len(taps)], tensors[len(tensors) - len(taps) :]
@@ -79,10 +79,10 @@ class TorchReference:
     def compared(
         self, name: str, parts: Sequence[str], loaded: LoadedStretch
     ) -> Iterator[tuple[list[Array], list[Array]]]:
-        """What torch and what ``loaded`` answer at several batch sizes, that of the self-test last.
+        """Answers of torch and of ``loaded`` at several batch sizes, that of the self-test last.
 
         Raises:
-            VerificationError: the answers of ``name`` have another shape.
+            VerificationError: the answers of ``name`` differ in shape.
         """
         for batch in (*BATCHES, SELF_TEST_BATCH):
             inputs = golden_inputs(self._cut_points[self.starts[parts[0]]], seed=SELF_TEST_SEED, batch=batch)
@@ -95,16 +95,16 @@ class TorchReference:
     def golden(
         self, name: str, parts: Sequence[str], loaded: LoadedStretch, *, relative_tolerance: float = RELATIVE_TOLERANCE
     ) -> Golden:
-        """The golden vector of ``loaded``, which must answer what torch does.
+        """The golden vector of ``loaded``, after comparing it with torch.
 
         ``relative_tolerance``: of the largest magnitude in an answer.
 
         Raises:
-            VerificationError: it does not.
+            VerificationError: the answers differ.
         """
         rounding = 0.0
         for expected, actual in self.compared(name, parts, loaded):
-            largest = float(np.max([np.abs(one).max() for one in expected]))
+            largest = float(np.max([np.abs(tensor).max() for tensor in expected]))
             tolerance = max(relative_tolerance * largest + ABSOLUTE_TOLERANCE, min(rounding, MOST_ROUNDING * largest))
             difference = _difference(actual, expected)
             if not difference <= tolerance:
@@ -118,21 +118,21 @@ class TorchReference:
         return Golden(samples=sample_outputs(expected), tolerance=float(f"{tolerance:.3g}"))
 
     def _rounding(self, parts: Sequence[str]) -> float:
-        """What rounding may change in the answers of ``parts``, by what it changes in torch's own.
+        """Allowed rounding error of ``parts``, estimated from torch in single against double precision.
 
-        A deep chain can magnify the rounding of its first layers a thousandfold; another order of sums then gives
-        another answer, no worse than torch's.
+        A deep chain can amplify the rounding errors of its first layers a thousandfold. A different order of summation
+        then changes the answer, without being less accurate than torch.
         """
         start = self._cut_points[self.starts[parts[0]]]
         inputs = golden_inputs(start, seed=SELF_TEST_SEED, batch=ROUNDING_SAMPLES)
         try:
             return ROUNDING_RATIO * _difference(self.answer(parts, inputs), self.answer(parts, inputs, exact=True))
-        except RuntimeError:  # of a model that names its own precision
+        except RuntimeError:  # a model that hard-codes its precision
             return 0.0
 
 
 def _difference(found: Sequence[Array], expected: Sequence[Array]) -> float:
-    """The largest over all tensors."""
+    """The largest absolute difference over all tensors."""
     return float(np.max([np.abs(one - other).max() for one, other in zip(found, expected, strict=True)]))
 
 
@@ -141,7 +141,7 @@ def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
 
 
 class Verifier:
-    """Compares fragments with the torch modules that they come from."""
+    """Compares fragments with their torch modules."""
 
     def __init__(self, exported: ExportedBlocks, *, threads: int = 1) -> None:
         self._exported = exported
@@ -162,7 +162,7 @@ class Verifier:
         return self._check([block.id for block in self._expansion.originals])
 
     def sampled_subnets(self, *, seed: int, checked: Callable[[], None] = lambda: None) -> None:
-        """Check ``SUBNETS`` random whole subnets, or fewer if some are drawn twice (VerificationError).
+        """Check ``SUBNETS`` random subnets, duplicates only once (VerificationError).
 
         ``checked`` is called after each.
         """

@@ -156,7 +156,7 @@ def _norm_behind(module: nn.Module, name: str, features: torch.Tensor) -> str | 
     takers: list[str] = []
 
     def taking(norm: str) -> Callable[..., None]:
-        return lambda layer, inputs: takers.append(norm) if any(inputs[0] is one for one in given) else None
+        return lambda layer, inputs: takers.append(norm) if any(inputs[0] is tensor for tensor in given) else None
 
     hooks = [module.get_submodule(name).register_forward_hook(lambda layer, inputs, output: given.append(output))]
     for norm, layer in module.named_modules():

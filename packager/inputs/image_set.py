@@ -221,7 +221,7 @@ def _labelled(
         )
     names, positions = label(classes, records.indexed)
     number_of = dict(zip(classes, positions, strict=True))
-    return names, np.fromiter((number_of[one] for one in records.labels), dtype=np.int64, count=len(records))
+    return names, np.fromiter((number_of[label] for label in records.labels), dtype=np.int64, count=len(records))
 
 
 def _decoded(images: ImageSet, progress: Progress) -> Loaded:

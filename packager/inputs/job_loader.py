@@ -145,7 +145,7 @@ class _Labels:
         if not classes:
             return self.names or (), ()
         if indexed:
-            return self._by_number([int(one) for one in classes])
+            return self._by_number([int(number) for number in classes])
         if self.names is None:
             self.names = _names_from_data(tuple(classes), _outputs(self._model))
         return self.names, ClassNames(self.names, self._model.class_ids).positions(classes)
@@ -180,7 +180,7 @@ def _names_from_data(found: tuple[str, ...], outputs: int) -> tuple[str, ...]:
     if outputs not in (0, len(found)):
         listed = IMAGENET if outputs == _IMAGENET_OUTPUTS else "FILE"
         raise DataError(
-            f"the model answers with {outputs} numbers, the data has {len(found)} classes",
+            f"the model has {outputs} outputs, the data has {len(found)} classes",
             hint=f"--classes {listed} says which classes the outputs are; the data may have some of them only",
         )
     return found

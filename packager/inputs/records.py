@@ -214,7 +214,7 @@ class _Spans:
         self._process = 0
 
     def __call__(self, position: int) -> bytes:
-        archive, offset, length = (int(one) for one in self._starts[position])
+        archive, offset, length = (int(number) for number in self._starts[position])
         try:
             return self._unpacked(position, archive, offset, length)
         except (OSError, EOFError, struct.error, zlib.error, ValueError) as error:
@@ -255,15 +255,19 @@ def _zip(file: Path) -> Records:
         raise DataError(f"{file} is not a readable zip file: {error}") from error
     names, labels, paths = _by_class(members, location=str(file))
     chosen = [members[path] for path in paths]
-    odd = [one.filename for one in chosen if one.flag_bits & 1 or one.compress_type not in (_STORED, _DEFLATED)]
+    odd = [
+        member.filename for member in chosen if member.flag_bits & 1 or member.compress_type not in (_STORED, _DEFLATED)
+    ]
     if odd:
         raise DataError(f"{file} holds images that are encrypted or packed in another way than deflate: {_some(odd)}")
-    starts = np.array([(0, one.header_offset, one.compress_size) for one in chosen], dtype=np.int64).reshape(-1, 3)
+    starts = np.array([(0, member.header_offset, member.compress_size) for member in chosen], dtype=np.int64).reshape(
+        -1, 3
+    )
     packed = {
-        "method": np.array([one.compress_type for one in chosen], dtype=np.int64),
-        "crc": np.array([one.CRC for one in chosen], dtype=np.int64),
+        "method": np.array([member.compress_type for member in chosen], dtype=np.int64),
+        "crc": np.array([member.CRC for member in chosen], dtype=np.int64),
     }
-    stamps = np.stack([np.array([one.file_size for one in chosen], dtype=np.int64), packed["crc"]], axis=1)
+    stamps = np.stack([np.array([member.file_size for member in chosen], dtype=np.int64), packed["crc"]], axis=1)
     return Records(str(file), names, labels, stamps, _Spans([str(file)], starts, packed))
 
 

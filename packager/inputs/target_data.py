@@ -72,7 +72,7 @@ def load_voc(archive: Path, *, part: str, class_names: Sequence[str], size: tupl
         names = files.read(f"ImageSets/Main/{part}.txt").decode().split()
         pixels = np.stack([resize_image(files.image(f"JPEGImages/{name}.jpg"), size) for name in names])
         found = [_boxes(files.read(f"Annotations/{name}.xml"), class_names, name) for name in names]
-    boxes = np.full((len(names), max(len(one) for one in found), 5), -1.0, dtype=np.float32)
+    boxes = np.full((len(names), max(len(boxes_) for boxes_ in found), 5), -1.0, dtype=np.float32)
     for row, one in zip(boxes, found, strict=True):
         row[: len(one)] = one
     return TargetDataset(pixels, boxes, tuple(class_names), tuple(names))
@@ -105,7 +105,7 @@ class _Archive:
             self._zip = zipfile.ZipFile(path)
         except (OSError, zipfile.BadZipFile) as error:
             raise DataError(f"{path} is not a zip that can be read: {error}") from error
-        if sum(one.file_size for one in self._zip.infolist()) > _ARCHIVE_BYTES:
+        if sum(member.file_size for member in self._zip.infolist()) > _ARCHIVE_BYTES:
             raise DataError(f"{path} unpacks to more than {_ARCHIVE_BYTES:,} bytes")
 
     def __enter__(self) -> _Archive:

@@ -30,7 +30,7 @@ class Footprint:
     def largest(cls, footprints: Iterable[Footprint]) -> Footprint:
         """One that no part of a model exceeds."""
         found = list(footprints)
-        return cls(max(one.widest for one in found), max(one.written for one in found))
+        return cls(max(footprint.widest for footprint in found), max(footprint.written for footprint in found))
 
 
 def footprints(expansion: Expansion) -> dict[str, Footprint]:
@@ -49,7 +49,7 @@ def module_footprint(module: nn.Module, read: Sequence[TensorSpec]) -> Footprint
     weights = {tensor.data_ptr() for tensor in [*module.parameters(), *module.buffers()]}
     with torch.no_grad(), _Counting(weights) as counting:
         module.eval()(*inputs)
-    given = sum(one.nbytes for one in inputs)
+    given = sum(tensor.nbytes for tensor in inputs)
     return Footprint(max(counting.widest, given), counting.written)
 
 
@@ -70,12 +70,12 @@ class _Counting(TorchDispatchMode):
         self, function: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         answer = function(*args, **(kwargs or {}))
-        read = {one.data_ptr(): one.nbytes for one in self._activations((args, kwargs or {}))}
-        written = {one.data_ptr(): one.nbytes for one in self._activations(answer)}
+        read = {tensor.data_ptr(): tensor.nbytes for tensor in self._activations((args, kwargs or {}))}
+        written = {tensor.data_ptr(): tensor.nbytes for tensor in self._activations(answer)}
         self.widest = max(self.widest, sum((read | written).values()))
         self.written += sum(size for pointer, size in written.items() if pointer not in read)
         return answer
 
     def _activations(self, values: Any) -> list[torch.Tensor]:
-        found = [one for one in tree_leaves(values) if isinstance(one, torch.Tensor)]
-        return [one for one in found if one.data_ptr() not in self._weights]
+        found = [tensor for tensor in tree_leaves(values) if isinstance(tensor, torch.Tensor)]
+        return [tensor for tensor in found if tensor.data_ptr() not in self._weights]

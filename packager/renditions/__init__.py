@@ -12,13 +12,13 @@ from packager.exporting.onnx_exporter import OPSET
 from packager.renditions.calibration import Calibration
 from packager.renditions.fp16 import make_fp16
 from packager.renditions.int8 import make_int8
-from packager.renditions.made import MadeKind
+from packager.renditions.rendition_set import RenditionSet
 from packager.renditions.xnnpack import make_xnnpack
 
 FP32 = "fp32"
 
-# exported blocks, calibration data, progress, and a folder in which work survives an interruption
-KINDS: dict[str, Callable[[ExportedBlocks, Calibration, Progress, Path], MadeKind]] = {
+# arguments: exported blocks, calibration data, progress, and a cache folder that survives interruptions
+KINDS: dict[str, Callable[[ExportedBlocks, Calibration, Progress, Path], RenditionSet]] = {
     "int8": make_int8,
     "fp16": make_fp16,
     "xnnpack": make_xnnpack,
@@ -33,15 +33,15 @@ def make_renditions(
     *,
     progress: Progress,
     cache: Path,
-) -> tuple[MadeKind, ...]:
-    """fp32, the form in which everything was exported and verified (``golden``), and the other kinds in ``names``.
+) -> tuple[RenditionSet, ...]:
+    """The fp32 renditions, as exported and verified (``golden``), and those of the other kinds in ``names``.
 
     Raises:
         PackagingError: a kind cannot be made; see the kinds.
-        MissingExtraError: what makes it is not installed.
+        MissingExtraError: a kind's library is not installed.
     """
-    made = [
-        MadeKind(
+    sets = [
+        RenditionSet(
             name=FP32,
             runtime="onnxruntime",
             own=exported.own,
@@ -52,5 +52,5 @@ def make_renditions(
         )
     ]
     wanted = set(names)
-    made += [make(exported, calibration, progress, cache) for name, make in KINDS.items() if name in wanted]
-    return tuple(made)
+    sets += [make(exported, calibration, progress, cache) for name, make in KINDS.items() if name in wanted]
+    return tuple(sets)

@@ -1,4 +1,4 @@
-"""Which fragments run at every input size of the bundle: run on the device's runtime against torch at each of them."""
+"""Determines which fragments run at every input size of the bundle, on the device's runtime against torch."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from packager.exporting.verification import (
 )
 from packager.renditions.calibration import relative_error
 from packager.renditions.fragments import part_stretch
-from packager.renditions.made import MadeKind
+from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.input_sizes import UsableSize
 
-_LARGEST_ERROR = 0.25  # of a rendition that rounds, on golden inputs
+_LARGEST_ERROR = 0.25  # of a quantised or half-precision rendition, on golden inputs
 
 
 class AnySizeCheck:
@@ -42,16 +42,16 @@ class AnySizeCheck:
         self._free_axes = free_axes(self._own, [size.described(Golden((), 0.0)) for size in sizes])
 
     def described(self) -> tuple[InputSize, ...]:
-        """The sizes as the manifest stores them, the original path verified at each.
+        """The sizes as stored in the manifest, after verifying the original path at each.
 
         Raises:
-            VerificationError: the original path answers something else than torch.
+            VerificationError: the original path differs from torch.
         """
         path = [block.id for block in self._exported.expansion.originals]
         return tuple(size.described(self._golden(path, size)) for size in self._sizes)
 
-    def checked(self, kind: MadeKind, progress: Progress) -> MadeKind:
-        """``kind`` with those of its parts noted that run at every size. Programs of other runtimes run at one."""
+    def checked(self, kind: RenditionSet, progress: Progress) -> RenditionSet:
+        """``kind`` with ``any_size``: its parts that run at every size. Programs of other runtimes have one size."""
         if not self._sizes or kind.runtime != "onnxruntime" or kind.providers:
             return kind
         exact = not kind.errors
@@ -65,7 +65,7 @@ class AnySizeCheck:
         notes = (f"{kind.name} of {', '.join(left_out)} runs only at the model's own input size",) if left_out else ()
         return replace(kind, any_size=frozenset(found), notes=(*kind.notes, *notes))
 
-    def _stretch(self, kind: MadeKind, part: str) -> Stretch:
+    def _stretch(self, kind: RenditionSet, part: str) -> Stretch:
         shared = [kind.shared[name] for name in kind.needs.get(part, ())]
         own = part_stretch(self._exported, part)
         return replace(own, fragments=(*shared, kind.own[part]), free_axes=self._free_axes)
@@ -78,7 +78,7 @@ class AnySizeCheck:
                     expected, actual = self._reference.answer([part], inputs), loaded.run(inputs)
                     if not _agree(expected, actual, exact=exact):
                         return False
-        except (RuntimeError, RuntimeFailedError, ValueError):  # torch's blocks refuse sizes in many ways
+        except (RuntimeError, RuntimeFailedError, ValueError):  # torch raises various errors on unsupported sizes
             return False
         return True
 
@@ -99,12 +99,12 @@ class AnySizeCheck:
 
 
 def _agree(expected: Sequence[Array], actual: Sequence[Array], *, exact: bool) -> bool:
-    for one, other in zip(expected, actual, strict=True):
-        if one.shape != other.shape:
+    for reference, answer in zip(expected, actual, strict=True):
+        if reference.shape != answer.shape:
             return False
-        difference = float(np.abs(one - other).max())
-        if exact and not difference <= RELATIVE_TOLERANCE * float(np.abs(one).max()) + ABSOLUTE_TOLERANCE:
+        difference = float(np.abs(reference - answer).max())
+        if exact and not difference <= RELATIVE_TOLERANCE * float(np.abs(reference).max()) + ABSOLUTE_TOLERANCE:
             return False
-        if not exact and not relative_error(other, one) <= _LARGEST_ERROR:
+        if not exact and not relative_error(answer, reference) <= _LARGEST_ERROR:
             return False
     return True

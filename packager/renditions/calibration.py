@@ -1,4 +1,4 @@
-"""Real samples on their way along the original path: what quantisation is calibrated on and measured with."""
+"""Calibration data: features of real samples along the original path, for fitting and measuring quantisation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from packager.supernet.expansion import Expansion
 from packager.supernet.input_sizes import UsableSize, resized
 
 MAX_SAMPLES = 512
-MAX_BYTES = 256_000_000  # of features at one cut point; two are held at a time
+MAX_BYTES = 256_000_000  # of features at one cut point; two are in memory at a time
 LEAST_SAMPLES = 16
 _BATCH = 64
 _HELD_BACK = 4  # one of so many samples
@@ -24,7 +24,7 @@ Features = npt.NDArray[np.float32]
 
 
 def sample_count(sample_bytes: int, available: int) -> int:
-    """How many of ``available`` samples to calibrate on: large models get fewer, so that their features fit.
+    """The number of samples for calibration, out of ``available``: fewer for models with large features.
 
     ``sample_bytes``: of one sample's features at the cut point where they are largest.
     """
@@ -33,9 +33,9 @@ def sample_count(sample_bytes: int, available: int) -> int:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Prepared ``samples`` [count, *input] of the training data, and the supernet whose originals they run through.
+    """Prepared training ``samples`` [count, *input], run through the originals of ``expansion`` in batches.
 
-    At most ``batch`` of them are computed at a time. ``sizes``: the other input sizes of the bundle.
+    ``sizes``: the other input sizes of the bundle.
     """
 
     expansion: Expansion
@@ -50,7 +50,7 @@ class Calibration:
         return free_axes(self.expansion.cut_points, described)
 
     def features(self) -> Iterator[tuple[int, Features]]:
-        """Each cut point, 0 to N, with the features [count, *shape] there; computed one after the other."""
+        """Each cut point, 0 to N, with its features [count, *shape], computed lazily."""
         for index, (features, *_) in self._along(self.samples):
             yield index, features
 
@@ -78,7 +78,7 @@ class Calibration:
 
 
 def in_batches(function: Callable[[Features], Features], features: Features, batch: int) -> Features:
-    """``function`` of ``features`` [count, …], ``batch`` at a time, its answers in one array from the start."""
+    """``function`` of ``features`` [count, …] in batches, written into one preallocated array."""
     answers: Features | None = None
     for first in range(0, len(features), batch):
         answer = function(features[first : first + batch])
@@ -90,24 +90,28 @@ def in_batches(function: Callable[[Features], Features], features: Features, bat
 
 
 def fitted_and_held_back(features: Features) -> tuple[Features, Features]:
-    """The samples that ranges are fitted to, and those that errors are measured on: the last quarter of them.
+    """Split into the samples for fitting ranges, and the last quarter, for measuring errors.
 
-    Both are views, no copies. A few samples serve both.
+    Both are views. Below 4 samples, all are used for both.
     """
     held = len(features) // _HELD_BACK
     return (features[:-held], features[-held:]) if held else (features, features)
 
 
 def held_back_last(samples: torch.Tensor) -> torch.Tensor:
-    """``samples`` [count, …] that are sorted in some way, reordered so that the last quarter is spread over them."""
+    """``samples`` [count, …] reordered so that the last quarter is spread evenly over the original order."""
     held = torch.arange(len(samples)) % _HELD_BACK == _HELD_BACK - 1
     return samples[torch.argsort(held.int(), stable=True)]
 
 
 def relative_error(answers: Features, expected: Features) -> float:
-    """Mean squared distance over the variance of what is expected: 0 is perfect, 1 no better than the mean."""
-    spread = max(float(np.var(expected, dtype=np.float64)), 1e-8)
-    return squared_distance(answers, expected) / answers.size / spread
+    """Mean squared error divided by the variance of ``expected``: 0 is exact, 1 no better than the mean.
+
+    The error metric of stored renditions, in double precision. The training's differentiable counterpart is
+    ``packager.training.losses.normalised_mse``.
+    """
+    variance = max(float(np.var(expected, dtype=np.float64)), 1e-8)
+    return squared_distance(answers, expected) / answers.size / variance
 
 
 def squared_distance(answers: Features, expected: Features) -> float:

@@ -1,4 +1,4 @@
-"""Rewriting a block so that XNNPACK takes all of it: the same function in operators that it has."""
+"""Rewrites a block into equivalent operators that XNNPACK supports, so that all of it is delegated."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _IMAGE_AXES = (2, 3)  # of [batch, channels, height, width]
 
 
 def rewritten(module: nn.Module, example: torch.Tensor) -> torch.export.ExportedProgram:
-    """``module`` for one ``example`` [1, *shape], exported with these replaced:
+    """``module`` exported for one ``example`` [1, *shape], with these operators replaced:
 
-    a mean that drops its axes, by one that keeps them and a reshape; a slice that takes every n-th row or column, by a
-    depthwise 1×1 convolution with a stride of n.
+    a mean with ``keepdim=False``, by one with ``keepdim=True`` and a reshape; a slice of every n-th row or column, by a
+    depthwise 1×1 convolution with stride n.
     """
     traced = torch.export.export(module.eval(), (example,)).module()
     assert isinstance(traced, fx.GraphModule)

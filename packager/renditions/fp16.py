@@ -1,4 +1,4 @@
-"""fp16: weights and arithmetic in half precision, for providers that have it; tensors at cut points stay float32."""
+"""fp16: weights and arithmetic in half precision where the provider supports it; cut points stay float32."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import Golden
 from packager.errors import VerificationError
-from packager.exporting.export import ExportedBlocks, share
+from packager.exporting.export import ExportedBlocks, deduplicate_weights
 from packager.exporting.onnx_exporter import OPSET
 from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration
 from packager.renditions.fragments import as_fragment, part_model, part_stretch
-from packager.renditions.made import MadeKind
+from packager.renditions.rendition_set import RenditionSet
 from packager.torch_noise import torch_silenced
 
 NAME = "fp16"
@@ -23,10 +23,10 @@ PROVIDERS = ("CUDAExecutionProvider", "TensorrtExecutionProvider")
 RELATIVE_TOLERANCE = 1e-2  # of the largest magnitude in the answer
 
 
-def make_fp16(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> MadeKind:
-    """The fp16 fragments of all blocks and exits, but of those that half precision cannot express.
+def make_fp16(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> RenditionSet:
+    """The fp16 fragments of all blocks and exits, except those that overflow half precision.
 
-    Checked with the CPU's provider, which computes between the casts in single precision where it has no half.
+    Checked with the CPU provider, which computes in single precision between casts if it lacks half precision.
     """
     reference, runtime = TorchReference(exported.expansion), OnnxRuntime(threads=1, lean=True)
     graphs: dict[str, onnx.GraphProto] = {}
@@ -46,8 +46,8 @@ def make_fp16(exported: ExportedBlocks, calibration: Calibration, progress: Prog
             finally:
                 loaded.close()
             task.advance()
-    shared = share(exported.expansion, graphs)
-    return MadeKind(
+    shared = deduplicate_weights(exported.expansion, graphs)
+    return RenditionSet(
         name=NAME,
         runtime="onnxruntime",
         own=shared.own,

@@ -1,4 +1,4 @@
-"""Between fragments and the stand-alone ONNX models that conversion tools take and give."""
+"""Conversion between fragments and the stand-alone ONNX models that conversion tools process."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from packager.exporting.export import ExportedBlocks
 
 
 def part_stretch(exported: ExportedBlocks, part: str, graph: onnx.GraphProto | None = None) -> Stretch:
-    """One block or exit alone, ready to load; with ``graph`` in place of its own fragment."""
+    """One block or exit, ready to load; ``graph`` replaces its own fragment."""
     exits = {exit_.id for exit_ in exported.expansion.exits}
     stretch = exported.stretch([], part) if part in exits else exported.stretch([part])
     return stretch if graph is None else replace(stretch, fragments=(graph.SerializeToString(),))
@@ -22,7 +22,7 @@ def part_stretch(exported: ExportedBlocks, part: str, graph: onnx.GraphProto | N
 def part_model(
     exported: ExportedBlocks, part: str, free_axes: Mapping[str, frozenset[int]] | None = None
 ) -> onnx.ModelProto:
-    """One block or exit as a model: its input is the tensor at its start, its output that at its end.
+    """One block or exit as a model, from the tensor at its start to the one at its end.
 
     ``free_axes``: by tensor, the axes whose extent may be another one.
     """
@@ -31,10 +31,10 @@ def part_model(
 
 
 def as_fragment(model: onnx.ModelProto, part: str) -> onnx.GraphProto:
-    """Nodes and initializers of a converted ``part_model``; every inner name starts with the part's id again.
+    """Nodes and initializers of a converted ``part_model``, with inner names prefixed with the part's id.
 
     Raises:
-        TraceError: the conversion brought operators of its own.
+        TraceError: the conversion introduced custom operators.
     """
     graph = onnx.GraphProto()
     ends = {value.name for value in (*model.graph.input, *model.graph.output)}

@@ -1,8 +1,8 @@
 """int8: weights per channel, activations per tensor (docs/adr/0017-int8-renditions.md, 0023-int8-weights.md).
 
-Static quantisation by ONNX Runtime's own tool, block by block, written as pairs of QuantizeLinear and DequantizeLinear
-that the runtime turns into integer operators. The tensor at a cut point has one scale and zero point for all that
-touch it, so that the pairs at the end of one block and at the start of the next are the same and cancel.
+Static quantisation by ONNX Runtime's tool, block by block, as pairs of QuantizeLinear and DequantizeLinear, which the
+runtime fuses into integer operators. The tensor at a cut point has one scale and zero point in all blocks, so the pairs
+at the end of a block and at the start of the next are equal and cancel.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import Golden, Quantization
 from packager.errors import VerificationError
-from packager.exporting.export import ExportedBlocks, share
+from packager.exporting.export import ExportedBlocks, deduplicate_weights
 from packager.exporting.onnx_exporter import OPSET
 from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
 from packager.renditions.calibration import Calibration, Features, fitted_and_held_back, in_batches, relative_error
 from packager.renditions.fragments import as_fragment, part_model, part_stretch
-from packager.renditions.made import MadeKind
+from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.expansion import Expansion
 from packager.torch_noise import torch_silenced
 
 NAME = "int8"
-MAX_ERROR = 0.25  # a block that loses more is left out
-_GOLDEN_TOLERANCE = 2.0  # times what quantisation costs on real samples: other processors round differently
+MAX_ERROR = 0.25  # a block with a larger error is left out
+_GOLDEN_TOLERANCE = 2.0  # times the quantisation error on real samples: other CPUs round differently
 _LEVELS = 255
 _BATCH = 64
-_PREPROCESSED = ("onnx.quant.pre_process", "onnxruntime.quant")  # what the tool's own preparation would leave behind
+_PREPROCESSED = ("onnx.quant.pre_process", "onnxruntime.quant")  # metadata set by the tool's preprocessing
 
 
-def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> MadeKind:
+def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> RenditionSet:
     """The int8 fragments of all blocks and exits.
 
-    1. the range of every cut point, along the original path; 2. each part is quantised on its real inputs, those two
-    ranges given; 3. compared with torch on samples that it was not fitted to and on golden inputs; parts that lose too
-    much, or in which there is nothing to quantise, are left out. A skip is the same graph in every rendition: in int8
-    it stands between int8 blocks without a change of rendition.
+    1. measure the range of every cut point along the original path; 2. quantise each part on its real inputs with the
+    ranges at its ends fixed; 3. compare with torch on held-out samples and golden inputs. Parts with a large error or
+    without quantisable operators are left out. A skip has the same graph in every rendition; its int8 rendition avoids
+    a change of rendition between int8 blocks.
 
     Raises:
-        VerificationError: features are not numbers, or a fragment answers with another shape.
+        VerificationError: features are not finite, or a fragment's output has another shape.
     """
     quantization = _ranges(calibration, progress)
     reference = TorchReference(exported.expansion)
@@ -71,8 +71,8 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
                 task.advance()
     left_out = sorted(part for part, found in judged.items() if found.error > MAX_ERROR)
     kept = {part: judged[part] for part in exported.own if part in judged and part not in left_out}
-    shared = share(exported.expansion, {part: found.graph for part, found in kept.items()})
-    return MadeKind(
+    shared = deduplicate_weights(exported.expansion, {part: found.graph for part, found in kept.items()})
+    return RenditionSet(
         name=NAME,
         runtime="onnxruntime",
         own=shared.own,
@@ -87,12 +87,11 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
 
 
 def _ranges(calibration: Calibration, progress: Progress) -> dict[int, Quantization]:
-    """The range of every cut point that has one.
+    """Scale and zero point of every cut point that can be quantised.
 
-    Cut points that a skip links have a common one: what a block before the skip hands over is then what a block behind
-    it takes, without a pair between them.
+    Cut points connected by skips share one, so a tensor passes through a skip without being requantised.
     """
-    ends: dict[int, Features] = {}  # the least and the greatest feature
+    ends: dict[int, Features] = {}  # minimum and maximum
     with progress.task(f"calibrate {NAME}", len(calibration.expansion.cut_points)) as task:
         task.note(f"{len(calibration.samples)} samples")
         for index, at_sizes in calibration.features_at_sizes():
@@ -104,7 +103,7 @@ def _ranges(calibration: Calibration, progress: Progress) -> dict[int, Quantizat
 
 
 def _linked_by_skips(expansion: Expansion) -> dict[int, list[int]]:
-    """For each cut point all that skips link it to, itself included."""
+    """For each cut point all that skips connect it to, itself included."""
     groups = {index: [index] for index in range(len(expansion.cut_points))}
     for block in expansion.blocks:
         if block.kind == "identity" and groups[block.start] is not groups[block.end]:
@@ -114,10 +113,10 @@ def _linked_by_skips(expansion: Expansion) -> dict[int, list[int]]:
 
 
 def fitted(features: Features) -> Quantization:
-    """Scale and zero point whose levels reach from the least to the greatest feature, 0 among them.
+    """Scale and zero point that cover the range of the features, 0 included.
 
     Raises:
-        VerificationError: there are features that are not numbers.
+        VerificationError: there are features that are not finite.
     """
     low, high = min(float(features.min()), 0.0), max(float(features.max()), 0.0)
     if not np.isfinite([low, high]).all():
@@ -160,12 +159,12 @@ def quantised(
     extra_options: Mapping[str, Any] | None = None,
     batch: int = _BATCH,
 ) -> onnx.ModelProto:
-    """``model`` of one input in int8, its ranges from all ``features`` [count, *input]; changes its metadata.
+    """The single-input ``model`` in int8, calibrated on all ``features`` [count, *input]. Changes its metadata.
 
-    ``extra_options``: of ONNX Runtime's tool. ``batch``: features that it runs at a time.
+    ``extra_options``: of ONNX Runtime's tool. ``batch``: of the calibration.
 
     Raises:
-        StorageError: there is no room for it among the temporary files.
+        StorageError: no disk space for temporary files.
     """
     from onnxruntime import quantization as tool
 
@@ -203,10 +202,10 @@ def _override(quantization: Quantization) -> dict[str, np.ndarray]:
 
 
 def _clips_below(model: onnx.ModelProto, given: Mapping[str, Quantization]) -> bool:
-    """Whether the part ends with an activation that its cut point's levels do not stand in for.
+    """Whether the part ends with an activation whose bounds the cut point's range exceeds.
 
-    The tool drops a ReLU or Clip in front of a pair, since a range that was measured behind it ends where it does; the
-    range of a cut point may be wider, where other blocks end there without one.
+    The tool drops a ReLU or Clip before a pair if the quantised range implies it. The range of a cut point may be
+    wider, if other blocks end there without the activation.
     """
     (output,) = model.graph.output
     last = [node.op_type for node in model.graph.node if output.name in node.output]
@@ -224,9 +223,9 @@ def _judge(
     *,
     batch: int,
 ) -> _Judged:
-    """Compare with torch on real ``features`` and on golden inputs, ``batch`` at a time.
+    """Compare with torch on real ``features`` and on golden inputs, in batches of ``batch``.
 
-    A golden vector is what the fragment itself answers here; its tolerance comes from what quantisation costs.
+    The golden vector is the fragment's own answer on this machine; its tolerance derives from the quantisation error.
     """
     with contextlib.closing(OnnxRuntime(threads=1, lean=True).load(part_stretch(exported, part, graph))) as loaded:
         actual = in_batches(lambda some: loaded.run([some])[0], features, batch)
@@ -238,7 +237,7 @@ def _judge(
     tolerance = _GOLDEN_TOLERANCE * difference + ABSOLUTE_TOLERANCE
     return _Judged(
         graph=graph,
-        # golden inputs are noise, which ranges of real features need not fit: they only have to be about right
+        # golden inputs are noise outside the calibrated ranges: a looser limit applies
         error=_worst([error, golden_error if golden_error > MAX_ERROR else 0.0]),
         golden=Golden(samples=sample_outputs([actual]), tolerance=float(f"{tolerance:.3g}")),
     )

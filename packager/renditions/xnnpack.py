@@ -1,6 +1,6 @@
-"""xnnpack: one ExecuTorch program (``.pte``) per block, all of it delegated to XNNPACK.
+"""xnnpack: one ExecuTorch program (``.pte``) per block, fully delegated to XNNPACK.
 
-A program takes one sample: its memory is planned for that, and a runtime feeds larger batches one by one.
+A program has a batch size of 1, since its memory is planned statically. Runtimes split larger batches.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration
 from packager.renditions.delegable import rewritten
 from packager.renditions.fragments import part_stretch
-from packager.renditions.made import MadeKind
+from packager.renditions.rendition_set import RenditionSet
 from packager.torch_noise import torch_silenced
 
 NAME = "xnnpack"
@@ -32,15 +32,15 @@ ENTRY_POINT = "forward"
 _PASSIVE = ("executorch_call_delegate", "getitem")
 
 
-def make_xnnpack(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> MadeKind:
-    """The programs of all blocks and exits, run once with ExecuTorch against torch.
+def make_xnnpack(exported: ExportedBlocks, calibration: Calibration, progress: Progress, cache: Path) -> RenditionSet:
+    """The programs of all blocks and exits, verified with ExecuTorch against torch.
 
-    It takes seconds per block. What is done lies in ``cache``, from where a run that was interrupted takes it.
+    Lowering takes seconds per block. Programs are stored in ``cache``, for resuming.
 
     Raises:
-        NotDelegatedError: XNNPACK does not take all operators of a block, which would then run very slowly.
+        NotDelegatedError: XNNPACK does not support all operators of a block, which would then run very slowly.
         TraceError: ExecuTorch cannot export a block.
-        VerificationError: a program does not answer what torch does.
+        VerificationError: a program differs from torch.
         MissingExtraError: executorch is not installed.
     """
     require("executorch.exir", extra=EXECUTORCH)
@@ -61,11 +61,11 @@ def make_xnnpack(exported: ExportedBlocks, calibration: Calibration, progress: P
             golden[part] = reference.golden(f"{NAME} of {part}", [part], loaded)
             loaded.close()
             task.advance()
-    return MadeKind(name=NAME, runtime=EXECUTORCH, own=own, golden=golden, entry_point=ENTRY_POINT)
+    return RenditionSet(name=NAME, runtime=EXECUTORCH, own=own, golden=golden, entry_point=ENTRY_POINT)
 
 
 def lowered(module: nn.Module, start: TensorSpec, *, name: str) -> bytes:
-    """The program of a block whose input is ``start``, for one sample.
+    """The program of a block with the input ``start``, for batch size 1.
 
     Raises:
         NotDelegatedError, TraceError: see ``make_xnnpack``.
@@ -84,21 +84,21 @@ def lowered(module: nn.Module, start: TensorSpec, *, name: str) -> bytes:
         raise TraceError(f"ExecuTorch cannot export {name}: {reason}") from error
     if left:
         raise NotDelegatedError(
-            f"XNNPACK does not take all of {name}: {', '.join(left)}",
+            f"XNNPACK does not support all operators of {name}: {', '.join(left)}",
             hint=f"package without the rendition {NAME}: parts that are not delegated would run very slowly",
         )
     return program
 
 
 def _left_over(graph_module: torch.fx.GraphModule) -> list[str]:
-    """The operators that were not delegated, each once."""
+    """The distinct operators that were not delegated."""
     called = [node.target for node in graph_module.graph.nodes if node.op == "call_function"]
     names = [str(getattr(target, "__name__", target)) for target in called]
     return sorted({name for name in names if name not in _PASSIVE})
 
 
 def _digest(exported: ExportedBlocks, part: str) -> str:
-    """Names what a program is made from: its fragment says all about the block."""
+    """Cache key of a program: the digest of its fragment, which determines it."""
     digest = hashlib.sha256(metadata.version(EXECUTORCH).encode())
     for data in part_stretch(exported, part).fragments:
         digest.update(data)

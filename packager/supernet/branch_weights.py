@@ -1,6 +1,6 @@
-"""The weights of what packaging added to a model (blocks and exits, never its originals), as a safetensors file.
+"""The weights of added blocks and exits, never of originals, as a safetensors file.
 
-With them a recipe of no training steps rebuilds a bundle in minutes; with more steps, training goes on from them.
+With them a recipe without training steps rebuilds a bundle in minutes; with steps, training starts from them.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def read_branches(path: Path) -> dict[str, torch.Tensor]:
 
 
 def load_branches(expansion: Expansion, weights: BranchWeights) -> Expansion:
-    """``expansion`` as it was when ``weights`` were written: its added blocks and exits have them, all or nothing.
+    """Load ``weights`` into the added blocks and exits of ``expansion``, all or none.
 
-    Blocks without any weights in the file were left out before their training, and are again. A block that was trained
-    as a copy of another of the blocks that it replaces becomes one.
+    Blocks without weights in the file had been dropped before training and are dropped again. If a block was trained
+    as a copy of another of its replaced blocks, it becomes such a copy.
 
     Raises:
-        WeightsError: they are those of another supernet; names what is missing, too much or of another shape.
+        WeightsError: they belong to another supernet; names missing or unexpected tensors and wrong shapes.
     """
     shapes: dict[str, set[tuple[str, torch.Size]]] = {}
     for name, value in weights.items():
@@ -56,7 +56,7 @@ def load_branches(expansion: Expansion, weights: BranchWeights) -> Expansion:
     if wrong:
         shown = ", ".join(wrong[:3]) + (", …" if len(wrong) > 3 else "")
         raise WeightsError(
-            f"the branch weights are those of another supernet: {shown}",
+            f"the branch weights belong to another supernet: {shown}",
             hint="max_span, tiled, shrink_rates, gamma, fused and exit_positions must be as when they were trained",
         )
     for name, module in modules.items():
@@ -67,11 +67,11 @@ def load_branches(expansion: Expansion, weights: BranchWeights) -> Expansion:
 def _as_trained(
     block: TrainableBlock, expansion: Expansion, shapes: Collection[tuple[str, torch.Size]]
 ) -> TrainableBlock:
-    """The copy of a replaced block whose weights have these ``shapes``; ``block`` itself if there is no other."""
+    """The copy of a replaced block whose weights have these ``shapes``; ``block`` itself if none has."""
     if _shapes(block.module) == shapes or block.kind != "merged":
         return block
     copies = sources(block, expansion.originals, expansion.traced.tensors)
-    return next((one for one in copies if _shapes(one.module) == shapes), block)
+    return next((candidate for candidate in copies if _shapes(candidate.module) == shapes), block)
 
 
 def _shapes(module: nn.Module) -> set[tuple[str, torch.Size]]:

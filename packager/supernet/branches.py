@@ -1,6 +1,6 @@
-"""The branch structures of exits: how the features at a cut point become an answer. One registry, one function each.
+"""The branch structures of exits, one function each and a registry.
 
-A branch maps [batch, *shape of the cut point] to logits [batch, classes]. Shapes that are known: images
+A branch maps [batch, *shape of the cut point] to logits [batch, classes]. Supported shapes: images
 [channels, height, width] (or [height, width, channels]), tokens [tokens, width], vectors [width].
 """
 
@@ -17,14 +17,14 @@ from packager.supernet.expansion import count_macs
 Shape = tuple[int, ...]
 
 _MOST_MACS = 0.1  # of the original path's, for one branch
-_WIDEST = 256  # channels or hidden units that a branch has at most
-_SMALL_SIDE = 8  # up to here a first convolution keeps the resolution
+_WIDEST = 256  # maximum channels or hidden units of a branch
+_SMALL_SIDE = 8  # up to this side the first convolution keeps the resolution
 
 
 def build_branch(name: str, shape: Shape, *, classes: int, whole_macs: int, seed: int) -> nn.Module | None:
-    """A branch of structure ``name`` with fresh weights, a function of ``seed``; None where the shape does not suit.
+    """A branch of structure ``name`` with weights initialised from ``seed``; None if the shape is not supported.
 
-    Its MACs are at most a tenth of ``whole_macs``, those of the original path: of several sizes the first that fits.
+    It is the first size whose MACs are at most a tenth of ``whole_macs``, those of the original path.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -35,7 +35,7 @@ def build_branch(name: str, shape: Shape, *, classes: int, whole_macs: int, seed
 
 
 def _pooled(shape: Shape, classes: int) -> Iterator[nn.Module]:
-    """The mean over all positions, then one linear layer: almost free."""
+    """The mean over all positions, then one linear layer: negligible MACs."""
     if len(shape) == 3:
         order, width = _channels_first(shape)
         yield nn.Sequential(*order, _Mean(2, 3), nn.BatchNorm1d(width), nn.Linear(width, classes))
@@ -94,9 +94,9 @@ def _separable(inputs: int, outputs: int, *, stride: int) -> list[nn.Module]:
 
 
 def _channels_first(shape: Shape) -> tuple[list[nn.Module], int]:
-    """What brings an image's channels to the front, and their number.
+    """A module that moves an image's channels to the front if necessary, and their number.
 
-    Some transformers keep them last: then the first two extents, height and width, are equal and the third is not.
+    Channels-last, as in some transformers, is detected by equal first two extents and a different third.
     """
     if shape[0] == shape[1] != shape[2]:
         return [_ChannelsFirst()], shape[2]

@@ -1,4 +1,4 @@
-"""Attaching exits: at which cut points, and with which branches (design §1; MEEdge's branch zoo)."""
+"""Attaching exits: at which cut points, and with which branches (docs/adr/0010; MEEdge's branch zoo)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from packager.supernet.blocks.streams import several
 from packager.supernet.branches import BRANCHES, build_branch
 from packager.supernet.expansion import Expansion, TrainableExit, count_macs
 
-# an exit that leaves less than this share of the MACs to do saves nothing
+# minimum share of the MACs behind an exit: with less, it saves nothing
 _LEAST_LEFT = 0.05
 
 
 def attach_exits(expansion: Expansion, *, count: int) -> Expansion:
-    """The expansion with every branch structure that suits at up to ``count`` inner cut points, not yet trained.
+    """The expansion with untrained exits at up to ``count`` inner cut points, one per branch structure that fits.
 
-    A note says so when there are none although some were asked for.
+    If none fits although ``count`` is above 0, a note is added.
     """
     macs = [block.macs for block in expansion.originals]
     exits = [
@@ -28,23 +28,25 @@ def attach_exits(expansion: Expansion, *, count: int) -> Expansion:
     ]
     notes = expansion.notes
     if count and not exits:
-        notes += ("no exits: no inner cut point suits",)
+        notes += ("no exits: no branch structure fits any inner cut point",)
     return replace(expansion, exits=tuple(exits), notes=notes)
 
 
 def without_untrained_exits(expansion: Expansion, *, steps: int) -> Expansion:
-    """The expansion as it may be packaged: exits that had no training step would answer at random."""
+    """The expansion without exits if they had no training step."""
     if steps or not expansion.exits:
         return expansion
     return replace(expansion, exits=(), notes=(*expansion.notes, "no exits: the training had no step for them"))
 
 
 def exit_positions(macs: Sequence[int], *, count: int, left_out: Collection[int] = ()) -> tuple[int, ...]:
-    """Up to ``count`` cut points that divide the original path's work evenly, in order.
+    """Up to ``count`` cut points that divide the original path's MACs evenly, in order.
 
-    ``macs``: of each original block. For each of the shares 1/(count + 1), 2/(count + 1), … the cut point at which
-    the share of MACs done is nearest, among those not taken yet. Never the input, the output, or a cut point after
-    which almost nothing is left to do, or one of ``left_out``.
+    For each of the shares 1/(count + 1), 2/(count + 1), … the nearest cut point by MACs that is not chosen yet.
+    Excluded: the input, the output, ``left_out``, and cut points with almost no MACs behind them.
+
+    Args:
+        macs: of each original block.
     """
     whole = sum(macs)
     done = [0, *itertools.accumulate(macs)]

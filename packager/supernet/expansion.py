@@ -1,6 +1,6 @@
 """Growing the block supernet: original blocks plus blocks that replace one or several of them (AdaptiveNet §4.1).
 
-The kinds of added blocks are in ``packager/blocks``; exits are attached by ``packager/supernet/exits.py``.
+The kinds of added blocks are in ``packager/supernet/blocks``; exits are attached by ``packager/supernet/exits.py``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from device_sdk.supernet.blocks import CutPoint, Exit, Golden, Rendition
+from device_sdk.supernet.blocks import CutPoint, Exit, Golden, Rendition, TensorSpec
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.supernet import Supernet
 from packager.supernet.blocks.identity import identity_blocks
@@ -44,7 +44,7 @@ class TrainableExit:
         return parameter_count(self.module)
 
     def described(self, renditions: Sequence[Rendition], *, accuracy: float) -> Exit:
-        """The same exit as the graph knows it; ``accuracy``: its share of right answers, 0 to 1."""
+        """The exit as stored in the manifest; ``accuracy``: 0 to 1."""
         return Exit(
             id=self.id,
             position=self.position,
@@ -58,7 +58,7 @@ class TrainableExit:
 
 @dataclass(frozen=True)
 class Expansion:
-    """The supernet as torch modules. ``notes`` say what could not be added and why."""
+    """The supernet as torch modules. ``notes``: what could not be added, with the reason."""
 
     traced: TracedModel
     blocks: tuple[TrainableBlock, ...]
@@ -72,17 +72,17 @@ class Expansion:
 
     @property
     def added(self) -> tuple[TrainableBlock, ...]:
-        """The blocks that are not the model's own."""
+        """All blocks but the originals."""
         return tuple(block for block in self.blocks if block.kind != "original")
 
     @property
     def trained(self) -> tuple[TrainableBlock, ...]:
-        """The added blocks that have something to learn: all but identities."""
+        """The added blocks with parameters: all but identities."""
         return tuple(block for block in self.added if block.kind != "identity")
 
     @property
     def cut_points(self) -> tuple[CutPoint, ...]:
-        """The cut points 0 to N: behind a tap its tensor is live as well, up to the head that reads it."""
+        """The cut points 0 to N. A tap's tensor stays live at the later cut points up to the head that reads it."""
         *inner, last = self.traced.cuts
         tensors, taps = self.traced.tensors, self.traced.taps
         cuts = [
@@ -95,6 +95,10 @@ class Expansion:
         """The graph over the torch modules, to sample paths from while training."""
         rendition = Rendition("fp32", TORCH, blob="", size_bytes=0, golden=Golden((), 0.0))
         return Supernet(self.cut_points, [block.described([rendition]) for block in self.blocks])
+
+    def exit_tensor(self, exit_: TrainableExit) -> TensorSpec:
+        """The output of an exit: ``exit_<id>``, shaped like the model's output."""
+        return self.supernet().exit_tensor(exit_.described((), accuracy=0.0))
 
     def without(self, block_ids: Iterable[str]) -> Expansion:
         """The same without some of the added blocks."""
@@ -116,7 +120,7 @@ class Expansion:
         return answer
 
     def features_along(self, subnet: Subnet, batch: torch.Tensor) -> dict[int, Feature]:
-        """What a path computes for ``batch`` [batch, *input] at each cut point that it passes, 0 and N included."""
+        """Features of a path for ``batch`` [batch, *input] at each cut point that it passes, 0 and N included."""
         blocks = {block.id: block for block in self.blocks}
         features: dict[int, Feature] = {0: batch}
         for block_id in subnet.block_ids:
@@ -135,12 +139,12 @@ def expand(
 ) -> Expansion:
     """Add blocks between the first and the last original one.
 
-    A merged block for every span of 2 to ``max_span`` originals (``tiled``: from every ``max_span``th on only); for
-    every original a shrunk block that keeps each of ``shrink_rates`` of its inner channels; with ``identity`` a skip
-    over spans that keep their shape.
+    A merged block for every span of 2 to ``max_span`` originals (``tiled``: only spans starting at every
+    ``max_span``th); a shrunk block for every original and each of ``shrink_rates``; with ``identity`` a skip over every
+    span that keeps its shape.
 
-    The first block (stem) and the last one (head) stay as they are: they turn the input into features and features
-    into answers, which nothing else in the model does. Nothing is added over a cut point that the head reads.
+    The first block (stem) and the last one (head) are not replaced: no other block maps input to features or features
+    to answers. No block is added over a cut point that the head reads.
     """
     originals = [
         original_block(module, index, traced.cuts, taps=traced.read_by(index)[:-1])
@@ -166,5 +170,5 @@ def expand(
 
 
 def shrink_rates_for(parameters: int) -> tuple[float, ...]:
-    """The rates that AdaptiveNet §7.2 takes for a model of so many parameters: two for a small one, else none."""
+    """The shrink rates of AdaptiveNet §7.2 for a model with so many parameters: two for a small one, else none."""
     return _SHRINK_RATES if parameters < _SMALL_MODEL else ()

@@ -1,4 +1,4 @@
-"""Smaller inputs at which the original blocks run as they are: a cheaper path of the same blocks, without training."""
+"""Smaller input sizes at which the original blocks run unchanged: cheaper paths of the same blocks, no training."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _STEP = 16  # pixels
 _LEAST_SIDE = 96
 _LEAST_RATIO = 0.5  # of the model's own side
 _MOST_SIZES = 7
-_LARGEST_ERROR = 0.75  # the answers then tell little of those at the model's own size
+_LARGEST_ERROR = 0.75  # of the answers against those at the model's own size
 _BATCH = 8
 
 Size = tuple[int, int]
@@ -32,7 +32,7 @@ class UsableSize:
     error: float
 
     def described(self, golden: Golden) -> InputSize:
-        """The same as the manifest stores it; ``golden``: what the original path answers at this size."""
+        """The size as stored in the manifest; ``golden``: of the original path at this size."""
         return InputSize(self.size, self.shapes, golden, self.error)
 
     def cut_points(self, own: Sequence[CutPoint]) -> tuple[CutPoint, ...]:
@@ -42,10 +42,10 @@ class UsableSize:
 
 
 def candidate_sizes(own: Size) -> list[Size]:
-    """The input sizes worth a try: multiples of 16 pixels from half of the model's own side on, the largest first.
+    """Candidate input sizes: multiples of 16 pixels from half of the model's own side, the largest first.
 
-    The multiples are of 32 pixels, of 48 and so on where there would be more than seven. The sides keep their ratio, to
-    the nearest multiple. None for inputs below 96 pixels.
+    Multiples of 32, 48, … pixels if there would be more than seven. The aspect ratio is kept, to the nearest multiple.
+    Empty for inputs below 96 pixels.
     """
     longer, step = max(own), _STEP
     while longer * (1 - _LEAST_RATIO) // step > _MOST_SIZES:
@@ -59,10 +59,12 @@ def candidate_sizes(own: Size) -> list[Size]:
 def usable_sizes(
     expansion: Expansion, samples: torch.Tensor, sizes: Sequence[Size]
 ) -> tuple[tuple[UsableSize, ...], tuple[str, ...]]:
-    """Those of ``sizes`` at which the original path runs and answers like the model, and notes on the others.
+    """The ``sizes`` at which the original path runs with a small enough error, and notes on the others.
 
-    ``samples``: prepared [count, channels, height, width], real ones. Sizes that cost more accuracy than a smaller one
-    are left out as well.
+    Sizes with a larger error than a smaller size are left out as well.
+
+    Args:
+        samples: real images, prepared [count, channels, height, width].
     """
     found: list[UsableSize] = []
     notes: list[str] = []
@@ -79,22 +81,25 @@ def usable_sizes(
             continue
         error_ = float((answers.softmax(1) - expected.softmax(1)).abs().sum(1).mean() / 2)
         if not error_ <= _LARGEST_ERROR:
-            notes.append(f"no input of {size_text(size)}: the answers have nothing to do with those at the own size")
+            notes.append(
+                f"no input of {size_text(size)}: the answers differ from those at the model's own size by an error"
+                f" of {error_:.2f}, above {_LARGEST_ERROR:g}"
+            )
             continue
-        found = [one for one in found if one.error > error_]  # smaller and better: larger ones are of no use
+        found = [larger for larger in found if larger.error > error_]  # larger sizes must have smaller errors
         found.append(UsableSize(size, shapes, round(error_, 5)))
     return tuple(reversed(found)), tuple(notes)
 
 
 def _answers(expansion: Expansion, samples: torch.Tensor, size: Size | None = None) -> torch.Tensor:
-    """What the original path answers to ``samples`` [count, *input], resized first if ``size`` is given."""
+    """Answers of the original path to ``samples`` [count, *input], resized to ``size`` if given."""
     with torch.no_grad():
         batches = (resized(part, size) for part in samples.split(_BATCH))
         return torch.cat([expansion.traced.answer(batch) for batch in batches]).flatten(1).double()
 
 
 def _shapes(expansion: Expansion, sample: torch.Tensor) -> tuple[tuple[tuple[int, ...], ...], ...]:
-    """The shapes of the tensors at all cut points, the batch left out."""
+    """The shapes of the tensors at all cut points, without the batch axis."""
     with torch.no_grad():
         features = expansion.traced.features(sample)
     return tuple(tuple(tuple(tensor.shape[1:]) for tensor in tensors_of([feature])) for feature in features)

@@ -1,4 +1,4 @@
-"""Paths by their MACs relative to the original path: the stand-in for latency while packaging."""
+"""Sampling paths by their MACs relative to the original path, the proxy for latency during packaging."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from device_sdk.supernet.plan import Edge, Subnet
 from packager.errors import TrainingError
 from packager.supernet.expansion import Expansion
 
-_DRAWS = 1000  # each has a fair chance of a path with an added block
+_DRAWS = 1000  # maximum attempts to draw a path with an added block
 MACS_RANGES = 6  # ranges of a path's MACs in which paths are sampled and accuracy is reported
 
 
 class MacsRanges:
-    """Ranges of cost between the cheapest path and the original one, and random paths in them.
+    """Ranges of MACs between the cheapest path and the original one, and random paths in them.
 
-    Paths over identities are left out of all this: nothing in a skip can learn, and with many of them hardly any other
-    path would be drawn. ``with_skip`` puts one into a path.
+    Paths over identities are excluded: a skip has no parameters, and where there are many of them almost all paths
+    drawn would contain one. ``with_skip`` inserts a skip into a path.
     """
 
     def __init__(self, expansion: Expansion) -> None:
@@ -48,9 +48,9 @@ class MacsRanges:
                 self._samplers.append((low, high, sampler))
 
     def sample(self, seed: int) -> Subnet:
-        """A range at random, then a path uniformly from it, the original path left out: a function of ``seed``.
+        """Draw a range, then a path uniformly from it, never the original path: a pure function of ``seed``.
 
-        Where there are identities, every other path skips by one of them.
+        If there are identities, every second path takes one.
         """
         random = SplitMix64(seed)
         for _ in range(_DRAWS):
@@ -61,9 +61,9 @@ class MacsRanges:
         raise TrainingError("no path with an added block is cheaper than the original path")
 
     def between(self, seed: int) -> Subnet:
-        """The cheapest path with some of its added blocks given back to the originals: a function of ``seed``.
+        """The cheapest path with some of its added blocks replaced by the originals: a pure function of ``seed``.
 
-        At least one added block stays; every number of them is equally likely.
+        The number of added blocks that remain is uniform, at least one.
         """
         random = SplitMix64(seed)
         left = sum(added != original for added, original in self._steps)
@@ -77,18 +77,18 @@ class MacsRanges:
         return Subnet(tuple(edges))
 
     def _perhaps_skipping(self, subnet: Subnet, random: SplitMix64) -> Subnet:
-        """``subnet``, or every other time with a skip, if that leaves it something to learn."""
+        """``subnet``, every second time with a skip if a trained block remains."""
         if not self._skips or random.below(2):
             return subnet
         skipping = [path for path in self.skipping(subnet) if self._learning & set(path.block_ids)]
         return random.choice(skipping) if skipping else subnet
 
     def skipping(self, subnet: Subnet) -> list[Subnet]:
-        """``subnet`` with each of the identities that it can take."""
+        """``subnet`` with each identity that fits it, one at a time."""
         return [path for edge, _, _ in self._skips if (path := self.with_skip(subnet, edge)) is not None]
 
     def with_skip(self, subnet: Subnet, skip: Edge) -> Subnet | None:
-        """``subnet`` with the identity ``skip`` in place of what it replaces; None unless it passes both ends."""
+        """``subnet`` with the identity ``skip`` over the blocks between its ends; None unless it passes both ends."""
         start, end = next((start, end) for edge, start, end in self._skips if edge == skip)
         steps = list(self._supernet.walk(subnet))
         before = [edge for edge, block in steps if block.end <= start]
@@ -97,7 +97,7 @@ class MacsRanges:
         return Subnet((*before, skip, *after)) if {start, end} <= passed else None
 
     def range_of(self, subnet: Subnet) -> int:
-        """The number of the range that the path's MACs lie in; the first for everything cheaper."""
+        """The index of the range of the path's MACs; the first for everything cheaper."""
         ratio = sum(self._ratio(edge) for edge in subnet.edges)
         return max((k for k, (low, _, _) in enumerate(self._samplers) if ratio >= low - 1e-9), default=0)
 

@@ -1,7 +1,4 @@
-"""What a model learns to do: how its answers are judged, and what augmentation does to what they are compared with.
-
-A new task is a file here.
-"""
+"""Learning tasks: losses, scores, and the effect of augmentation on targets. A new task is a file here."""
 
 from packager.tasks.classification import Classification
 from packager.tasks.detection import Detection

@@ -19,26 +19,26 @@ class Classification:
         """See the port."""
         if output == (len(class_names),):
             return None
-        return f"the model answers with {'×'.join(map(str, output))} numbers, the data has {len(class_names)} classes"
+        return f"the model has {'×'.join(map(str, output))} outputs, the data has {len(class_names)} classes"
 
     def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Cross-entropy."""
         return functional.cross_entropy(answers, targets)
 
     def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-        """The divergence from the teacher's classes."""
+        """Kullback-Leibler divergence from the teacher's class probabilities."""
         return imitation(answers, teacher, temperature)
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """1 where the class is right."""
+        """1 for a correct class, else 0."""
         return (answers.argmax(1) == targets).float()
 
     def shifted(
         self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
     ) -> torch.Tensor:
-        """The same: a class is where it is."""
+        """Unchanged: a class does not depend on position."""
         return targets
 
     def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
-        """The same."""
+        """Unchanged."""
         return targets

@@ -1,4 +1,4 @@
-"""Boxes around things, one answer for each cell of a grid over the image (FCOS, Tian et al. 2019, on one level)."""
+"""Object detection: one box per cell of a grid over the image (FCOS, Tian et al. 2019, on one level)."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import torch
 from torch.nn import functional
 
 _SIDES = 4  # logits for classes come first, then the distances from the cell's centre to the sides of its box
-_CENTRE = 0.25  # cells this near to the centre of a box are its own, in sizes of the box
+_CENTRE = 0.25  # cells within this distance from a box's centre are assigned to it, relative to the box's size
 _FOCUS, _BALANCE = 2.0, 0.25  # of the focal loss (Lin et al. 2017)
 _BOX_WEIGHT = 1.0
-_OVERLAP = 0.5  # boxes that overlap the same one by more are taken for one
+_OVERLAP = 0.5  # intersection over union of a correct box
 
 
 @dataclass(frozen=True)
 class Detection:
-    """Answers: [batch, classes + 4, rows, columns]: class logits, then the distances to the left, top, right and bottom
-    side of the box, in shares of the image after ``exp``; targets: boxes [batch, most, 5] float32.
+    """Answers: [batch, classes + 4, rows, columns]: class logits, then the logarithms of the distances to the left,
+    top, right and bottom side of the box, relative to the image; targets: boxes [batch, most, 5] float32.
 
-    A box: its class, then left, top, right and bottom in shares of the image, 0 to 1; rows of class −1 are empty.
+    A box: its class, then left, top, right and bottom relative to the image, 0 to 1; rows of class −1 are padding.
     """
 
     kind: Literal["detection"] = "detection"
@@ -38,12 +38,12 @@ class Detection:
         return _against(answers, wanted.classes, wanted.distances, wanted.classes.amax(1))
 
     def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-        """The same against the teacher's classes and boxes, where it is sure; there is no temperature."""
+        """The same against the teacher's classes and boxes, weighted by its confidence; no temperature."""
         sure = teacher[:, :-_SIDES].sigmoid()
         return _against(answers, sure, teacher[:, -_SIDES:].exp(), sure.amax(1))
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The share of boxes whose centre's cell names their class and overlaps them by half."""
+        """The share of boxes whose centre cell has their class and a box with an overlap of at least a half."""
         found = torch.zeros(len(targets), targets.shape[1], device=answers.device)
         rows, columns = answers.shape[2:]
         boxes = boxes_of(answers)
@@ -60,7 +60,7 @@ class Detection:
     def shifted(
         self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
     ) -> torch.Tensor:
-        """Moved with the image and cut off at its sides; boxes of which more than half is cut off are dropped."""
+        """Moved with the image and clipped to it; boxes that lose more than half of their area are dropped."""
         classes, *sides = targets.unbind(2)
         up, left = rows[:, None] / size[0], columns[:, None] / size[1]
         moved = torch.stack([side - by for side, by in zip(sides, (left, up, left, up), strict=True)], dim=2)
@@ -69,15 +69,15 @@ class Detection:
         return torch.cat([torch.where(whole, classes, -torch.ones_like(classes))[:, :, None], kept], dim=2)
 
     def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
-        """Left and right sides change places."""
+        """Left and right sides are swapped."""
         classes, left, top, right, bottom = targets.unbind(2)
         return torch.stack([classes, 1 - right, top, 1 - left, bottom], dim=2)
 
 
 @dataclass(frozen=True)
 class Assigned:
-    """What each cell should answer: ``classes`` 0 or 1 [batch, classes, rows, columns] and, where it is the centre of a
-    box, ``distances`` to its sides in shares of the image [batch, 4, rows, columns].
+    """Targets of each cell: ``classes`` 0 or 1 [batch, classes, rows, columns] and, for cells assigned to a box,
+    ``distances`` to its sides relative to the image [batch, 4, rows, columns].
     """
 
     classes: torch.Tensor
@@ -85,9 +85,9 @@ class Assigned:
 
 
 def assigned(targets: torch.Tensor, *, classes: int, rows: int, columns: int) -> Assigned:
-    """Cells near the centre of a box are its own, that of the centre at least; of several boxes the smallest's."""
+    """Assign cells near the centre of a box, its centre cell at least, to the box; to the smallest of several."""
     x, y = _centres(rows, columns, targets.device)  # [rows, columns] each
-    kinds, left, top, right, bottom = (one[:, :, None, None] for one in targets.unbind(2))
+    kinds, left, top, right, bottom = (column[:, :, None, None] for column in targets.unbind(2))
     width, height = right - left, bottom - top
     off_x, off_y = (x - (left + right) / 2).abs(), (y - (top + bottom) / 2).abs()
     near = (off_x <= torch.clamp_min(_CENTRE * width, 0.5 / columns)) & (
@@ -105,12 +105,12 @@ def assigned(targets: torch.Tensor, *, classes: int, rows: int, columns: int) ->
 
 
 def boxes_of(answers: torch.Tensor) -> torch.Tensor:
-    """The box of each cell, left, top, right and bottom in shares of the image: [batch, 4, rows, columns]."""
+    """The box of each cell, left, top, right and bottom relative to the image: [batch, 4, rows, columns]."""
     return _around(answers[:, -_SIDES:].exp())
 
 
 def area(boxes: torch.Tensor) -> torch.Tensor:
-    """Of boxes [..., 4]."""
+    """Area of boxes [..., 4]."""
     return (boxes[..., 2] - boxes[..., 0]).clamp_min(0) * (boxes[..., 3] - boxes[..., 1]).clamp_min(0)
 
 
@@ -126,13 +126,13 @@ def _against(
 ) -> torch.Tensor:
     """Focal loss against ``classes`` (0 to 1) and 1 − overlap with the boxes of ``distances``, by ``weight`` [b, r, c].
 
-    Both are divided by the sum of the weights.
+    Both are normalised by the sum of the weights.
     """
     logits, count = answers[:, :-_SIDES], weight.sum().clamp_min(1.0)
     entropy = functional.binary_cross_entropy_with_logits(logits, classes, reduction="none")
     focus = (classes - logits.sigmoid()).abs() ** _FOCUS
     balance = _BALANCE * classes + (1 - _BALANCE) * (1 - classes)
-    found, wanted = (_around(one).permute(0, 2, 3, 1) for one in (answers[:, -_SIDES:].exp(), distances))
+    found, wanted = (_around(sides).permute(0, 2, 3, 1) for sides in (answers[:, -_SIDES:].exp(), distances))
     missed = (1 - overlap(found, wanted)) * weight
     return ((balance * focus * entropy).sum() + _BOX_WEIGHT * missed.sum()) / count
 

@@ -1,4 +1,4 @@
-"""The port of tasks, what tuning makes of their losses, and the imitation of logits that most of them share."""
+"""The port of tasks, the mixed loss of tuning, and the imitation of logits that most tasks share."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from device_sdk.bundles.manifest import TaskKind
 
 
 class LearningTask(Protocol):
-    """Answers [batch, *output], and targets [batch, …] that they are compared with."""
+    """Losses and scores of answers [batch, *output] against targets [batch, …]."""
 
     @property
     def kind(self) -> TaskKind:
-        """As the manifest calls it."""
+        """The task's name in the manifest."""
 
     def complaint(self, output: tuple[int, ...], class_names: tuple[str, ...]) -> str | None:
-        """Why a model that answers with ``output`` for one sample cannot be one for this task; None if it can."""
+        """Why a model with the output shape ``output`` per sample does not fit this task; None if it does."""
 
     def target_loss(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """How far the answers are from the targets: a scalar to learn from."""
+        """The scalar loss against the targets."""
 
     def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-        """How far the answers are from the teacher's, at a temperature where the task has one."""
+        """The scalar loss against the teacher's answers, at a temperature where the task has one."""
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """How good each answer is, 0 to 1: [batch]."""
+        """The score of each answer, 0 to 1: [batch]."""
 
     def shifted(
         self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
     ) -> torch.Tensor:
-        """The targets of images of ``size`` that were moved up by ``rows`` and left by ``columns`` pixels [batch]."""
+        """The targets of images of ``size`` after a shift up by ``rows`` and left by ``columns`` pixels [batch]."""
 
     def mirrored(self, targets: torch.Tensor) -> torch.Tensor:
-        """The targets of images that were mirrored, left for right."""
+        """The targets of horizontally flipped images."""
 
 
 def mixed_loss(
@@ -47,15 +47,15 @@ def mixed_loss(
     temperature: float,
     label_weight: float,
 ) -> torch.Tensor:
-    """What tuning minimises: the targets' loss by ``label_weight``, the imitation of the teacher by the rest."""
+    """The loss of tuning: ``label_weight`` · target loss + (1 − ``label_weight``) · imitation loss."""
     imitated = task.imitation_loss(answers, teacher, temperature)
     return label_weight * task.target_loss(answers, targets) + (1 - label_weight) * imitated
 
 
 def imitation(answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-    """Kullback-Leibler divergence from the teacher's classes at a temperature, times its square.
+    """Kullback-Leibler divergence from the teacher's class probabilities, times the square of the temperature.
 
-    Both: logits [batch, classes, …]; the mean over the batch and all positions.
+    Both arguments are logits [batch, classes, …]; averaged over the batch and all positions.
     """
     divergence = functional.kl_div(
         functional.log_softmax(answers / temperature, dim=1),

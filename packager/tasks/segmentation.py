@@ -1,4 +1,4 @@
-"""A class for each pixel."""
+"""Semantic segmentation: one class per pixel."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch.nn import functional
 
 from packager.tasks.port import imitation
 
-IGNORED = 255  # the class of pixels that nothing is known of
+IGNORED = 255  # the class of unlabelled pixels
 
 
 class Segmentation:
     """Answers: logits [batch, classes, height, width]; targets: classes [batch, height, width] uint8, or IGNORED.
 
-    Answers may be coarser than targets; they are interpolated.
+    Answers of a lower resolution are interpolated.
     """
 
     kind: Literal["segmentation"] = "segmentation"
@@ -31,11 +31,11 @@ class Segmentation:
         return functional.cross_entropy(_at(answers, targets), targets.long(), ignore_index=IGNORED)
 
     def imitation_loss(self, answers: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
-        """The divergence from the teacher's classes, at all positions of the answers."""
+        """Kullback-Leibler divergence from the teacher's class probabilities, at all positions of the answers."""
         return imitation(answers, teacher, temperature)
 
     def score(self, answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The share of labelled pixels that are right."""
+        """The share of labelled pixels with the correct class."""
         right = _at(answers, targets).argmax(1) == targets
         counted = targets != IGNORED
         return (right & counted).flatten(1).sum(1) / counted.flatten(1).sum(1).clamp_min(1)
@@ -43,7 +43,7 @@ class Segmentation:
     def shifted(
         self, targets: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, *, size: tuple[int, int]
     ) -> torch.Tensor:
-        """Moved with the image; what comes in is ignored."""
+        """Moved with the image; new pixels are IGNORED."""
         _, height, width = targets.shape
         sources_y = (torch.arange(height) + rows[:, None])[:, :, None]
         sources_x = (torch.arange(width) + columns[:, None])[:, None, :]

@@ -35,7 +35,7 @@ Feature: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
 def tensors_of(features: Iterable[Feature]) -> list[torch.Tensor]:
     """The tensors of several features, one after the other."""
-    return [one for feature in features for one in ((feature,) if isinstance(feature, torch.Tensor) else feature)]
+    return [tensor for feature in features for tensor in ((feature,) if isinstance(feature, torch.Tensor) else feature)]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Training batches: prepared, augmented, and a pure function of seed and step, so that a resumed run sees the same.
+"""Training batches: prepared, augmented, and a pure function of seed and step, so a resumed run repeats them.
 
-With ``variants`` there are only so many augmented editions of the data set, each cut into the same batches whenever it
-comes round again: what was computed for a batch once (a teacher's answers) can be kept and found by its ``key``.
+With ``variants`` the data set has that many augmented editions, which repeat in turn with the same batches. Results
+per batch, such as the teacher's logits, can then be cached by the batch's ``key``.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from packager.tasks import Classification, LearningTask
 
 @dataclass(frozen=True)
 class Share:
-    """The samples of a batch that one of ``count`` processes takes: from number ``rank`` on every ``count``-th."""
+    """The part of a batch for process ``rank`` of ``count``: every ``count``-th sample, starting at ``rank``."""
 
     rank: int
     count: int
 
     def of(self, batch: int) -> int:
-        """How many they are."""
+        """The number of samples out of ``batch``."""
         return len(range(self.rank, batch, self.count))
 
 
@@ -37,10 +37,10 @@ WHOLE = Share(0, 1)
 
 
 class BatchSource:
-    """Endless shuffled batches of a data set, kept as bytes or decoded ahead, and prepared on demand.
+    """Endless shuffled batches of a data set, stored as bytes or decoded ahead, and preprocessed on demand.
 
-    ``share``: only so much of each batch is prepared; each sample comes out as in the whole batch. ``labeller``: from
-    prepared images to labels [batch], for a data set without any.
+    ``share``: the part of each batch that is prepared; its samples equal those of the whole batch. ``labeller``: maps
+    prepared images to labels [batch], for a data set without labels.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class BatchSource:
 
     @property
     def distinct_batches(self) -> int:
-        """Batches that come round again and again; 0 where every one is new."""
+        """Number of batches before they repeat; 0 if they never do."""
         return self._variants * self.batches_per_epoch
 
     def key(self, step: int) -> tuple[int, int]:
-        """Edition of the data set and number of the batch in it: steps of one key see the same batch.
+        """Edition of the data set and number of the batch in it: steps with equal keys have the same batch.
 
         Without ``variants`` every epoch is an edition of its own.
         """
@@ -113,8 +113,7 @@ class BatchSource:
     def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
         """The batch of ``step``: prepared images [batch, channels, height, width] float32, labels [batch, …].
 
-        Only the ``share`` of it. The images' memory has the channels last: convolutions are half as fast again
-        that way.
+        Contains only this process's ``share``. Memory is channels-last, with which convolutions run 1.5 times as fast.
         """
         images, positions = self._pixels.batch(step)
         edition, number = self.key(step)
@@ -123,12 +122,12 @@ class BatchSource:
         return self._labelled(self._prepare(images).contiguous(memory_format=torch.channels_last), labels)
 
     def plain(self, start: int, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """``count`` samples from ``start`` on, in stored order and not augmented."""
+        """``count`` samples starting at ``start``, in stored order and not augmented."""
         images, positions = self._pixels.at(np.arange(start, min(start + count, len(self._labels))))
         return self._labelled(self._prepare(images), self._labels[positions])
 
     def _positions(self, step: int) -> npt.NDArray[np.int64]:
-        """Where the samples of the batch of ``step`` lie, those of the ``share``."""
+        """Positions in the data set of this ``share`` of the batch of ``step``."""
         edition, number = self.key(step)
         if edition != self._edition:
             self._order = torch.randperm(len(self._labels), generator=_generator(self._seed, 1, edition))
@@ -141,7 +140,7 @@ class BatchSource:
     def _augment(
         self, images: torch.Tensor, labels: torch.Tensor, generator: torch.Generator, *, batch: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What is drawn at random is drawn for the whole batch, of which ``images`` are the share."""
+        """Random numbers are drawn for the whole batch, then cut to the share that ``images`` are."""
         count, _, height, width = images.shape
         if self._shift:
             padded = torch.nn.functional.pad(images, [self._shift] * 4)
@@ -177,17 +176,17 @@ class _Stored:
         self._positions_of = positions_of
 
     def batch(self, step: int) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
-        """The images of a step, uint8 [n, channels, height, width], and where they lie."""
+        """The images of a step, uint8 [n, channels, height, width], and their positions in the data set."""
         return self.at(self._positions_of(step))
 
     def at(self, positions: npt.NDArray[np.int64]) -> tuple[torch.Tensor, npt.NDArray[np.int64]]:
-        """Those at ``positions``, likewise."""
+        """The images at ``positions``, and the positions."""
         return self._images[torch.from_numpy(positions)], positions
 
 
 @dataclass(frozen=True)
 class _Streamed:
-    """Pixels in files; of corrupt ones the next readable stands in, with its own label."""
+    """Pixels in files. A corrupt file is replaced by the next readable one and its label."""
 
     decoder: BatchDecoder
     dataset: ImageSet

@@ -1,4 +1,4 @@
-"""What it takes to go on after being killed at any point: the run's description, its state, its time."""
+"""Resuming after a kill at any point: the run's description, training state and elapsed time on disk."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from packager.planning.budget import peak_resident_bytes
 Description = Mapping[str, Any]
 
 _RUN, _STATE = "run.json", "state.pt"
-_RESTART = "repeat that run's options to go on, or add --restart to start afresh"
+_RESTART = "repeat that run's options to resume it, or add --restart to start afresh"
 
 
 class Checkpoints:
-    """A work folder with one atomic file of training state, beside the description of the run that it belongs to.
+    """A work folder with the run's description and one atomically written file of training state.
 
-    ``seconds`` is the time spent on the run, ``peak_rss_bytes`` the most memory that its process took; earlier parts of
-    the run count up to their last saved state. Of several processes that train together only the one that ``leads``
-    reads and writes any of it. ``started`` on ``clock``: when the run began, now unless it is said.
+    ``seconds`` is the time spent on the run, ``peak_rss_bytes`` its peak memory; interrupted runs count up to their
+    last saved state. In distributed training only the process that ``leads`` reads and writes files. ``started``: the
+    run's start on ``clock``, by default now.
 
     Raises:
         ResumeError: the folder holds the work of a different run, or cannot be read.
@@ -56,7 +56,7 @@ class Checkpoints:
 
     @property
     def folder(self) -> Path:
-        """Where the work lies; other files of the run may lie there too, and go with it."""
+        """The work folder. The run's other temporary files may be stored there; ``remove`` deletes them too."""
         return self._folder
 
     @property
@@ -66,12 +66,12 @@ class Checkpoints:
 
     @property
     def peak_rss_bytes(self) -> int | None:
-        """The highest resident memory so far; None where the system does not tell."""
+        """The peak resident memory so far; None where the system does not report it."""
         peak = peak_resident_bytes()
         return None if peak is None else max(self._earlier_peak, peak)
 
     def begin(self) -> None:
-        """Claim the work folder for this run: from here on there is work to lose.
+        """Claim the work folder for this run by writing its description.
 
         Raises:
             StorageError: the folder cannot be written.
@@ -90,7 +90,7 @@ class Checkpoints:
         write_atomically(self._folder / _STATE, buffer.getvalue())
 
     def remove(self) -> None:
-        """Delete the work folder: the bundle is there."""
+        """Delete the work folder, once the bundle is written."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _load(self) -> dict[str, Any] | None:
@@ -121,4 +121,4 @@ def require_same_run(path: Path, description: Description) -> None:
     wanted = json.loads(encode_description(description))
     changed = sorted(key for key in wanted if stored.get(key) != wanted[key])
     if changed:
-        raise ResumeError(f"{path.parent} is the work of another run: {', '.join(changed)} differ", hint=_RESTART)
+        raise ResumeError(f"{path.parent} belongs to another run: {', '.join(changed)} differ", hint=_RESTART)

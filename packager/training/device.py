@@ -1,4 +1,4 @@
-"""Where training computes: the processor or an accelerator, and in which precision."""
+"""Device and precision of the training: the CPU or an accelerator."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from device_sdk.errors import UsageError
 
 
 def resolve_device(name: str, *, local_rank: int | None = None) -> torch.device:
-    """The device of this name; ``auto`` takes CUDA, else MPS, else the processor.
+    """The device of this name; ``auto`` selects CUDA, else MPS, else the CPU.
 
-    ``local_rank``: the number of this process on its machine where several train: each has a CUDA device of its own.
+    ``local_rank``: the number of this process on its machine in distributed training; selects its CUDA device.
 
     Raises:
-        UsageError: the device is not there.
+        UsageError: the device is not available.
     """
     present = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
@@ -50,7 +50,7 @@ def _has_bfloat16_units(kind: str) -> bool:
 
 @contextlib.contextmanager
 def on_device(modules: Sequence[nn.Module], device: torch.device) -> Iterator[None]:
-    """While open, ``modules`` are on ``device`` with the channels of weights last; then on the processor as before."""
+    """Inside the context, ``modules`` are on ``device`` with channels-last weights; afterwards on the CPU as before."""
     for module in modules:
         _place(module, device)
         module.to(memory_format=torch.channels_last)
@@ -63,7 +63,7 @@ def on_device(modules: Sequence[nn.Module], device: torch.device) -> Iterator[No
 
 
 def _place(module: nn.Module, device: torch.device) -> None:
-    """Move weights, and what traced graphs say about where their new tensors lie."""
+    """Move weights, and rewrite the device arguments of operators in traced graphs."""
     module.to(device)
     for part in module.modules():
         if not isinstance(part, fx.GraphModule):
@@ -76,6 +76,6 @@ def _place(module: nn.Module, device: torch.device) -> None:
 
 
 def free_memory(device: torch.device) -> None:
-    """Give what torch keeps for later allocations back to the device."""
+    """Return torch's cached allocations to the device."""
     if device.type == "cuda":
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Features of the frozen originals, kept on disk between the rounds in which the same batches come again."""
+"""On-disk cache of the frozen originals' features, for batches that repeat."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from device_sdk.files.atomic import storage_errors
 
 
 class FeatureCache:
-    """Tensors of batches in 16-bit floats, by the number of the batch, in one file for each name.
+    """Tensors of batches as 16-bit floats, by batch number, in one file per name.
 
-    Every batch has the same shapes. A batch with numbers too large for 16 bits is not kept. ``put`` returns what
-    ``get`` will, so that it makes no difference whether a batch comes from here: an interrupted run starts with none.
+    All batches have the same shapes. A batch that overflows float16 is not stored. ``put`` returns exactly what
+    ``get`` will, so results do not depend on cache hits: a resumed run starts with an empty cache.
 
     Raises:
         StorageError: the disk has no room for the files.
@@ -39,7 +39,7 @@ class FeatureCache:
 
     @staticmethod
     def size_bytes(*, batches: int, shapes: Mapping[int, Sequence[int]]) -> int:
-        """What the files of such a cache take."""
+        """Size of the files of such a cache."""
         return sum(2 * batches * int(np.prod(shape)) for shape in shapes.values())
 
     def get(self, number: int) -> dict[int, torch.Tensor] | None:
@@ -49,7 +49,7 @@ class FeatureCache:
         return {name: _laid_out(torch.from_numpy(file[number])) for name, file in self._files.items()}
 
     def put(self, number: int, tensors: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Keep the tensors of a batch; returns them as they will come back, or as they are where they are too large."""
+        """Store the tensors of a batch. Returns them rounded to float16, or unchanged if they overflow it."""
         halves = {name: tensors[name].to("cpu", torch.float16) for name in self._files}
         if not all(bool(half.isfinite().all()) for half in halves.values()):
             return {name: tensors[name] for name in self._files}
@@ -66,12 +66,12 @@ class FeatureCache:
 
 
 def _laid_out(half: torch.Tensor) -> torch.Tensor:
-    """In float32 and in one layout, wherever it comes from: the order of sums depends on it."""
+    """In float32 and in one fixed memory layout, since the order of summation depends on the layout."""
     return half.float().contiguous(memory_format=torch.channels_last if half.dim() == 4 else torch.contiguous_format)
 
 
 def _claimed(path: Path, shape: tuple[int, ...]) -> np.memmap:
-    """A new file of zeros in memory, with its place on the disk: writing to it later cannot fail."""
+    """A new memory-mapped file with its disk space allocated, so later writes cannot fail."""
     with path.open("wb") as file:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(file.fileno(), 0, 2 * int(np.prod(shape)))

@@ -1,7 +1,7 @@
-"""What a training phase keeps: the best state seen, that at its start included.
+"""Selection of the best state of a training phase, its start included.
 
-Blocks and exits learn apart from each other, so each has its own best state. Tuning trains paths, whose blocks are
-shared: there the whole state is kept or given up, along the straight line from the start to the end.
+Distilled blocks and exits train independently, so each keeps its own best state. Tuning trains paths that share
+blocks: there one state is selected for all, on the straight line between the weights at its start and at its end.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Ranks
 from packager.training.recalibration import average_statistics
 
-_MARKS = (0.25, 0.5, 0.75)  # of a phase: when blocks and exits are looked at, besides its start and its end
-_SHARES = (1.0, 0.5, 0.25, 0.0)  # of the way from the start to the end of tuning
+_MARKS = (0.25, 0.5, 0.75)  # of a phase: when blocks and exits are evaluated, besides its start and its end
+_SHARES = (1.0, 0.5, 0.25, 0.0)  # interpolation weights between the start and the end of tuning
 _PATHS_PER_RANGE = 2
-_BLOCK_IMAGES = 32  # a look at all blocks costs about what a fifth of a step does
+_BLOCK_IMAGES = 32  # evaluating all blocks costs about a fifth of a step
 _LEAST_IMAGES = 32
 
 State = dict[str, dict[str, torch.Tensor]]
@@ -38,10 +38,10 @@ def _for_ever() -> float:
 
 @dataclass(frozen=True)
 class Gain:
-    """What a phase was good for. ``measure``: of what ``before`` and ``after`` are the means on held-out images.
+    """The effect of a phase: means ``before`` and ``after`` of ``measure`` on held-out images.
 
-    ``kept``: the share of its way that was kept, of modules that learn apart the share whose end was better than the
-    start.
+    ``kept``: the interpolation weight that was selected; for modules that train independently, the fraction whose end
+    was better than the start.
     """
 
     measure: str
@@ -51,7 +51,7 @@ class Gain:
 
 
 class Keeper(ABC):
-    """Looks at what a phase trains, in all processes alike; the first one judges."""
+    """Evaluates what a phase trains and restores the best of it. All processes take part; rank 0 evaluates."""
 
     def __init__(self, modules: Mapping[str, nn.Module], judge: RangeAccuracy | None, ranks: Ranks) -> None:
         self._modules = modules
@@ -60,24 +60,24 @@ class Keeper(ABC):
 
     @abstractmethod
     def begin(self, *, device: torch.device, seconds: float | None) -> None:
-        """See the start. ``seconds``: what a look may take; None: as long as it takes."""
+        """Evaluate the start. ``seconds``: time limit of an evaluation, None for no limit."""
 
     @abstractmethod
     def after_step(self, progress: float, *, device: torch.device) -> None:
-        """See how it goes, if it is time to."""
+        """Evaluate if ``progress`` has reached the next mark."""
 
     @abstractmethod
     def finish(self, *, device: torch.device, seconds_left: Callable[[], float] = _for_ever) -> Gain:
-        """See the end, and put back what is best of what there is time to look at."""
+        """Evaluate the end and restore the best state, among those that the time allows to evaluate."""
 
     @property
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """What an interrupted run needs to go on."""
+        """State for resuming."""
 
     @abstractmethod
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
 
     def _copied(self) -> State:
         average_statistics(self._modules.values(), self._ranks)
@@ -90,7 +90,7 @@ class Keeper(ABC):
 
 
 class BestOfEach(Keeper):
-    """Keeps the best state of every module by itself; ``_errors`` judges them."""
+    """Keeps the best state of each module separately, by ``_errors``."""
 
     measure = "error"
 
@@ -103,7 +103,7 @@ class BestOfEach(Keeper):
 
     @abstractmethod
     def _errors(self, judge: RangeAccuracy, device: torch.device) -> dict[str, float]:
-        """How bad each module is on held-out images."""
+        """The error of each module on held-out images."""
 
     def begin(self, *, device: torch.device, seconds: float | None) -> None:
         """See ``Keeper``."""
@@ -116,7 +116,7 @@ class BestOfEach(Keeper):
             self._look(device)
 
     def finish(self, *, device: torch.device, seconds_left: Callable[[], float] = _for_ever) -> Gain:
-        """See ``Keeper``. A look at modules that learn apart is short: it is always taken."""
+        """See ``Keeper``. The evaluation is short and always done."""
         self._look(device)
         for name, module in self._modules.items():
             module.load_state_dict(self._states[name])
@@ -145,7 +145,7 @@ class BestOfEach(Keeper):
 
 
 class BestBlocks(BestOfEach):
-    """For distillation: added blocks, by how well they imitate what they replace."""
+    """For distillation: added blocks, by their imitation error."""
 
     measure = "imitation error"
 
@@ -154,7 +154,7 @@ class BestBlocks(BestOfEach):
 
 
 class BestExits(BestOfEach):
-    """For exits, by their wrong answers behind the original path."""
+    """For exits, by their error rate behind the original path."""
 
     measure = "wrong answers"
 
@@ -164,21 +164,21 @@ class BestExits(BestOfEach):
 
 @dataclass(frozen=True)
 class RangeSeen:
-    """A range of MACs: the scores of its paths' answers [paths · images], and their distance from the teacher's."""
+    """Evaluation of a range of MACs: scores [paths · images], and squared distance from the teacher's answers."""
 
     scores: torch.Tensor
     distance: float
 
     @property
     def score(self) -> float:
-        """The mean."""
+        """Mean score."""
         return float(self.scores.mean())
 
 
 def is_worse(before: RangeSeen, after: RangeSeen) -> bool:
-    """Whether more answers were lost than by chance: more than one standard error of their paired difference.
+    """Whether the mean score fell by more than one standard error of the paired difference.
 
-    Where nothing was right before, and nothing is now, the distance tells.
+    If all scores are 0 before and after, the distance from the teacher decides.
     """
     change = after.scores - before.scores
     if not bool(before.scores.any() | after.scores.any()):
@@ -188,9 +188,9 @@ def is_worse(before: RangeSeen, after: RangeSeen) -> bool:
 
 
 class BestOnTheWay(Keeper):
-    """For tuning: the farthest state on the straight line from the start to the end at which no range is worse.
+    """For tuning: the largest interpolation weight between start and end at which no range is worse.
 
-    Nor may the mean over all ranges be lower.
+    The mean over all ranges must not be lower either.
     """
 
     measure = "accuracy of paths"
@@ -221,7 +221,7 @@ class BestOnTheWay(Keeper):
             self._before = self._seen(device)
 
     def _fit_into(self, seconds: float, seconds_per_image: float) -> None:
-        """Few images if time is short, and of each range one path if they would be too few for more."""
+        """Reduce the images to fit into ``seconds``, and then the paths per range to one if images are too few."""
         count = sum(len(paths) for paths in self._paths)
         if seconds < count * _LEAST_IMAGES * seconds_per_image:
             self._per_range = 1
@@ -229,10 +229,10 @@ class BestOnTheWay(Keeper):
         self._images = max(_LEAST_IMAGES // 2, int(seconds / max(1e-9, count * seconds_per_image)))
 
     def after_step(self, progress: float, *, device: torch.device) -> None:
-        """Nothing: paths are judged at the end."""
+        """Nothing: paths are evaluated at the end."""
 
     def finish(self, *, device: torch.device, seconds_left: Callable[[], float] = _for_ever) -> Gain:
-        """See ``Keeper``. Once there is no time for a further look the start is kept."""
+        """See ``Keeper``. The start is restored if there is no time for another evaluation."""
         end = self._copied()
         kept, look_s = 1.0, 0.0
         for share in _SHARES:
@@ -251,7 +251,7 @@ class BestOnTheWay(Keeper):
         if self._judge is None:
             return False
         self._after = self._seen(device)
-        if _mean(self._after) < _mean(self._before):  # each by no more than chance, but all together
+        if _mean(self._after) < _mean(self._before):  # no range is significantly worse, but the mean is
             return True
         return any(is_worse(before, after) for before, after in zip(self._before, self._after, strict=True))
 
@@ -261,7 +261,7 @@ class BestOnTheWay(Keeper):
         return [RangeSeen(*self._judge.answers_of(paths, self._images, device=device)) for paths in chosen]
 
     def _put(self, end: State, share: float) -> None:
-        """The state at this share of the way, statistics included; at both ends exactly what was there."""
+        """Load the interpolated state, batch-norm statistics included; exact for the weights 0 and 1."""
         for name, module in self._modules.items():
             first, last = self._start[name], end[name]
             module.load_state_dict(
@@ -286,7 +286,7 @@ class BestOnTheWay(Keeper):
 
 
 def guarded_paths(expansion: Expansion, *, seed: int) -> list[list[Subnet]]:
-    """A few paths of each range of MACs, in which some added block learns; every other one with a skip if one fits."""
+    """A few paths per range of MACs with at least one trained block; every second one has a skip if one fits."""
     ranges, supernet = MacsRanges(expansion), expansion.supernet()
     learning = {block.id for block in expansion.trained}
     found: list[list[Subnet]] = []

@@ -1,4 +1,4 @@
-"""What one update of each training phase minimises (AdaptiveNet §4.2; the exits after MEEdge)."""
+"""The losses of the training phases (AdaptiveNet §4.2; the exits after MEEdge)."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from packager.training.teacher_answers import TeacherAnswers
 
 _PHASE_BATCHES = 1_000_000_000  # batches of phase k are counted from k times this
 _TUNE, _EXITS, _STATISTICS = (k * _PHASE_BATCHES for k in (1, 2, 3))
-_EXIT_UPDATES = 4  # features cost far more than the exits that learn from them: one batch of them, several updates
+_EXIT_UPDATES = 4  # updates per batch of features: computing the features costs far more than training the exits
 _SAMPLES_PER_UPDATE = 16  # or more
 _LEAST_SAMPLES = 2  # of a process in an update: batch-norm needs them
 
 
 class Losses:
-    """The loss of one update in each phase: a function of its number, so that a resumed run repeats it.
+    """The loss of one update in each phase: a pure function of the update's number, so a resumed run repeats it.
 
-    Where several processes train, each has the loss of its ``source``'s share of the batch.
+    In distributed training each process computes the loss of its ``source``'s share of the batch.
 
     Raises:
         UsageError: a batch is too small for so many processes.
@@ -66,12 +66,12 @@ class Losses:
         if self._share.count > 1 and self.batch < self.least_batch:
             raise UsageError(
                 f"a batch of {self.batch} is too small for {self._share.count} processes",
-                hint=f"start fewer, or take batches of {self.least_batch} samples or more",
+                hint=f"start fewer, or use batches of {self.least_batch} samples or more",
             )
 
     @property
     def samples(self) -> int:
-        """How many samples of a batch this process takes."""
+        """Samples per batch in this process."""
         return self._share.of(self.batch)
 
     @property
@@ -80,10 +80,10 @@ class Losses:
         return self._source.batch_size
 
     def distil(self, step: int) -> torch.Tensor:
-        """Added blocks imitate what they replace (§4.2, Eq. 1).
+        """Added blocks imitate the blocks that they replace (§4.2, Eq. 1).
 
-        Either all of them, each from the teacher's own input, or those of a sampled path, from what the path gives
-        them. The squared distance is divided by the variance of the target, so that all blocks weigh the same.
+        Either all of them, each on the teacher's features, or those of a sampled path, on the path's own features. The
+        squared distance is divided by the variance of the target, so all blocks have the same weight.
         """
         images, _ = self._batch(0, step)
         with torch.no_grad():
@@ -94,19 +94,19 @@ class Losses:
         path = self._ranges.sample(self._recipe.seed + step)
         imitated = self._expansion.features_along(path, images)
         ends = [block.end for block in self._expansion.trained if block.id in path.block_ids]
-        return torch.stack([relative_error(imitated[end], features[end]) for end in ends]).mean()
+        return torch.stack([normalised_mse(imitated[end], features[end]) for end in ends]).mean()
 
     def tune(self, step: int) -> torch.Tensor:
-        """A sampled path learns from the labels and from the full model's logits at a temperature."""
+        """Loss of a sampled path against the labels and the full model's logits at a temperature."""
         images, labels = self._batch(_TUNE, step)
         teacher = self._teacher(_TUNE, step, images)
         logits = self._expansion.run(self._path(step), images).float()
         return self._answer_loss(logits, labels, teacher)
 
     def statistics(self, step: int) -> tuple[Subnet, torch.Tensor]:
-        """A path and the images [batch, *input] from which its statistics are taken again.
+        """A path and the images [batch, *input] on which its batch-norm statistics are recomputed.
 
-        Drawn uniformly, or as tuning draws where that is to leave all other paths alone.
+        Paths are drawn uniformly, or as in tuning where other paths must stay unchanged.
         """
         assert self._ranges is not None
         leaves_others = self._recipe.sampling == "cheapest"
@@ -114,7 +114,7 @@ class Losses:
         return path, self._batch(_STATISTICS, step)[0]
 
     def exits(self, update: int) -> torch.Tensor:
-        """Every exit learns like a path, from features that get no gradient; several updates share a batch of them."""
+        """The tuning loss of every exit, on detached features; consecutive updates share one batch of features."""
         step, part = divmod(update, self.exit_updates)
         if self._exit_batch.step != step:
             self._exit_batch = self._new_exit_batch(step)
@@ -127,22 +127,22 @@ class Losses:
         return torch.stack(losses).sum()
 
     def keep_features(self, cache: FeatureCache | None) -> None:
-        """Keep features of the originals in ``cache`` between the rounds of the recipe's ``variants``."""
+        """Cache the originals' features in ``cache`` across repetitions of the recipe's ``variants``."""
         self._cache = cache
 
     def keep_answers(self, answers: TeacherAnswers | None) -> None:
-        """Keep the full model's answers in ``answers`` between the rounds of the recipe's ``variants``."""
+        """Cache the full model's logits in ``answers`` across repetitions of the recipe's ``variants``."""
         self._teacher_answers = answers
 
     def take(self, batch: int) -> None:
-        """From now on divide the source's batches among updates of ``batch`` samples, a power of two below theirs."""
+        """Split the source's batches into updates of ``batch`` samples, a power of two below the source's batch."""
         whole = self._source.batch_size
         self._parts = max(1, whole // batch)
         self.batch = max(self.least_batch, whole // self._parts // (2 if self._halved else 1))
         self._whole = None
 
     def halve_batch(self) -> bool:
-        """From now on take half of each batch: memory is short. False where nothing is left to halve."""
+        """Use half of each batch from now on, after running out of memory. False if it cannot be halved."""
         if self.batch // 2 < self.least_batch:
             return False
         self.batch //= 2
@@ -152,7 +152,7 @@ class Losses:
         return True
 
     def _batch(self, first: int, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """What update ``step`` of the phase whose batches are counted from ``first`` learns from."""
+        """Images and labels of update ``step`` of the phase whose batches are counted from ``first``."""
         number, part = divmod(step, self._parts)
         if self._parts == 1:
             images, labels = self._source.batch(first + number)
@@ -172,7 +172,7 @@ class Losses:
         return self._ranges.between(seed) if step % 2 else self._ranges.cheapest
 
     def _teacher(self, first: int, step: int, images: torch.Tensor) -> torch.Tensor:
-        """The full model's logits [batch, classes] for the batch of ``step``, kept for when it comes round again."""
+        """The full model's logits [batch, classes] for the batch of ``step``, cached if batches repeat."""
         number, part = divmod(step, self._parts)
         edition, position = self._source.key(first + number)
         key = (edition, position * self._parts + part, self.samples)
@@ -185,9 +185,9 @@ class Losses:
         return logits
 
     def _new_exit_batch(self, step: int) -> _ExitBatch:
-        """Features of the original path; in every other step those of a sampled path replace them where it passes.
+        """Features of the original path; in every second step those of a sampled path replace them where it passes.
 
-        An exit has to answer behind an adapted subnet too.
+        This trains exits for use behind adapted subnets too.
         """
         images, labels = self._batch(_EXITS, step)
         with torch.no_grad():
@@ -199,7 +199,7 @@ class Losses:
         return _ExitBatch(step, features, labels, teacher)
 
     def _original_features(self, step: int, images: torch.Tensor) -> dict[int, torch.Tensor]:
-        """What the originals compute for the batch of ``step``, by cut point; from the cache where it is there."""
+        """The originals' features for the batch of ``step``, by cut point; from the cache if present."""
         if self._cache is None:
             return _single(dict(enumerate(self._expansion.traced.features(images))))
         edition, number = self._source.key(step)
@@ -210,7 +210,7 @@ class Losses:
         return {position: value.to(self._device) for position, value in features.items()}
 
     def _answer_loss(self, answers: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
-        """What the task makes of labels and the teacher's answers, mixed."""
+        """The task's loss against the labels, mixed with its loss against the teacher's logits."""
         recipe = self._recipe
         return mixed_loss(
             self._task, answers, labels, teacher, temperature=recipe.temperature, label_weight=recipe.label_weight
@@ -219,7 +219,7 @@ class Losses:
 
 @dataclass(frozen=True)
 class _ExitBatch:
-    """What the exits learn from in one step: features by cut point, labels [batch], teacher [batch, classes]."""
+    """A training batch for exits: features by cut point, labels [batch], teacher's logits [batch, classes]."""
 
     step: int
     features: Mapping[int, torch.Tensor]
@@ -228,17 +228,17 @@ class _ExitBatch:
 
 
 def _single(features: Mapping[int, Feature]) -> dict[int, torch.Tensor]:
-    """Those at cut points of one tensor: exits are nowhere else."""
+    """The features at cut points with a single tensor, the only ones that have exits."""
     return {position: feature for position, feature in features.items() if isinstance(feature, torch.Tensor)}
 
 
 def imitation_error(block: TrainableBlock, features: Sequence[Feature]) -> torch.Tensor:
-    """``relative_error`` of a block behind the teacher's own ``features``, those at all cut points."""
-    return relative_error(block.run(dict(enumerate(features))), features[block.end])
+    """``normalised_mse`` of a block on the teacher's ``features`` at all cut points."""
+    return normalised_mse(block.run(dict(enumerate(features))), features[block.end])
 
 
-def relative_error(imitated: Feature, target: Feature) -> torch.Tensor:
-    """Mean squared distance over the variance of the target; the mean of that over several tensors."""
+def normalised_mse(imitated: Feature, target: Feature) -> torch.Tensor:
+    """Mean squared error divided by the variance of the target, differentiable; averaged over several tensors."""
     pairs = zip(tensors_of([imitated]), tensors_of([target]), strict=True)
     errors = [
         functional.mse_loss(found.float(), wanted.float()) / wanted.float().var().clamp_min(1e-8)
@@ -248,9 +248,9 @@ def relative_error(imitated: Feature, target: Feature) -> torch.Tensor:
 
 
 def distillation_errors(expansion: Expansion, samples: torch.Tensor, *, batch: int = 64) -> dict[str, float]:
-    """For each added block, its ``imitation_error`` on ``samples``: prepared [count, *input], not trained on.
+    """``imitation_error`` of each added block on held-out ``samples``, prepared [count, *input].
 
-    ``batch`` of them are computed at a time.
+    They run in batches of ``batch``.
     """
     distances = {block.id: 0.0 for block in expansion.added}
     targets = {block.end: _Spread() for block in expansion.added}
@@ -262,7 +262,7 @@ def distillation_errors(expansion: Expansion, samples: torch.Tensor, *, batch: i
                     spread.add(tensor)
             for block in expansion.added:
                 imitated, wanted = (
-                    tensors_of([one]) for one in (block.run(dict(enumerate(features))), features[block.end])
+                    tensors_of([feature]) for feature in (block.run(dict(enumerate(features))), features[block.end])
                 )
                 for own, target in zip(imitated, wanted, strict=True):
                     distances[block.id] += float(((own - target) ** 2).sum(dtype=torch.float64))
@@ -270,7 +270,7 @@ def distillation_errors(expansion: Expansion, samples: torch.Tensor, *, batch: i
 
 
 class _Spread:
-    """The variance of numbers that come in batches."""
+    """Running variance over batches of values."""
 
     def __init__(self) -> None:
         self._count, self._sum, self._squares = 0, 0.0, 0.0
@@ -282,13 +282,13 @@ class _Spread:
         self._squares += float((values**2).sum())
 
     def relative(self, squared_distance: float) -> float:
-        """The mean squared distance over the variance."""
+        """The mean squared distance divided by the variance."""
         mean = self._sum / self._count
         variance = max(self._squares - self._count * mean**2, 0.0) / max(self._count - 1, 1)
         return squared_distance / self._count / max(variance, 1e-8)
 
 
 def exit_cache_shapes(expansion: Expansion, *, batch: int) -> dict[int, tuple[int, ...]]:
-    """What a cache for the exits' training holds of each batch, by cut point: [batch, *features], and the answers."""
+    """Shapes per batch in the cache for training exits, by cut point: [batch, *features], and the logits."""
     positions = {exit_.position for exit_ in expansion.exits} | {len(expansion.originals)}
     return {position: (batch, *expansion.traced.tensors[position].shape) for position in sorted(positions)}

@@ -1,7 +1,7 @@
-"""The phases of training, in order: what each of them trains, and for how long. Their losses: ``packager/losses.py``.
+"""The phases of training, in order: what each trains, and for how long. Their losses: ``packager/training/losses.py``.
 
-distil (added blocks imitate what they replace) → tune (sampled paths learn) → exits (branches learn from frozen
-features). AdaptiveNet §4.2; the exits after MEEdge.
+distil (added blocks imitate the replaced ones) → tune (sampled paths are trained end to end) → exits (branches are
+trained on frozen features). AdaptiveNet §4.2; the exits after MEEdge.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ RATES = {DISTIL: "distil_rate", TUNE: "tune_rate", EXITS: "exit_rate"}  # the re
 
 @dataclass(frozen=True)
 class Phase:
-    """One training phase: its name, share of the training, highest rate, what it trains, and the loss of an update.
+    """One training phase: its name, share of the training, peak learning rate, trained modules, and loss.
 
-    A step is one batch; it makes ``updates`` of the weights. ``loss`` takes the number of the update.
+    A step is one batch and ``updates`` optimizer updates. ``loss`` takes the number of the update.
     """
 
     name: str
@@ -36,30 +36,30 @@ class Phase:
 
     @property
     def adaptive(self) -> bool:
-        """Whether updates are Adam's: as long as the rate, whatever the gradient."""
+        """Whether the optimizer is Adam, whose update length does not depend on that of the gradient."""
         return self.name == DISTIL
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Everything that the phase changes."""
+        """All trained parameters."""
         return [parameter for module in self.modules.values() for parameter in module.parameters()]
 
     @property
     def clipped_together(self) -> list[list[nn.Parameter]]:
-        """Parameters whose gradients are clipped by one norm: each exit's by its own, since exits learn apart."""
+        """Groups of parameters whose gradients are clipped by a common norm. Exits are independent: one group each."""
         if self.name != EXITS:
             return [self.parameters]
         return [list(module.parameters()) for module in self.modules.values()]
 
     def optimizer(self) -> torch.optim.Optimizer:
-        """A fresh one."""
+        """A new optimizer: Adam or SGD with momentum."""
         if self.adaptive:
             return torch.optim.Adam(self.parameters, lr=self.rate)
         return torch.optim.SGD(self.parameters, lr=self.rate, momentum=0.9, nesterov=True, weight_decay=1e-4)
 
 
 def training_phases(expansion: Expansion, losses: Losses, recipe: Recipe) -> tuple[Phase, ...]:
-    """The phases in which something is trained; those for which there is nothing leave their share to the others."""
+    """The phases that have something to train. The shares of the others are distributed among them."""
     blocks = {block.id: block.module for block in expansion.trained}
     exits = {exit_.id: exit_.module for exit_ in expansion.exits}
     for_exits = (recipe.exit_share if blocks else 1.0) if exits else 0.0
@@ -73,7 +73,7 @@ def training_phases(expansion: Expansion, losses: Losses, recipe: Recipe) -> tup
 
 
 def phase_steps(phases: Sequence[Phase], steps: int) -> dict[str, int]:
-    """``steps`` shared among the phases; they add up to it."""
+    """``steps`` divided among the phases by their shares."""
     bounds, share = [0], 0.0
     for phase in phases:
         share += phase.share

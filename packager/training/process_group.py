@@ -1,6 +1,6 @@
-"""Several processes that train together over torch.distributed, as torchrun starts them: an adapter of ``Ranks``.
+"""Data-parallel training over torch.distributed, in processes started by torchrun: an adapter of ``Ranks``.
 
-gloo carries what lies in the processor's memory, NCCL what lies on CUDA devices.
+Backends: gloo for tensors in CPU memory, NCCL for tensors on CUDA devices.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from packager.errors import TrainingError
 from packager.training.batches import Share
 from packager.training.ranks import Alone, Ranks
 
-# A process that died closes its connections and is noticed at once; this is for one that hangs. Longer than any honest
-# wait: for the slowest one to trace a large model, for the first to look at the accuracy or to save its state.
+# A process that dies closes its connections and is detected at once; the timeout is for one that hangs. It exceeds the
+# longest regular wait: the slowest process tracing a large model, rank 0 evaluating accuracy or saving its state.
 _TIMEOUT = timedelta(minutes=10)
-_GO_ON = "give the same command again: training goes on from the last saved state"
+_GO_ON = "run the same command again: training resumes from the last saved state"
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which of how many processes this one is, and its number on its machine."""
+    """Rank and number of processes, and the rank on this machine."""
 
     share: Share
     local_rank: int
 
 
 def find_place(environ: Mapping[str, str]) -> Place | None:
-    """This process's place in what torchrun, or something that sets the same variables, started; None if it is alone.
+    """This process's place in the group, from the variables that torchrun sets; None if it is the only process.
 
     Raises:
         UsageError: the variables contradict each other.
@@ -54,7 +54,7 @@ def find_place(environ: Mapping[str, str]) -> Place | None:
             raise ValueError
     except (KeyError, ValueError) as error:
         raise UsageError(
-            f"WORLD_SIZE={environ['WORLD_SIZE']} asks for several processes, but RANK, LOCAL_RANK, MASTER_ADDR or"
+            f"WORLD_SIZE={environ['WORLD_SIZE']} means several processes, but RANK, LOCAL_RANK, MASTER_ADDR or"
             " MASTER_PORT is missing or wrong",
             hint="start with torchrun --nproc-per-node N -m pathweave package …, or unset WORLD_SIZE",
         ) from error
@@ -63,11 +63,11 @@ def find_place(environ: Mapping[str, str]) -> Place | None:
 
 @contextlib.contextmanager
 def joined(environ: Mapping[str, str]) -> Iterator[Ranks]:
-    """Join the other processes that ``environ`` tells of, if any. While open, a request to end is a TrainingError.
+    """Join the process group described by ``environ``, if any. Inside the context, SIGTERM raises a TrainingError.
 
     Raises:
         UsageError: see ``find_place``.
-        TrainingError: the others cannot be reached.
+        TrainingError: the other processes cannot be reached.
     """
     place = find_place(environ)
     if place is None:
@@ -84,7 +84,7 @@ def joined(environ: Mapping[str, str]) -> Iterator[Ranks]:
 
 
 class ProcessGroup(Ranks):
-    """Processes that find each other at MASTER_ADDR and MASTER_PORT."""
+    """Processes that rendezvous at MASTER_ADDR and MASTER_PORT."""
 
     def __init__(self, place: Place, *, timeout: timedelta = _TIMEOUT) -> None:
         super().__init__(place.share, local_rank=place.local_rank)
@@ -108,7 +108,7 @@ class ProcessGroup(Ranks):
         self._left = False
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """One all-reduce; what lies elsewhere than on the processor or CUDA goes through the processor's memory."""
+        """One all-reduce. Tensors on devices other than the CPU and CUDA are copied to CPU memory first."""
         device = values.device
         carried = values if device.type in ("cpu", "cuda") else values.cpu()
         with _lost_processes():
@@ -116,7 +116,7 @@ class ProcessGroup(Ranks):
         return carried.to(device)
 
     def bytes_from_lead(self, data: bytes) -> bytes:
-        """Two broadcasts: how much there is, then it."""
+        """Two broadcasts: the length, then the data."""
         size = torch.tensor([len(data)])
         with _lost_processes():
             distributed.broadcast(size, src=0)
@@ -125,15 +125,15 @@ class ProcessGroup(Ranks):
             distributed.broadcast(told, src=0)
         return told.numpy().tobytes()
 
-    def may_tell(self) -> bool:
-        """Counted in the store where the processes met, which outlives most of them."""
+    def claim_error_report(self) -> bool:
+        """An atomic counter in the rendezvous store, which outlives most processes."""
         try:
             return self._store.add("told", 1) == 1
-        except RuntimeError:  # gone together with the process that kept it
+        except RuntimeError:  # the process that held the store has ended
             return True
 
     def leave(self) -> None:
-        """Wait for all, then close the connections. All has been exchanged: who is gone by now is not missed."""
+        """Barrier, then close the connections. Failures of other processes after the last exchange are ignored."""
         if self._left:
             return
         with contextlib.suppress(RuntimeError):
@@ -141,7 +141,7 @@ class ProcessGroup(Ranks):
         self.close()
 
     def close(self) -> None:
-        """Close the connections, whatever the others do: left open, they can abort the process as it ends."""
+        """Close the connections without waiting: left open, they can abort the process at exit."""
         if self._left:
             return
         self._left = True
@@ -151,20 +151,20 @@ class ProcessGroup(Ranks):
 
 @contextlib.contextmanager
 def _lost_processes() -> Iterator[None]:
-    """Turn what torch.distributed raises into ours."""
+    """Convert errors of torch.distributed to TrainingError."""
     try:
         yield
     except RuntimeError as error:
-        raise TrainingError("another process of this run is gone or does not answer", hint=_GO_ON) from error
+        raise TrainingError("another process of this run has ended or does not respond", hint=_GO_ON) from error
 
 
 @contextlib.contextmanager
 def _request_to_end_as_error() -> Iterator[None]:
-    """torchrun asks the processes that are left to end when one is gone: let them say so."""
+    """Raise TrainingError on SIGTERM, which torchrun sends to the remaining processes when one has ended."""
 
     def end(_number: int, _frame: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough
-        raise TrainingError("this run was ended, or another process of it is gone", hint=_GO_ON)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # ignore repeated signals
+        raise TrainingError("this run was terminated, or another process of it has ended", hint=_GO_ON)
 
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -173,6 +173,6 @@ def _request_to_end_as_error() -> Iterator[None]:
     try:
         yield
     except BaseException:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process is about to end, and may have to say why
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # this process is ending and may still have to report an error
         raise
     signal.signal(signal.SIGTERM, before)

@@ -1,4 +1,4 @@
-"""Accuracy of sampled paths by their cost, run in torch: the training's progress indicator (AdaptiveNet §4.2)."""
+"""Accuracy of sampled paths by range of MACs, run in torch: the training's progress indicator (AdaptiveNet §4.2)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from packager.tasks import Classification, LearningTask
 from packager.training.losses import imitation_error
 
 _BATCH = 64
-_FEATURES_BATCH = 16  # features of all cut points are held at once
+_FEATURES_BATCH = 16  # small, since the features of all cut points are in memory together
 _TIMED = 8  # images
 
 
 class RangeAccuracy:
-    """Judges paths of a supernet in training on ``images`` [count, *input] with ``labels`` [count, …] held out from it.
+    """Evaluates paths of a supernet in training on held-out ``images`` [count, *input] with ``labels`` [count, …].
 
-    ``ranges``: the paths that stand for each range of costs, the cheapest first. ``task``: what an answer is worth.
+    ``ranges``: sampled paths of each range of MACs, the cheapest range first. ``task``: scores the answers.
     """
 
     def __init__(
@@ -40,29 +40,29 @@ class RangeAccuracy:
         self._teacher: torch.Tensor | None = None  # its answers [count, *output], on the processor
 
     def look(self, count: int | None = None, *, device: torch.device | None = None) -> list[float]:
-        """Mean share of right answers, or the task's scores, in each range, on the first ``count`` images.
+        """Mean accuracy, or task score, of each range on the first ``count`` images.
 
-        ``device``: where the modules are.
+        ``device``: of the modules.
         """
         with self._judging():
             return [sum(self._share(path, count, device) for path in paths) / len(paths) for paths in self._ranges]
 
     def images_within(self, seconds: float, *, device: torch.device | None = None) -> int:
-        """How many images a look at all ranges can take in ``seconds``; at least 1."""
+        """The number of images on which all ranges can be evaluated in ``seconds``; at least 1."""
         count = sum(len(paths) for paths in self._ranges)
         return max(1, int(seconds / max(1e-9, count * self.seconds_per_image(device=device))))
 
     def accuracies(self, paths: Sequence[Subnet]) -> list[float]:
-        """Share of right answers of each path."""
+        """Accuracy of each path, 0 to 1."""
         with self._judging():
             return [self._share(path, None, None) for path in paths]
 
     def answers_of(
         self, paths: Sequence[Subnet], count: int | None = None, *, device: torch.device | None = None
     ) -> tuple[torch.Tensor, float]:
-        """The scores [paths · count] of the paths' answers to the first ``count`` images, and their distance.
+        """Scores [paths · count] of the paths on the first ``count`` images, and their distance from the teacher.
 
-        The distance is the mean squared one from the full model's answers.
+        The distance is the mean squared error against the full model's answers.
         """
         count = min(count or len(self._labels), len(self._labels))
         if self._teacher is None or len(self._teacher) < count:
@@ -77,7 +77,7 @@ class RangeAccuracy:
         return torch.cat(scores), distance
 
     def seconds_per_image(self, *, device: torch.device | None = None) -> float:
-        """What the original path takes for one image."""
+        """Time of the original path per image."""
         original = self._expansion.supernet().original
         count = min(_TIMED, len(self._labels))
         list(self._answers(original, 1, device))
@@ -86,7 +86,7 @@ class RangeAccuracy:
         return (time.perf_counter() - started) / count
 
     def imitation_errors(self, count: int, *, device: torch.device | None = None) -> dict[str, float]:
-        """For each trained block its error behind the teacher's features, on up to ``count`` images."""
+        """``imitation_error`` of each trained block, on up to ``count`` images."""
         blocks = self._expansion.trained
         errors = dict.fromkeys((block.id for block in blocks), 0.0)
         with self._judging():
@@ -98,9 +98,9 @@ class RangeAccuracy:
         return errors
 
     def exit_errors(self, *, device: torch.device | None = None) -> dict[str, float]:
-        """For each exit the share of answers behind the original path that are wrong, to the answer.
+        """Error rate of each exit behind the original path, 0 to 1.
 
-        Among exits of equal shares that whose answers are nearer to the labels has a slightly smaller error.
+        Ties are broken by a small term in proportion to the loss.
         """
         exits = self._expansion.exits
         wrong = dict.fromkeys((exit_.id for exit_ in exits), 0.0)
@@ -130,7 +130,7 @@ class RangeAccuracy:
 
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:
-        """While open, the added blocks and the exits are in evaluation mode."""
+        """Inside the context, the added blocks and the exits are in evaluation mode."""
         modules = [block.module for block in self._expansion.added]
         modules += [exit_.module for exit_ in self._expansion.exits]
         training = [module for module in modules if module.training]

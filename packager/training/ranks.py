@@ -1,8 +1,8 @@
-"""The processes that train together, as one of them sees them: itself alone, or several (``process_group.py``).
+"""The port for data-parallel training: a single process, or a process group (``process_group.py``).
 
-Every process takes its share of each batch and trains the same sampled path with it. Gradients are averaged before they
-are followed, so that all have the same weights after every step. What depends on time, memory or a look at the accuracy
-is decided once, for all. The first process, rank 0, leads: it alone shows progress, saves state and writes the bundle.
+Every process trains the same sampled path on its share of each batch. Gradients are averaged before the optimizer step,
+so all processes have equal weights after it. Rank 0 makes every decision that depends on time, memory or measured
+accuracy. It alone shows progress, saves state and writes the bundle.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from packager.training.batches import WHOLE, Share
 
 
 class Ranks(ABC):
-    """A port: what one of the processes can do together with the others. All have to call the same in the same order.
+    """A port: collective operations. All processes must call the same ones in the same order.
 
-    ``share``: the samples of a batch that this process takes. ``local_rank``: its number on its machine, where several
-    train.
+    ``share``: the part of each batch for this process. ``local_rank``: its number on its machine in distributed
+    training.
 
-    Raises (every method that exchanges something):
-        TrainingError: another process is gone or does not answer.
+    Raises (every collective operation):
+        TrainingError: another process has ended or does not respond.
     """
 
     def __init__(self, share: Share = WHOLE, *, local_rank: int | None = None) -> None:
@@ -41,19 +41,19 @@ class Ranks(ABC):
 
     @abstractmethod
     def bytes_from_lead(self, data: bytes) -> bytes:
-        """What the first process passes."""
+        """Broadcast: rank 0's ``data``."""
 
     @abstractmethod
-    def may_tell(self) -> bool:
-        """Whether it is on this process to tell the user what went wrong: so it is for the first one that asks."""
+    def claim_error_report(self) -> bool:
+        """Claim the error report to the user. True for the first process that calls this, False for all others."""
 
     @abstractmethod
     def leave(self) -> None:
-        """There is nothing more to exchange. Waits until all are here."""
+        """Leave after the last exchange. Waits for all processes."""
 
     @property
     def alone(self) -> bool:
-        """Whether there are no others."""
+        """Whether this is the only process."""
         return self.share.count == 1
 
     @property
@@ -62,17 +62,17 @@ class Ranks(ABC):
         return self.share.rank == 0
 
     def any(self, here: bool) -> bool:
-        """Whether it is so in at least one process."""
+        """Whether ``here`` is true in at least one process."""
         return self.sum(torch.tensor(float(here))).item() > 0
 
     def from_lead(self, value: float) -> float:
-        """What the first process passes."""
+        """Broadcast: rank 0's ``value``."""
         return self.sum(torch.tensor(value if self.leads else 0.0, dtype=torch.float64)).item()
 
     def average(self, tensors: Sequence[torch.Tensor], *, weight: float | None = None) -> None:
-        """Replace each of ``tensors`` by its mean over all processes, in one exchange.
+        """Replace each of ``tensors`` by its mean over all processes, in one all-reduce.
 
-        ``weight``: what this process counts for; those of all processes add up to 1. All count the same without it.
+        ``weight``: of this process in the mean; all weights add up to 1. Equal weights by default.
         """
         if self.alone or not tensors:
             return
@@ -83,27 +83,27 @@ class Ranks(ABC):
                 tensor.copy_(part.view(tensor.shape))
 
     def state_from_lead(self, state: dict[str, Any] | None) -> dict[str, Any] | None:
-        """The saved state that the first process has, if any."""
+        """Broadcast: rank 0's saved ``state``, None if it has none."""
         if self.alone:
             return state
         buffer = io.BytesIO()
         torch.save(state if self.leads else None, buffer)
-        told = self.bytes_from_lead(buffer.getvalue())
-        return state if self.leads else torch.load(io.BytesIO(told), map_location="cpu", weights_only=True)
+        received = self.bytes_from_lead(buffer.getvalue())
+        return state if self.leads else torch.load(io.BytesIO(received), map_location="cpu", weights_only=True)
 
     def require_same(self, described: Callable[[], Mapping[str, object]]) -> None:
-        """Make sure that all processes describe what they start from alike; alone, nothing is described.
+        """Check that ``described`` returns equal values in all processes. Not called in a single process.
 
         Raises:
-            TrainingError: they do not; names the entries that differ anywhere.
+            TrainingError: it does not; names the entries that differ.
         """
         if self.alone:
             return
-        mine = {name: hashlib.sha256(json.dumps(value).encode()).hexdigest() for name, value in described().items()}
-        theirs = json.loads(self.bytes_from_lead(json.dumps(mine).encode()))
-        differs = self.sum(torch.tensor([float(mine.get(name) != theirs[name]) for name in theirs])).tolist()
+        own = {name: hashlib.sha256(json.dumps(value).encode()).hexdigest() for name, value in described().items()}
+        lead = json.loads(self.bytes_from_lead(json.dumps(own).encode()))
+        differs = self.sum(torch.tensor([float(own.get(name) != lead[name]) for name in lead])).tolist()
         if any(differs):
-            names = ", ".join(name for name, count in zip(theirs, differs, strict=True) if count)
+            names = ", ".join(name for name, count in zip(lead, differs, strict=True) if count)
             raise TrainingError(
                 f"the processes of this run do not start from the same: {names} differ",
                 hint="start all of them with the same command, files and versions",
@@ -121,7 +121,7 @@ class Alone(Ranks):
         """``data``."""
         return data
 
-    def may_tell(self) -> bool:
+    def claim_error_report(self) -> bool:
         """Always."""
         return True
 
@@ -130,7 +130,7 @@ class Alone(Ranks):
 
 
 class LeadClock:
-    """The first process's clock, in seconds: it stands still for all processes between two calls of ``tick``."""
+    """Rank 0's clock in seconds, equal in all processes. The reading only changes in ``tick``."""
 
     def __init__(self, ranks: Ranks, clock: Callable[[], float] = time.monotonic) -> None:
         self._ranks = ranks
@@ -141,6 +141,6 @@ class LeadClock:
         return self._now_s
 
     def tick(self) -> float:
-        """What it is now; all processes ask at the same point."""
+        """Read the clock. A collective operation: all processes call it at the same point."""
         self._now_s = self._ranks.from_lead(self._clock())
         return self._now_s

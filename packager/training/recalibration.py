@@ -1,4 +1,4 @@
-"""Batch-norm statistics of the added blocks, taken again after tuning from the paths that will be used."""
+"""Batch-norm recalibration: statistics of the added blocks are recomputed after tuning, on sampled paths."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from packager.training.ranks import Ranks
 
 
 def recalibrate(expansion: Expansion, batches: Iterable[tuple[Subnet, torch.Tensor]]) -> None:
-    """Replace the running statistics of every added block that ``batches`` pass by their mean over all of them.
+    """Replace the running statistics of the added blocks by their means over ``batches``.
 
-    While tuning, a block's statistics follow the last few paths that passed it; these are means over many. Each batch
-    is [batch, *input], with the path that it takes. Blocks that no path passes keep what they have.
+    During tuning they are moving averages over the last few paths through a block; recalibration averages over many.
+    ``batches``: paths with their input [batch, *input]. Blocks on none of the paths keep their statistics.
     """
     modules = {block.id: block.module for block in expansion.trained}
     kept: dict[_BatchNorm, float | None] = {}
@@ -39,9 +39,9 @@ def recalibrate(expansion: Expansion, batches: Iterable[tuple[Subnet, torch.Tens
 
 
 def average_statistics(modules: Iterable[nn.Module], ranks: Ranks) -> None:
-    """Give all processes the mean of the running statistics that each has from its own share of the batches.
+    """Replace the running statistics, which each process computes on its share of the batches, by their mean over all.
 
-    They are linear in what each batch adds to them: it makes no difference how often, or when, this is done.
+    The statistics are linear in each batch's contribution, so the result does not depend on when or how often.
     """
     layers = dict.fromkeys(layer for module in modules for layer in _norms(module))
     pairs = [(layer.running_mean, layer.running_var) for layer in layers]

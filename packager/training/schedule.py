@@ -1,4 +1,4 @@
-"""How long a training phase lasts: a number of steps, or a share of a time budget, across interruptions."""
+"""Length of a training phase, in steps or seconds across interruptions, and its learning-rate schedule."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import math
 import time
 from collections.abc import Callable
 
-_WINDING = 0.1  # of the steps done: how long a phase that is cut short still takes
-_LOWEST = 1e-3  # of the highest rate
+_WINDING = 0.1  # of the steps done: length of the decay after early stopping
+_LOWEST = 1e-3  # of the peak rate
 
 
 class Schedule:
-    """Tells how far a phase is, from 0 to 1, and when it is over.
+    """Progress of a phase, from 0 to 1.
 
-    With ``steps`` the same steps are done whatever the machine; with ``seconds`` as many as fit, counting the
-    ``elapsed`` seconds of earlier runs. ``winding_from``: the step and the progress at which ``wind_down`` was called.
+    With ``steps`` the number of steps is fixed; with ``seconds`` as many run as fit, counting the ``elapsed`` seconds
+    of interrupted runs. ``winding_from``: the step and the progress at which ``wind_down`` was called.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Schedule:
 
     @property
     def progress(self) -> float:
-        """The share that is done, in [0, 1]."""
+        """The fraction that is done, in [0, 1]."""
         if self.winding_from is None:
             return self._planned
         step, progress = self.winding_from
@@ -51,7 +51,7 @@ class Schedule:
 
     @property
     def _planned(self) -> float:
-        """What would be done if the phase was not cut short."""
+        """The progress without early stopping."""
         if self._steps is not None:
             return min(1.0, self.done / self._steps) if self._steps else 1.0
         assert self._seconds is not None
@@ -59,16 +59,16 @@ class Schedule:
 
     @property
     def over(self) -> bool:
-        """Whether the phase has had its steps or its time."""
+        """Whether the phase's steps or time are used up."""
         return self.progress >= 1.0
 
     def wind_down(self) -> None:
-        """End early: a tenth of the steps done so far follow, in which the rate falls to almost nothing."""
+        """Stop early: the rate decays over a further tenth of the steps done so far."""
         if self.winding_from is None:
             self.winding_from = (self.done, self.progress)
 
     def rate(self, highest: float, *, warmup: float = 0.03) -> float:
-        """The learning rate now: a short linear warm-up, then a cosine down to almost nothing; linear if cut short."""
+        """The current learning rate: linear warm-up, then cosine decay; linear decay after ``wind_down``."""
         if self.winding_from is not None:
             _, started = self.winding_from
             left = (1.0 - self.progress) / max(1.0 - started, 1e-9)

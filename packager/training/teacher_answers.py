@@ -1,7 +1,7 @@
-"""The full model's answers to training batches, kept through interruptions: a batch that comes again needs no teacher.
+"""Cache of the full model's logits for training batches, which survives interruptions.
 
-They lie in a file that only grows: records of a header (edition, batch, samples, checksum) and the answers in float32.
-What an interruption left half-written at its end is dropped.
+An append-only file of records: a header (edition, batch, samples, checksum) and the logits in float32. An incomplete
+record at the end is dropped on reading.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Key = tuple[int, int, int]
 
 
 class TeacherAnswers:
-    """Answers by batch, in memory and in the file at ``path``; without the file where the disk has no room for it.
+    """Logits by batch, in memory and in the file at ``path``; in memory only if the disk is full.
 
-    ``shape`` is that of the answer to one sample; at most ``limit_bytes`` are kept, the first ones.
+    ``shape``: of the logits of one sample. Once ``limit_bytes`` are stored, further batches are not.
     """
 
     def __init__(self, path: Path | None, *, shape: Sequence[int], limit_bytes: int) -> None:
@@ -41,7 +41,7 @@ class TeacherAnswers:
         return self._known.get(key)
 
     def put(self, key: Key, answers: torch.Tensor) -> None:
-        """Keep the answers [samples, *shape] to a batch, if there is room left."""
+        """Store the answers [samples, *shape] to a batch, unless the limit is reached."""
         kept = answers.detach().to("cpu", torch.float32).contiguous()
         if key in self._known or self._bytes + kept.nbytes > self._limit_bytes:
             return
@@ -54,7 +54,7 @@ class TeacherAnswers:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("ab") as file:
                 file.write(_HEADER.pack(*key, _checksum(key, content)) + content)
-        except OSError:  # no room: what comes next is kept in memory only, the half-written rest is dropped when read
+        except OSError:  # disk full: memory only from now on; the incomplete record is dropped on reading
             self._path = None
 
     def _read(self, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Training what was added to the model, phase by phase (``packager/phases.py``), through any interruption.
+"""Trains added blocks and exits, phase by phase (``packager/training/phases.py``), resumable at any point.
 
 The original blocks stay frozen in evaluation mode, so the pretrained model is one of the subnets, bit for bit.
 """
@@ -23,11 +23,11 @@ from packager.supernet.expansion import Expansion
 from packager.tasks import Classification, LearningTask
 from packager.training.batches import BatchSource
 from packager.training.checkpoints import Checkpoints
-from packager.training.descent import Descent
 from packager.training.device import on_device, resolve_device
 from packager.training.feature_cache import FeatureCache
 from packager.training.keeping import BestBlocks, BestExits, BestOnTheWay, Gain, Keeper
 from packager.training.losses import Losses, exit_cache_shapes
+from packager.training.optimizer_step import OptimizerStep
 from packager.training.phases import DISTIL, EXITS, RATES, TUNE, Phase, phase_steps, training_phases
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone, LeadClock, Ranks
@@ -40,18 +40,18 @@ from packager.training.updates import LEAST_BATCH, fitting_updates
 _DONE = "done"
 _STATISTICS_BATCHES = 30
 _MB = 1_000_000  # bytes
-_ANSWERS_BYTES = 256_000_000  # of the full model's, that are kept
-_LOOK_SHARE = 0.06  # of a phase's time, for one look at the ranges
-_RESERVED_LOOKS = 2  # at a phase's end
-_STATISTICS_SHARE = 0.04  # of a phase's time, for what follows its last step beside the looks
+_ANSWERS_BYTES = 256_000_000  # limit of the cache of the full model's logits
+_LOOK_SHARE = 0.06  # of a phase's time, for one evaluation of all ranges
+_RESERVED_LOOKS = 2  # evaluations at a phase's end
+_STATISTICS_SHARE = 0.04  # of a phase's time, for recalibration after its last step
 _PROBE_BATCH = 16  # samples of the update that is timed
 
 
 @dataclass(frozen=True)
 class PhaseReport:
-    """What became of one phase: its minutes and steps, the batch and the highest rate of its updates, its ``gain``.
+    """The result of one phase: minutes, steps, batch and peak learning rate of its updates, and its ``gain``.
 
-    ``gain``: None where nothing was looked at.
+    ``gain``: None if nothing was evaluated.
     """
 
     phase: str
@@ -62,7 +62,7 @@ class PhaseReport:
     gain: Gain | None
 
     def __str__(self) -> str:
-        """In one line, for people."""
+        """One line for the terminal."""
         said = f"{self.phase}: {self.minutes:.1f} minutes, {self.steps} steps of {self.batch}"
         if self.gain is None:
             return said
@@ -71,13 +71,17 @@ class PhaseReport:
 
 
 class Trainer:
-    """Trains the added blocks and the exits of ``expansion`` as ``recipe`` says, saving its state every so often.
+    """Trains the added blocks and the exits of ``expansion`` by ``recipe``, saving its state at intervals.
 
-    ``judge``, if given, is asked for the accuracy by ranges of cost now and then while tuning, and each phase ends with
-    the best state that it saw, the start included. ``notes`` say what was not done as the recipe has it, ``report``
-    what each phase was good for. ``ranks``: the processes that train together; ``source`` gives the share of this one.
-    ``task``: classification unless it is said. ``seconds_left``: what there is for the rest of the training, where the
-    recipe has minutes; called at the start of each phase.
+    ``notes`` list deviations from the recipe, ``report`` the result of each phase.
+
+    Args:
+        judge: evaluates accuracy by range of MACs on held-out samples; with it each phase ends with the best state
+            evaluated, its start included.
+        ranks: the process group; ``source`` yields this process's share of each batch.
+        task: classification by default.
+        seconds_left: time left for the rest of the training, if the recipe limits minutes; called at the start of
+            each phase.
     """
 
     def __init__(
@@ -103,7 +107,7 @@ class Trainer:
         self._clock = LeadClock(self._ranks)
         self._device = resolve_device(recipe.device, local_rank=self._ranks.local_rank)
         self._losses = Losses(expansion, source, recipe, device=self._device, task=task)
-        self._descent = Descent(self._losses, recipe, device=self._device, ranks=self._ranks)
+        self._optimizer_step = OptimizerStep(self._losses, recipe, device=self._device, ranks=self._ranks)
         self._phases = training_phases(expansion, self._losses, recipe)
         self._steps = phase_steps(self._phases, recipe.steps or 0)
         self._modules: dict[str, nn.Module] = {}  # all that is trained in any phase
@@ -119,15 +123,15 @@ class Trainer:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What was not done as the recipe has it."""
-        return self._descent.notes
+        """Deviations from the recipe."""
+        return self._optimizer_step.notes
 
     def train(self) -> None:
-        """Run the phases, or what is left of them after an interruption.
+        """Run the phases, resuming after an interruption.
 
         Raises:
-            TrainingError: the loss is no longer a number (the last good state stays saved), memory is too short, or
-                another process is gone or starts from something else.
+            TrainingError: the loss is not finite (the last good state stays saved), memory is too short, or another
+                process has ended or starts from different inputs.
         """
         if not self._phases:
             return
@@ -145,7 +149,7 @@ class Trainer:
             self._set_training(())
 
     def _run(self, phase: Phase, saved: dict[str, Any]) -> None:
-        """1. batch and rate; 2. a look at the start; 3. the steps; 4. statistics; 5. the best state is put back."""
+        """1. batch and rate; 2. evaluate the start; 3. steps; 4. recalibrate; 5. restore the best state."""
         began = self._clock.tick()
         seconds = self._seconds(phase, saved.get("elapsed", 0.0))
         keeper = self._keeper(phase, seconds)
@@ -186,7 +190,7 @@ class Trainer:
         self.report = (*self.report, done)
 
     def _keeper(self, phase: Phase, seconds: float | None) -> Keeper | None:
-        """What keeps the best of a phase, if it has a step and there is a judge of it."""
+        """The keeper of the phase's best state; None if the phase has no step or there is no judge."""
         if not (self._steps[phase.name] if seconds is None else seconds):
             return None
         if not self._ranks.from_lead(float(self._judge is not None)):
@@ -206,7 +210,7 @@ class Trainer:
         keeper.begin(device=self._device, seconds=None if seconds is None else _LOOK_SHARE * seconds)
 
     def _fitted_updates(self, phase: Phase, saved: dict[str, Any], seconds: float | None) -> tuple[Phase, int]:
-        """The phase with the rate, and the batch, that fit the updates that ``seconds``, or the steps, allow."""
+        """The phase with its learning rate, and the batch, adjusted to the updates that ``seconds`` or steps allow."""
         name, recipe = RATES[phase.name], self._recipe
         chosen = saved.get("updates")
         largest = self._losses.whole_batch
@@ -216,7 +220,7 @@ class Trainer:
             per_sample = None
             if seconds is not None:
                 self._losses.take(min(_PROBE_BATCH, largest) if phase.name != EXITS else largest)
-                per_sample = self._ranks.from_lead(self._descent.seconds_per_sample(phase, clock=time.monotonic))
+                per_sample = self._ranks.from_lead(self._optimizer_step.seconds_per_sample(phase, clock=time.monotonic))
             fitting = fitting_updates(
                 highest_rate=phase.rate,
                 largest_batch=largest,
@@ -234,26 +238,26 @@ class Trainer:
         return replace(phase, rate=chosen["rate"]), chosen["batch"]
 
     def _seconds(self, phase: Phase, elapsed: float) -> float | None:
-        """The time that a phase has, looks included and ``elapsed`` of it over; None where steps are counted.
+        """The time of a phase, evaluations and the ``elapsed`` part included; None if the recipe counts steps.
 
-        Its share of what it and the phases after it may take.
+        It is the phase's share of the time left for itself and the later phases.
         """
         if self._recipe.steps is not None:
             return None
         if self._seconds_left is None:
             return (self._recipe.budget_minutes or 0.0) * 60 * phase.share
         left = elapsed + self._ranks.from_lead(self._seconds_left())
-        return left * phase.share / sum(one.share for one in self._phases[self._phases_from(phase) :])
+        return left * phase.share / sum(later.share for later in self._phases[self._phases_from(phase) :])
 
     def _phases_from(self, phase: Phase) -> int:
-        return [one.name for one in self._phases].index(phase.name)
+        return [planned.name for planned in self._phases].index(phase.name)
 
     def _step_through(
         self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer, task: Task, keeper: Keeper | None
     ) -> None:
         shown, saved_at = schedule.progress, self._clock.tick()
         while not schedule.over:
-            loss = self._descent.step(phase, schedule, optimizer)
+            loss = self._optimizer_step.step(phase, schedule, optimizer)
             schedule.done += 1
             self._clock.tick()
             if phase.name == TUNE:
@@ -281,7 +285,7 @@ class Trainer:
             recalibrate(self._expansion, self._statistics(count, task, limit_s))
 
     def _statistics(self, count: int, task: Task, limit_s: float | None) -> Iterator[tuple[Subnet, torch.Tensor]]:
-        """``count`` batches and their paths, or as many as fit into ``limit_s``."""
+        """``count`` paths and batches, or as many as fit into ``limit_s``."""
         began = self._clock.tick()
         for step in range(count):
             yield self._losses.statistics(step)
@@ -290,7 +294,7 @@ class Trainer:
                 return
 
     def _exit_cache(self) -> FeatureCache | None:
-        """A cache for the features that exits learn from, if the same batches come again and all of them fit."""
+        """A cache for the features that exits train on, if batches repeat and all of them fit."""
         steps = self._steps[EXITS] if self._recipe.steps is not None else None
         if not self._distinct or (steps is not None and steps <= self._distinct):
             return None
@@ -300,18 +304,18 @@ class Trainer:
             return None
         try:
             return FeatureCache(self._checkpoints.folder, batches=self._distinct, shapes=shapes)
-        except StorageError:  # no room: it goes without
+        except StorageError:  # disk full: no cache
             return None
 
     def _teacher_answers(self) -> TeacherAnswers:
-        """The full model's answers to this process's share of the batches, also those from before an interruption."""
+        """Cached logits of the full model for this process's share of the batches, those of interrupted runs too."""
         share = self._ranks.share
         path = self._checkpoints.folder / f"answers.{share.rank}-of-{share.count}.f32"
         shape = self._expansion.traced.tensors[-1].shape
         return TeacherAnswers(path, shape=shape, limit_bytes=_ANSWERS_BYTES)
 
     def _schedule(self, phase: Phase, saved: dict[str, Any], began: float, seconds: float | None) -> Schedule:
-        """What was done since ``began`` counts; some time is left for what follows the last step."""
+        """The time since ``began`` counts as spent; time for evaluation and recalibration is reserved at the end."""
         spent = self._clock.tick() - began
         if seconds is not None:
             reserved = _RESERVED_LOOKS * _LOOK_SHARE + _STATISTICS_SHARE if phase.name == TUNE else 0.0
@@ -339,7 +343,7 @@ class Trainer:
             "steps_done": dict(self.steps_done),
             "watch": self._watch.state,
             "notes": list(self.notes),
-            "report": [asdict(one) for one in self.report],
+            "report": [asdict(phase_report) for phase_report in self.report],
         }
         if schedule is not None and optimizer is not None:
             state |= {"optimizer": optimizer.state_dict(), "done": schedule.done, "elapsed": schedule.elapsed}
@@ -353,12 +357,14 @@ class Trainer:
                 module.load_state_dict(saved["modules"][name])
         self.steps_done.update(saved.get("steps_done", {}))
         self._watch.restore(saved.get("watch"))
-        self._descent.restore(saved.get("notes", ()))
-        told = [one | {"gain": one["gain"] and Gain(**one["gain"])} for one in saved.get("report", ())]
-        self.report = tuple(PhaseReport(**one) for one in told)
+        self._optimizer_step.restore(saved.get("notes", ()))
+        self.report = tuple(
+            PhaseReport(**fields | {"gain": fields["gain"] and Gain(**fields["gain"])})
+            for fields in saved.get("report", ())
+        )
 
 
 def _start(modules: Sequence[nn.Module], device: torch.device) -> dict[str, str]:
-    """What processes that train together have to have in common, besides the job."""
+    """What must be equal in all processes besides the job: initial weights and device type."""
     tensors = {f"{k}.{name}": value for k, module in enumerate(modules) for name, value in module.state_dict().items()}
     return {"weights": tensors_digest(tensors), "device": device.type}

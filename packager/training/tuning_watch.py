@@ -1,4 +1,4 @@
-"""Looking at a supernet while it is tuned: accuracy by ranges of cost, and whether it still grows."""
+"""Validation during tuning: accuracy by range of MACs, and early stopping."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from packager.training.ranks import Alone, Ranks
 from packager.training.schedule import Schedule
 
 LOOK_EVERY = 100  # steps of tuning
-_LOOK_SHARE = 0.01  # of the phase's time, for one look
-_REST = 30  # times what a look took pass before the next one, so that looks take about 3 % of the time
+_LOOK_SHARE = 0.01  # of the phase's time, for one evaluation
+_REST = 30  # an evaluation is followed by a pause of so many times its duration: about 3 % of the time in total
 
 
 class TuningWatch:
-    """Looks every ``LOOK_EVERY`` steps; after ``patience`` looks without a better mean the tuning ends early.
+    """Evaluates every ``LOOK_EVERY`` steps; ends tuning after ``patience`` evaluations without a better mean.
 
-    ``patience`` 0 lets it go on. Without ``judge`` there is nothing to see. Of several processes the first one looks.
-    Where the time is limited (``limit``), looks take few images, and none is taken while those before it have cost more
-    than a thirtieth of the time since.
+    ``patience`` 0 disables early stopping, ``judge`` None disables evaluation. Only rank 0 evaluates. With a time limit
+    (``limit``) evaluations use fewer images, and one is skipped if the last one took more than a thirtieth of the time
+    since.
     """
 
     def __init__(
@@ -40,20 +40,20 @@ class TuningWatch:
         self._ranks = ranks or Alone()
         self._clock = clock
         self._limited = False
-        self._images: int | None = None  # of a look; None for all
-        self._next = 0.0  # when there is time for the next look
+        self._images: int | None = None  # per evaluation; None for all
+        self._next = 0.0  # earliest time of the next evaluation
         self._best = 0.0
-        self._since = 0  # looks since the best one
-        self.seen = ""  # what the last look saw, to stand behind the loss
+        self._since = 0  # evaluations since the best one
+        self.seen = ""  # result of the last evaluation, shown behind the loss
 
     def limit(self, seconds: float) -> None:
-        """The phase takes ``seconds``: looks fit into a small part of them."""
+        """The phase takes ``seconds``: evaluations are limited to a small part of them."""
         self._limited = True
         if self._ranks.leads and self._judge is not None:
             self._images = self._judge.images_within(_LOOK_SHARE * seconds, device=self._device)
 
     def after_step(self, schedule: Schedule) -> None:
-        """Look if it is time to; tell ``schedule`` to end when patience is out."""
+        """Evaluate if due; wind ``schedule`` down when patience is exhausted."""
         if schedule.done % LOOK_EVERY:
             return
         if self._ranks.leads and self._judge is not None and self._clock() >= self._next:
@@ -75,10 +75,10 @@ class TuningWatch:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What an interrupted run needs to go on."""
+        """State for resuming."""
         return {"best": self._best, "since": self._since, "seen": self.seen}
 
     def restore(self, state: dict[str, Any] | None) -> None:
-        """Go on from ``state``."""
+        """Resume from ``state``."""
         if state is not None:
             self._best, self._since, self.seen = state["best"], state["since"], state["seen"]

@@ -1,14 +1,13 @@
-"""How many updates a phase can make, and the batch and learning rate that suit so many (recipe: ``auto``).
+"""Batch and learning rate for the number of updates that a phase can make (recipe: ``auto``).
 
-Rates and batches that are known to work were found with thousands of updates of 128 samples. With fewer updates:
+The reference rates hold for thousands of updates with batches of 128. With fewer updates:
 
-1. The batch is the largest power of two, from 8 to the recipe's, that leaves ``WANTED`` updates; else the least.
-2. The rate falls with the batch, since gradients of small batches are noisier: in proportion to it for plain descent
-   (Goyal et al. 2017, "Accurate, large minibatch SGD"), with its square root for Adam, whose updates have the length
-   of the rate whatever the gradient (Malladi et al. 2022, "On the SDEs and scaling rules for adaptive gradient
-   algorithms").
-3. It falls with the square root of the share that there is of ``USUAL`` updates: a few updates can neither correct
-   what high rates do at first nor average over their noise.
+1. The batch is the largest power of two, from 8 to the recipe's, with at least ``WANTED`` updates; else the smallest.
+2. The rate is scaled down with the batch, since gradients of small batches are noisier: linearly for SGD (Goyal et al.
+   2017, "Accurate, large minibatch SGD"), by its square root for Adam (Malladi et al. 2022, "On the SDEs and scaling
+   rules for adaptive gradient algorithms").
+3. It is scaled by the square root of ``updates / USUAL`` below ``USUAL`` updates: few updates can neither recover from
+   the first steps at a high rate nor average out their noise.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _USUAL_BATCH = 128
 
 @dataclass(frozen=True)
 class Updates:
-    """The samples of an update, and the highest learning rate."""
+    """Samples per update, and the peak learning rate."""
 
     batch: int
     rate: float
@@ -40,10 +39,13 @@ def fitting_updates(
     updates: int | None = None,
     least_batch: int = LEAST_BATCH,
 ) -> Updates:
-    """Batch and rate for what fits in ``seconds`` at ``seconds_per_sample`` of an update, or for so many ``updates``.
+    """Batch and rate for the updates that fit into ``seconds``, or for a given number of ``updates``.
 
-    ``highest_rate``: for thousands of updates with batches of 128. ``adaptive``: of Adam, else of plain descent.
-    ``updates`` given: the batch stays.
+    Args:
+        highest_rate: peak rate for thousands of updates with batches of 128.
+        largest_batch: the recipe's batch; used as it is if ``updates`` is given.
+        adaptive: scale as for Adam, else as for SGD.
+        seconds_per_sample: time of an update per sample.
     """
     batch = largest_batch
     if updates is None:

@@ -173,7 +173,7 @@ class Meeting:
             self._changed.notify_all()
             self._changed.wait_for(lambda: len(given) == self._count or self._left, timeout=100)
             if len(given) < self._count:
-                raise TrainingError("another process of this run is gone or does not answer")
+                raise TrainingError("another process of this run has ended or does not respond")
             self._rounds.pop(number - 1, None)  # who gives in this round has taken from the last
             return [given[other] for other in range(self._count)]
 
@@ -197,7 +197,7 @@ class ThreadRanks(Ranks):
     def bytes_from_lead(self, data: bytes) -> bytes:
         return self._exchange(data)[0]
 
-    def may_tell(self) -> bool:
+    def claim_error_report(self) -> bool:
         return self.leads
 
     def leave(self) -> None:

@@ -1,7 +1,8 @@
-"""Identity blocks: a skip over blocks that end in the shape that they start from. No parameters, no work.
+"""Identity blocks: a skip over blocks whose input and output shapes are equal. No parameters, no MACs.
 
-A residual network often bears losing a block; which skips are worth keeping is seen after the training
-(``packager/fitting``; between cut points of several tensors ``packager/training/usefulness.py``).
+Residual networks often tolerate the removal of a block. Useless skips are dropped by the fit before the training
+(``packager/fitting``). In models with cut points of several tensors, which are not fitted, they are dropped after it
+(``packager/training/usefulness.py``).
 """
 
 from __future__ import annotations
@@ -11,19 +12,19 @@ from collections.abc import Collection, Sequence
 from torch import nn
 
 from packager.supernet.blocks.streams import Cuts, PassAll, extents
-from packager.supernet.blocks.trainable import Grown, TrainableBlock, jumps
+from packager.supernet.blocks.trainable import AddedBlocks, TrainableBlock, jumps
 
 
 def identity_blocks(
     originals: Sequence[TrainableBlock], cuts: Cuts, *, max_span: int, taps: Collection[int] = ()
-) -> Grown:
+) -> AddedBlocks:
     """A block ``i<start>-<end>`` over every span of up to ``max_span`` originals with equal shapes at both ends.
 
-    Left out are spans that shorter skips put together: the paths over them are there already, and those that jump over
-    one of the cut points ``taps``.
+    Spans that consecutive shorter skips cover are left out, since those paths exist already; so are spans over one of
+    the cut points ``taps``.
     """
     blocks: list[TrainableBlock] = []
-    skipped: dict[int, set[int]] = {}  # by cut point, those that skips from there lead to
+    skipped: dict[int, set[int]] = {}  # start -> ends of its skips
     for count in range(1, max_span + 1):
         for first in range(len(originals) - count + 1):
             start, end = originals[first].start, originals[first + count - 1].end
@@ -35,12 +36,12 @@ def identity_blocks(
             blocks.append(
                 TrainableBlock(id=f"i{start}-{end}", start=start, end=end, kind="identity", module=module, macs=0)
             )
-    notes = () if blocks or not max_span else ("no identity blocks: no span ends in the shape that it starts from",)
-    return Grown(tuple(sorted(blocks, key=lambda block: (block.start, block.end))), notes)
+    notes = () if blocks or not max_span else ("no identity blocks: no span has equal input and output shapes",)
+    return AddedBlocks(tuple(sorted(blocks, key=lambda block: (block.start, block.end))), notes)
 
 
 def _reaches(skipped: dict[int, set[int]], start: int, end: int) -> bool:
-    """Whether skips lead from one cut point to the other."""
+    """Whether a chain of skips leads from cut point ``start`` to ``end``."""
     reached = {start}
     for position in range(start, end):
         if position in reached:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from device_sdk.supernet.blocks import TensorSpec
-from packager.supernet.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes, jumps
+from packager.supernet.blocks.trainable import AddedBlocks, TrainableBlock, count_macs, fits_shapes, jumps
 from packager.tracing.traced_model import parameter_count
 
 
@@ -21,15 +21,17 @@ def merged_blocks(
     tiled: bool = False,
     taps: Collection[int] = (),
     several: Collection[int] = (),
-) -> Grown:
-    """A merged block for every span of 2 to ``max_span`` neighbouring ``originals``; a note where none fits.
+) -> AddedBlocks:
+    """A merged block for every span of 2 to ``max_span`` neighbouring ``originals``; a note names spans without one.
 
-    ``tiled``: only for spans that begin at the first, the ``max_span + 1``st, … original. Far fewer blocks share the
-    training then, and the cheapest path stays what it is where spans of ``max_span`` can be merged everywhere.
-    ``taps``: cut points that no block jumps over. ``several``: those of several tensors, where none starts or ends.
+    Args:
+        tiled: only spans that begin at the first, the ``max_span + 1``st, … original. Far fewer blocks share the
+            training then, and the cheapest path is the same if all spans of ``max_span`` can be merged.
+        taps: cut points that no block may jump over.
+        several: cut points of several tensors, where no merged block starts or ends.
     """
     blocks: list[TrainableBlock] = []
-    notes: list[str] = []
+    unmerged: list[str] = []
     for first in range(0, len(originals), max_span if tiled else 1):
         for count in range(2, min(max_span, len(originals) - first) + 1):
             replaced = originals[first : first + count]
@@ -41,18 +43,18 @@ def merged_blocks(
             if block is not None:
                 blocks.append(block)
             else:
-                start, end = replaced[0].start, replaced[-1].end
-                notes.append(f"blocks {start} to {end} cannot be merged: no replaced block fits their shapes")
-    return Grown(tuple(blocks), tuple(notes))
+                unmerged.append(f"{replaced[0].start} to {replaced[-1].end}")
+    notes = (f"blocks {', '.join(unmerged)} cannot be merged: no replaced block fits their shapes",) if unmerged else ()
+    return AddedBlocks(tuple(blocks), notes)
 
 
 def _merged(replaced: Sequence[TrainableBlock], tensors: Sequence[TensorSpec]) -> TrainableBlock | None:
-    """A copy of the one replaced block that has the span's shapes, else a projected copy, else None."""
+    """The first of ``merged_candidates``, None if there is none."""
     start, end = replaced[0].start, replaced[-1].end
-    found = next(merged_candidates(replaced, tensors), None)
-    if found is None:
+    candidate = next(merged_candidates(replaced, tensors), None)
+    if candidate is None:
         return None
-    source, module = found
+    source, module = candidate
     return TrainableBlock(
         id=f"m{start}-{end}",
         start=start,
@@ -67,10 +69,10 @@ def _merged(replaced: Sequence[TrainableBlock], tensors: Sequence[TensorSpec]) -
 def merged_candidates(
     replaced: Sequence[TrainableBlock], tensors: Sequence[TensorSpec]
 ) -> Iterator[tuple[str, nn.Module]]:
-    """Every copy of a replaced block that can stand for all of them: its id, and the copy with the original's weights.
+    """Every copy of a replaced block that fits the whole span, with the id of that block.
 
-    Exact copies come first, then projected ones, the large ones of each first. Never more parameters than the largest
-    replaced block.
+    Exact copies come first, then copies with projections, each in order of falling size. None has more parameters than
+    the largest replaced block.
     """
     start, end = replaced[0].start, replaced[-1].end
     shape_in, shape_out = tensors[start].shape, tensors[end].shape
@@ -93,7 +95,7 @@ def merged_candidates(
 
 
 def _projection(source: tuple[int, ...], target: tuple[int, ...], *, positive: bool) -> nn.Module | None:
-    """The cheapest module from one shape to the other; None where a strided 1×1 convolution cannot do it."""
+    """The cheapest module from one shape to the other; None if no strided 1×1 convolution fits."""
     if source == target:
         return nn.Identity()
     if len(source) != 3 or len(target) != 3:
@@ -110,6 +112,6 @@ def _projection(source: tuple[int, ...], target: tuple[int, ...], *, positive: b
 
 
 def _stride(extent: int, wanted: int) -> int:
-    """The stride that turns ``extent`` positions into ``wanted``, or 0."""
+    """The stride that reduces ``extent`` positions to ``wanted``, or 0."""
     stride = -(-extent // wanted)
     return stride if -(-extent // stride) == wanted else 0

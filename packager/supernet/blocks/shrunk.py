@@ -1,7 +1,7 @@
-"""Shrunk blocks: a block with fewer channels inside, its boundary untouched (AdaptiveNet §4.1, B⁽⁻¹⁾ and B⁽⁻²⁾).
+"""Shrunk blocks: a block with fewer inner channels, its boundary unchanged (AdaptiveNet §4.1, B⁽⁻¹⁾ and B⁽⁻²⁾).
 
-Torch-Pruning finds which channels of which layers go together; of each such group the least important are removed, so
-that a shrunk block starts from the weights that matter most in the block that it replaces.
+Torch-Pruning finds groups of dependent channels across layers. The least important channels of each group are removed,
+so a shrunk block starts from the most important weights of its original.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from torch import nn
 
 from device_sdk.extras import require
 from device_sdk.supernet.blocks import TensorSpec
-from packager.supernet.blocks.trainable import Grown, TrainableBlock, count_macs, fits_shapes, listed
+from packager.supernet.blocks.trainable import AddedBlocks, TrainableBlock, count_macs, fits_shapes, listed
 from packager.torch_noise import torch_silenced
 from packager.tracing.traced_model import parameter_count
 
-_ROUND_TO = (8, 4, 2, 1)  # channels remain in the largest of these multiples that leaves any
-_LEAST_SAVED = 0.1  # of the MACs: a block that saves less is not worth its training
+_ROUND_TO = (8, 4, 2, 1)  # channels are rounded to the largest of these multiples that leaves any
+_LEAST_SAVED = 0.1  # of the MACs: a block that saves less is dropped
 _Shape = tuple[int, ...]
 
 
 def shrunk_blocks(
     originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec], *, rates: Sequence[float]
-) -> Grown:
-    """A block ``s<start>-<percent>`` for every original and every rate, the share of inner channels to be kept.
+) -> AddedBlocks:
+    """A block ``s<start>-<percent>`` for every original and every rate, the share of inner channels to keep.
 
-    Channels remain in round numbers, so the percentage in the name, which is what was kept, may be below the rate.
-    Notes say which blocks cannot be shrunk: those without channels inside, and those that no longer run.
+    Channels are rounded, so the percentage in the name, the actual one, may be below the rate. Notes name the blocks
+    that cannot be shrunk, with the reason.
 
     Raises:
         MissingExtraError: Torch-Pruning is not installed.
@@ -48,23 +48,23 @@ def shrunk_blocks(
             else:
                 failed.setdefault((round(100 * rate), made), []).append(original.start)
     notes = [f"{listed(starts)} not shrunk to {percent} %: {why}" for (percent, why), starts in failed.items()]
-    return Grown(tuple(blocks), tuple(notes))
+    return AddedBlocks(tuple(blocks), tuple(notes))
 
 
 def _shrunk(
     original: TrainableBlock, tensors: Sequence[TensorSpec], *, rate: float, smallest: TrainableBlock
 ) -> TrainableBlock | str:
-    """The block of this rate, or why there is none; it must be smaller than ``smallest``, the one made last."""
+    """The block of this rate, or the reason for none. It must be smaller than ``smallest``, the previous one."""
     shape = tensors[original.start].shape
     try:
         module = shrink(original.module, shape, tensors[original.end].shape, rate=rate)
     except Exception as error:  # Torch-Pruning raises many kinds on operators that it does not know
         return f"Torch-Pruning fails ({type(error).__name__})"
     if module is None:
-        return "no channels inside that could go"
+        return "no inner channels can be removed"
     macs = count_macs(module, shape)
     if parameter_count(module) >= smallest.parameters or macs > (1 - _LEAST_SAVED) * smallest.macs:
-        return "hardly any work would be saved"
+        return f"below {100 * _LEAST_SAVED:g} % of the MACs would be saved"
     return TrainableBlock(
         id=f"s{original.start}-{_kept_percent(original.module, module)}",
         start=original.start,
@@ -77,10 +77,10 @@ def _shrunk(
 
 
 def shrink(module: nn.Module, source: _Shape, target: _Shape, *, rate: float) -> nn.Module | None:
-    """A copy of ``module`` ([batch, *source] → [batch, *target]) with ``rate`` of the channels inside, or None.
+    """A copy of ``module`` ([batch, *source] → [batch, *target]) with ``rate`` of the inner channels, or None.
 
-    All groups of inner channels are shrunk at once; if the result does not run, those that do not run by themselves
-    are left as they are.
+    All groups of inner channels are pruned at once. If the result does not run, only the groups that can be pruned
+    individually are.
     """
     groups = _inner_groups(module, source)
     if not groups:
@@ -97,14 +97,14 @@ def shrink(module: nn.Module, source: _Shape, target: _Shape, *, rate: float) ->
 
 @dataclass(frozen=True)
 class _Group:
-    """Channels that can only be removed together: their number, and the layers that give them out, by name."""
+    """Channels that can only be removed together: their number, and the names of the layers that output them."""
 
     channels: int
     layers: frozenset[str]
 
 
 def _inner_groups(module: nn.Module, shape: _Shape) -> list[_Group]:
-    """The groups of channels that nothing outside the block sees."""
+    """The groups of channels that do not reach the block's output."""
     pruning = require("torch_pruning", extra="packager")
     copied = _trainable_copy(module)
     names = {layer: name for name, layer in copied.named_modules()}
@@ -113,7 +113,7 @@ def _inner_groups(module: nn.Module, shape: _Shape) -> list[_Group]:
     inner = []
     for group in graph.get_all_groups(root_module_types=_root_types(pruning)):
         giving = [dep.target for dep, _ in group if graph.is_out_channel_pruning_fn(dep.handler)]
-        if all(node.outputs for node in giving):  # what nothing in the block reads is what the block gives back
+        if all(node.outputs for node in giving):  # a tensor that no layer in the block reads is the block's output
             layers = frozenset(names[node.module] for node in giving if isinstance(node.module, _root_types(pruning)))
             inner.append(_Group(len(group[0].idxs), layers))
     return inner
@@ -133,7 +133,7 @@ def _pruned(module: nn.Module, shape: _Shape, groups: Sequence[_Group], *, rate:
             pruning_ratio=1.0 - rate,
             ignored_layers=[layer for name, layer in layers.items() if name not in wanted],
             round_to=_round_to(min(group.channels for group in groups) * rate),
-            # its defaults are dictionaries that all pruners share
+            # the defaults are mutable dictionaries, shared by all pruners
             **{name: {} for name in ("in_channel_groups", "out_channel_groups", "num_heads", "channel_groups")},
         )
         pruner.step()
@@ -141,7 +141,7 @@ def _pruned(module: nn.Module, shape: _Shape, groups: Sequence[_Group], *, rate:
 
 
 def _kept_percent(module: nn.Module, shrunk: nn.Module) -> int:
-    """The channels that ``shrunk`` kept of every hundred that the layers had that lost some."""
+    """Percentage of channels that ``shrunk`` kept, over the layers that lost some."""
     layers = dict(shrunk.named_modules())
     outputs = [(_outputs(layer), _outputs(layers[name])) for name, layer in module.named_modules()]
     before, after = (sum(ends) for ends in zip(*(pair for pair in outputs if pair[0] != pair[1]), strict=True))
@@ -149,13 +149,13 @@ def _kept_percent(module: nn.Module, shrunk: nn.Module) -> int:
 
 
 def _outputs(layer: nn.Module) -> int:
-    """Channels that a layer with weights gives out; 0 of other modules."""
+    """Output channels of a layer with weights; 0 for other modules."""
     found = getattr(layer, "out_channels", getattr(layer, "out_features", 0))
     return found if isinstance(found, int) else 0
 
 
 def _round_to(channels: float) -> int:
-    """The multiple in which channels remain where ``channels`` are wanted."""
+    """The multiple to which ``channels`` are rounded."""
     return next((multiple for multiple in _ROUND_TO if channels >= multiple), 1)
 
 
@@ -164,7 +164,7 @@ def _root_types(pruning: Any) -> tuple[type, ...]:
 
 
 def _trainable_copy(module: nn.Module) -> nn.Module:
-    """Torch-Pruning reads the graph of gradients, so there must be some."""
+    """A copy with gradients enabled: Torch-Pruning reads the autograd graph."""
     return copy.deepcopy(module).eval().requires_grad_(True)
 
 

@@ -1,6 +1,6 @@
 """Blocks between cut points of several tensors: copies of replaced blocks, and skips (docs/adr/0028).
 
-Nothing is projected there and nothing is shrunk: a block stands for others only if it takes and gives the same tensors.
+There are no projections and no shrunk blocks: a replacement must have the same input and output tensors.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import torch
 from torch import nn
 
 from device_sdk.supernet.blocks import TensorSpec
-from packager.supernet.blocks.trainable import Grown, TrainableBlock, count_macs, jumps
+from packager.supernet.blocks.trainable import AddedBlocks, TrainableBlock, count_macs, jumps
 
 Cuts = Sequence[Sequence[TensorSpec]]  # the tensors at each cut point
 
 
 class PassAll(nn.Module):
-    """Gives back what it takes, however many tensors that is."""
+    """The identity on any number of tensors."""
 
     def forward(self, *features: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Tensors [batch, …] → the same."""
@@ -37,11 +37,11 @@ def extents(specs: Sequence[TensorSpec]) -> tuple[tuple[tuple[int, ...], str], .
 
 def copied_blocks(
     originals: Sequence[TrainableBlock], cuts: Cuts, *, max_span: int, tiled: bool = False, taps: Collection[int] = ()
-) -> Grown:
+) -> AddedBlocks:
     """A merged block for every span of 2 to ``max_span`` neighbours with several tensors at its start or end.
 
-    A copy of the largest replaced block that leads between the same tensors; none where no block does. ``tiled`` and
-    ``taps`` as in ``merged_blocks``.
+    It is a copy of the largest replaced block with the span's input and output tensors, if there is one. ``tiled`` and
+    ``taps``: as in ``merged_blocks``.
     """
     streams = several(cuts)
     blocks: list[TrainableBlock] = []
@@ -53,11 +53,11 @@ def copied_blocks(
                 break
             if streams & {start, end}:
                 blocks += _copies(replaced, cuts)
-    return Grown(tuple(blocks))
+    return AddedBlocks(tuple(blocks))
 
 
 def _copies(replaced: Sequence[TrainableBlock], cuts: Cuts) -> list[TrainableBlock]:
-    """The merged block in place of ``replaced``, if there is one."""
+    """The merged block for the span ``replaced``, or an empty list."""
     start, end = replaced[0].start, replaced[-1].end
     wanted = extents(cuts[start]), extents(cuts[end])
     fitting = [block for block in replaced if (extents(cuts[block.start]), extents(cuts[block.end])) == wanted]

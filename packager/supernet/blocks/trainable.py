@@ -1,4 +1,4 @@
-"""A block of the growing supernet: an edge of the graph with a torch module behind it."""
+"""A block of the supernet in training: an edge of the graph with its torch module."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from packager.tracing.traced_model import Feature, parameter_count, tensors_of
 
 @dataclass(frozen=True)
 class TrainableBlock:
-    """A block of the growing supernet with its torch module: [batch, *start shape] → [batch, *end shape].
+    """A block of the supernet with its torch module: [batch, *start shape] → [batch, *end shape].
 
-    Where a cut point has several tensors, the module takes them as so many arguments or gives a tuple of them.
-    ``taps``: cut points whose tensors the module takes before that of its start; only a head has some.
+    Several tensors of a cut point are separate arguments, or a tuple as the result. ``taps``: cut points whose tensors
+    are arguments before those of the start; only a head has some.
     """
 
     id: str
@@ -32,7 +32,7 @@ class TrainableBlock:
     taps: tuple[int, ...] = ()
 
     def run(self, features: Mapping[int, Feature]) -> Feature:
-        """What the block makes of the ``features`` at the cut points that it reads."""
+        """The block's output for the ``features`` by cut point."""
         return self.module(*tensors_of(features[position] for position in (*self.taps, self.start)))
 
     @property
@@ -41,7 +41,7 @@ class TrainableBlock:
         return parameter_count(self.module)
 
     def described(self, renditions: Sequence[Rendition], *, distillation_error: float | None = None) -> Block:
-        """The same block as the graph knows it."""
+        """The block as stored in the manifest."""
         return Block(
             id=self.id,
             start=self.start,
@@ -56,8 +56,8 @@ class TrainableBlock:
 
 
 @dataclass(frozen=True)
-class Grown:
-    """The blocks of one kind, and notes on what could not be made and why."""
+class AddedBlocks:
+    """The added blocks of one kind, and notes on those that could not be made, with the reason."""
 
     blocks: tuple[TrainableBlock, ...]
     notes: tuple[str, ...] = ()
@@ -76,7 +76,7 @@ def original_block(
 
 @contextlib.contextmanager
 def evaluated(module: nn.Module) -> Iterator[None]:
-    """While open, ``module`` is in evaluation mode and no gradients are kept."""
+    """Inside the context, ``module`` is in evaluation mode and gradients are off."""
     training = module.training
     module.eval()
     try:
@@ -87,9 +87,9 @@ def evaluated(module: nn.Module) -> Iterator[None]:
 
 
 def count_macs(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float32") -> int:
-    """Multiply-accumulate operations for one sample (operators unknown to torch's counter count 0).
+    """Multiply-accumulate operations per sample (operators unknown to torch's counter count 0).
 
-    ``shapes``: of a sample of each tensor that the module takes.
+    ``shapes``: of the module's input tensors, without the batch axis.
     """
     zeros = [torch.zeros(1, *shape, dtype=getattr(torch, dtype)) for shape in shapes]
     with evaluated(module), FlopCounterMode(display=False) as counter:
@@ -98,7 +98,7 @@ def count_macs(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float3
 
 
 def fits_shapes(module: nn.Module, source: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    """Whether ``module`` turns [batch, *source] into [batch, *target], for one sample and for three."""
+    """Whether ``module`` maps [batch, *source] to [batch, *target], tried with batches of 1 and 3."""
     try:
         with evaluated(module):
             shapes = [tuple(module(torch.zeros(batch, *source)).shape) for batch in (1, 3)]
@@ -113,6 +113,6 @@ def jumps(start: int, end: int, taps: Iterable[int]) -> bool:
 
 
 def listed(starts: Iterable[int]) -> str:
-    """Blocks by the cut points that they start at, for a note: ``block 3``, ``blocks 1, 2, 5``."""
+    """Blocks by their start cut points, for a note: ``block 3``, ``blocks 1, 2, 5``."""
     numbers = sorted(starts)
     return f"block{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"

@@ -207,7 +207,7 @@ def test_parallel_streams_are_told_what_int8_would_cost_them(loaded):
 def test_a_list_of_other_classes_is_told(loaded):
     found = examine(loaded(Pooled, names=("cat", "dog")))
     assert not _said(found, "classify").possible
-    assert "5 numbers, its list has 2 classes" in found.conclusion
+    assert "5 outputs, its list has 2 classes" in found.conclusion
 
 
 @pytest.mark.parametrize(

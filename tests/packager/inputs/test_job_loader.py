@@ -127,7 +127,7 @@ def test_a_list_of_another_number_of_classes_is_refused(tmp_path):
 def test_data_that_do_not_fit_a_model_of_imagenet_hear_of_its_list(tmp_path):
     pytest.importorskip("timm")
     pictures = pictures_of(tmp_path, "tench", "crane")
-    with pytest.raises(DataError, match="answers with 1000 numbers, the data has 2 classes") as caught:
+    with pytest.raises(DataError, match="has 1000 outputs, the data has 2 classes") as caught:
         job_of("timm:mobilenetv3_small_050", training=pictures, validation=pictures, input_shape=(1, 64, 64))
     assert "--classes imagenet-1k" in str(caught.value.hint)
 

@@ -20,7 +20,7 @@ from device_sdk.runtimes import OnnxRuntime
 from packager.exporting.export import ExportedBlocks
 from packager.renditions.calibration import Calibration
 from packager.renditions.int8 import make_int8
-from packager.renditions.made import MadeKind
+from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.expansion import Expansion
 
 
@@ -62,7 +62,7 @@ def calibrate(digit_images) -> Callable[[Expansion], Calibration]:
 
 
 @pytest.fixture(scope="session")
-def tiny_int8(tiny_exported, calibrate, tmp_path_factory) -> MadeKind:
+def tiny_int8(tiny_exported, calibrate, tmp_path_factory) -> RenditionSet:
     """The tiny supernet in int8."""
     return make_int8(tiny_exported, calibrate(tiny_exported.expansion), SilentProgress(), tmp_path_factory.mktemp("c"))
 
@@ -71,7 +71,7 @@ def tiny_int8(tiny_exported, calibrate, tmp_path_factory) -> MadeKind:
 def in_place_of() -> Callable[..., ExportedBlocks]:
     """Exported blocks in which those of a made kind stand in for their fp32 fragments; all of them, or those named."""
 
-    def build(exported: ExportedBlocks, made: MadeKind, parts: tuple[str, ...] | None = None) -> ExportedBlocks:
+    def build(exported: ExportedBlocks, made: RenditionSet, parts: tuple[str, ...] | None = None) -> ExportedBlocks:
         own = {part: data for part, data in made.own.items() if parts is None or part in parts}
         needs = {part: made.needs.get(part, ()) for part in own}
         return replace(

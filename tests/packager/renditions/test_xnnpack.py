@@ -68,7 +68,7 @@ def test_a_block_that_is_not_fully_delegated_is_refused_with_its_operators():
         def forward(self, x):
             return torch.cumsum(torch.relu(x), dim=1)
 
-    with pytest.raises(NotDelegatedError, match=r"XNNPACK does not take all of o3: .*cumsum") as raised:
+    with pytest.raises(NotDelegatedError, match=r"XNNPACK does not support all operators of o3: .*cumsum") as raised:
         lowered(Sorted(), TensorSpec("cut_3", (4, 8, 8)), name="o3")
     assert "relu" not in str(raised.value)
     assert "without the rendition xnnpack" in raised.value.hint

@@ -107,7 +107,7 @@ def test_a_model_with_nothing_left_after_its_first_block_says_so(noise):
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 2))
     expansion = attach_exits(expand(trace(model, noise(3, 1, 16, 16)), max_span=1), count=3)
     assert expansion.exits == ()
-    assert "no exits: no inner cut point suits" in expansion.notes
+    assert "no exits: no branch structure fits any inner cut point" in expansion.notes
 
 
 def test_exits_without_a_training_step_are_left_out_and_noted(tiny_expansion):

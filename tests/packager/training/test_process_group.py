@@ -63,7 +63,7 @@ def test_variables_that_contradict_each_other_are_wrong_usage(name, value):
 
 @pytest.mark.parametrize("missing", ["RANK", "MASTER_ADDR", "MASTER_PORT"])
 def test_variables_that_are_missing_are_wrong_usage(missing):
-    with pytest.raises(UsageError, match="asks for several processes"):
+    with pytest.raises(UsageError, match="means several processes"):
         find_place({name: value for name, value in VARIABLES.items() if name != missing})
 
 
@@ -75,7 +75,7 @@ def test_a_request_to_end_is_an_error_once():
 
     before = signal.getsignal(signal.SIGTERM)
     try:
-        with pytest.raises(TrainingError, match="was ended, or another process of it is gone"):
+        with pytest.raises(TrainingError, match="was terminated, or another process of it has ended"):
             asked_to_end()
         os.kill(os.getpid(), signal.SIGTERM)  # while it says so
     finally:

@@ -66,7 +66,7 @@ def behaviour(ranks: Ranks) -> dict[str, Any]:
         ranks.require_same(lambda: {"recipe": 1, "data": rank, "weights": [rank]})
     except TrainingError as error:
         found["differing"] = str(error)
-    found["may tell"] = ranks.may_tell()
+    found["may tell"] = ranks.claim_error_report()
     return found
 
 
@@ -118,8 +118,8 @@ def test_processes_exchange_what_the_port_promises_and_notice_that_one_dies():
     assert sorted(one.pop("may tell") for one in found) == [False, True]  # one of them tells
     assert found == [EXPECTED, EXPECTED]
     assert json.loads(done[0][0].splitlines()[1]) == {
-        "error": "another process of this run is gone or does not answer",
-        "hint": "give the same command again: training goes on from the last saved state",
+        "error": "another process of this run has ended or does not respond",
+        "hint": "run the same command again: training resumes from the last saved state",
     }
 
 
@@ -129,7 +129,7 @@ def test_alone_nothing_changes_and_nothing_is_described():
     ranks.require_same(lambda: pytest.fail("there is nobody to compare with"))
     assert values[0].tolist() == [1.0, 2.0]
     assert (ranks.any(False), ranks.any(True), ranks.from_lead(0.3)) == (False, True, 0.3)
-    assert (ranks.alone, ranks.leads, ranks.may_tell(), ranks.share.of(7)) == (True, True, True, 7)
+    assert (ranks.alone, ranks.leads, ranks.claim_error_report(), ranks.share.of(7)) == (True, True, True, 7)
 
 
 def test_all_processes_have_the_first_ones_clock(together):
@@ -282,7 +282,7 @@ def test_a_run_that_lost_a_process_goes_on_with_any_number_of_them(with_exits, t
     lost, killed = train(2, with_exits, faults={1: {"killed": TUNING + 3}}, **choices)
     assert isinstance(killed, Killed)
     assert isinstance(lost, TrainingError)
-    assert "is gone" in str(lost)
+    assert "has ended" in str(lost)
     done = train(count, with_exits, **choices)
     assert all(one.source.given[0][0] == TUNING + 3 for one in done)
     assert all(one.trainer.steps_done == {"distil": 8, "tune": 8, "exits": 4} for one in done)

@@ -32,7 +32,7 @@ def test_where_no_shape_comes_again_a_note_says_so(noise):
     widths = (4, 6, 8, 10, 2)
     layers = [part for a, b in itertools.pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
     expansion = expand(trace(nn.Sequential(*layers[:-1]), noise(3, 4)), max_span=1, identity=True)
-    assert expansion.notes == ("no identity blocks: no span ends in the shape that it starts from",)
+    assert expansion.notes == ("no identity blocks: no span has equal input and output shapes",)
 
 
 def test_none_is_added_unasked(tiny_traced, tiny_expansion):

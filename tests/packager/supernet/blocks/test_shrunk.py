@@ -20,11 +20,11 @@ def shrunk(traced: TracedModel, *rates: float):
 
 
 def test_every_block_is_shrunk_at_every_rate_and_keeps_its_boundary(tiny_traced, noise):
-    grown = shrunk(tiny_traced, 0.5, 0.25)
-    assert [block.id for block in grown.blocks] == [f"s{k}-{percent}" for k in (1, 2, 3, 4) for percent in (50, 25)]
-    assert grown.notes == ()
+    made = shrunk(tiny_traced, 0.5, 0.25)
+    assert [block.id for block in made.blocks] == [f"s{k}-{percent}" for k in (1, 2, 3, 4) for percent in (50, 25)]
+    assert made.notes == ()
     originals = {block.id: block for block in inner(tiny_traced)}
-    for block in grown.blocks:
+    for block in made.blocks:
         source = originals[block.copied_from]
         share = 0.5 if block.id.endswith("50") else 0.25
         assert (block.kind, block.end) == ("shrunk", block.start + 1)
@@ -120,7 +120,7 @@ def test_blocks_without_channels_inside_are_noted_together(noise):
     layers = [part for _ in range(4) for part in (nn.Linear(8, 8), nn.ReLU())]
     expansion = expand(trace(nn.Sequential(*layers[:-1]), noise(3, 8)), max_span=1, shrink_rates=(0.5,))
     assert expansion.added == ()
-    assert expansion.notes == ("blocks 1, 2 not shrunk to 50 %: no channels inside that could go",)
+    assert expansion.notes == ("blocks 1, 2 not shrunk to 50 %: no inner channels can be removed",)
 
 
 def test_a_rate_that_saves_nothing_more_than_the_one_before_is_noted():
@@ -130,6 +130,6 @@ def test_a_rate_that_saves_nothing_more_than_the_one_before_is_noted():
         torch.zeros(2, 4, 5, 5),
         gamma=0.6,
     )
-    grown = shrunk(traced, 0.5, 0.4)
-    assert [found.id for found in grown.blocks] == ["s1-50"]
-    assert grown.notes == ("block 1 not shrunk to 40 %: hardly any work would be saved",)
+    made = shrunk(traced, 0.5, 0.4)
+    assert [found.id for found in made.blocks] == ["s1-50"]
+    assert made.notes == ("block 1 not shrunk to 40 %: below 10 % of the MACs would be saved",)

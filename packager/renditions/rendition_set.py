@@ -1,4 +1,4 @@
-"""What a kind of rendition makes of the supernet: fragments or programs, what they must answer, how well they do."""
+"""The renditions of one kind for a supernet: fragments or programs, golden vectors, errors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from packager.assembly.bundle_writer import BundleWriter
 
 
 @dataclass(frozen=True)
-class MadeKind:
-    """One kind of rendition of blocks and exits, all mappings by their ids; those that it leaves out are missing.
+class RenditionSet:
+    """The renditions of one kind by block or exit id. Parts without such a rendition are missing.
 
-    ``needs``: names in ``shared`` of the initializers that a fragment needs besides its own. ``errors``: see
-    ``Rendition.error``. ``quantization``: by cut point. ``any_size``: those that run at every input size of the bundle.
-    ``notes`` say what was left out and why.
+    ``needs``: names in ``shared`` of further initializers of a fragment. ``errors``: see ``Rendition.error``.
+    ``quantization``: by cut point. ``any_size``: parts that run at every input size of the bundle. ``notes``: parts
+    left out, with the reason.
     """
 
     name: str
@@ -33,7 +33,7 @@ class MadeKind:
     notes: tuple[str, ...] = ()
 
     def stored(self, writer: BundleWriter) -> dict[str, Rendition]:
-        """Store all blobs; returns the rendition of each block and exit that has one, by its id."""
+        """Store all blobs. Returns the renditions by block or exit id."""
         shared = {name: writer.add_blob(data) for name, data in self.shared.items()}
         return {
             part: Rendition(

@@ -1,4 +1,4 @@
-"""One step of training: the gradients of a batch, shared among the processes that train together, are followed."""
+"""One optimizer step, with gradients averaged across ranks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from packager.training.phases import RATES, Phase
 from packager.training.ranks import Ranks
 from packager.training.schedule import Schedule
 
-_GRADIENT_NORM = 5.0  # longest gradient that is followed
+_GRADIENT_NORM = 5.0  # gradients are clipped to this norm
 
 
-class Descent:
-    """Makes the updates of one step after the other, in all processes alike.
+class OptimizerStep:
+    """Runs the optimizer updates of each training step, identically in all processes.
 
-    ``notes`` say what was not done as the recipe has it.
+    ``notes`` list deviations from the recipe.
     """
 
     def __init__(self, losses: Losses, recipe: Recipe, *, device: torch.device, ranks: Ranks) -> None:
@@ -34,22 +34,22 @@ class Descent:
         self.notes: tuple[str, ...] = ()
 
     def restore(self, notes: Iterable[str]) -> None:
-        """Go on as an interrupted run did that had come to ``notes``."""
+        """Resume an interrupted run that had recorded ``notes``."""
         self.notes = tuple(notes)
         if self.notes:
             self._losses.halve_batch()
 
     def step(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer) -> float:
-        """A batch, and the phase's updates from it; with half the batch from now on, once, where memory is too short.
+        """Run the phase's updates on one batch. On the first out-of-memory error the batch is halved for good.
 
         Returns the last loss.
 
         Raises:
-            TrainingError: the loss or its gradient is no longer a number, memory is too short even so, or another
-                process is gone.
+            TrainingError: the loss or its gradient is not finite, memory is too short for half the batch, or another
+                process has ended.
         """
         try:
-            return self._descended(phase, schedule, optimizer)
+            return self._run_updates(phase, schedule, optimizer)
         except torch.OutOfMemoryError as error:
             known_to_all = self._ranks.alone or isinstance(error, _MemoryTooShort)
             if self.notes or not known_to_all or not self._losses.halve_batch():
@@ -62,9 +62,10 @@ class Descent:
         return self.step(phase, schedule, optimizer)
 
     def seconds_per_sample(self, phase: Phase, *, clock: Callable[[], float]) -> float:
-        """What the gradients of an update take, over its samples: the second of two, whose weights stay as they are.
+        """Time of a forward and backward pass per sample, measured on the second of two passes.
 
-        Statistics of batch-norm are put back. Memory that is too short shows when the training begins.
+        Weights and batch-norm statistics are unchanged afterwards. Out-of-memory errors are ignored here; they recur
+        in the first training step.
         """
         before = [
             {key: value.clone() for key, value in module.state_dict().items()} for module in phase.modules.values()
@@ -72,7 +73,7 @@ class Descent:
         started = 0.0
         for _ in range(2):
             started = clock()
-            self._differentiated(phase, 0)
+            self._backward(phase, 0)
         seconds = clock() - started
         for parameter in phase.parameters:
             parameter.grad = None
@@ -80,14 +81,14 @@ class Descent:
             module.load_state_dict(state)
         return seconds / self._losses.batch
 
-    def _descended(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer) -> float:
+    def _run_updates(self, phase: Phase, schedule: Schedule, optimizer: torch.optim.Optimizer) -> float:
         """The updates of one step. Returns the last loss."""
         for group in optimizer.param_groups:
             group["lr"] = schedule.rate(phase.rate)
         value = 0.0
         for update in range(schedule.done * phase.updates, (schedule.done + 1) * phase.updates):
             optimizer.zero_grad(set_to_none=True)
-            loss = self._differentiated(phase, update)
+            loss = self._backward(phase, update)
             if self._ranks.any(loss is None):
                 raise _MemoryTooShort
             assert loss is not None
@@ -103,13 +104,13 @@ class Descent:
             optimizer.step()
         return value
 
-    def _differentiated(self, phase: Phase, update: int) -> torch.Tensor | None:
-        """The loss of an update, its gradients computed; None where memory is too short."""
+    def _backward(self, phase: Phase, update: int) -> torch.Tensor | None:
+        """Forward and backward pass of an update. Returns the loss, None if memory is too short."""
         devices = [self._device.index or 0] if self._device.type == "cuda" else []
         reduced = self._precision != torch.float32
         try:
             with torch.random.fork_rng(devices), torch.autocast(self._device.type, self._precision, enabled=reduced):
-                # dropout draws from torch's own generator: a function of the update, so that a resumed run draws alike
+                # dropout uses torch's global generator: seeded by the update, so a resumed run draws the same numbers
                 torch.manual_seed(SplitMix64(self._seed + update).next() ^ self._ranks.share.rank)
                 loss = phase.loss(update)
             loss.backward()
@@ -119,7 +120,7 @@ class Descent:
 
 
 class _MemoryTooShort(torch.OutOfMemoryError):
-    """All processes know that it is, in one of them at least."""
+    """Memory is too short in at least one process, and all processes know it."""
 
 
 def _diverged(what: str, value: float, phase: Phase, schedule: Schedule) -> TrainingError:
