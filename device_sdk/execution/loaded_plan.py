@@ -156,11 +156,11 @@ class _Answers:
         self._output: Array | None = None
         self._answered_by = np.zeros(batch, dtype=np.int64)
 
-    def put(self, samples: npt.NDArray[np.int64], logits: Array, who: int) -> None:
+    def put(self, samples: npt.NDArray[np.int64], logits: Array, source: int) -> None:
         if self._output is None:
             self._output = np.empty((len(self._answered_by), *logits.shape[1:]), dtype=logits.dtype)
         self._output[samples] = logits
-        self._answered_by[samples] = who
+        self._answered_by[samples] = source
 
     def outcome(self, kept: KeptActivations | None) -> Outcome:
         assert self._output is not None

@@ -48,7 +48,7 @@ class LoadedSegments:
         return None if self._paged is None else self._paged.pager.loads
 
     def release(self) -> None:
-        """Free the pages that nobody runs now, until they are needed again; without a memory cap nothing."""
+        """Evict idle pages; they are loaded again when they are needed. Without a memory cap this does nothing."""
         if self._paged is not None:
             self._paged.pager.release()
 

@@ -33,8 +33,8 @@ class _Resident:
 class Pager:
     """Keeps what pages take, while they are loaded, there or run, below ``cap_bytes``. Safe from several threads.
 
-    Calls take turns at asking for a page: who has to wait for room holds no page meanwhile, so that nobody waits for
-    ever. Calls that run a page do not wait for each other, unless their working sets do not fit side by side.
+    Requests for pages are serialised, and a waiting caller holds no page, so deadlock is impossible. Calls that run a
+    page run concurrently as long as their working sets fit side by side.
     """
 
     def __init__(self, runtime: Runtime, pages: Sequence[Page], *, cap_bytes: int) -> None:
@@ -42,7 +42,7 @@ class Pager:
         self._pages = pages
         self._cap_bytes = cap_bytes
         self._turn = threading.Lock()
-        self._changed = threading.Condition()  # guards what follows; told whenever something was given back
+        self._changed = threading.Condition()  # guards what follows; notified whenever memory is returned
         self._resident: dict[int, _Resident] = {}
         self._used_bytes = 0
         self._closed = False
@@ -56,7 +56,7 @@ class Pager:
 
     @contextmanager
     def page(self, number: int) -> Iterator[LoadedStretch]:
-        """Page ``number``, which stays until the block ends. A thread asks for one page at a time.
+        """Page ``number``, which stays until the block ends. A thread takes one page at a time.
 
         Raises:
             BlobError, CompositionError, RuntimeFailedError: it does not load, or the pager was closed.
@@ -127,7 +127,7 @@ class Pager:
             self._changed.notify_all()
 
     def release(self) -> None:
-        """Free the pages that nobody runs now; they are loaded again when they are needed."""
+        """Evict idle pages; they are loaded again when they are needed."""
         with self._changed:
             self._free_idle()
             self._changed.notify_all()

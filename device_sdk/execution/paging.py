@@ -19,7 +19,7 @@ from device_sdk.runtimes.port import LoadedStretch, Runtime
 from device_sdk.supernet.cost import EdgeCost
 from device_sdk.supernet.plan import Edge, ExitChoice, Plan
 
-_INNER_TENSORS = 4  # what a block computes inside, in sizes of its inputs and outputs, where nobody measured it
+_INNER_TENSORS = 4  # what a block computes inside, in sizes of its inputs and outputs, where it was not measured
 
 
 def least_memory_cap_bytes(

@@ -25,7 +25,7 @@ SESSION_BYTES = 512 * 1024  # what a session takes besides its weights
 class Piece:
     """What is never divided: a block, together with the branch of the exit behind it if the plan has one there.
 
-    Without ``edge`` it is an exit's branch alone, which runs on features that somebody has.
+    Without ``edge`` it is an exit's branch alone, which runs on given features.
 
     ``weights``: bytes of each blob that it needs, by name: pieces that share one count it once where they are loaded
     together. ``working_bytes``: what it takes while it runs, its inputs and outputs included.

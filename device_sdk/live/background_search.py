@@ -18,7 +18,7 @@ _NICENESS = 10  # calls go first
 _JOIN_S = 10.0
 
 Search = Callable[[Budget, Callable[[], bool]], list[Candidate]]
-"""Looks for candidates at a budget of predicted latency, until the second argument says that nobody waits any more."""
+"""Looks for candidates at a budget of predicted latency, until the second argument returns True."""
 
 
 @dataclass(frozen=True)

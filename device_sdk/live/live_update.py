@@ -40,7 +40,7 @@ class LiveUpdate:
 
     The thread sleeps until a call is out of bounds. It prepares what it switches to, and ahead of time what probably
     comes next; calls never wait for it. ``search``, if given, looks for more candidates when none fits;
-    ``remember`` is told of the larger pool.
+    ``remember`` is called with the larger pool.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class LiveUpdate:
         started = time.perf_counter()
         done = self._in_use.exchange(new, expected=active)
         exchange_ms = (time.perf_counter() - started) * 1e3
-        if not done:  # somebody else chose another plan meanwhile
+        if not done:  # the plan was exchanged meanwhile
             return
         self._last = self._last.followed_by(decision.why, now_s=self._clock(), settings=self._settings)
         self._warm.put(PreparedPlan(active.plan, active.loaded, 0.0))

@@ -66,7 +66,7 @@ class LastSwitch:
     up_cooldown_s: float = 0.0
 
     def waited_s(self, now_s: float) -> float:
-        """Seconds since then; a clock that went backwards tells nothing, and nobody waits for it."""
+        """Seconds since then; infinite after the clock went backwards."""
         waited_s = now_s - self.at_s
         return waited_s if waited_s >= 0 else math.inf
 

@@ -30,7 +30,7 @@ class WarmPlans:
 
     @property
     def subnets(self) -> frozenset[Subnet]:
-        """Those that are ready; any thread may ask."""
+        """The subnets that are ready. Thread-safe."""
         return frozenset(self._ready.copy())
 
     def want(self, candidates: Sequence[Candidate], *, cap_bytes: int) -> list[Candidate]:

@@ -121,7 +121,7 @@ def find_plan(
     one on what was held back.
 
     Under a memory cap, subnets that would run in pages are left out if there is any that would not (``within_cap``):
-    ``profile``, made under the same cap, does not know how slow pages are. Where all would, the candidates are measured
+    ``profile``, made under the same cap, does not include paging. Where all would, the candidates are measured
     in pages.
 
     Raises:
@@ -317,8 +317,8 @@ def _search_and_confirm(
 def _confirm(workspace: Workspace, found: SearchResult, budget: Budget, original_ms: float) -> _Confirmed:
     """Measure the best candidate in turns with the full model; while one is too slow, expect more of the others.
 
-    The prediction is right to a few percent. A candidate that measures above the budget tells by how much, and the
-    next one has to fit a budget that is tighter by this ratio: no limit is relaxed beyond what cannot be told apart.
+    Predictions are right to a few percent. A candidate that measures above the budget tightens the predicted budget of
+    the next one by the same ratio. The limit itself is relaxed only by ``EQUAL_LATENCY``.
     ``original_ms``: the full model's latency when the profile was measured. By how much it differs now is speed drift
     of the device, which is cancelled within ``_MOST_DRIFT``.
     """

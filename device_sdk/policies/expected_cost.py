@@ -61,7 +61,7 @@ class Network:
 def expected_cost(
     supernet: Supernet, plan: Plan, evidence: Evidence, cost_model: CostModel, network: Network | None = None
 ) -> PlanCost:
-    """The cost of ``plan`` per sample, as far as the evidence tells it.
+    """The cost of ``plan`` per sample, estimated from the evidence.
 
     Accuracy is that of the samples that get an answer. What a server adds is unknown (None) where nothing is known of
     the server or the way to it: its logits, its time.

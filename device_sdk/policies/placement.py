@@ -103,7 +103,7 @@ def expectation(exits: Sequence[ExitCandidate], *, full_time: float) -> float:
 def candidates_by_macs(supernet: Supernet) -> tuple[list[ExitCandidate], float]:
     """All exits with an accuracy, and the full model's time; both timed in MACs along the original path.
 
-    What a server knows of a device that it has no measurements of. Memory is that of float32 parameters.
+    For devices without measurements. Memory is that of float32 parameters.
     """
     reached = [0]
     for _, block in supernet.walk(supernet.original):

@@ -53,7 +53,7 @@ def decide_split(
 ) -> SplitDecision:
     """Ask the server for its profile, measure the uplink unless it is given, and choose.
 
-    ``profile`` is asked for this device's last: measuring it takes seconds, and there may be nothing to decide.
+    ``profile`` is called last: measuring this device takes seconds, and the server may rule a split out.
 
     Raises:
         UsageError, TransferError: see ``AdaptiveModel.split``.

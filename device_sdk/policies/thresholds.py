@@ -37,10 +37,10 @@ class ExitSamples:
 def choose_exits(
     exits: Sequence[ExitSamples], *, right_at_end: Rights, full_ms: float, accuracy_drop: float
 ) -> list[ExitChoice]:
-    """The exits and thresholds with the least mean latency whose accuracy is hardly ``accuracy_drop`` below the end's.
+    """The exits and thresholds of least mean latency whose drop plus two standard errors is within ``accuracy_drop``.
 
-    What counts is the drop that is seen and ``_CAUTION`` times its standard error (paired: samples that only one of the
-    two gets right): many thresholds are tried on few samples, and those that look best are partly lucky.
+    The drop is that of the accuracy below the end's; its standard error is paired, over the samples that only one of the
+    two gets right. Many thresholds are tried on few samples, so the observed drop of the best is biased downwards.
 
     ``exits`` follow each other. Starts from the best common threshold, then improves one exit's threshold at a time;
     an exit that does not pay is left out.

@@ -92,7 +92,7 @@ class AdaptiveModel:
         With ``trust``, a public key, an unsigned or wrongly signed bundle is refused. The first time, every block runs
         its self-test. Starts with the plan that this device chose last, else with the full model. From a server only
         blobs that are not here yet are fetched; if it cannot be reached, or what it sends cannot be used, the last good
-        bundle opens and the log says why. ``token``: what the server asks for. ``allow_rollback``: take a version below
+        bundle opens and the log says why. ``token``: of the server. ``allow_rollback``: take a version below
         that of the last good bundle. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is not
         here is refused, never replaced silently. ``memory_cap_mb``: for all that is loaded, beyond the bare runtime; a
         plan that needs more runs in pages (docs/guide/memory.md). ``state_folder``: where fetched bundles, profiles,
@@ -289,7 +289,7 @@ class AdaptiveModel:
         alone, and the log of the process says so once; the samples concerned are marked ``fallback``.
 
         Raises:
-            UsageError: it does not fit this bundle's graph, or it asks for logits of a model that is no classifier; the
+            UsageError: it does not fit this bundle's graph, or it needs logits of a model that is no classifier; the
                 plan in use stays.
         """
         self._in_use.running()
@@ -331,7 +331,7 @@ class AdaptiveModel:
 
         Raises:
             UsageError: an uplink of nothing, or the privacy setting forbids to send activations.
-            TransferError: the server does not tell its profile, or serves another bundle.
+            TransferError: the server has no profile, or serves another bundle.
         """
         from device_sdk.policies.split_decision import decide_split
 
@@ -410,7 +410,7 @@ class AdaptiveModel:
         started = time.perf_counter()
         output, source = self._remote.answer(active.plan, active.loaded, tensor, images)
         latency_ms = (time.perf_counter() - started) * 1e3
-        if active.times is not None and source == (SUBNET,):  # exits and servers tell nothing about the subnet
+        if active.times is not None and source == (SUBNET,):  # the time of exits and servers is not the subnet's
             active.times.record(latency_ms)
         return Answer(output, source, latency_ms, self._class_names, active.plan)
 

@@ -48,7 +48,7 @@ def log_path(state_folder: Path, bundle: Bundle) -> Path:
 
 
 def device_id(state_folder: Path) -> str:
-    """A random name, made once per state folder: tells devices apart and says nothing about them.
+    """A random name, made once per state folder: an identifier without information about the device.
 
     Raises:
         StorageError: the folder cannot be written.

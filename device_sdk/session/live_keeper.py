@@ -40,7 +40,7 @@ class PrivateSamples:
 
 
 class LiveKeeper:
-    """Starts and stops live update. Nothing private stays in memory unless ``keep`` is asked to."""
+    """Starts and stops live update. Private samples stay in memory only if ``keep`` is set."""
 
     def __init__(self, state: DeviceState, in_use: PlanInUse, log: AdaptationLog) -> None:
         self._state, self._in_use, self._log = state, in_use, log

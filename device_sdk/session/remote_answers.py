@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 class RemoteAnswers:
     """The servers that a model is connected to: one model that answers samples, one that runs tails. Thread-safe.
 
-    A plan names the model that it asks; another one is not asked, and the device's own answer stands. The log notes
-    when a server stops answering and when it answers again.
+    A plan names the server's model. If another one is connected, nothing is sent and the device's own answer stands.
+    The log notes when a server stops answering and when it answers again.
     """
 
     def __init__(self, bundle: Bundle, log: AdaptationLog) -> None:
@@ -76,7 +76,7 @@ class RemoteAnswers:
                 client.close()
 
     def why_not(self, plan: Plan) -> str | None:
-        """Why a server that ``plan`` needs is not asked as things stand; None if all are, or it needs none."""
+        """Why a server that ``plan`` needs cannot be used now; None if all can, or it needs none."""
         if plan.split is not None:
             reason = self._tail_unfit(plan.split.server, plan.split.position)
             if reason is not None:
@@ -177,7 +177,7 @@ class RemoteAnswers:
 
 
 def _unfit(model: RemoteModel | None, server: RemoteRef, *, sends_inputs: bool) -> str | None:
-    """Why the connected ``model`` is not asked in place of ``server``."""
+    """Why the connected ``model`` cannot serve as ``server``; None if it can."""
     if model is None:
         return f"no server is connected that has {server}"
     if not server.is_named(model.model):

@@ -21,7 +21,7 @@ WINDOW_STEPS = 512  # resolution of the cost axis when sampling inside a window,
 
 
 def architecture_count(supernet: Supernet) -> int:
-    """Number of paths 0 → N over blocks, renditions and input sizes not told apart."""
+    """Number of paths 0 → N over blocks; renditions and input sizes are not distinguished."""
     return _count(supernet, lambda leaving: {(edge.block, end) for edge, end in leaving if not edge.input_size})
 
 

@@ -1,8 +1,8 @@
 """Paths through a supernet, and plans: what a device runs, what a search returns, what live update exchanges.
 
 A plan is one value: the subnet, the exits, the split and what becomes of hard samples, with the server's model named in
-it. Kinds are told apart by a tag, and the whole by a format number. A decoder refuses a kind or a field that it does
-not know (``msgspec.ValidationError``): nothing is dropped silently.
+it. Kinds carry a tag, the plan a format number. Decoding refuses unknown kinds and fields
+(``msgspec.ValidationError``): nothing is dropped silently.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Margin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 Decider = MaxConfidence | Entropy | Margin
-"""Says which samples are hard, by the logits that they get. Scored in ``execution/deciders.py``."""
+"""Which samples are hard, by their logits. Scored in ``execution/deciders.py``."""
 
 
 class AnswerLocally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="answer"):
@@ -205,7 +205,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
 
     @property
     def kind(self) -> str:
-        """In a word or two, for logs and lists: ``subnet``, ``exits``, ``split + ask`` …"""
+        """A short label for logs and lists: ``subnet``, ``exits``, ``split + ask`` …"""
         words = ["exits"] if self.exits else []
         words += ["split" if self.split.position else "remote"] if self.split is not None else []
         if not isinstance(self.hard, AnswerLocally):

@@ -20,7 +20,7 @@ def decode_plan(data: bytes) -> Plan:
     """The plan that ``data`` holds. Whether a bundle has such a plan, ``Supernet.check_plan`` says.
 
     Raises:
-        UsageError: not JSON, not a plan, of another format, or of a kind that this SDK does not know.
+        UsageError: not JSON, not a plan, of another format, or of an unknown kind.
     """
     try:
         found = decode_json(data, dict[str, object])
