@@ -1,4 +1,4 @@
-"""Fitting the model to this device: which images it is adapted on, and which others set its exits."""
+"""Adapts and calibrates the model on this device, on separate images."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pathweave import AdaptiveModel, Budget
 
 UNLABELLED_IMAGES = 128  # of the source
 LABELLED_IMAGES = 400  # of a reference
-_CALIBRATION_SHARE = 0.3  # of the labelled ones; of the others every second
+_CALIBRATION_SHARE = 0.3  # of the labelled images; of the unlabelled ones every second
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Fitted:
-    """What was found. ``calibration`` is None where too few images were left for it."""
+    """The results. ``calibration`` is None if too few images were left for it."""
 
     adaptation: Adaptation
     calibration: Calibration | None
@@ -43,7 +43,7 @@ def fit(
     """Adapt the model within ``budget``, then set its exits on images that the search did not see.
 
     Raises:
-        BudgetError: nothing fits, or the budget is none.
+        BudgetError: no subnet fits, or the budget is invalid.
     """
     adaptation = model.adapt(to_adapt.images, to_adapt.labels, budget, progress=progress)
     calibration = None
@@ -56,7 +56,7 @@ def labelled_samples(model: AdaptiveModel, reference: str, *, progress: Progress
     """The images of a data reference with their labels, in two parts: to adapt on, and to calibrate on.
 
     Raises:
-        DataError: nothing there, or classes that the model does not know.
+        DataError: no data, or classes that the model does not know.
     """
     manifest = model.bundle.manifest
     dataset = load_dataset(
@@ -67,10 +67,10 @@ def labelled_samples(model: AdaptiveModel, reference: str, *, progress: Progress
 
 
 def unlabelled_samples(reader: ImageReader, images: Sequence[Path], *, note: Note) -> tuple[Samples, Samples]:
-    """Some of ``images`` without labels, spread over all of them, in two parts: to adapt on, and to calibrate on.
+    """An even sample of ``images`` without labels, in two parts: to adapt on, and to calibrate on.
 
     Raises:
-        DataError: none of them can be used.
+        DataError: no image can be used.
     """
     pixels = reader.pixels(spread(images, UNLABELLED_IMAGES), note=note)
     return Samples(pixels[0::2], None), Samples(pixels[1::2], None)

@@ -1,4 +1,4 @@
-"""What this run decided, read back from the adaptation log."""
+"""The adaptation events of this run, read from the adaptation log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathweave import UsageError
 
 
 class RunEvents:
-    """What was added to the log at ``path`` since this was made; it is read again only when its size has changed."""
+    """Events added to the log at ``path`` since construction. The log is read again only if its size changed."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -21,7 +21,7 @@ class RunEvents:
         self._texts: tuple[str, ...] = ()
 
     def texts(self) -> tuple[str, ...]:
-        """One line each, oldest first; none where the log cannot be read."""
+        """One line per event, oldest first; empty if the log cannot be read."""
         with contextlib.suppress(OSError, UsageError):
             size = self._path.stat().st_size
             if size != self._size:
@@ -37,7 +37,7 @@ class RunEvents:
 
 
 def describe(event: Event) -> str:
-    """An event in a few words."""
+    """A short description of an event."""
     match event:
         case Profiled():
             return f"profiled: the full model takes {event.original_ms:.3g} ms"

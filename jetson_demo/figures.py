@@ -1,4 +1,4 @@
-"""What a run adds up to, frame by frame. Decides nothing and shows nothing."""
+"""Statistics of a run, accumulated frame by frame. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import numpy as np
 
 from device_sdk.energy import Energy
 
-RECENT = 500  # frames that the live figures look back on
+RECENT = 500  # frames in the live statistics
 
 
 @dataclass(frozen=True)
 class Latencies:
-    """Latencies of single answers at batch 1, in milliseconds; not a number before the first."""
+    """Latencies of single images at batch 1, in milliseconds; NaN before the first."""
 
     last_ms: float
     median_ms: float
@@ -27,7 +27,7 @@ class Latencies:
 
 
 class Figures:
-    """Adds up latencies, who answered, and energy."""
+    """Accumulates latencies, sources of answers, and energy."""
 
     def __init__(self) -> None:
         self._all_ms = array("d")
@@ -38,13 +38,13 @@ class Figures:
         self._energy_frames = 0
 
     def add_frame(self, latency_ms: float, source: str) -> None:
-        """One more answer, and who gave it."""
+        """Add an answer's latency and source."""
         self._all_ms.append(latency_ms)
         self._recent_ms.append(latency_ms)
         self._sources[source] += 1
 
     def add_energy(self, energy: Energy, *, frames: int) -> None:
-        """What ``frames`` answers took together; frames whose energy is unknown are left out of the mean."""
+        """Add the energy of ``frames`` answers together; frames of unknown energy are left out of the mean."""
         if energy.energy_mj is not None:
             self._energy_mj += energy.energy_mj
             self._energy_seconds += energy.seconds
@@ -52,7 +52,7 @@ class Figures:
 
     @property
     def frames(self) -> int:
-        """How many were answered."""
+        """Number of answered frames."""
         return len(self._all_ms)
 
     @property
@@ -63,7 +63,7 @@ class Figures:
 
     @property
     def sources(self) -> Mapping[str, float]:
-        """Who answered which share, most frequent first."""
+        """Share of answers per source, most frequent first."""
         return {source: count / self.frames for source, count in self._sources.most_common()}
 
     @property
@@ -88,6 +88,6 @@ class Figures:
 def _latencies(values_ms: Sequence[float]) -> Latencies:
     if not values_ms:
         return Latencies(math.nan, math.nan, math.nan, math.nan, ())
-    known = np.asarray(values_ms, dtype=np.float64)
-    median_ms, p95_ms = (float(value) for value in np.percentile(known, [50, 95]))
-    return Latencies(float(known[-1]), median_ms, p95_ms, float(known.mean()), tuple(known[-RECENT:].tolist()))
+    values = np.asarray(values_ms, dtype=np.float64)
+    median_ms, p95_ms = (float(value) for value in np.percentile(values, [50, 95]))
+    return Latencies(float(values[-1]), median_ms, p95_ms, float(values.mean()), tuple(values[-RECENT:].tolist()))

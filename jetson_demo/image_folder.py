@@ -1,4 +1,4 @@
-"""The images below a folder, of any sizes, as the model takes them; what cannot be used is named once and skipped."""
+"""Reads the images below a folder, of any sizes, for the model; unusable files are reported once and skipped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Note = Callable[[str], None]
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """One image, ready to be answered: ``tensor`` float32 [1, channels, height, width]."""
+    """One prepared image: ``tensor`` float32 [1, channels, height, width]."""
 
     path: Path
     tensor: npt.NDArray[np.float32]
@@ -49,15 +49,15 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def spread(paths: Sequence[Path], count: int) -> tuple[Path, ...]:
-    """At most ``count`` of ``paths``, evenly spread: folders often are sorted by class."""
+    """At most ``count`` of ``paths``, evenly spaced, since folders are often sorted by class."""
     chosen = min(count, len(paths))
     return tuple(paths[number * len(paths) // chosen] for number in range(chosen))
 
 
 class ImageReader:
-    """Reads images for one model. ``note`` hears of each file that cannot be used, once, with the reason.
+    """Reads images for one model. ``note`` is called once per unusable file, with the reason.
 
-    Of very many it hears only of the first ``NAMED_FILES``; ``skipped`` has them all, with their reasons.
+    Only the first ``NAMED_FILES`` are reported; ``skipped`` has all, with their reasons.
     """
 
     def __init__(self, model: AdaptiveModel) -> None:
@@ -66,10 +66,10 @@ class ImageReader:
         self.skipped: dict[Path, str] = {}
 
     def pixels(self, paths: Sequence[Path], *, note: Note) -> npt.NDArray[np.uint8]:
-        """The usable ones of ``paths`` as uint8 [count, height, width, channels], of the size that the model takes.
+        """The usable images of ``paths`` as uint8 [count, height, width, channels], in the model's input size.
 
         Raises:
-            DataError: none of them can be used.
+            DataError: no image can be used.
         """
         usable = [read[0] for path in paths if (read := self._read(path, note)) is not None]
         if not usable:
@@ -77,10 +77,10 @@ class ImageReader:
         return np.stack(usable)
 
     def frames(self, paths: Sequence[Path], *, loop: bool, note: Note) -> Iterator[Frame]:
-        """One frame after the other, read when it is asked for; with ``loop`` again and again.
+        """Frames one by one, read lazily; with ``loop`` endlessly.
 
         Raises:
-            DataError: none of ``paths`` can be used.
+            DataError: no image can be used.
         """
         for _ in itertools.count() if loop else range(1):
             usable = False
@@ -93,7 +93,7 @@ class ImageReader:
                 raise self._nothing_usable()
 
     def _read(self, path: Path, note: Note) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]] | None:
-        """Pixels [height, width, channels] and what the model takes [1, channels, height, width]."""
+        """Pixels [height, width, channels] and the prepared tensor [1, channels, height, width]."""
         if path in self.skipped:
             return None
         try:

@@ -1,4 +1,4 @@
-"""A plan as characters: its blocks over the cut points, its exits below; and a line of bars. Pure.
+"""Draws a plan as text: its blocks over the cut points, its exits below; and a sparkline. Pure.
 
 ``│────o0────│══════════m1-4══════════│╌╌╌s4╌╌╌│``: original blocks, merged ones, shrunk ones.
 """
@@ -27,7 +27,7 @@ class PlacedBlock:
 
 @dataclass(frozen=True)
 class PlanOutline:
-    """What there is to draw of a plan: its blocks in order, and its exits (id, cut point)."""
+    """The drawable parts of a plan: its blocks in order, and its exits (id, cut point)."""
 
     blocks: tuple[PlacedBlock, ...]
     exits: tuple[tuple[str, int], ...]
@@ -41,12 +41,12 @@ class PlanOutline:
         return cls(tuple(blocks), tuple((choice.exit, supernet.exit(choice.exit).position) for choice in plan.exits))
 
     def column(self, cut_point: int, *, width: int) -> int:
-        """Where a cut point stands in a row of ``width`` columns."""
+        """The column of a cut point in a row of ``width`` columns."""
         return round(cut_point * (width - 1) / self.blocks[-1].end)
 
 
 def draw_blocks(outline: PlanOutline, *, width: int) -> list[tuple[str, str]]:
-    """One row of ``width`` columns as pieces (text, kind of block); names stand where there is room for them."""
+    """One row of ``width`` columns as pieces (text, kind of block); names that do not fit are left out."""
     pieces = []
     for block in outline.blocks:
         room = outline.column(block.end, width=width) - outline.column(block.start, width=width) - 1
@@ -57,7 +57,7 @@ def draw_blocks(outline: PlanOutline, *, width: int) -> list[tuple[str, str]]:
 
 
 def draw_cut_points(outline: PlanOutline, *, width: int) -> str:
-    """The numbers of the cut points that the subnet passes, below their borders, as far as there is room."""
+    """The numbers of the subnet's cut points, below the block borders; those that do not fit are left out."""
     return _row([(str(at), at) for at in (0, *(block.end for block in outline.blocks))], outline, width=width)
 
 

@@ -1,4 +1,4 @@
-"""Which of ONNX Runtime's execution providers runs the model."""
+"""Choice of ONNX Runtime's execution provider."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Callable, Sequence
 
 from pathweave import AdaptiveModel, RuntimeFailedError, SelfTestError
 
-# The short names of the command line; every other name is passed on as it is.
+# The short names of the command line; other names are passed on unchanged.
 SHORT_NAMES = {
     "cpu": "CPUExecutionProvider",
     "cuda": "CUDAExecutionProvider",
     "tensorrt": "TensorrtExecutionProvider",
 }
 
-# Tried in this order unless one is asked for. Not TensorRT: it builds an engine for every block first.
+# The default order. Without TensorRT, which would build an engine for every block first.
 PREFERRED = (SHORT_NAMES["cuda"], SHORT_NAMES["cpu"])
 
 
 def available_providers() -> tuple[str, ...]:
-    """What this build of ONNX Runtime has; whether it works here shows when a model loads."""
+    """The providers of this ONNX Runtime build. Whether one works here only shows when a model is loaded."""
     import onnxruntime
 
     return tuple(onnxruntime.get_available_providers())
 
 
 def to_try(wanted: str | None, available: Sequence[str]) -> tuple[str, ...]:
-    """The providers to try, in order: the one that is wanted, else those preferred that are there."""
+    """The providers to try, in order: ``wanted``, or else the preferred ones that are available."""
     if wanted is not None:
         return (SHORT_NAMES.get(wanted.lower(), wanted),)
     return tuple(provider for provider in PREFERRED if provider in available)
@@ -34,10 +34,10 @@ def to_try(wanted: str | None, available: Sequence[str]) -> tuple[str, ...]:
 def open_on_first(
     open_on: Callable[[str], AdaptiveModel], providers: Sequence[str], *, on_failed: Callable[[str, str], None]
 ) -> tuple[AdaptiveModel, str]:
-    """The model on the first provider that works, and which one that is; ``on_failed`` hears of those before it.
+    """The model on the first working provider, and that provider. ``on_failed`` is called for those that fail.
 
     Raises:
-        RuntimeFailedError, SelfTestError: the last one does not work either.
+        RuntimeFailedError, SelfTestError: all providers failed.
     """
     for provider in providers[:-1]:
         try:

@@ -2,7 +2,7 @@
 
     python jetson_demo/run_demo.py --source folder:PATH --bundle FOLDER_OR_URL
 
-Works on a Jetson and, unchanged, on a laptop; docs/guide/run_on_a_jetson.md says what the figures mean.
+Works on a Jetson and, unchanged, on a laptop; docs/guide/run_on_a_jetson.md explains the figures.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ class Options:
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--source", required=True, metavar="folder:PATH", help="The images: all below this folder, of any size.")
-@click.option("--bundle", help=f"Folder or URL of the bundle [default: {DEFAULT_BUNDLE}, if it is there].")
+@click.option(
+    "--source", required=True, metavar="folder:PATH", help="Folder of images, of any size; subfolders included."
+)
+@click.option("--bundle", help=f"Folder or URL of the bundle [default: {DEFAULT_BUNDLE}, if it exists].")
 @click.option("--trust", type=existing, help="Public key that must have signed the bundle.")
 @token_option
 @click.option("--data", help="Labelled images to adapt on: FOLDER or FILE.zip [default: some of the source].")
@@ -72,13 +74,13 @@ class Options:
 @click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Inference threads.")
 @click.option("--again", is_flag=True, help="Profile even if this device was profiled before.")
 @click.option("--max-frames", type=click.IntRange(min=1), help="Answer at most this many images.")
-@click.option("--loop", is_flag=True, help="Begin again after the last image, until Ctrl-C or --max-frames.")
+@click.option("--loop", is_flag=True, help="Restart after the last image, until Ctrl-C or --max-frames.")
 @click.option(
     "--power-watts",
     type=click.FloatRange(min=0, min_open=True),
     default=10.0,
     show_default=True,
-    help="What the device draws while busy, where it cannot measure that.",
+    help="Power of the busy device, for devices without a sensor.",
 )
 @click.option("--state", type=existing, help="Folder for fetched bundles, profiles, the plan and the log.")
 @json_option
@@ -90,10 +92,10 @@ def run_demo(**arguments: Any) -> None:
 
 
 def demonstrate(options: Options) -> dict[str, Any]:
-    """All of it: 1. find the images; 2. open the bundle; 3. profile, adapt and calibrate; 4. run; 5. sum up.
+    """1. find the images; 2. open the bundle; 3. profile, adapt and calibrate; 4. run; 5. summarise.
 
     Raises:
-        PathweaveError: a kind of it says what is wrong with the images, the bundle or the budget.
+        PathweaveError: the images, the bundle or the budget cannot be used.
     """
     if options.latency_ratio is not None and options.latency_ms is not None:
         raise UsageError("give --latency-ratio or --latency-ms, not both")
@@ -121,7 +123,9 @@ def _open(options: Options) -> tuple[AdaptiveModel, str]:
     """The model, and the execution provider that runs it."""
     bundle = options.bundle or (str(DEFAULT_BUNDLE) if DEFAULT_BUNDLE.is_dir() else None)
     if bundle is None:
-        raise UsageError("which bundle?", hint=f"give --bundle, or make {DEFAULT_BUNDLE}: pathweave demo --work demo")
+        raise UsageError(
+            "no bundle is given", hint=f"give --bundle, or make {DEFAULT_BUNDLE}: pathweave demo --work demo"
+        )
     available = available_providers()
 
     def open_on(provider: str) -> AdaptiveModel:
@@ -163,7 +167,7 @@ def _fit(
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A fitted model, answering images under an energy meter."""
+    """A run of a fitted model over images, with an energy meter."""
 
     model: AdaptiveModel
     provider: str
@@ -173,7 +177,7 @@ class Run:
     figures: Figures = field(default_factory=Figures)
 
     def answer_all(self, reader: ImageReader, images: tuple[Path, ...], options: Options) -> None:
-        """Answer the images that were asked for, and show it, until they end or somebody interrupts."""
+        """Answer and show the images, until they end, ``--max-frames`` is reached or Ctrl-C is pressed."""
         wanted = options.max_frames if options.loop else min(len(images), options.max_frames or len(images))
         with stop_on_interrupt() as stop, make_view(as_json=options.as_json) as view:
             frames = islice(reader.frames(images, loop=options.loop, note=view.note), options.max_frames)
@@ -206,7 +210,7 @@ class Run:
         )
 
     def summary(self, reader: ImageReader, options: Options) -> dict[str, Any]:
-        """What came out, for a program. Latencies are those of single answers to prepared images."""
+        """The JSON result. Latencies are of single prepared images."""
         latencies, adaptation, plan = self.figures.overall(), self.fitted.adaptation, self.model.plan
         return {
             "frames": self.figures.frames,

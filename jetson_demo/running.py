@@ -1,4 +1,4 @@
-"""Answering one image after the other, timed and under the energy meter."""
+"""Timed inference over images, with energy measurement."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from jetson_demo.figures import Figures
 from jetson_demo.image_folder import Frame
 from pathweave import AdaptiveModel, Answer
 
-_WARM_UP = 5  # answers that do not count
-_GROUP_MS = 250.0  # of inference under the meter before the next picture is drawn
+_WARM_UP = 5  # untimed runs
+_GROUP_MS = 250.0  # of inference per energy measurement and screen update
 _GROUP_FRAMES = 16
 
 
@@ -30,8 +30,8 @@ def run_frames(
 ) -> None:
     """Answer ``frames`` one by one at batch 1, until they end or ``stop`` is set.
 
-    In groups: 1. read and prepare some images; 2. answer them back to back, which is what counts as latency and
-    energy; 3. report the last one. So neither decoding nor drawing disturbs an answer that is timed.
+    In groups: 1. read and prepare some images; 2. run them back to back, timed and metered; 3. report the last one. So
+    neither decoding nor drawing affects the measurements.
     """
     median_ms = 0.0
     frames = takewhile(lambda _: not stop.is_set(), frames)
@@ -54,13 +54,13 @@ def _answer(model: AdaptiveModel, group: Sequence[Frame], meter: EnergyMeter) ->
 
 
 def group_size(median_ms: float) -> int:
-    """How many images make a group of about a quarter of a second, if an answer takes ``median_ms`` (0: unknown)."""
+    """Images per group of about a quarter of a second, at ``median_ms`` per image (0: unknown)."""
     return 1 if not median_ms > 0 else max(1, min(_GROUP_FRAMES, int(_GROUP_MS / median_ms)))
 
 
 @contextlib.contextmanager
 def stop_on_interrupt() -> Iterator[threading.Event]:
-    """While open, the first Ctrl-C sets the event, so that a group ends in peace; a second one interrupts as ever."""
+    """While open, the first Ctrl-C sets the event, so that the current group completes; the second one interrupts."""
     stop = threading.Event()
 
     def request(number: int, frame: FrameType | None) -> None:

@@ -1,4 +1,4 @@
-"""What a person sees of a run: a live picture in a terminal, else a line now and then. Both on standard error."""
+"""Display of a run on standard error: a live view on a terminal, else a line at intervals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STYLES = {"original": "cyan", "merged": "magenta", "shrunk": "yellow", "": ""}
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """Everything that can be seen at one moment. Latencies in milliseconds; shares between 0 and 1."""
+    """The displayed state at one moment. Latencies in milliseconds; shares between 0 and 1."""
 
     title: str
     image: str
@@ -49,7 +49,7 @@ class Snapshot:
 
 
 class View(Protocol):
-    """Where a run is shown. Used as a context; between the timed answers, never during one."""
+    """A display of a run, used as a context. Called between timed runs, never during one."""
 
     def __enter__(self) -> View: ...
 
@@ -58,21 +58,21 @@ class View(Protocol):
     ) -> None: ...
 
     def show(self, snapshot: Snapshot) -> None:
-        """What can be seen now; drawn only so often that it does not disturb."""
+        """Display ``snapshot``, at a limited rate."""
 
     def note(self, text: str) -> None:
-        """Something that happened once."""
+        """Print a single message."""
 
 
 def make_view(*, as_json: bool) -> View:
-    """A picture for a person at a terminal; lines for a program, a log file or CI."""
+    """A live view on a terminal; lines for log files and CI."""
     if sys.stderr.isatty() and not as_json and not os.environ.get("CI"):
         return LiveView(Console(stderr=True))
     return LineView()
 
 
 class Picture:
-    """A snapshot, drawn as wide as the terminal is."""
+    """A snapshot, drawn at the terminal's width."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -109,7 +109,7 @@ def _counted(shown: Snapshot) -> str:
 
 
 def _shortened(path: str, width: int) -> str:
-    """The end of a path says more than its beginning."""
+    """The path, shortened at its start, which is less specific than its end."""
     return path if len(path) <= width else "…" + path[len(path) - max(width, 1) + 1 :]
 
 
@@ -137,14 +137,14 @@ def _budget(shown: Snapshot) -> str:
 
 
 def energy_text(mj_per_frame: float | None, mean_w: float | None) -> str:
-    """Energy per image and the power meanwhile, or that they are unknown."""
+    """Energy per image and mean power, or ``unknown``."""
     if mj_per_frame is None or mean_w is None:
         return "unknown"
     return f"{mj_per_frame:.3g} mJ per image at {mean_w:.3g} W"
 
 
 class LiveView:
-    """A picture that is drawn again in its place, at most every ``interval_s``."""
+    """A view that is redrawn in place, at most every ``interval_s``."""
 
     def __init__(
         self, console: Console, *, interval_s: float = 0.15, clock: Callable[[], float] = time.monotonic
@@ -186,7 +186,7 @@ def _write_to_stderr(line: str) -> None:
 
 
 class LineView:
-    """One line at the beginning and then every ``interval_s``."""
+    """One line at the start and then every ``interval_s``."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
 """Pathweave: pretrained networks that fit themselves to the device they run on.
 
-The public names come from the torch-free SDK and load when they are first used, so that ``import pathweave``
-costs next to nothing.
+The public names come from the torch-free SDK and are imported lazily, on first use.
 """
 
 from __future__ import annotations

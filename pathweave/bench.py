@@ -1,4 +1,4 @@
-"""The bench runner: finds a measurement, runs it, compares it with its targets and keeps the result.
+"""The bench runner: finds a benchmark, runs it, compares it with its targets and stores the result.
 
 A measurement is a module ``benchmarks/NAME.py``, or ``benchmarks/NAME/bench.py`` beside helpers of its own, dashes as
 underscores, with ``TARGETS: dict[str, Target]`` and ``run(options: BenchOptions) -> BenchOutcome``. What it found is
@@ -36,7 +36,7 @@ LIBRARIES = ("pathweave", "numpy", "onnxruntime", "torch", "onnx", "torchvision"
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What a measurement is given. ``work_folder`` is empty, and is deleted afterwards."""
+    """The arguments of a benchmark. ``work_folder`` is empty at the start and deleted afterwards."""
 
     quick: bool
     data_folder: Path
@@ -45,13 +45,13 @@ class BenchOptions:
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """The range, bounds included, in which a figure has to lie."""
+    """The required range of a figure, bounds included."""
 
     minimum: float | None = None
     maximum: float | None = None
 
     def holds(self, value: float | None) -> bool:
-        """Whether ``value`` is in the range; a figure that is absent or not finite never is."""
+        """Whether ``value`` is in the range; False for a missing or non-finite figure."""
         if value is None or not math.isfinite(value):
             return False
         return (self.minimum is None or value >= self.minimum) and (self.maximum is None or value <= self.maximum)
@@ -63,7 +63,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class BenchOutcome:
-    """What a measurement found: named figures, the rows behind them, and the data that they come from."""
+    """The outcome of a benchmark: named figures, the rows behind them, and their data."""
 
     figures: Mapping[str, float]
     table: list[dict[str, object]]
@@ -71,7 +71,7 @@ class BenchOutcome:
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """What figures depend on, and nothing that names a place or a person."""
+    """The environment that figures depend on. Contains no host or user name."""
 
     cpu: str
     cores: int
@@ -99,7 +99,7 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Benchmark(Protocol):
-    """A measurement: a module with these two names."""
+    """A benchmark: a module with these two names."""
 
     TARGETS: Mapping[str, Target]
 
@@ -108,14 +108,14 @@ class Benchmark(Protocol):
 
 
 def benchmark_names(package: str = PACKAGE) -> list[str]:
-    """The measurements there are, sorted; nothing is imported but the package itself."""
+    """The names of all benchmarks, sorted. Imports only the package, not the benchmarks."""
     folder = package_folder(package)
     found = [path.stem for path in folder.glob("*.py")] + [path.parent.name for path in folder.glob("*/bench.py")]
     return sorted(name.replace("_", "-") for name in found if not name.startswith("_"))
 
 
 def benchmark_purpose(name: str, package: str = PACKAGE) -> str:
-    """The first line of a measurement's docstring, read without importing it."""
+    """The first line of a benchmark's docstring, read without importing it."""
     source = package_folder(package) / f"{name.replace('-', '_')}.py"
     if not source.exists():
         source = source.with_suffix("") / "bench.py"
@@ -140,7 +140,7 @@ def run_benchmark(
     progress: Progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> BenchResult:
-    """Run a measurement in an empty folder and note what the result depends on."""
+    """Run a benchmark in an empty folder and record its environment."""
     started_s = clock()
     with tempfile.TemporaryDirectory(prefix="pathweave-bench-") as work:
         outcome = benchmark.run(
@@ -161,12 +161,12 @@ def run_benchmark(
 
 
 def missed_targets(figures: Mapping[str, float], targets: Mapping[str, Target]) -> list[str]:
-    """The figures that are not where they have to be, absent ones included, in the order of ``targets``."""
+    """The figures outside their target or missing, in the order of ``targets``."""
     return [figure for figure, target in targets.items() if not target.holds(figures.get(figure))]
 
 
 def write_result(result: BenchResult, folder: Path) -> Path:
-    """Write a result to ``folder`` and return its file; numbers that are not finite become null.
+    """Write a result to ``folder`` and return its file; NaN and infinity become null.
 
     Raises:
         StorageError: the file could not be written.
@@ -213,7 +213,7 @@ def package_folder(package: str) -> Path:
 
 
 def commit_of(repository: Path) -> str:
-    """The commit that is checked out, with ``-dirty`` after changes outside the results, or ``unknown``."""
+    """The checked-out commit, with ``-dirty`` if files outside the results changed, or ``unknown``."""
     if not (repository / ".git").exists():  # installed: a repository around the environment is not ours
         return "unknown"
     revision = _git(repository, "rev-parse", "HEAD")

@@ -19,7 +19,7 @@ line { stroke: var(--ink); stroke-width: 2; }
 
 
 def render_report(results: Sequence[BenchResult]) -> str:
-    """The page, as HTML that loads nothing else."""
+    """The self-contained HTML page."""
     missed = sum(len(result.missed) for result in results)
     verdict = f'<span class="bad">{missed} targets missed</span>' if missed else "all targets met"
     sections = "\n".join(_section(result) for result in results)
@@ -65,7 +65,7 @@ def _figures(result: BenchResult) -> str:
 
 
 def _target_bar(value: float | None, target: Target | None) -> str:
-    """A bar for the value, and a mark where each bound is."""
+    """A bar for the value, with a mark at each bound."""
     if value is None or target is None:
         return ""
     bounds = [bound for bound in (target.minimum, target.maximum) if bound is not None]

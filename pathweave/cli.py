@@ -1,6 +1,6 @@
-"""The command line: find the subcommands, load the one that was asked for, turn errors into lines.
+"""The command line: finds the subcommands, imports the one to run, prints errors as lines.
 
-Exit status: 0 done, 1 failed, 2 wrong usage or a missing extra, 130 interrupted.
+Exit status: 0 success, 1 failure, 2 wrong usage or a missing extra, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from pathweave import __version__
 
 COMMAND_GROUP = "pathweave.commands"
 
-# The same table stands in pyproject.toml as entry points: there other distributions can add to it, here a
-# clone works without being installed.
+# pyproject.toml has the same table as entry points, to which other distributions can add. This one serves a clone that
+# is not installed.
 COMMANDS = {
     "package": "packager.commands:package",
     "inspect": "packager.commands:inspect",
@@ -42,7 +42,7 @@ COMMANDS = {
     "demo": "pathweave.commands:demo",
 }
 
-# Which extra brings a module that a command could not import. Modules that are not listed are faults of ours.
+# The extra that installs a module. An import error of a module that is not listed is a bug.
 EXTRA_OF_MODULE = {
     "torch": "packager",
     "onnx": "packager",
@@ -61,7 +61,7 @@ FAILED, USAGE, INTERRUPTED = 1, 2, 130
 def main(
     arguments: Sequence[str] | None = None, *, group: click.Command | None = None, prog_name: str = "pathweave"
 ) -> int:
-    """Run one command line (default: the process's own, on all commands) and return its exit status."""
+    """Run a command line (default: ``sys.argv``, with all commands) and return its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in arguments
     try:
@@ -70,7 +70,7 @@ def main(
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; run the same command again to go on", err=True)
+        click.echo("interrupted; run the same command again to resume", err=True)
         return INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()
@@ -84,16 +84,16 @@ def main(
         _report("UsageError", error.format_message(), hint, as_json=as_json)
         return error.exit_code
     except (PathweaveError, ModuleNotFoundError) as error:
-        known = as_missing_extra(error) if isinstance(error, ModuleNotFoundError) else error
-        _report(type(known).__name__, str(known), known.hint, as_json=as_json)
-        return USAGE if isinstance(known, (UsageError, MissingExtraError)) else FAILED
+        reported = as_missing_extra(error) if isinstance(error, ModuleNotFoundError) else error
+        _report(type(reported).__name__, str(reported), reported.hint, as_json=as_json)
+        return USAGE if isinstance(reported, (UsageError, MissingExtraError)) else FAILED
 
 
 def as_missing_extra(error: ModuleNotFoundError) -> MissingExtraError:
-    """What to tell a person who lacks an optional dependency.
+    """``error`` as a MissingExtraError that names the extra to install.
 
     Raises:
-        ModuleNotFoundError: ``error`` itself where no extra brings the module, as for modules of our own.
+        ModuleNotFoundError: ``error`` itself, if no extra installs the module.
     """
     module = (error.name or "").split(".")[0]
     if module not in EXTRA_OF_MODULE:
@@ -111,20 +111,20 @@ def _report(error_type: str, message: str, hint: str | None, *, as_json: bool) -
 
 
 def _silence_stdout() -> None:
-    """Whoever read our output has left; keep the interpreter's last flush from complaining about it."""
+    """Redirect stdout to /dev/null after a broken pipe, so that the interpreter's final flush does not fail."""
     with contextlib.suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @cache
 def command_table() -> dict[str, str]:
-    """Where each command lives: ``{name: "module:attribute"}``, ours and those of other distributions."""
+    """``{name: "module:attribute"}`` of all commands, including those of other distributions."""
     registered = {entry.name: entry.value for entry in entry_points(group=COMMAND_GROUP)}
     return {**registered, **COMMANDS}
 
 
 def load_command(name: str) -> click.Command:
-    """Import the module of a command of the table and take the command from it."""
+    """Import a command of the table."""
     module, attribute = command_table()[name].split(":")
     command = getattr(importlib.import_module(module), attribute)
     assert isinstance(command, click.Command), f"{module}:{attribute} is not a click command"
@@ -132,7 +132,7 @@ def load_command(name: str) -> click.Command:
 
 
 class LazyCommands(click.Group):
-    """A group that imports a command when it is run, or to ask it for its one line of help."""
+    """A group that imports a command only to run it or to list its help."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted(command_table())
@@ -150,13 +150,13 @@ def _summary(name: str) -> str:
         return load_command(name).get_short_help_str(limit=90)
     except MissingExtraError as error:
         return f"({error.hint})"
-    except (ImportError, AttributeError) as error:  # one broken command leaves the others their help
+    except (ImportError, AttributeError) as error:  # a broken command does not prevent the help of the others
         return f"(cannot be loaded: {error})"
 
 
 @click.group(cls=LazyCommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="pathweave")
-@click.option("-v", "--verbose", is_flag=True, help="Log what is done, on standard error.")
+@click.option("-v", "--verbose", is_flag=True, help="Log at level INFO, on standard error.")
 def cli(verbose: bool) -> None:
     """Pretrained networks that fit themselves to the device they run on."""
     log_to_stderr(verbose=verbose)

@@ -1,4 +1,4 @@
-"""The commands of the face itself: ``pathweave bench`` and ``pathweave demo``."""
+"""The commands of this package: ``pathweave bench`` and ``pathweave demo``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ results_option = click.option(
 
 
 class Benchmarks(click.Group):
-    """``list``, ``report``, and one command for each measurement in benchmarks/."""
+    """``list``, ``report``, and one command per benchmark in benchmarks/."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *runner.benchmark_names()]
@@ -41,13 +41,13 @@ class Benchmarks(click.Group):
 
 @click.group(cls=Benchmarks, subcommand_metavar="NAME [--quick] [--check] [--json] …")
 def bench() -> None:
-    """Run a measurement, compare it with its targets, write its figures down."""
+    """Run a benchmark, compare it with its targets and store its figures."""
 
 
 @bench.command("list")
 @json_option
 def list_benchmarks(as_json: bool) -> None:
-    """What can be measured."""
+    """List the benchmarks."""
     purposes = {name: runner.benchmark_purpose(name) for name in runner.benchmark_names()}
     emit(
         {"benches": purposes},
@@ -60,7 +60,7 @@ def list_benchmarks(as_json: bool) -> None:
 @results_option
 @json_option
 def report(results_folder: Path, as_json: bool) -> None:
-    """Turn all results into one page, report.html."""
+    """Write all results to one page, report.html."""
     from device_sdk.files.atomic import write_atomically
     from pathweave.bench_report import render_report
 
@@ -122,7 +122,7 @@ def _print_figures(result: runner.BenchResult, path: Path) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     default=Path("demo-report.html"),
     show_default=True,
-    help="Where the report with its pictures goes.",
+    help="File of the report.",
 )
 @click.option(
     "--work",
@@ -130,7 +130,7 @@ def _print_figures(result: runner.BenchResult, path: Path) -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="New folder for keys, bundle and the devices' state [default: a temporary one].",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Random seed.")
 @json_option
 def demo(report_path: Path, work_folder: Path | None, seed: int, as_json: bool) -> None:
     """Package a small network, serve it, and adapt it to three simulated devices."""
@@ -161,7 +161,7 @@ def _print_demo(result: DemoResult) -> None:
             f"{device.full_accuracy_local:.1%}",
         )
     Console().print(table)
-    for device in result.devices:  # by themselves: paths are longer than a table's column
+    for device in result.devices:  # below the table, since paths are longer than a column
         click.echo(f"{device.name}: {' '.join(device.subnet)}")
     click.echo(f"full model: {result.full_model_accuracy:.1%} right on all held-back samples")
     click.echo(f"the server has {result.log_lines_at_server} events of {len(result.devices)} devices")

@@ -1,4 +1,4 @@
-"""Pages that load nothing else: HTML with its own style and with pictures as inline SVG."""
+"""Self-contained HTML pages with inline style and inline SVG."""
 
 from __future__ import annotations
 
@@ -39,32 +39,32 @@ def page(title: str, body: str, *, style: str) -> str:
 
 
 def table(columns: Iterable[str], rows: Iterable[str]) -> str:
-    """A table that scrolls where it is too wide; ``columns`` are plain text, ``rows`` HTML."""
+    """A table with horizontal scrolling; ``columns`` are plain text, ``rows`` HTML."""
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     return f'<div class="wide"><table><tr>{head}</tr>\n{chr(10).join(rows)}\n</table></div>'
 
 
 def element(name: str, *children: str, **attributes: object) -> str:
-    """An element of SVG or HTML: ``element("line", x1=0, stroke_width=2)``; ``class_`` stands for class.
+    """An element of SVG or HTML: ``element("line", x1=0, stroke_width=2)``; ``class_`` becomes ``class``.
 
-    Children are markup already, attributes are plain values; floats are rounded to hundredths (of a pixel).
+    Children are markup, attributes are plain values; floats are rounded to hundredths.
     """
     written = "".join(f' {key.rstrip("_").replace("_", "-")}="{_value(value)}"' for key, value in attributes.items())
     return f"<{name}{written}>{''.join(children)}</{name}>" if children else f"<{name}{written}/>"
 
 
 def label(text: str, **attributes: object) -> str:
-    """Plain text in a picture."""
+    """An SVG text element."""
     return element("text", escape(text), **attributes)
 
 
 def hint(text: str) -> str:
-    """What a reader sees when the pointer rests on the element that has this child."""
+    """A tooltip: the child element that gives its parent one."""
     return element("title", escape(text))
 
 
 def picture(*children: str, width: float, height: float, name: str) -> str:
-    """An SVG picture that shrinks with the page; ``name`` says to those who cannot see it what it shows."""
+    """A responsive SVG picture; ``name`` is its accessible label."""
     return element(
         "svg", *children, viewBox=f"0 0 {_value(width)} {_value(height)}", width=width, role="img", aria_label=name
     )

@@ -1,4 +1,4 @@
-"""A server as a process of its own, for the demo and for measurements."""
+"""A server in a separate process, for the demo and for benchmarks."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _START_S, _STOP_S = 30.0, 15.0
 
 @contextmanager
 def running_server(bundles: Path, *, data: Path) -> Iterator[str]:
-    """``pathweave serve`` on ``bundles``, as a process of its own that keeps its things in ``data``; yields its URL.
+    """Run ``pathweave serve`` on ``bundles`` in a separate process, with data folder ``data``; yields its URL.
 
     Raises:
-        TransferError: it did not start; says what it said.
+        TransferError: it did not start; the message has the last line of its log.
     """
-    # one thread: more of them wait actively, on the cores that the devices here need too
+    # one thread: more of them would busy-wait on the cores that the simulated devices use
     options = ["--data", str(data), "--port", "0", "--threads", "1", "--json"]
     command = [sys.executable, "-m", "pathweave", "serve", str(bundles), *options]
     data.mkdir(parents=True, exist_ok=True)
@@ -47,7 +47,7 @@ def running_server(bundles: Path, *, data: Path) -> Iterator[str]:
 
 
 def _address(process: subprocess.Popen[str], log: Path) -> str:
-    """The first line that the server writes says where it listens."""
+    """The server's URL, from the first line of its output."""
     assert process.stdout is not None
     killer = threading.Timer(_START_S, process.kill)
     killer.start()
@@ -55,16 +55,16 @@ def _address(process: subprocess.Popen[str], log: Path) -> str:
     killer.cancel()
     if not line:
         process.wait()
-        said = log.read_text(errors="replace").strip().splitlines()
-        raise TransferError(f"the server did not start: {said[-1] if said else 'it said nothing'}")
+        lines = log.read_text(errors="replace").strip().splitlines()
+        raise TransferError(f"the server did not start: {lines[-1] if lines else 'its log is empty'}")
     return str(json.loads(line)["url"])
 
 
 def log_lines_at(url: str) -> int:
-    """How many log lines of all devices the server at ``url`` keeps, as it tells itself.
+    """Total number of log lines that the server at ``url`` has of all devices.
 
     Raises:
-        TransferError: it does not answer.
+        TransferError: the request failed.
     """
     deadlines = Deadlines(idle_s=10, total_s=10)
     with (

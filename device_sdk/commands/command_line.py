@@ -1,4 +1,4 @@
-"""What every subcommand shares: --json, its one result on stdout, progress and logs on stderr."""
+"""Shared by all subcommands: --json, one result on stdout, progress and logs on stderr."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ _results: ContextVar[TextIO | None] = ContextVar("results", default=None)
 
 
 def json_option(command: Command) -> Command:
-    """Give a command the flag ``--json``, which arrives as ``as_json``."""
+    """Add the flag ``--json`` to a command, as argument ``as_json``."""
     purpose = "Print one JSON object on standard output, everything else on standard error."
     return click.option("--json", "as_json", is_flag=True, help=purpose)(command)
 
 
 def emit(result: Mapping[str, object], *, as_json: bool, text: Callable[[], None] | str) -> None:
-    """Print a command's result: one line of JSON, or ``text`` (called, if it prints by itself) for a person.
+    """Print a command's result: one line of JSON, or ``text`` (a string, or a function that prints it).
 
     Raises:
-        TypeError: ``result`` holds something that has no place in JSON.
+        TypeError: ``result`` has a value that JSON cannot represent.
     """
     if as_json:
         click.echo(to_json(result), file=_results.get())
@@ -45,7 +45,7 @@ def emit(result: Mapping[str, object], *, as_json: bool, text: Callable[[], None
 
 @contextlib.contextmanager
 def only_results_on_stdout() -> Iterator[None]:
-    """While open, what libraries print goes to standard error; only `emit` reaches standard output."""
+    """Redirect standard output to standard error, so that only ``emit`` writes to standard output."""
     token = _results.set(sys.stdout)
     try:
         with contextlib.redirect_stdout(sys.stderr):
@@ -55,12 +55,12 @@ def only_results_on_stdout() -> Iterator[None]:
 
 
 def to_json(value: object, *, indent: int | None = None) -> str:
-    """``value`` as JSON that every parser reads.
+    """``value`` as strictly valid JSON.
 
-    Numpy values become lists and numbers, paths become strings; a number that is not finite becomes null.
+    Numpy values become lists and numbers, paths become strings; NaN and infinity become null.
 
     Raises:
-        TypeError: ``value`` holds something that has no place in JSON.
+        TypeError: ``value`` has a part that JSON cannot represent.
     """
     return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
@@ -80,18 +80,20 @@ def _plain(value: object) -> object:
 
 
 def log_to_stderr(*, verbose: bool) -> None:
-    """Send the log to standard error: warnings, and with ``verbose`` everything from INFO on."""
+    """Log to standard error: warnings, and with ``verbose`` everything from INFO on."""
     level = logging.INFO if verbose else logging.WARNING
     logging.basicConfig(stream=sys.stderr, level=level, format="%(levelname)s %(name)s: %(message)s", force=True)
 
 
-PROGRESS_FILE = "PATHWEAVE_PROGRESS_FILE"  # environment variable: a file to keep up to date for who started us
+PROGRESS_FILE = (
+    "PATHWEAVE_PROGRESS_FILE"  # environment variable: a file that receives the progress, for the parent process
+)
 
 
 def progress(as_json: bool = False) -> Progress:
-    """Bars for a person at a terminal; now and then a line for a program, a log file or CI.
+    """Progress bars on a terminal; else a line at intervals, for log files and CI.
 
-    Where the environment variable ``PATHWEAVE_PROGRESS_FILE`` names a file, that too (see FileProgress).
+    If the environment variable ``PATHWEAVE_PROGRESS_FILE`` names a file, it is updated too (see FileProgress).
     """
     at_terminal = sys.stderr.isatty() and not as_json and not os.environ.get("CI")
     shown: Progress = TerminalProgress() if at_terminal else LineProgress()
@@ -104,7 +106,7 @@ def _write_to_stderr(line: str) -> None:
 
 
 class LineProgress:
-    """One line per task and ``interval_s``; a task that is done sooner prints nothing."""
+    """One line per task and ``interval_s``; a task that ends sooner prints nothing."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What the device's commands have in common: how they name a bundle and its data, and open them."""
+"""Shared options of the device's commands, and opening of bundles and data."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., object])
 
 existing = click.Path(path_type=Path)
-token_option = click.option("--token", envvar="PATHWEAVE_TOKEN", help="What the server asks for [$PATHWEAVE_TOKEN].")
+token_option = click.option("--token", envvar="PATHWEAVE_TOKEN", help="Access token of the server [$PATHWEAVE_TOKEN].")
 
 
 def location_options(command: Command) -> Command:
-    """The bundle, who must have signed it, and where this device keeps what it knows of it."""
+    """BUNDLE, --trust, --state and --json."""
     decorators = (
         click.argument("bundle"),
         click.option("--trust", type=existing, help="Public key that must have signed the bundle."),
@@ -34,7 +34,7 @@ def location_options(command: Command) -> Command:
 
 
 def bundle_options(command: Command) -> Command:
-    """The same, and how the bundle is fetched and runs."""
+    """The same, with --token and --threads."""
     threads = click.option(
         "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Inference threads."
     )
@@ -44,7 +44,7 @@ def bundle_options(command: Command) -> Command:
 def open_model(
     bundle: str, *, trust: Path | None, token: str | None, threads: int, state: Path | None, as_json: bool
 ) -> AdaptiveModel:
-    """The bundle in a folder or at a URL, ready to answer."""
+    """The bundle in a folder or at a URL, ready for inference."""
     from device_sdk.session.adaptive_model import AdaptiveModel
 
     shown = progress(as_json)
@@ -52,7 +52,7 @@ def open_model(
 
 
 def load_data(model: AdaptiveModel, reference: str, *, limit: int | None, as_json: bool) -> ImageDataset:
-    """Labelled images, resized and labelled as the model takes them."""
+    """Labelled images, resized for the model and with its class indices."""
     from device_sdk.data.datasets import load_dataset
 
     manifest = model.bundle.manifest

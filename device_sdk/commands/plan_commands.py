@@ -1,4 +1,4 @@
-"""Finding the plan: ``pathweave profile``, ``adapt``, ``calibrate`` and ``place``."""
+"""Choosing the plan: ``pathweave profile``, ``adapt``, ``calibrate`` and ``place``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 def profile(
     bundle: str, trust: Path | None, token: str | None, threads: int, state: Path | None, again: bool, as_json: bool
 ) -> None:
-    """Measure what every block costs on this device."""
+    """Measure the latency and memory of every block on this device."""
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         measured = model.profile(again=again, progress=progress(as_json))
     summary = _profile_summary(measured)
@@ -181,7 +181,7 @@ def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
     type=click.FloatRange(0, 1),
     default=0.005,
     show_default=True,
-    help="How much accuracy early answers may cost, as a share.",
+    help="Maximum accuracy loss from early exits, 0 to 1.",
 )
 @click.option("--exit-memory-mb", type=click.FloatRange(min=0), help="Memory for exits in megabytes.")
 @click.option(
@@ -189,7 +189,7 @@ def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
     type=click.FloatRange(0, 1),
     default=0.0,
     show_default=True,
-    help="Share of the samples that a server shall answer.",
+    help="Share of the samples to send to a server, 0 to 1.",
 )
 def calibrate(
     bundle: str,
@@ -206,7 +206,7 @@ def calibrate(
     escalated_share: float,
     as_json: bool,
 ) -> None:
-    """Set when the plan in use answers early, and which samples are hard enough for a server."""
+    """Set the exits of the plan in use, and the threshold for samples that go to a server."""
     from device_sdk.policies.calibration import CalibrationSettings
 
     settings = CalibrationSettings(
@@ -218,47 +218,47 @@ def calibrate(
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         dataset = load_data(model, data, limit=limit, as_json=as_json)
         labels = None if unlabelled else dataset.labels
-        found = model.calibrate(dataset.images, labels, settings=settings, progress=progress(as_json))
-    emit(_calibration_summary(found), as_json=as_json, text=lambda: _print_calibration(found))
+        result = model.calibrate(dataset.images, labels, settings=settings, progress=progress(as_json))
+    emit(_calibration_summary(result), as_json=as_json, text=lambda: _print_calibration(result))
 
 
-def _calibration_summary(found: Calibration) -> dict[str, Any]:
+def _calibration_summary(result: Calibration) -> dict[str, Any]:
     return {
-        "subnet": list(map(str, found.plan.subnet.edges)),
-        "exits": {choice.exit: choice.threshold for choice in found.plan.exits},
-        "escalation_threshold": found.plan.hard_threshold,
-        "samples": found.samples,
-        "accuracy": found.accuracy,
-        "accuracy_without_exits": found.accuracy_without_exits,
-        "share_early": found.share_early,
-        "share_escalated": found.share_escalated,
-        "mean_ms": found.mean_ms,
-        "without_exits_ms": found.without_exits_ms,
+        "subnet": list(map(str, result.plan.subnet.edges)),
+        "exits": {choice.exit: choice.threshold for choice in result.plan.exits},
+        "escalation_threshold": result.plan.hard_threshold,
+        "samples": result.samples,
+        "accuracy": result.accuracy,
+        "accuracy_without_exits": result.accuracy_without_exits,
+        "share_early": result.share_early,
+        "share_escalated": result.share_escalated,
+        "mean_ms": result.mean_ms,
+        "without_exits_ms": result.without_exits_ms,
     }
 
 
-def _print_calibration(found: Calibration) -> None:
-    click.echo(f"subnet: {found.plan.subnet}")
-    for choice in found.plan.exits:
+def _print_calibration(result: Calibration) -> None:
+    click.echo(f"subnet: {result.plan.subnet}")
+    for choice in result.plan.exits:
         click.echo(f"exit {choice.exit} answers from a confidence of {choice.threshold:.3f} on")
-    if found.mean_ms is not None and found.without_exits_ms is not None:
+    if result.mean_ms is not None and result.without_exits_ms is not None:
         click.echo(
-            f"{found.share_early:.0%} of {found.samples} samples leave early: {found.mean_ms:.3f} ms on average"
-            f" instead of {found.without_exits_ms:.3f} ms, {found.accuracy:.1%} right"
-            f" instead of {found.accuracy_without_exits:.1%}"
+            f"{result.share_early:.0%} of {result.samples} samples leave early: {result.mean_ms:.3f} ms on average"
+            f" instead of {result.without_exits_ms:.3f} ms, {result.accuracy:.1%} right"
+            f" instead of {result.accuracy_without_exits:.1%}"
         )
     else:
-        click.echo(f"no exit is worth it here: {found.accuracy:.1%} of {found.samples} samples right")
-    threshold = found.plan.hard_threshold
+        click.echo(f"no exit is worth it here: {result.accuracy:.1%} of {result.samples} samples right")
+    threshold = result.plan.hard_threshold
     if threshold is not None:
-        click.echo(f"hard below a confidence of {threshold:.3f}: {found.share_escalated:.1%} of the samples")
+        click.echo(f"hard below a confidence of {threshold:.3f}: {result.share_escalated:.1%} of the samples")
 
 
 @click.command()
 @location_options
 @click.option("--memory-kb", type=click.FloatRange(min=0), help="Memory for exits in kilobytes [default: no limit].")
 def place(bundle: str, trust: Path | None, state: Path | None, memory_kb: float | None, as_json: bool) -> None:
-    """Show which exits are worth their memory, as the server would choose for a device that it knows nothing of."""
+    """Show which exits are worth their memory, estimated from MACs, as for a device without a profile."""
     from device_sdk.policies.placement import candidates_by_macs
     from device_sdk.policies.placement import place as decide
     from device_sdk.session.device_state import default_state_folder

@@ -56,7 +56,7 @@ def run(
     if bool(images) == (data is not None):
         raise UsageError("give image files or --data, one of them")
     if server is not None and privacy == "never":
-        raise UsageError("a server can only answer what it is sent", hint="allow it with --privacy inputs")
+        raise UsageError("--server needs permission to send samples", hint="allow it with --privacy inputs")
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         if server is not None:
             name = server_model or f"{model.bundle.manifest.name}:images"
@@ -107,13 +107,13 @@ def _print_evaluation(result: dict[str, Any]) -> None:
 @location_options
 @click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="How many events to show.")
 @click.option(
-    "--upload", metavar="URL", help="Send the whole log to this server instead; what it has is not stored twice."
+    "--upload", metavar="URL", help="Send the whole log to this server instead. Repeating it stores no event twice."
 )
 @token_option
 def logs(
     bundle: str, trust: Path | None, state: Path | None, last: int, upload: str | None, token: str | None, as_json: bool
 ) -> None:
-    """Show what was decided about the plan on this device, or send it to a server."""
+    """Show this device's adaptation log, or send it to a server."""
     import msgspec
 
     from device_sdk.logs.adaptation_log import read_log

@@ -1,4 +1,4 @@
-"""``pathweave split``: where a subnet should cross to a server."""
+"""``pathweave split``: chooses the cut point between device and server."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 @bundle_options
 @click.option("--uplink-mbps", type=float, help="Uplink in Mbit/s [default: measured, with a server].")
 @click.option(
-    "--round-trip-ms", type=float, default=0.0, show_default=True, help="Of an empty question, without a server."
+    "--round-trip-ms",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Round-trip time to the server, if --server is not given.",
 )
 @click.option("--server", help="URL of the server that runs the tail [default: where BUNDLE comes from].")
 def split(
@@ -34,15 +38,15 @@ def split(
     server: str | None,
     as_json: bool,
 ) -> None:
-    """Find the cut point at which the plan in use should cross to a server, and use it from now on.
+    """Find the best cut point to split the plan in use between device and server, and use it from now on.
 
-    Without a server, one that is as fast as this device is assumed, and nothing is changed.
+    Without a server the result is an estimate for one as fast as this device, and the plan stays as it is.
     """
     from device_sdk.offload.remote_model import RemoteModel
 
     server = server or _origin(bundle)
     if server is None and uplink_mbps is None:
-        raise UsageError("how fast is the uplink?", hint="give --uplink-mbps, or --server to measure it")
+        raise UsageError("the uplink's bandwidth is unknown", hint="give --uplink-mbps, or --server to measure it")
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         if server is None:
             decision = _without_server(model, uplink_mbps, round_trip_ms, as_json=as_json)
@@ -55,8 +59,8 @@ def split(
 
 def _origin(bundle: str) -> str | None:
     """The server of a bundle's URL."""
-    before, found, _ = bundle.partition("/v1/bundles/")
-    return before if found and "://" in before else None
+    before, separator, _ = bundle.partition("/v1/bundles/")
+    return before if separator and "://" in before else None
 
 
 def _without_server(

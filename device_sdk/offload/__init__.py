@@ -1,1 +1,1 @@
-"""Hard samples travel: the Open Inference Protocol, its client, and when to give up on a server."""
+"""Inference at a server: the Open Inference Protocol, its client, and a circuit breaker."""

@@ -1,4 +1,4 @@
-"""Whether a server's model can answer for the device's, and what it wants to be sent. Decides; sends nothing."""
+"""Checks whether a server's model can replace the device's, and converts samples to its input. No I/O."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from device_sdk.offload.client import ModelMetadata, TensorMetadata, sides_fit
 from device_sdk.offload.open_inference import NamedTensor
 from device_sdk.runtimes.port import Array
 
-MAX_SENT_SIDE = 1024  # pixels; what a server may make a device resize its images to
+MAX_SENT_SIDE = 1024  # pixels; limit of the size to which a server can make a device resize images
 _RESIZABLE = (1, 3)  # channels
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """A model with one input and one output, and what goes into it."""
+    """A model with one input and one output, and the kind of its input."""
 
     sends: Literal["images", "tensors"]
     metadata: ModelMetadata
@@ -33,12 +33,12 @@ class Agreement:
 
 
 def agree(metadata: ModelMetadata, *, class_names: Sequence[str], input_shape: Sequence[int]) -> Agreement:
-    """What to send to the model that ``metadata`` describes; images where it takes them.
+    """Decide what to send to the model of ``metadata``: images if it takes them, else tensors.
 
     ``input_shape``: of the device's prepared tensors, without the batch: [c, h, w] for images.
 
     Raises:
-        UsageError: it is not a model that can answer for one with these classes and this input; says why.
+        UsageError: classes, input or output do not match; the message says which.
     """
     if len(metadata.inputs) != 1 or len(metadata.outputs) != 1:
         raise _misfit(f"it has {len(metadata.inputs)} inputs and {len(metadata.outputs)} outputs, not one and one")
@@ -63,10 +63,10 @@ def fill(
     *,
     preprocessing: Preprocessing,
 ) -> NamedTensor:
-    """The samples as the model wants them.
+    """The samples as the model's input tensor.
 
-    ``tensors``: prepared, float32 [n, ...]; ``images``: the same samples as pixels, uint8 [n, h, w, c], if known; else
-    they are recovered from ``tensors``.
+    ``tensors``: prepared, float32 [n, ...]; ``images``: the same samples as pixels, uint8 [n, h, w, c], or None to
+    recover them from ``tensors``.
 
     Raises:
         InputError: the pixels cannot be recovered or resized.
@@ -81,7 +81,7 @@ def _resized(pixels: npt.NDArray[np.uint8], shape: Sequence[int]) -> npt.NDArray
     if sides_fit(pixels.shape, shape):
         return pixels
     if pixels.shape[3] not in _RESIZABLE:
-        raise InputError(f"the server wants images {list(shape[1:])}, and these cannot be resized: {pixels.shape[1:]}")
+        raise InputError(f"the server needs images {list(shape[1:])}; these cannot be resized: {pixels.shape[1:]}")
     size = (
         shape[1] if shape[1] != -1 else pixels.shape[1],
         shape[2] if shape[2] != -1 else pixels.shape[2],
@@ -90,7 +90,7 @@ def _resized(pixels: npt.NDArray[np.uint8], shape: Sequence[int]) -> npt.NDArray
 
 
 def _takes_images(shape: Sequence[int], *, channels: int) -> bool:
-    """Whether ``shape`` is [-1, h, w, c] with sides that a device can afford to resize to."""
+    """Whether ``shape`` is [-1, h, w, c] with sides of at most ``MAX_SENT_SIDE``."""
     if len(shape) != 4 or shape[0] != -1 or shape[3] not in (-1, channels):
         return False
     return all(side == -1 or 1 <= side <= MAX_SENT_SIDE for side in shape[1:3])

@@ -1,4 +1,4 @@
-"""When to leave a failing server alone, and when to try it again. Pure but for the clock, which is an argument."""
+"""A circuit breaker for a failing server. Pure except for the injected clock."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ State = Literal["closed", "open", "half-open"]
 
 
 class CircuitBreaker:
-    """Closed until ``failures`` calls in a row fail, then open for ``cooldown_s``, then half-open: one trial at a time.
+    """Closed until ``failures`` consecutive calls fail, then open for ``cooldown_s``, then half-open: one trial a time.
 
-    A trial that succeeds closes it; one that fails opens it for twice as long as before, up to ``longest_cooldown_s``.
-    A trial that is never reported is given up after the cooldown. May be used from several threads at once.
+    A successful trial closes it; a failed one opens it for twice as long as before, up to ``longest_cooldown_s``. A
+    trial that is never reported expires after the cooldown. Thread-safe.
     """
 
     def __init__(
@@ -28,22 +28,22 @@ class CircuitBreaker:
         self._in_a_row = 0
         self._cooldown_s = cooldown_s
         self._open_until: float | None = None  # None: closed
-        self._trial_until: float | None = None  # None: no trial is under way
+        self._trial_until: float | None = None  # None: no trial is in progress
 
     @property
     def state(self) -> State:
-        """Where it stands now."""
+        """The current state."""
         with self._lock:
             return self._state()
 
     @property
     def retry_in_s(self) -> float:
-        """How long it stays open."""
+        """Seconds until it is half-open; 0 if it is not open."""
         with self._lock:
             return max(0.0, self._open_until - self._clock()) if self._open_until is not None else 0.0
 
     def allows(self) -> bool:
-        """Whether a call may be made now; if so, its end has to be reported. Half-open, this begins the trial."""
+        """Whether a call is allowed now; if so, report its outcome. In half-open state this starts the trial."""
         with self._lock:
             state = self._state()
             if state != "half-open":
@@ -55,7 +55,7 @@ class CircuitBreaker:
             return True
 
     def succeeded(self) -> None:
-        """A call that was allowed got its answer. While open it changes nothing: that call began before."""
+        """Report that an allowed call succeeded. Ignored while open: the call started earlier."""
         with self._lock:
             if self._state() != "open":
                 self._in_a_row = 0
@@ -63,7 +63,7 @@ class CircuitBreaker:
                 self._open_until = self._trial_until = None
 
     def failed(self) -> None:
-        """A call that was allowed failed. While open it changes nothing."""
+        """Report that an allowed call failed. Ignored while open."""
         with self._lock:
             self._in_a_row += 1
             if self._state() == "half-open":
@@ -73,7 +73,7 @@ class CircuitBreaker:
                 self._open()
 
     def trip(self) -> None:
-        """A call that was allowed failed in a way that the next would, too: open at once."""
+        """Report a permanent failure of an allowed call: opens at once."""
         with self._lock:
             if self._state() == "half-open":
                 self._cooldown_s = min(2 * self._cooldown_s, self._longest_s)

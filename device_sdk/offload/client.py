@@ -1,4 +1,4 @@
-"""A model at a server that speaks the Open Inference Protocol (ours, Triton, KServe): what it takes, its answers."""
+"""Client for one model of a server with the Open Inference Protocol (Pathweave, Triton, KServe)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BINARY_EXTENSION = "binary_tensor_data"
 
 
 class TensorMetadata(msgspec.Struct, frozen=True):
-    """A tensor that a model takes or gives; a side of -1 may have any size."""
+    """An input or output tensor of a model; an axis of -1 may have any size."""
 
     name: str
     datatype: str
@@ -42,15 +42,15 @@ class TensorMetadata(msgspec.Struct, frozen=True):
 
     def fits(self, tensor: NamedTensor) -> bool:
         """Whether ``tensor`` has this name, datatype and shape."""
-        known = (tensor.name, tensor.datatype) == (self.name, self.datatype)
-        return known and sides_fit(tensor.data.shape, self.shape)
+        same = (tensor.name, tensor.datatype) == (self.name, self.datatype)
+        return same and sides_fit(tensor.data.shape, self.shape)
 
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What a model takes and gives. ``class_names`` and ``bundle`` (its digest) only our own server tells.
+    """A model's inputs and outputs. Only Pathweave servers state ``class_names`` and ``bundle`` (its digest).
 
-    ``binary``: whether the server takes and gives tensors as bytes.
+    ``binary``: whether the server supports binary tensor data.
     """
 
     inputs: tuple[TensorMetadata, ...]
@@ -82,12 +82,12 @@ _Decoded = TypeVar("_Decoded")
 
 
 def sides_fit(shape: Sequence[int], wanted: Sequence[int]) -> bool:
-    """Whether ``shape`` is one that ``wanted`` allows; its sides of -1 allow any."""
+    """Whether ``shape`` matches ``wanted``, in which an axis of -1 matches any size."""
     return len(shape) == len(wanted) and all(side in (-1, actual) for actual, side in zip(shape, wanted, strict=True))
 
 
 def request_overhead_bytes(model: str) -> int:
-    """What the protocol adds to a packet of activations for ``model``, beyond what any small question takes."""
+    """Bytes that the protocol adds to a packet of activations for ``model``, compared with an empty request."""
     request = InferRequest(
         (NamedTensor("activations", np.zeros((1, 0), np.uint8)),), (RequestedOutput("logits", True),), id="0" * 32
     )
@@ -97,10 +97,10 @@ def request_overhead_bytes(model: str) -> int:
 
 
 class InferenceClient:
-    """Asks one model at one server. May be used from several threads at once.
+    """Sends inference requests for one model to one server. Thread-safe.
 
-    ``base_url``: what stands before ``/v2``. Every request has an id of its own, and a reply counts only if it repeats
-    that id and is in every respect what the model's metadata announces: no stale or mismatched reply gets through.
+    ``base_url``: the part before ``/v2``. Each request has a unique id. A reply is accepted only if it repeats the id
+    and matches the model's metadata, so stale or mismatched replies are refused.
 
     Raises:
         UsageError: ``base_url`` is not an address.
@@ -123,17 +123,17 @@ class InferenceClient:
         self._clock = clock
 
     def metadata(self, timeout_s: float) -> ModelMetadata:
-        """Ask the server what the model takes and gives.
+        """Request the model's metadata.
 
         Raises:
-            TransferError: no connection, not in time, refused, or a reply that breaks the protocol.
+            TransferError: no connection, time-out, refused, or a reply that breaks the protocol.
         """
         deadline = self._clock() + timeout_s
         reply = self._get(self._url, _ModelReply, deadline, what=f"metadata of the model {self._model}")
         if reply.name != self._model:
-            raise ProtocolError(f"asked about the model {self._model}, the server told about {reply.name[:80]!r}")
+            raise ProtocolError(f"the server sent metadata of {reply.name[:80]!r} instead of {self._model}")
         binary = False
-        with suppress(RefusedError):  # a server that tells nothing about itself gets plain JSON
+        with suppress(RefusedError):  # a server without metadata of its own gets plain JSON
             server = self._get(self._base, _ServerReply, deadline, what="metadata of the server")
             binary = BINARY_EXTENSION in (server.extensions or ())
         own = reply.pathweave or _Pathweave()
@@ -142,11 +142,11 @@ class InferenceClient:
     def infer(
         self, inputs: Sequence[NamedTensor], *, timeout_s: float, metadata: ModelMetadata | None = None
     ) -> InferResponse:
-        """The model's outputs for ``inputs``, all of them. ``metadata``: as it was read; None reads it first.
+        """All outputs of the model for ``inputs``. ``metadata``: of the model; None requests it first.
 
         Raises:
-            TransferError: no connection, not in time, refused, or a reply that breaks the protocol: another id, model
-                or version, other outputs, datatypes, shapes or batch than announced, NaN or infinity.
+            TransferError: no connection, time-out, refused, or a reply that breaks the protocol: an id, model, version,
+                output, datatype, shape or batch that does not match, NaN or infinity.
         """
         deadline = self._clock() + timeout_s
         if metadata is None:
@@ -196,7 +196,7 @@ class InferenceClient:
         batches = {tensor.data.shape[0] for tensor in _batched(request.inputs, metadata.inputs)}
         batches |= {tensor.data.shape[0] for tensor in _batched(response.outputs, metadata.outputs)}
         if len(batches) > 1:
-            raise ProtocolError(f"batches of different sizes were asked for and answered: {sorted(batches)}")
+            raise ProtocolError(f"request and reply have different batch sizes: {sorted(batches)}")
 
 
 def _check_outputs(outputs: Sequence[NamedTensor], announced: Sequence[TensorMetadata]) -> None:
@@ -206,7 +206,7 @@ def _check_outputs(outputs: Sequence[NamedTensor], announced: Sequence[TensorMet
     for tensor in outputs:
         if not expected[tensor.name].fits(tensor):
             raise ProtocolError(
-                f"output {tensor.name} is {tensor.datatype} {list(tensor.data.shape)}, announced was "
+                f"output {tensor.name} is {tensor.datatype} {list(tensor.data.shape)}, not as in the metadata "
                 f"{expected[tensor.name].datatype} {list(expected[tensor.name].shape)}"
             )
         if tensor.data.dtype.kind == "f" and not np.isfinite(tensor.data).all():
@@ -214,7 +214,7 @@ def _check_outputs(outputs: Sequence[NamedTensor], announced: Sequence[TensorMet
 
 
 def _batched(tensors: Sequence[NamedTensor], announced: Sequence[TensorMetadata]) -> Iterable[NamedTensor]:
-    """The tensors whose first axis is the batch."""
+    """The tensors whose first axis is the batch axis."""
     names = {tensor.name for tensor in announced if tensor.shape[:1] == (-1,)}
     return (tensor for tensor in tensors if tensor.name in names and tensor.data.ndim)
 

@@ -1,4 +1,4 @@
-"""Hard samples are answered by a server's model, if it does so in time; else the device's own answer stands."""
+"""Escalation of hard samples to a server's model; after a failure or time-out the device's result is used."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from device_sdk.transports.port import Clock, Transport
 
 
 class Escalator:
-    """Asks the server's model. Never raises, never takes longer than the time-out. For several threads at once.
+    """Runs samples on the server's model. Never raises, never exceeds the time-out. Thread-safe.
 
-    Before the first request, and again after any failure, the model's metadata must show that it can answer for the
-    device's model. ``class_names``, ``input_shape`` [c, h, w] and ``preprocessing`` are the device's.
+    Before the first request, and after any failure, the server model's metadata is checked against the device's model.
+    ``class_names``, ``input_shape`` [c, h, w] and ``preprocessing`` are the device's.
 
     Raises:
-        UsageError: nothing knows how to talk to such a server.
+        UsageError: there is no transport for the server's URL.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class Escalator:
 
     @property
     def model(self) -> RemoteModel:
-        """What it was made with."""
+        """The remote model."""
         return self._model
 
     def answer(self, tensors: Array, images: npt.NDArray[np.uint8] | None, *, digest: str = "") -> RemoteReply:
-        """The server's logits for all samples, or why there are none.
+        """The server's logits for all samples, or the reason of the failure.
 
         ``tensors``: prepared, float32 [n, *input_shape]; ``images``: the same samples as raw pixels, uint8
-        [n, h, w, c], or None if they are not known: then they are recovered from the tensors where the server wants
-        images. More than ``max_batch`` samples go in pieces; if one piece fails, all do. ``digest``: of the bundle that
-        the server's model has to come from; empty for any.
+        [n, h, w, c], or None to recover them from the tensors if the server takes images. More than ``max_batch``
+        samples are sent in several requests; if one fails, all do. ``digest``: of the bundle that the server's model
+        must come from; empty for any.
         """
         unfit = self._unfit(tensors, images)
         if unfit is not None:
@@ -73,12 +73,12 @@ class Escalator:
         return reply
 
     def close(self) -> None:
-        """Send nothing from now on. May be called twice."""
+        """Send nothing from now on. Idempotent."""
         self._calls.close()
         self._transport.close()
 
     def _unfit(self, tensors: Array, images: npt.NDArray[np.uint8] | None) -> str | None:
-        """Why these samples stay here, without any fault of the server."""
+        """The local reason not to send these samples, or None."""
         if self._model.privacy != "inputs":
             return f"the privacy setting is {self._model.privacy}"
         if self._calls.closed:
@@ -91,7 +91,7 @@ class Escalator:
         return None if fits and bool(images.size) == bool(tensors.size) else "the images are not those of the tensors"
 
     def _ask(self, tensors: Array, images: npt.NDArray[np.uint8] | None, digest: str, deadline: float) -> Array:
-        """In the worker: 1 see that the model fits, 2 send the samples piece by piece, 3 join the answers."""
+        """In the worker thread: 1 check the metadata, 2 send the samples in batches, 3 concatenate the logits."""
         agreement = self._agreed(deadline)  # 1
         if digest and agreement.metadata.bundle != digest:
             raise UsageError(
@@ -100,11 +100,11 @@ class Escalator:
             )
         size, outputs = self._model.max_batch, []
         for start in range(0, len(tensors), size):  # 2
-            piece = slice(start, start + size)
+            batch = slice(start, start + size)
             filled = fill(
                 agreement,
-                tensors[piece],
-                None if images is None else images[piece],
+                tensors[batch],
+                None if images is None else images[batch],
                 preprocessing=self._preprocessing,
             )
             left_s = self._calls.left_s(deadline)
@@ -114,11 +114,11 @@ class Escalator:
         return np.concatenate(outputs)  # 3
 
     def _agreed(self, deadline: float) -> Agreement:
-        known = self._agreement
-        if known is not None:
-            return known
+        agreement = self._agreement
+        if agreement is not None:
+            return agreement
         metadata = self._client.metadata(self._calls.left_s(deadline))
         agreement = agree(metadata, class_names=self._class_names, input_shape=self._input_shape)
-        self._calls.left_s(deadline)  # what arrived too late counts for nobody
+        self._calls.left_s(deadline)  # raises if the deadline passed, so that a late result is not cached
         self._agreement = agreement
         return agreement

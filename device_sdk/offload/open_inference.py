@@ -1,11 +1,11 @@
-"""Infer requests and replies of the Open Inference Protocol as bytes, and back. Pure; device and server share it.
+"""Encoding and decoding of inference requests and replies of the Open Inference Protocol. Pure; shared with the server.
 
-A message is JSON. A tensor's values stand in it (``data``, row-major, flat or nested as the shape says), or follow it
-as bytes (``parameters.binary_data_size``; little-endian, row-major, in the order of the tensors; a BOOL is one byte, 0
-or 1). The header ``Inference-Header-Content-Length`` then says how many bytes are JSON.
+A message is JSON. A tensor's values are in the JSON (``data``, row-major, flat or nested by shape) or follow it as
+bytes (``parameters.binary_data_size``; little-endian, row-major, in the order of the tensors; a BOOL is one byte, 0 or
+1). The header ``Inference-Header-Content-Length`` then states the length of the JSON.
 
-Refused: BYTES, BF16, shared memory, classification, and in JSON whatever a value's type cannot hold (NaN, infinity, 300
-as INT8). Sources: KServe's "Open Inference Protocol" and Triton's "Binary Tensor Data Extension".
+Refused: BYTES, BF16, shared memory, classification, and JSON values out of range of their type (NaN, infinity, 300 as
+INT8). Sources: KServe's "Open Inference Protocol" and Triton's "Binary Tensor Data Extension".
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ _JSON_KINDS: dict[str, Any] = {"b": bool, "i": int, "u": int, "f": float}  # num
 
 @dataclass(frozen=True, eq=False)
 class NamedTensor:
-    """A tensor of a message; its datatype follows from the array's."""
+    """A tensor of a message; its datatype is the array's."""
 
     name: str
     data: Array
 
     @property
     def datatype(self) -> str:
-        """The protocol's name of the array's type (ProtocolError if it has none)."""
+        """The protocol's name of the array's type. Raises ProtocolError if there is none."""
         dtype = self.data.dtype
         if (dtype.kind, dtype.itemsize) not in _NAMES:
-            raise ProtocolError(f"{_shown(self.name)}: arrays of type {dtype} do not travel")
+            raise ProtocolError(f"{_shown(self.name)}: arrays of type {dtype} cannot be sent")
         return _NAMES[dtype.kind, dtype.itemsize]
 
 
 @dataclass(frozen=True)
 class RequestedOutput:
-    """An output that the client asks for, as bytes or as JSON."""
+    """A requested output, as bytes or as JSON."""
 
     name: str
     binary: bool
@@ -67,7 +67,7 @@ class RequestedOutput:
 
 @dataclass(frozen=True)
 class InferRequest:
-    """A request; ``binary_output`` counts where no outputs are asked for: then all come, as bytes or as JSON."""
+    """A request. Without ``outputs`` all outputs are returned, as bytes if ``binary_output``."""
 
     inputs: tuple[NamedTensor, ...]
     outputs: tuple[RequestedOutput, ...] = ()
@@ -85,7 +85,7 @@ class InferResponse:
     id: str | None = None
 
 
-# What the JSON must look like
+# JSON schema
 
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _Rank = msgspec.Meta(max_length=MAX_RANK)
@@ -137,10 +137,10 @@ _Message = TypeVar("_Message", _Request, _Response)
 
 
 def encode_request(request: InferRequest, *, binary: bool = True) -> tuple[bytes, dict[str, str]]:
-    """The body and its headers; the inputs travel as bytes, or in the JSON if not ``binary``.
+    """The body and its headers; the inputs are sent as bytes, or in the JSON if not ``binary``.
 
     Raises:
-        ProtocolError: an array's type does not travel, or holds values that JSON cannot.
+        ProtocolError: an array's type cannot be sent, or has values that JSON cannot represent.
     """
     named = {tensor.name for tensor in request.inputs} if binary else set()
     inputs, tail = _encode_tensors(request.inputs, binary=named)
@@ -156,7 +156,7 @@ def encode_request(request: InferRequest, *, binary: bool = True) -> tuple[bytes
 
 
 def decode_request(body: bytes, *, header_length: int | None) -> InferRequest:
-    """The request in ``body``; ``header_length``: the header's value, None if there was none.
+    """Decode the request in ``body``; ``header_length``: the header's value, None if it was missing.
 
     Raises:
         ProtocolError: anything is wrong: not JSON, fields missing, cut short, trailing bytes, a datatype, shape or
@@ -173,7 +173,7 @@ def decode_request(body: bytes, *, header_length: int | None) -> InferRequest:
 
 
 def encode_response(response: InferResponse, *, binary: Collection[str] = ()) -> tuple[bytes, dict[str, str]]:
-    """The body and its headers; the outputs named in ``binary`` travel as bytes, the others in the JSON.
+    """The body and its headers; the outputs named in ``binary`` are sent as bytes, the others in the JSON.
 
     Raises:
         ProtocolError: an array's type does not travel, or holds values that JSON cannot.
@@ -188,7 +188,7 @@ def encode_response(response: InferResponse, *, binary: Collection[str] = ()) ->
 
 
 def decode_response(body: bytes, *, header_length: int | None) -> InferResponse:
-    """The reply in ``body``; ``header_length``: the header's value, None if there was none.
+    """Decode the reply in ``body``; ``header_length``: the header's value, None if it was missing.
 
     Raises:
         ProtocolError: as for ``decode_request``.
@@ -214,7 +214,7 @@ def _split(body: bytes, header_length: int | None, kind: type[_Message]) -> tupl
     try:
         return decode_json(body[:length], kind), memoryview(body)[length:]
     except ValueError as error:
-        raise ProtocolError(f"the message is not what the protocol says: {error}") from error
+        raise ProtocolError(f"the message breaks the protocol: {error}") from error
 
 
 def _encode_tensors(
@@ -252,7 +252,7 @@ def _decode_tensors(tensors: Sequence[_Tensor], tail: memoryview) -> tuple[Named
 
 
 def _dtype(tensor: _Tensor) -> np.dtype[Any]:
-    """The tensor's type, once it is sure that its values come with the message."""
+    """The tensor's type. Raises ProtocolError unless its values are part of the message."""
     if tensor.datatype not in DATATYPES:
         raise ProtocolError(f"{_shown(tensor.name)}: datatype {_shown(tensor.datatype)} is not supported")
     parameters = tensor.parameters or _TensorParameters()
@@ -275,12 +275,12 @@ def _from_bytes(tensor: _Tensor, dtype: np.dtype[Any], data: memoryview) -> Arra
         raise ProtocolError(f"{_shown(tensor.name)} is cut short: {len(data)} of {expected} bytes")
     if dtype.kind == "b" and (np.frombuffer(data, np.uint8) > 1).any():
         raise ProtocolError(f"{_shown(tensor.name)}: a BOOL is 0 or 1")
-    # A copy is aligned, whatever the length of the JSON was.
+    # the copy is aligned regardless of the length of the JSON
     return _shaped(np.frombuffer(data, dtype).copy(), tensor)
 
 
 def _from_json(tensor: _Tensor, dtype: np.dtype[Any]) -> Array:
-    """The values in ``data``: a flat list, or lists nested as deep as the shape is long."""
+    """The values in ``data``: a flat list, or lists nested by shape."""
     values = _decoded(tensor, dtype)
     try:
         if dtype.kind == "f":
@@ -320,7 +320,7 @@ def _shaped(array: Array, tensor: _Tensor) -> Array:
         )
     try:
         return array.reshape(tensor.shape)
-    except ValueError as error:  # no values, and sides that numpy cannot count
+    except ValueError as error:  # no values, and a shape that overflows
         raise ProtocolError(f"{_shown(tensor.name)}: {error}") from error
 
 
@@ -335,9 +335,9 @@ def _requested(output: _Output, binary: bool) -> RequestedOutput:
 
 def _check_unique(names: Iterable[str]) -> None:
     ordered = sorted(names)
-    for one, other in pairwise(ordered):
-        if one == other:
-            raise ProtocolError(f"{_shown(one)} comes twice")
+    for name, following in pairwise(ordered):
+        if name == following:
+            raise ProtocolError(f"{_shown(name)} appears twice")
 
 
 def _shown(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Activations on their way to a server: a versioned binary layout of quantised tensors (docs/activation_packets.md).
+"""Packets of activations for a server: a versioned binary layout of quantised tensors (docs/activation_packets.md).
 
 Pure. Little-endian, no padding:
 
@@ -6,9 +6,9 @@ Pure. Little-endian, no padding:
     · length of the tail u16 · the tail in UTF-8: its edges with spaces between them
     · for each tensor of the cut point: batch × (scale f32 · zero point u8) · batch × size values of one byte each
 
-A value is ``(byte − zero point) · scale``. Each sample has a scale and a zero point of its own, measured on the values
-that travel, so that an answer does not depend on the other samples of the batch (Auto-Split §4 sends activations
-quantised; its table of ranges is replaced by measuring them).
+A value is ``(byte − zero point) · scale``. Each sample has its own scale and zero point, computed from the values sent,
+so that its result does not depend on the other samples of the batch (Auto-Split §4 quantises activations by a table of
+ranges instead).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LEVELS = 255
 
 @dataclass(frozen=True)
 class Activations:
-    """What is live at cut point ``position`` and how it goes on.
+    """The live tensors at cut point ``position`` and the rest of the path.
 
     ``bundle``: sha256 of its manifest.json; ``tail``: the edges from there to the output; ``tensors``: float32
     [batch, *shape] each.
@@ -67,17 +67,17 @@ def pack(activations: Activations) -> bytes:
 
 
 def unpack(packet: bytes, *, supernet: Supernet, bundle: str) -> Activations:
-    """What ``packet`` holds, checked against the graph that it belongs to.
+    """Decode ``packet``, checked against the graph of ``bundle``.
 
     Raises:
-        ProtocolError: no packet, another version of the layout, cut short or too long, for another bundle, or a tail
-            that does not lead from the cut point to the output.
+        ProtocolError: not a packet, another layout version, a wrong length, another bundle, or a tail that does not
+            lead from the cut point to the output.
     """
     if len(packet) < _HEAD.size:
         raise ProtocolError(f"the packet of activations ends after {len(packet)} bytes")
     magic, version, bits, position, digest, batch, tail_bytes = _HEAD.unpack_from(packet)
     if magic != MAGIC:
-        raise ProtocolError("this is no packet of activations")
+        raise ProtocolError("this is not a packet of activations")
     if (version, bits) != (VERSION, BITS):
         raise ProtocolError(f"the packet has layout {version} with {bits} bits; known is {VERSION} with {BITS}")
     if digest.hex() != bundle:
@@ -99,7 +99,7 @@ def unpack(packet: bytes, *, supernet: Supernet, bundle: str) -> Activations:
 
 
 def packet_bytes(cut: CutPoint, tail: Sequence[Edge], *, batch: int) -> int:
-    """How many bytes ``batch`` samples take at ``cut``: known before anything is computed."""
+    """Packet size of ``batch`` samples at ``cut``, which does not depend on the values."""
     return _HEAD.size + len(_tail_text(tail)) + batch * sum(_RANGE.itemsize + spec.size for spec in cut.tensors)
 
 
@@ -116,19 +116,19 @@ def _read_tail(text: bytes, supernet: Supernet, position: int) -> tuple[Edge, ..
     try:
         tail = tuple(Edge.parse(word) for word in text.decode("ascii").split(" "))
         supernet.check_stretch(tail, start=position, end=supernet.output_index)
-    except (UsageError, ValueError) as error:  # not ASCII, no size behind a colon
+    except (UsageError, ValueError) as error:  # not ASCII, or no size after a colon
         raise ProtocolError(f"the packet's tail does not fit the bundle: {error}") from error
     if tail[0].input_size:
         raise ProtocolError("the packet's tail runs at another input size than the model's own")
     if not can_travel(supernet.cut_points[position]):
-        raise ProtocolError(f"the tensors at cut point {position} do not travel in packets")
+        raise ProtocolError(f"the tensors at cut point {position} cannot be sent in packets")
     return tail
 
 
 def _ranges_of(tensor: Array) -> Array:
-    """Scale and zero point of each sample: zero is a level of its own, so that what a ReLU cut off stays zero."""
+    """Scale and zero point of each sample; zero is exactly representable, so that ReLU zeros stay zero."""
     if tensor.dtype != np.float32:
-        raise InputError(f"activations travel as float32, not {tensor.dtype}")
+        raise InputError(f"activations must be float32, not {tensor.dtype}")
     flat = tensor.reshape(len(tensor), -1)
     low, high = np.minimum(flat.min(axis=1), 0), np.maximum(flat.max(axis=1), 0)
     if not np.isfinite(low.astype(np.float64) + high).all():

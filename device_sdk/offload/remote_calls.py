@@ -1,4 +1,4 @@
-"""Calls to a server that never raise and never take longer than their time-out, whatever the server does."""
+"""Calls to a server that never raise and never exceed their time-out."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from device_sdk.offload.circuit_breaker import CircuitBreaker
 from device_sdk.runtimes.port import Array
 from device_sdk.transports.port import Clock
 
-MAX_UNDER_WAY = 8  # requests, those that nobody waits for any more included
+MAX_UNDER_WAY = 8  # requests, including those abandoned after their time-out
 
 
 @dataclass(frozen=True)
 class RemoteReply:
-    """``output``: logits [batch, classes], float32; or None, and ``failure`` says why in one line."""
+    """``output``: logits [batch, classes], float32; or None, and ``failure`` is the reason in one line."""
 
     output: Array | None
     failure: str | None
 
 
 class _Call:
-    """One call: its worker leaves the outcome here, and nobody else looks."""
+    """One call; its worker thread stores the outcome here."""
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline
@@ -33,11 +33,11 @@ class _Call:
 
 
 class RemoteCalls:
-    """Runs calls to one server. For several threads at once.
+    """Runs calls to one server. Thread-safe.
 
-    Every call runs in a thread of its own, so that what cannot be timed out (looking up a name) holds nobody up. One
-    that is late is left behind, and its reply with it; ``MAX_UNDER_WAY`` bounds how many there are. While ``breaker``
-    is open nothing is called; a UsageError, which only people can mend, opens it at once.
+    Each call runs in its own thread, so that the caller times out even where the call cannot (name lookup). A late call
+    is abandoned and its reply discarded; ``MAX_UNDER_WAY`` bounds their number. While ``breaker`` is open no call is
+    made; a UsageError, which a retry cannot fix, opens it at once.
     """
 
     def __init__(self, *, timeout_s: float, breaker: CircuitBreaker | None, clock: Clock) -> None:
@@ -50,31 +50,31 @@ class RemoteCalls:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is called any more."""
+        """Whether it was closed."""
         return self._closed
 
     def close(self) -> None:
-        """Call nothing from now on. May be called twice."""
+        """Make no calls from now on. Idempotent."""
         self._closed = True
 
     def run(self, ask: Callable[[float], Array]) -> RemoteReply:
-        """What ``ask`` returns, if it does so in time; it is given the deadline, on the clock."""
+        """The result of ``ask``, which gets the deadline as its argument, or the reason why there is none in time."""
         deadline = self._clock() + self._timeout_s
         if self._closed:
             return RemoteReply(None, "it was closed")
         if not self._slots.acquire(blocking=False):
-            return RemoteReply(None, f"{MAX_UNDER_WAY} requests are still under way")
+            return RemoteReply(None, f"{MAX_UNDER_WAY} requests are still in progress")
         if not self._breaker.allows():
             self._slots.release()
             wait_s = self._breaker.retry_in_s
-            return RemoteReply(None, f"the server is left alone for {wait_s:.1f} s, since {self._last_failure}")
+            return RemoteReply(None, f"no requests to the server for {wait_s:.1f} s, since {self._last_failure}")
         return self._outcome(self._start(ask, deadline))
 
     def left_s(self, deadline: float) -> float:
-        """The time until ``deadline``; for what ``ask`` calls.
+        """The time until ``deadline``, for use within ``ask``.
 
         Raises:
-            DeadlineError: there is none. ClosedError: the calls were closed.
+            DeadlineError: the deadline passed. ClosedError: the calls were closed.
         """
         if self._closed:
             raise ClosedError("it was closed")
@@ -101,14 +101,14 @@ class RemoteCalls:
 
         try:
             threading.Thread(target=work, name="remote call", daemon=True).start()
-        except RuntimeError as error:  # no more threads here
+        except RuntimeError as error:  # the thread could not be started
             self._slots.release()
             call.error = error
             call.done.set()
         return call
 
     def _outcome(self, call: _Call) -> RemoteReply:
-        """Wait for the call until its deadline, and tell the breaker how it ended."""
+        """Wait for the call until its deadline, and report its outcome to the breaker."""
         answered = call.done.wait(max(0.0, call.deadline - self._clock()))
         if answered and call.output is not None:
             self._breaker.succeeded()

@@ -1,4 +1,4 @@
-"""What asking a server's model for logits has in common, whatever is sent."""
+"""Shared by escalation and tails: transport, client and checks of the returned logits."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.runtimes.port import Array
 from device_sdk.transports.port import Clock, Transport
 
-_REPLY_BYTES_PER_VALUE = 32  # a float as JSON text, with room
+_REPLY_BYTES_PER_VALUE = 32  # upper bound of a float as JSON text
 _REPLY_BYTES = 64 * 1024  # names, ids, white space
 
 
@@ -18,7 +18,7 @@ def default_transport(model: RemoteModel) -> Transport:
     """The transport to the server of ``model``.
 
     Raises:
-        UsageError: nothing knows how to talk to such a server.
+        UsageError: there is no transport for the server's URL.
     """
     from device_sdk.transports import make_transport
 
@@ -26,14 +26,14 @@ def default_transport(model: RemoteModel) -> Transport:
 
 
 def make_client(model: RemoteModel, transport: Transport, *, classes: int, clock: Clock) -> InferenceClient:
-    """A client whose replies are no longer than logits of ``classes`` for ``max_batch`` samples can be."""
+    """A client whose reply limit fits logits of ``classes`` for ``max_batch`` samples."""
     values = min(model.max_batch, 2**20) * classes
     limit = _REPLY_BYTES + _REPLY_BYTES_PER_VALUE * values
     return InferenceClient(model.server, model.model, transport, max_reply_bytes=limit, clock=clock)
 
 
 def checked_logits(output: Array, *, samples: int, classes: int) -> Array:
-    """A reply's output as float32 logits [samples, classes] (ProtocolError if it is something else)."""
+    """A reply's output as float32 logits [samples, classes]. Raises ProtocolError for another shape or overflow."""
     if output.shape != (samples, classes):
         raise ProtocolError(f"the reply's shape is {list(output.shape)} for {samples} samples")
     with np.errstate(over="ignore"):

@@ -1,4 +1,4 @@
-"""A model at a server, and what may leave the device for it."""
+"""A model at a server, and the privacy setting for it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ MAX_TIMEOUT_S = 3600.0
 class RemoteModel:
     """A model at a server, and what may be sent to it.
 
-    ``server``: the URL before ``/v2``. ``privacy``: with ``never`` nothing is sent at all, with ``activations`` what is
-    live in the middle of the network, with ``inputs`` the samples themselves as well. ``timeout_s``: for all samples of
-    a call together. ``max_batch``: samples per request.
+    ``server``: the URL before ``/v2``. ``privacy``: ``never`` sends nothing, ``activations`` sends intermediate
+    activations, ``inputs`` also the samples themselves. ``timeout_s``: for all samples of a call together.
+    ``max_batch``: samples per request.
 
     Raises:
-        UsageError: a value that makes no sense.
+        UsageError: a value is out of range.
     """
 
     server: str
@@ -40,6 +40,6 @@ class RemoteModel:
                 f"there is no privacy setting {self.privacy!r}", hint="known: " + ", ".join(get_args(Privacy))
             )
         if not (math.isfinite(self.timeout_s) and 0 < self.timeout_s <= MAX_TIMEOUT_S):
-            raise UsageError(f"a time-out lies above 0 and within {MAX_TIMEOUT_S:.0f} s, not at {self.timeout_s}")
+            raise UsageError(f"timeout_s is {self.timeout_s}; it must be above 0 and at most {MAX_TIMEOUT_S:.0f}")
         if self.max_batch < 1:
-            raise UsageError(f"max_batch is {self.max_batch}, a request holds at least one sample")
+            raise UsageError(f"max_batch is {self.max_batch}; it must be at least 1")

@@ -1,4 +1,4 @@
-"""What a device asks a server about itself before it divides work with it: the server's profile, and the way there."""
+"""Inputs of the split decision that come from a server: its profile, and the uplink to it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from device_sdk.transports.addresses import base
 from device_sdk.transports.port import Deadlines, Transport
 from device_sdk.transports.replies import read_all, require_success
 
-_PROFILE_DEADLINES = Deadlines(idle_s=120.0, total_s=120.0)  # the first to ask has the server measure itself
+_PROFILE_DEADLINES = Deadlines(idle_s=120.0, total_s=120.0)  # the first request makes the server measure itself
 _PROFILE_MAX_BYTES = 16_000_000
 _PROBE_DEADLINES = Deadlines(idle_s=30.0, total_s=60.0)
 _SMALL, _LARGE = 1, 32_000  # bytes of a probe
@@ -23,10 +23,10 @@ _ROUNDS = 9
 
 
 def server_profile(transport: Transport, server: str, bundle: str) -> Profile:
-    """What the blocks of ``bundle`` cost at the server.
+    """The server's profile of ``bundle``.
 
     Raises:
-        TransferError: it does not tell.
+        TransferError: the request failed.
     """
     url = f"{base(server)}/v1/bundles/{quote(bundle, safe='')}/profile"
     with transport.send("GET", url, deadlines=_PROFILE_DEADLINES, max_bytes=_PROFILE_MAX_BYTES) as reply:
@@ -39,10 +39,10 @@ def server_profile(transport: Transport, server: str, bundle: str) -> Profile:
 
 
 def measure_uplink(transport: Transport, server: str) -> Uplink:
-    """Bandwidth and round trip to ``server``, from probes of two sizes: of each the median counts.
+    """Bandwidth and round-trip time to ``server``, from the medians of probes of two sizes.
 
     Raises:
-        TransferError: it does not answer.
+        TransferError: a probe failed.
     """
     url = f"{base(server)}/v1/probe"
     _probe(transport, url, _SMALL)  # opens the connection

@@ -17,7 +17,7 @@ from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.runtimes.port import Array
 from device_sdk.transports.port import Clock, Transport
 
-TAIL = ":tail"  # what follows the bundle's name in the name of the model that runs tails
+TAIL = ":tail"  # suffix of the bundle's name in the name of the model that runs tails
 PACKET_SHAPE = (1, -1)  # one packet of any length: not a batch
 
 
@@ -27,10 +27,10 @@ def runs_tails(model: str) -> bool:
 
 
 class TailClient:
-    """Runs tails of ``bundle`` (its digest) at a server. Never raises, never takes longer than the time-out.
+    """Runs tails of ``bundle`` (its digest) at a server. Never raises, never exceeds the time-out.
 
     Raises:
-        UsageError: nothing knows how to talk to such a server.
+        UsageError: there is no transport for the server's URL.
     """
 
     def __init__(
@@ -53,11 +53,11 @@ class TailClient:
 
     @property
     def model(self) -> RemoteModel:
-        """What it was made with."""
+        """The remote model."""
         return self._model
 
     def run(self, activations: Activations) -> RemoteReply:
-        """The logits [batch, classes] of the tail of ``activations``, or why there are none."""
+        """The logits [batch, classes] of the tail of ``activations``, or the reason of the failure."""
         if self._model.privacy == "never" or (self._model.privacy != "inputs" and activations.position == 0):
             sent = "the input" if activations.position == 0 else "activations"
             return RemoteReply(None, f"the privacy setting {self._model.privacy} forbids to send {sent}")
@@ -67,7 +67,7 @@ class TailClient:
         return reply
 
     def close(self) -> None:
-        """Send nothing from now on. May be called twice."""
+        """Send nothing from now on. Idempotent."""
         self._calls.close()
         self._transport.close()
 
@@ -83,14 +83,14 @@ class TailClient:
         return checked_logits(response.outputs[0].data, samples=samples, classes=self._classes)
 
     def _fitting(self, deadline: float) -> ModelMetadata:
-        """The metadata of a model that runs tails of just this bundle."""
-        known = self._metadata
-        if known is not None:
-            return known
+        """The metadata of the server's model, checked to run tails of this bundle."""
+        metadata = self._metadata
+        if metadata is not None:
+            return metadata
         metadata = self._client.metadata(self._calls.left_s(deadline))
         if metadata.bundle != self._bundle:
             raise UsageError("the server has another version of the bundle", hint="fetch the bundle again")
-        inputs = [(one.datatype, one.shape) for one in metadata.inputs]
+        inputs = [(tensor.datatype, tensor.shape) for tensor in metadata.inputs]
         if inputs != [("UINT8", PACKET_SHAPE)] or len(metadata.outputs) != 1:
             raise UsageError("the server's model does not run tails", hint=f"its name ends in {TAIL}")
         self._metadata = metadata

@@ -1,4 +1,4 @@
-"""``pathweave demo``: a small network is trained, packaged and served, and three devices adapt it to themselves."""
+"""``pathweave demo``: trains, packages and serves a small network, and adapts it on three simulated devices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pathweave.demo.report import render_demo
 from pathweave.server_process import log_lines_at, running_server
 
 BUDGET_RATIOS = (1.0, 0.6, 0.35)  # of the full model's latency
-CUT_DEVICE = 1  # whose line breaks while it downloads
+CUT_DEVICE = 1  # its connection is dropped during the download
 NAME = "digits"  # of the bundle
 _DEVICE_FIELDS = (  # in the summary
     *("budget_ratio", "budget_ms", "subnet", "predicted_ms", "measured_ms", "full_ms", "measured_ratio"),
@@ -32,11 +32,11 @@ _DEVICE_FIELDS = (  # in the summary
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demo found.
+    """The results of the demo.
 
-    ``full_model_accuracy`` is on all held-back samples, not on one device's mix; ``log_lines_at_server``: how many
-    events of all devices the server has; ``split`` and ``job``: a plan that crossed to the server, and a bundle that
-    it packaged itself.
+    ``full_model_accuracy`` is on all held-back samples, not on one device's mix; ``log_lines_at_server``: number of
+    events of all devices at the server; ``split`` and ``job``: a plan split between device and server, and a bundle
+    that the server packaged.
     """
 
     devices: tuple[DeviceResult, ...]
@@ -48,7 +48,7 @@ class DemoResult:
     seconds: float
 
     def summary(self) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """The JSON result."""
         return {
             "devices": [{field: getattr(device, field) for field in _DEVICE_FIELDS} for device in self.devices],
             "full_model_accuracy": self.full_model_accuracy,
@@ -65,9 +65,8 @@ def run_demo(
 ) -> DemoResult:
     """Train, package, serve, adapt on three simulated devices, and write the report to ``report_path``.
 
-    Keys, bundle, the server's data and the devices' state are left in ``work_folder`` (default: a temporary folder,
-    removed at the end).
-    For a ``seed`` the same up to the noise of latencies.
+    Keys, bundle, the server's data and the devices' state remain in ``work_folder`` (default: a temporary folder,
+    removed at the end). Results depend on ``seed`` and on latency noise only.
 
     Raises:
         UsageError: ``work_folder`` is not empty.
@@ -119,11 +118,11 @@ def _work_folder(folder: Path | None) -> Iterator[Path]:
     with storage_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise UsageError(f"the work folder {folder} is not empty", hint="name a new one: the demo starts afresh")
+            raise UsageError(f"the work folder {folder} is not empty", hint="name a new folder")
     yield folder
 
 
 def _full_model(delivery: Delivery, progress: Progress) -> tuple[float, Supernet]:
-    """The full model's accuracy on all held-back samples, and the graph that came with it."""
+    """The full model's accuracy on all held-back samples, and the bundle's graph."""
     with delivery.open("full-model", progress) as model:
         return accuracy(model, load_dataset(HELD_BACK)), model.bundle.supernet

@@ -1,4 +1,4 @@
-"""The devices of the demo: each has its own data and its own budget, and nothing but a public key and a URL."""
+"""The simulated devices of the demo: each has its own data and budget, and starts with a public key and a URL."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from pathweave.throttled_proxy import cut_once
 
 PRIVATE, CALIBRATION, HELD_BACK = "digits#search", "digits#calibration", "digits#report"
 PRIVATE_SAMPLES = 150
-HELD_BACK_SAMPLES = 100  # no class of the held-back part is too small for that, whatever the mix
+HELD_BACK_SAMPLES = 100  # every class of the held-back part has enough samples, for any mix
 ALPHA = 0.5  # of the Dirichlet distribution of classes
 ESCALATED_SHARE = 0.1
 TIMEOUT_S = 2.0  # for the server's answers
 CUT_AFTER_BYTES = 1_500_000  # of some nine millions
-PROFILES = 3  # at most so many, should the machine change its speed between profile and adaptation
+PROFILES = 3  # at most, if the machine's speed changes between profile and adaptation
 
 
 @dataclass(frozen=True)
 class Delivery:
-    """Where all devices get their bundle, and where they keep their own things."""
+    """The bundle's location, its public key, and the folder of the devices' state."""
 
     server: str
     bundle: str
@@ -49,7 +49,7 @@ class Delivery:
     state: Path
 
     def open(self, device: str, progress: Progress, *, server: str | None = None) -> AdaptiveModel:
-        """The bundle as a device opens it for the first time: with the full model as its plan."""
+        """Open the bundle as a new device, with the full model as its plan."""
         return AdaptiveModel.open(
             f"{server or self.server}/v1/bundles/{self.bundle}",
             trust=self.public_key,
@@ -60,7 +60,7 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Point:
-    """A subnet that a device evaluated. ``accuracy`` is that on the held-back samples, as everywhere in the demo."""
+    """An evaluated subnet. ``accuracy`` is on the held-back samples, as everywhere in the demo."""
 
     latency_ms: float
     accuracy: float
@@ -68,14 +68,13 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceResult:
-    """What became of one device.
+    """The results of one device.
 
-    Latencies are medians at batch 1; ``full_ms`` is the full model's on this device when it was profiled,
-    ``measured_ratio`` relates ``measured_ms`` to the full model's at that moment. Accuracies are shares of right
-    answers on ``held_back_samples``: of the subnet alone, of the full model, and of the device together with the
-    server, where ``share_early`` of the samples took an exit and ``share_escalated`` were answered by the server.
-    ``class_mix`` counts the device's private samples by class; ``resumed``: how often its download went on after a
-    cut; ``log_lines``: how many events it sent to the server.
+    Latencies are medians at batch 1; ``full_ms`` is the full model's from the profile, ``measured_ratio`` relates
+    ``measured_ms`` to the full model's measured with it. Accuracies are on ``held_back_samples``: of the subnet alone,
+    of the full model, and of the device with the server, where ``share_early`` of the samples took an exit and
+    ``share_escalated`` were answered by the server. ``class_mix``: private samples per class; ``resumed``: number of
+    resumed transfers; ``log_lines``: number of uploaded events.
     """
 
     budget_ratio: float
@@ -104,19 +103,19 @@ class DeviceResult:
 
     @property
     def subnets_evaluated(self) -> int:
-        """How many subnets the search looked at."""
+        """Number of subnets that the search evaluated."""
         return len(self.pool)
 
 
 def simulate(ratio: float, *, delivery: Delivery, cut: bool, seed: int, progress: Progress) -> DeviceResult:
-    """One device with a budget of ``ratio`` times the full model's latency; with ``cut`` its line breaks once.
+    """Simulate a device with a budget of ``ratio`` times the full latency; ``cut`` drops its connections once.
 
     1. draw private samples, and held-back ones with the same class mix; 2. download the bundle; 3. profile and adapt on
-    the private samples; 4. calibrate exits and hard samples; 5. classify the held-back ones, the server helping;
-    6. upload the log.
+    the private samples; 4. calibrate exits and escalation; 5. classify the held-back samples, with the server; 6.
+    upload the log.
 
     Raises:
-        InfeasibleBudgetError: no subnet is fast enough, whatever the machine's noise.
+        InfeasibleBudgetError: no subnet is fast enough, also after ``PROFILES`` profiles.
     """
     private = dirichlet_shift(load_dataset(PRIVATE), alpha=ALPHA, count=PRIVATE_SAMPLES, seed=seed)
     held_back = draw_like(load_dataset(HELD_BACK), like=private, count=HELD_BACK_SAMPLES, seed=seed)
@@ -174,7 +173,7 @@ class _Served:
 
 
 def _classify_with_server(model: AdaptiveModel, samples: ImageDataset, delivery: Delivery) -> _Served:
-    """Hard samples go to the server's full model; its time-out leaves the device's own answer."""
+    """Classify with escalation of hard samples to the server's full model; after a time-out the device answers."""
     model.connect(
         RemoteModel(server=delivery.server, model=f"{delivery.bundle}:images", privacy="inputs", timeout_s=TIMEOUT_S)
     )
@@ -193,14 +192,14 @@ def _upload_log(model: AdaptiveModel, delivery: Delivery) -> int:
 
 
 def accuracy(model: AdaptiveModel, dataset: ImageDataset) -> float:
-    """The share of ``dataset`` that the plan in use classifies rightly."""
+    """The accuracy of the plan in use on ``dataset``."""
     return float((model(dataset.images).output.argmax(axis=1) == dataset.labels).mean())
 
 
 def _adapt(
     model: AdaptiveModel, private: ImageDataset, *, ratio: float, seed: int, progress: Progress
 ) -> tuple[Profile, Adaptation]:
-    """Adapt within ``ratio`` of the full latency; a machine that got slower meanwhile is profiled again."""
+    """Adapt within ``ratio`` of the full latency; profile again if the machine got slower meanwhile."""
     for attempt in range(1, PROFILES + 1):
         profile = model.profile(again=attempt > 1, progress=progress)
         budget = Budget(latency_ms=ratio * profile.original_ms)
@@ -217,7 +216,7 @@ def _adapt(
 def _pool(
     model: AdaptiveModel, profile: Profile, subnets: Sequence[Subnet], held_back: ImageDataset
 ) -> tuple[Point, ...]:
-    """The evaluated subnets for the picture: predicted latency, accuracy on samples that played no part in choosing."""
+    """The evaluated subnets for the picture: predicted latency, and accuracy on the held-back samples."""
     bundle: Bundle = model.bundle
     costs = profile.cost_model()
     runtime = make_runtime("onnxruntime", threads=1)
@@ -232,4 +231,4 @@ def _pool(
         accuracies = evaluator.accuracies(subnets)
     finally:
         evaluator.close()
-    return tuple(Point(costs.latency_ms(one), right) for one, right in zip(subnets, accuracies, strict=True))
+    return tuple(Point(costs.latency_ms(subnet), value) for subnet, value in zip(subnets, accuracies, strict=True))

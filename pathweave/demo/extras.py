@@ -1,4 +1,4 @@
-"""What the demo does besides adapting: a split plan over a slow uplink, and a packaging job on the server."""
+"""Further parts of the demo: a split plan over a slow uplink, and a packaging job on the server."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _MAX_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class SplitResult:
-    """The full model divided at the best inner cut point, over ``UPLINK_MBPS``.
+    """The full model split at the best inner cut point, over ``UPLINK_MBPS``.
 
     Latencies are end to end, at batch 1; ``agreement``: share of samples with the same class as without a split.
     """
@@ -61,7 +61,7 @@ class JobResult:
 
 
 def split_once(delivery: Delivery, progress: Progress) -> SplitResult:
-    """Run the full model half on a device, half at the server, and compare with running it whole."""
+    """Run the full model split between device and server, and compare it with the unsplit model."""
     images = load_dataset(HELD_BACK).images[:SPLIT_SAMPLES]
     with delivery.open("split", progress) as model, slow_uplink(delivery.server, mbps=UPLINK_MBPS) as (address, _):
         whole = model(images).output.argmax(axis=1)
@@ -69,7 +69,7 @@ def split_once(delivery: Delivery, progress: Progress) -> SplitResult:
         decision = model.split(remote, uplink_mbps=UPLINK_MBPS, progress=progress)
         best = min([cost for cost in decision.costs[:-1] if cost.position], key=lambda cost: cost.latency_ms)
         model.use(with_split(model.bundle, Plan(decision.plan.subnet), best, decision.server))
-        model(images[0])  # the first one opens the connection and has the server load the tail
+        model(images[0])  # warm-up: opens the connection and loads the tail at the server
         answers = [model(image) for image in images]
     if any(answer.source != (SERVER,) for answer in answers):
         raise TransferError("the server did not run all tails")
@@ -85,7 +85,7 @@ def split_once(delivery: Delivery, progress: Progress) -> SplitResult:
 
 
 def package_on_server(delivery: Delivery, weights: Path, progress: Progress) -> JobResult:
-    """Upload ``weights``, have the server package them, and open what it published.
+    """Upload ``weights`` as a packaging job to the server, and open the published bundle.
 
     Raises:
         TransferError: the job failed, or took too long.
@@ -136,6 +136,6 @@ def _post(transport: Transport, server: str, weights: Path) -> dict[str, Any]:
 def _ask(transport: Transport, url: str, *, method: str = "GET", **request: Any) -> dict[str, Any]:
     with transport.send(method, url, deadlines=_DEADLINES, max_bytes=_MAX_BYTES, **request) as reply:
         require_success(reply, what="the packaging job")
-        found = json.loads(read_all(reply))
-    assert isinstance(found, dict)
-    return found
+        body = json.loads(read_all(reply))
+    assert isinstance(body, dict)
+    return body

@@ -16,7 +16,7 @@ WIDTH = 1080  # pixels, as all sizes here
 PANEL_HEIGHT = 300
 LEFT, TOP, GAP, BOTTOM = 44, 50, 22, 46
 X_MAX = 1.15  # of the full model's latency
-Y_MIN = 0.75  # less accurate subnets are drawn on the lower edge, so that the good ones can be told apart
+Y_MIN = 0.75  # less accurate subnets are drawn on the lower edge, to resolve the better ones
 
 # supernet: one row per device
 ROW_LEFT, ROW_RIGHT = 150, 30
@@ -25,13 +25,13 @@ ROW_GAP = 44
 
 MIX_BAR, MIX_HEIGHT = 8, 24
 
-# who answered: one bar per device
+# sources of answers: one bar per device
 BAR_HEIGHT, BAR_GAP = 26, 16
-BAR_LABEL_MIN = 0.07  # a narrower part goes without its number
+BAR_LABEL_MIN = 0.07  # a narrower part has no label
 
 
 def accuracy_latency_picture(devices: Sequence[DeviceResult]) -> str:
-    """For each device its evaluated subnets, its budget, what it chose and the full model."""
+    """For each device its evaluated subnets, its budget, its chosen subnet and the full model."""
     panel_width = (WIDTH - LEFT - GAP * (len(devices) - 1)) / len(devices)
     lowest = _lowest_accuracy(devices)
     panels = []
@@ -64,7 +64,7 @@ class _Panel:
         return self._bottom - PANEL_HEIGHT * (max(accuracy, self._lowest) - self._lowest) / (highest - self._lowest)
 
     def draw(self, device: DeviceResult, *, first: bool) -> Iterator[str]:
-        """What lies behind first; numbers on the accuracy axis only in the ``first`` panel."""
+        """Elements from back to front; only the ``first`` panel labels the accuracy axis."""
         limit = self._x(device.budget_ratio)
         right = self._left + self._width
         yield element("rect", x=limit, y=TOP, width=right - limit, height=PANEL_HEIGHT, class_="over")
@@ -133,7 +133,7 @@ def supernet_picture(devices: Sequence[DeviceResult], supernet: Supernet) -> str
 
 
 def _blocks(device: DeviceResult, supernet: Supernet, base: float, step: float) -> Iterator[str]:
-    """All blocks faintly, then the taken ones above them."""
+    """All blocks in grey, then those of the subnet above them."""
     for taken in (False, True):
         for block in supernet.blocks:
             if (block.id in device.subnet) == taken:
@@ -164,7 +164,7 @@ def _cut_points(device: DeviceResult, supernet: Supernet, base: float, step: flo
 
 
 def answers_picture(devices: Sequence[DeviceResult]) -> str:
-    """A bar per device, divided by who answered its samples: an exit, the end of the subnet, the server."""
+    """A bar per device, divided by the source of its answers: exits, end of the subnet, server."""
     width = WIDTH - ROW_LEFT - ROW_RIGHT
     rows = []
     for number, device in enumerate(devices):
@@ -173,23 +173,23 @@ def answers_picture(devices: Sequence[DeviceResult]) -> str:
         shares = (("early", device.share_early), ("end", rest), ("server", device.share_escalated))
         parts = [label(f"{device.name} device", x=0, y=top + 18, class_="strong heading")]
         left = float(ROW_LEFT)
-        for who, share in shares:
-            told = hint(f"{_WHO[who]}: {share:.0%}")
-            parts.append(element("rect", told, x=left, y=top, width=width * share, height=BAR_HEIGHT, class_=who))
+        for source, share in shares:
+            tooltip, text = hint(f"{_SOURCES[source]}: {share:.0%}"), f"{_SOURCES[source]} {share:.0%}"
+            parts.append(element("rect", tooltip, x=left, y=top, width=width * share, height=BAR_HEIGHT, class_=source))
             if share >= BAR_LABEL_MIN:
                 middle = left + width * share / 2
-                parts.append(label(f"{_WHO[who]} {share:.0%}", x=middle, y=top + 18, text_anchor="middle", class_="on"))
+                parts.append(label(text, x=middle, y=top + 18, text_anchor="middle", class_="on"))
             left += width * share
         rows.append(element("g", *parts, class_=f"device{number % 3}"))
     height = len(devices) * (BAR_HEIGHT + BAR_GAP) + 4
-    return picture(*rows, width=WIDTH, height=height, name="Who answered each device's samples")
+    return picture(*rows, width=WIDTH, height=height, name="Sources of each device's answers")
 
 
-_WHO = {"early": "exits", "end": "end of the subnet", "server": "server"}
+_SOURCES = {"early": "exits", "end": "end of the subnet", "server": "server"}
 
 
 def class_mix_picture(device: DeviceResult) -> str:
-    """A bar for each class: how many of the device's private samples are of it."""
+    """A bar chart of the device's private samples per class."""
     most = max(device.class_mix)
     bars = []
     for index, count in enumerate(device.class_mix):

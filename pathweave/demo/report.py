@@ -1,4 +1,4 @@
-"""The demo's report: what the devices chose, to be looked at rather than read. Pictures are in ``pictures``."""
+"""The demo's report page. Its pictures are in ``pictures``."""
 
 from __future__ import annotations
 
@@ -63,26 +63,26 @@ def render_demo(
     job: JobResult,
     seconds: float,
 ) -> str:
-    """The page, as HTML that loads nothing else."""
+    """The self-contained HTML page."""
     body = f"""<h1>One model, {len(devices)} devices</h1>
 <p>{_explanation(devices, supernet, full_model_accuracy)}</p>
 <section>
 <h2>What each device found</h2>
-<p class="soft">Every dot is a subnet that the device tried, by its latency relative to the full model and by its
-accuracy on samples that the search did not see. The large dot is its choice, the diamond is the full model; what lies
-beyond the dashed line is over the budget. Dots on the lower edge belong further down.</p>
+<p class="soft">Every dot is an evaluated subnet, by its latency relative to the full model and by its accuracy on
+samples that the search did not see. The large dot is the chosen subnet, the diamond the full model; the dashed line is the
+budget. The accuracy of dots on the lower edge is below the range shown.</p>
 {accuracy_latency_picture(devices)}
 </section>
 <section>
-<h2>The paths they took</h2>
+<h2>The chosen paths</h2>
 <p class="soft">Dots are cut points, from the input to the output; straight lines are blocks of the full model, arcs are
-merged blocks that replace several of them. Rest the pointer on one to see its name.</p>
+merged blocks that replace several of them. Hover over a block to see its name.</p>
 {supernet_picture(devices, supernet)}
 </section>
 <section>
-<h2>Who answered</h2>
-<p class="soft">Sure samples left at an exit in the middle of the network (light), the others ran to the end of the
-device's subnet (full colour); the hardest went to the full model at the server (dark), which answered over HTTP.</p>
+<h2>Sources of the answers</h2>
+<p class="soft">Confident samples exit early, in the middle of the network (light); the others run to the end of the
+device's subnet (full colour); the hardest go to the full model at the server (dark), over HTTP.</p>
 {answers_picture(devices)}
 </section>
 <section>
@@ -126,7 +126,7 @@ def _cuts(devices: Sequence[DeviceResult]) -> str:
     if not cut:
         return ""
     names = " and ".join(f"{device.name} device" for device in cut)
-    return f"The line of the {names} broke in the middle of the download, which then went on where it was."
+    return f"The connection of the {names} was dropped during the download, which then resumed."
 
 
 def _numbers(devices: Sequence[DeviceResult]) -> str:

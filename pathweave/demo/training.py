@@ -24,16 +24,16 @@ EPOCHS = 10
 BATCH = 64
 HIGHEST_RATE = 2e-3
 CROP = 0.125  # shifts by one pixel
-MAX_SPAN = 5  # with shorter spans hardly any subnet runs in a third of the time
+MAX_SPAN = 5  # with shorter spans few subnets reach a third of the full latency
 PACKAGING_STEPS = 450
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch use one thread inside.
+    """Limit torch to one thread in this context.
 
-    The model is so small that threads spend their time waiting for each other: two gain a third on an idle machine, and
-    lose a factor of 10 to 30 where other processes use the cores. Results do not depend on the number of cores, either.
+    For a model this small, synchronisation dominates: two threads gain a third on an idle machine, and lose a factor of
+    10 to 30 on a busy one. Results also become independent of the number of cores.
     """
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -67,7 +67,7 @@ def train_full_model(*, seed: int, progress: Progress) -> LoadedModel:
 
 
 def save_weights(model: LoadedModel, path: Path) -> Path:
-    """The trained weights as a safetensors file, as a developer would have them."""
+    """Save the trained weights as a safetensors file."""
     from safetensors.torch import save
 
     write_atomically(path, save({name: tensor.contiguous() for name, tensor in model.module.state_dict().items()}))
@@ -75,7 +75,7 @@ def save_weights(model: LoadedModel, path: Path) -> Path:
 
 
 def make_keys(folder: Path) -> tuple[Path, Path]:
-    """A fresh pair of files in ``folder``: (private key, public key)."""
+    """Write a new key pair to ``folder``: (private key file, public key file)."""
     private_path, public_path = folder / "demo.key", folder / "demo.pub"
     private, public = new_key_pair()
     write_atomically(private_path, private, mode=0o600)
@@ -91,7 +91,7 @@ def package_and_sign(model: LoadedModel, out: Path, *, private_key: Path, seed: 
         distil_share=0.15,
         exit_share=0.15,
         batch=BATCH,
-        flip=False,  # a mirrored digit is none
+        flip=False,  # a mirrored digit is not a digit
         crop=CROP,
         seed=seed,
     )

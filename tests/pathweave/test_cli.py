@@ -104,7 +104,7 @@ def test_wrong_usage_exits_with_2_and_says_where_help_is(capsys: pytest.CaptureF
 
 def test_an_interrupt_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fail", "interrupt"], group=failing) == 130
-    assert capsys.readouterr().err.strip() == "interrupted; run the same command again to go on"
+    assert capsys.readouterr().err.strip() == "interrupted; run the same command again to resume"
 
 
 def test_a_missing_module_of_our_own_is_not_called_an_extra() -> None:

@@ -252,7 +252,7 @@ def test_a_server_is_only_asked_with_leave(pathweave, tiny_bundle, pictures, opt
     status, _, err = pathweave("run", tiny_bundle.folder, *arguments)
     assert status == 2
     assert err == [
-        "error: a server can only answer what it is sent",
+        "error: --server needs permission to send samples",
         "hint: allow it with --privacy inputs",
     ]
     status, out, _ = pathweave("run", tiny_bundle.folder, *arguments, "--privacy", "inputs")
@@ -299,7 +299,7 @@ def test_split_compares_all_cut_points(as_json, pathweave, tiny_bundle, options)
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ((), "how fast is the uplink?"),
+        ((), "the uplink's bandwidth is unknown"),
         (("--uplink-mbps", "0"), "the uplink has 0 Mbit/s; it must be above zero"),
         (("--uplink-mbps", "-3"), "the uplink has -3 Mbit/s; it must be above zero"),
         (("--uplink-mbps", "3", "--round-trip-ms", "-1"), "the round trip takes -1 ms; it cannot be negative"),

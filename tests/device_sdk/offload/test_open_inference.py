@@ -180,8 +180,8 @@ def test_a_tensor_that_does_not_fit_is_refused_with_the_reason(tensor, says):
         (b'{"more": ' + b"[" * 100_000, "nested too deeply"),
         (message()[:-1] + b', "outputs": [{"name": "o", "parameters": {"classification": 3}}]}', "classification"),
         (message()[:-1] + b', "outputs": [{"name": "o", "parameters": {"shared_memory_region": "r"}}]}', "shared"),
-        (message()[:-1] + b', "outputs": [{"name": "o"}, {"name": "o"}]}', "comes twice"),
-        (message().replace(b'"inputs": [', b'"inputs": [' + message()[12:-2] + b", "), "comes twice"),
+        (message()[:-1] + b', "outputs": [{"name": "o"}, {"name": "o"}]}', "appears twice"),
+        (message().replace(b'"inputs": [', b'"inputs": [' + message()[12:-2] + b", "), "appears twice"),
         (message() + b"{}", "malformed"),
     ],
 )
@@ -212,7 +212,7 @@ def test_an_output_that_says_nothing_follows_the_request():
 
 @pytest.mark.parametrize("data", [np.array(["a"]), np.array([object()]), np.array([1j]), np.zeros(1, "M8[s]")])
 def test_arrays_that_have_no_datatype_do_not_travel(data):
-    with pytest.raises(ProtocolError, match="do not travel"):
+    with pytest.raises(ProtocolError, match="cannot be sent"):
         encode_request(InferRequest((NamedTensor("x", data),)))
 
 

@@ -95,7 +95,7 @@ def test_a_packet_cut_anywhere_or_too_long_is_refused(bundle, activations):
 @pytest.mark.parametrize(
     ("at", "data", "said"),
     [
-        (0, b"XXXX", "no packet"),
+        (0, b"XXXX", "not a packet"),
         (4, b"\x01", "layout 1"),
         (5, b"\x04", "4 bits"),
         (6, b"\x09\x00", "tail does not fit"),
