@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
 
 from device_sdk.commands.command_line import emit, progress
 from device_sdk.commands.command_options import bundle_options, load_data, location_options, open_model, token_option
 from device_sdk.errors import UsageError
-from device_sdk.session.answer import SUBNET
+from device_sdk.session.answer import ABSTAINED, SUBNET
 
 if TYPE_CHECKING:
     from device_sdk.data.datasets import ImageDataset
@@ -63,7 +64,7 @@ def run(
             model.connect(RemoteModel(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s))
         if data is None:
             answers = [_classify(model, path) for path in images]
-            text = "\n".join(f"{a['image']}: {a['label']} ({a['confidence']:.1%})" for a in answers)
+            text = "\n".join(f"{a['image']}: {a['label'] or 'no answer'} ({a['confidence']:.1%})" for a in answers)
             emit({"plan": str(model.plan.subnet), "answers": answers}, as_json=as_json, text=text)
             return
         dataset = load_data(model, data, limit=limit, as_json=as_json)
@@ -90,14 +91,23 @@ def _evaluate(model: AdaptiveModel, dataset: ImageDataset, *, as_json: bool, bat
     with progress(as_json).task("run", len(dataset)) as task:
         for at in range(0, len(dataset), batch):
             answer = model(dataset.images[at : at + batch])
-            right += int((answer.output.argmax(axis=1) == dataset.labels[at : at + batch]).sum())
+            answered = np.array([source != ABSTAINED for source in answer.source])
+            right += int((answered & (answer.output.argmax(axis=1) == dataset.labels[at : at + batch])).sum())
             sources.update(answer.source)
             task.advance(len(answer.output))
-    return {"samples": len(dataset), "accuracy": right / len(dataset), "sources": dict(sources.most_common())}
+    answered_count = len(dataset) - sources[ABSTAINED]
+    return {
+        "samples": len(dataset),
+        "accuracy": right / answered_count if answered_count else None,
+        "coverage": answered_count / len(dataset),
+        "sources": {source: count for source, count in sources.most_common() if count},
+    }
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:
-    click.echo(f"{result['accuracy']:.2%} of {result['samples']} right with {result['plan']}")
+    answered = round(result["coverage"] * result["samples"])
+    share = "none" if result["accuracy"] is None else f"{result['accuracy']:.2%}"
+    click.echo(f"{share} of {answered} right with {result['plan']}")
     if set(result["sources"]) != {SUBNET}:
         shares = (f"{source} {count / result['samples']:.1%}" for source, count in result["sources"].items())
         click.echo("answered by " + ", ".join(shares))

@@ -39,8 +39,8 @@ def choose_exits(
 ) -> list[ExitChoice]:
     """The exits and thresholds of least mean latency whose drop plus two standard errors is within ``accuracy_drop``.
 
-    The drop is that of the accuracy below the end's; its standard error is paired, over the samples that only one of the
-    two gets right. Many thresholds are tried on few samples, so the observed drop of the best is biased downwards.
+    The drop is that of the accuracy below the end's; its standard error is paired, over the samples that only one of
+    the two gets right. Many thresholds are tried on few samples, so the observed drop of the best is biased downwards.
 
     ``exits`` follow each other. Starts from the best common threshold, then improves one exit's threshold at a time;
     an exit that does not pay is left out.

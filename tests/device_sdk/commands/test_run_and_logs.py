@@ -7,6 +7,8 @@ import pytest
 from PIL import Image
 
 from device_sdk.policies.adaptation import EQUAL_LATENCY
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Abstain, MaxConfidence, Plan
 from pathweave.cli import main
 
 
@@ -309,3 +311,14 @@ def test_an_uplink_of_nothing_is_one_clear_line(pathweave, tiny_bundle, options,
     status, _, err = pathweave("split", tiny_bundle.folder, *arguments, *options)
     assert status == 2
     assert err[0] == f"error: {said}"
+
+
+def test_samples_without_an_answer_lower_the_coverage_not_the_accuracy(as_json, tiny_bundle, options, pictures):
+    before = as_json("run", tiny_bundle.folder, "--data", pictures, *options)
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=options[1]) as model:
+        never = Abstain(MaxConfidence(UNREACHABLE_CONFIDENCE))
+        model.use(Plan(model.bundle.supernet.original, hard=never))
+    after = as_json("run", tiny_bundle.folder, "--data", pictures, *options)
+    assert (before["coverage"], after["coverage"]) == (1.0, 0.0)
+    assert after["accuracy"] is None
+    assert after["sources"] == {"abstained": after["samples"]}
