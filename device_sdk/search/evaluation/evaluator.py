@@ -24,6 +24,8 @@ from device_sdk.supernet.supernet import Supernet
 Load = Callable[[tuple[Edge, ...]], LoadedStretch]
 
 _PARENTS = 64  # at most this many of the best subnets are expected to have children in the next group
+LOGITS_BYTES = 16_000_000  # of stored logits: 80 subnets on 100 samples of 1,000 classes
+_FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 
 class PrefixTreeEvaluator:
@@ -58,6 +60,7 @@ class PrefixTreeEvaluator:
         cache_bytes: int = 64_000_000,
         reuse: bool = True,
         max_sessions: int | None = None,
+        logits_bytes: int = LOGITS_BYTES,
     ) -> None:
         if len(inputs) != len(labels):
             raise InputError(f"there are {len(inputs)} samples and {len(labels)} labels")
@@ -74,6 +77,8 @@ class PrefixTreeEvaluator:
         self._cache = FeatureCache(self._cache_bytes)
         self._worth: dict[Prefix, float] = {}
         self._answers: dict[Subnet, _Answers] = {}
+        self._logits: OrderedDict[Subnet, Array] = OrderedDict()  # float16 [count, classes], the oldest first
+        self._logits_bytes = logits_bytes
         self._order = np.arange(len(labels))
         self._references: dict[int, Array] = {}  # by batch: centred logits of the full model
         self._touched: set[int] = set()  # batches on which at least one subnet was evaluated
@@ -100,11 +105,44 @@ class PrefixTreeEvaluator:
         answers = self.correct(subnets, slice(None), should_stop=should_stop)
         return [int(np.count_nonzero(row)) / self.sample_count for row in answers]
 
+    def logits(self, subnets: Sequence[Subnet]) -> list[Array]:
+        """What each subnet answers to all samples, in the order in which they were given: float16 [count, classes].
+
+        Logits are stored as far as ``logits_bytes`` allows; subnets whose logits were evicted are evaluated again.
+        Raises what ``correct`` does.
+        """
+        restored = np.argsort(self._order)
+        return [self._logits_of(subnet)[restored] for subnet in subnets]
+
+    def _logits_of(self, subnet: Subnet) -> Array:
+        known = self._answers.get(subnet)
+        if subnet not in self._logits or known is None or len(known.batches) < self._batch_count:
+            self._answers.pop(subnet, None)
+            self._logits.pop(subnet, None)
+            self.correct([subnet], slice(None))
+        return self._logits[subnet]
+
+    def _store_logits(self, subnet: Subnet, samples: slice, logits: Array) -> None:
+        """Keep the logits of ``samples``; the oldest subnets are evicted first, never ``subnet`` itself."""
+        if subnet not in self._logits:
+            if self._answers[subnet].batches:
+                return  # evicted after other batches
+            self._logits[subnet] = np.zeros((self.sample_count, logits.shape[-1]), dtype=np.float16)
+        self._logits[subnet][samples] = np.clip(logits, -_FLOAT16_MAX, _FLOAT16_MAX)
+        size = self._logits[subnet].nbytes
+        while len(self._logits) > 1 and len(self._logits) * size > self._logits_bytes:
+            oldest = next(other for other in self._logits if other != subnet)
+            del self._logits[oldest]
+
+    @property
+    def _batch_count(self) -> int:
+        return math.ceil(self.sample_count / self._batch)
+
     def order_by_margin(self, *, should_stop: Callable[[], bool] = never_stop) -> None:
         """See the port; raises what ``correct`` does."""
         if self._answers:
             return
-        batches = range(math.ceil(self.sample_count / self._batch))
+        batches = range(self._batch_count)
         for batch in batches:
             if should_stop():
                 raise EvaluationStopped
@@ -206,6 +244,7 @@ class PrefixTreeEvaluator:
             answers = self._answers[Subnet(node.prefix)]
             answers.correct[samples] = features[-1].argmax(axis=-1) == self._labels[samples]
             answers.distances[samples] = ((_centred(features[-1]) - self._references[batch]) ** 2).mean(axis=-1)
+            self._store_logits(Subnet(node.prefix), samples, features[-1])
             return
         key = (batch, node.prefix)
         if self._cache.keep(key, features, worth=self._worth.get(node.prefix, 0.0), pin=True):

@@ -436,3 +436,26 @@ def test_samples_and_labels_must_match_and_exist(uniform_costs, supernet, sample
 def test_sizes_that_make_no_sense_are_refused(make_evaluator, supernet, settings):
     with pytest.raises(UsageError):
         make_evaluator(supernet, **settings)
+
+
+def test_logits_are_those_of_the_subnet_alone_in_the_order_of_the_samples(make_evaluator, supernet, subnets, samples):
+    evaluator = make_evaluator(supernet, batch=16)
+    evaluator.order_by_margin()
+    evaluator.accuracies(subnets[:3])
+    for subnet, found in zip(subnets[:3], evaluator.logits(subnets[:3]), strict=True):
+        values = [samples[0]]
+        for edge in subnet.edges:
+            values = MatrixRuntime().load((edge,)).run(values)
+        assert found.dtype == np.float16
+        np.testing.assert_allclose(found, values[-1], atol=2e-3)
+
+
+def test_logits_beyond_the_byte_cap_are_evicted_and_computed_again(make_evaluator, supernet, subnets):
+    whole = make_evaluator(supernet, batch=16)
+    tight = make_evaluator(supernet, batch=16, logits_bytes=1)
+    tight.accuracies(subnets)
+    runs = tight.edge_runs
+    for found, expected in zip(tight.logits(subnets[:4]), whole.logits(subnets[:4]), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert tight.edge_runs > runs
+    assert tight.accuracies(subnets) == whole.accuracies(subnets)
