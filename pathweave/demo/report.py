@@ -68,8 +68,8 @@ def render_demo(
 <p>{_explanation(devices, supernet, full_model_accuracy)}</p>
 <section>
 <h2>What each device found</h2>
-<p class="soft">Every dot is an evaluated subnet, by its latency relative to the full model and by its accuracy on
-samples that the search did not see. The large dot is the chosen subnet, the diamond the full model; the dashed line
+<p class="soft">Every dot is an evaluated subnet, by its latency relative to the full model and by its accuracy
+on samples that the search did not see. The large dot is the chosen subnet, the diamond the full model; the dashed line
 is the budget. The accuracy of dots on the lower edge is below the range shown.</p>
 {accuracy_latency_picture(devices)}
 </section>

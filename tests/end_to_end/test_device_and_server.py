@@ -167,7 +167,7 @@ def test_hard_samples_get_the_servers_answers(server, public_key, state, images,
             assert set(answer.source) == {SERVER}
             np.testing.assert_allclose(answer.output, full_answers, atol=1e-4)
         model.disconnect()
-        assert set(model(images).source) == {"subnet"}
+        assert set(model(images).source) == {FALLBACK}
 
 
 def test_prepared_tensors_can_be_answered_too(server, public_key, state, images, full_answers):
@@ -186,7 +186,7 @@ def test_nothing_is_sent_without_leave(demo_folder, public_key, tmp_path, state,
         with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
             hard_all(model, images)
             model.connect(settings(url, privacy="never"))
-            assert set(model(images).source) == {"subnet"}
+            assert set(model(images).source) == {FALLBACK}
         assert "escalating" not in model.log_path.read_text()
 
 

@@ -150,9 +150,9 @@ def test_the_bars_show_who_answered() -> None:
     assert widths["server"] / sum(widths.values()) == pytest.approx(0.1, abs=0.01)
 
 
-def test_a_line_that_broke_is_told() -> None:
-    assert "The line of the 60 % device broke" in rendered([device(ratio) for ratio in RATIOS])
-    assert "broke" not in rendered([device(1.0)])
+def test_an_interrupted_download_is_reported() -> None:
+    assert "The connection of the 60 % device was dropped" in rendered([device(ratio) for ratio in RATIOS])
+    assert "dropped" not in rendered([device(1.0)])
 
 
 def test_the_split_plan_and_the_job_are_told() -> None:
