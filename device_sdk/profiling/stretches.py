@@ -230,8 +230,8 @@ def _measure_group(
             clock=timing.clock,
         )
     finally:
-        for part in loaded:
-            part.close()
+        for measured in loaded:
+            measured.close()
     return [
         Measured(timed[str(number)], part.peak_bytes, part.in_pages, part.nodes_by_provider)
         for number, part in enumerate(loaded)
