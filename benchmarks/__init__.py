@@ -1,1 +1,1 @@
-"""The measurements: one file per table or figure that the project claims."""
+"""The benchmarks: one module per published table or figure."""

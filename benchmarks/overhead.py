@@ -1,4 +1,4 @@
-"""Overhead: what the SDK adds to a call of ONNX Runtime, to the start of a program and to an installation."""
+"""Overhead of the SDK over ONNX Runtime: per call, at program start and in installed size."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _SIDES = ("model", "raw", "infer", "run")
 
 
 def _calls(options: BenchOptions) -> dict[str, Latency]:
-    """``model(x)`` against preparing and running by hand; ``model.infer`` against running alone; all in turns."""
+    """``model(x)`` against manual preprocessing and inference; ``model.infer`` against inference alone; interleaved."""
     import onnxruntime
 
     folder = adapted_bundle(options)
@@ -102,7 +102,7 @@ def _import_seconds() -> float:
 
 
 def _installed_bytes() -> dict[str, int]:
-    """Bytes on disk of each distribution that ``pip install pathweave`` brings, and of our own packages."""
+    """Bytes on disk of each distribution that ``pip install pathweave`` installs, and of this project's packages."""
     root = package_folder("pathweave").parent
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted, sizes = [Requirement(text).name for text in project["dependencies"]], {}

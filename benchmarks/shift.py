@@ -1,4 +1,4 @@
-"""Shifted data: what a subnet found on the classes that a device really sees gains over one found on all alike."""
+"""Shifted data: accuracy gained by adapting on a device's class mix instead of on uniform classes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ QUICK_LIMIT_S = 2.0
 
 @dataclass(frozen=True)
 class Shift:
-    """One class mix [classes], and which images of #report [count] the two subnets get right."""
+    """One class mix [classes], and the correctness of the two subnets on the images of #report [count]."""
 
     seed: int
     mix: npt.NDArray[np.float64]
@@ -95,14 +95,14 @@ def _shift(
 
 
 def _weighted(values: npt.NDArray[np.generic], labels: npt.NDArray[np.int64], mix: npt.NDArray[np.float64]) -> float:
-    """The mean of ``values`` [count] in percent, every class weighing what it does in ``mix`` [classes]."""
+    """The mean of ``values`` [count] in percent, classes weighted by ``mix`` [classes]."""
     return 100 * float(
         sum(share * np.mean(values[labels == label], dtype=np.float64) for label, share in enumerate(mix) if share)
     )
 
 
 def _gains(found: list[Shift], labels: npt.NDArray[np.int64]) -> tuple[list[float], float, float]:
-    """The gain of every shift in points, and the 95 % interval of their mean: paired; shifts and images drawn again."""
+    """The gain of every shift in points, and the 95 % interval of their mean, by a paired bootstrap."""
     weights = np.stack([_image_weights(one, labels) for one in found])  # [shifts, images], in points
     random = np.random.default_rng(0)
     times = np.zeros((RESAMPLES, len(labels)))  # that an image is drawn; as many of each class as there are
@@ -116,7 +116,7 @@ def _gains(found: list[Shift], labels: npt.NDArray[np.int64]) -> tuple[list[floa
 
 
 def _image_weights(one: Shift, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """What each image adds to the gain of a shift, in points: [count]."""
+    """Contribution of each image to the gain of a shift, in points: [count]."""
     of_class = np.bincount(labels, minlength=len(one.mix))
     share = np.divide(one.mix, of_class, out=np.zeros_like(one.mix), where=of_class > 0)
     weights: npt.NDArray[np.float64] = 100 * (one.shifted.astype(np.float64) - one.uniform) * share[labels]

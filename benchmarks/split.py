@@ -129,7 +129,7 @@ def _agreement(
 
 
 def _packets(model: AdaptiveModel, decision: SplitDecision) -> Iterator[tuple[bytes, int]]:
-    """A packet of three samples at every cut point, and how long it should be."""
+    """A packet of three samples at every cut point, and its expected length."""
     supernet, subnet = model.bundle.supernet, decision.plan.subnet
     random = np.random.default_rng(0)
     for cost in decision.costs[:-1]:

@@ -1,4 +1,4 @@
-"""Hard samples of a small network on the device are answered by a large one at a real server, over HTTP."""
+"""Escalation of hard samples from a small network on the device to a large one at a real server, over HTTP."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def _classify(model: AdaptiveModel, report: ImageDataset) -> tuple[float, Counte
 
 
 def _latencies(model: AdaptiveModel, report: ImageDataset) -> dict[str, float]:
-    """Of single samples that the server answers and of those that stay, with the last threshold."""
+    """Latencies of single samples answered by the server and by the device, at the last threshold."""
     taken: dict[bool, list[float]] = {True: [], False: []}
     for image in report.images[:TIMED_SAMPLES]:
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Any model becomes a supernet that runs: torchvision's families, models of timm, ten at 224 × 224, one on tokens."""
+"""Generality: conversion to supernets of torchvision's families, timm models, ten at 224 × 224, one on tokens."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LAST_LINE = -1
 
 
 def run(options: BenchOptions) -> BenchOutcome:
-    """Elasticize each model in a process of its own, without training, and run random subnets of it."""
+    """Elasticize each model in a separate process, without training, and run random subnets of it."""
     names = QUICK_MODELS if options.quick else tuple(MODELS)
     table = []
     with options.progress.task("generality", len(names)) as task:
@@ -42,7 +42,7 @@ def run(options: BenchOptions) -> BenchOutcome:
 
 
 def _checked(name: str) -> dict[str, object]:
-    """A row of the table; one that failed says why."""
+    """A row of the table, with the reason if it failed."""
     command = [sys.executable, "-m", "benchmarks.generality.check", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS)

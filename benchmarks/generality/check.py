@@ -1,4 +1,4 @@
-"""One model, elasticized in a process of its own: ``python -m benchmarks.generality.check NAME`` prints what it found.
+"""Elasticizes one model in a separate process: ``python -m benchmarks.generality.check NAME`` prints the results.
 
 No training: tracing, expansion, batch-norm statistics of what was added, export, and the checks that any subnet has to
 pass.
@@ -81,7 +81,7 @@ def check(name: str) -> dict[str, object]:
 
 
 def _rounding(model: nn.Module, example: torch.Tensor, expected: Array) -> float:
-    """How far torch's own answers in single precision are from those in double: a deep chain can magnify rounding."""
+    """Error of torch's single-precision logits against double precision: a deep chain can amplify rounding."""
     inputs = example.double() if example.is_floating_point() else example
     try:
         with torch.no_grad():
@@ -108,7 +108,7 @@ def _compare(runtime: OnnxRuntime, exported: ExportedBlocks, subnets: Sequence[S
 
 
 class _Blocks:
-    """Blocks in sessions of their own. They stay as long as there is room; others are there for one subnet."""
+    """Blocks in separate sessions, kept up to ``KEPT_BYTES``; beyond that they are loaded per subnet."""
 
     def __init__(self, runtime: OnnxRuntime, exported: ExportedBlocks) -> None:
         self._runtime, self._exported = runtime, exported
@@ -116,7 +116,7 @@ class _Blocks:
         self._left_bytes = KEPT_BYTES
 
     def answers(self, subnet: Subnet, inputs: Mapping[int, list[Array]]) -> dict[int, Array]:
-        """What the subnet answers to the inputs of each batch size, block by block."""
+        """The subnet's outputs for the inputs of each batch size, block by block."""
         features = dict(inputs)
         for block in subnet.block_ids:
             session = self._kept.get(block) or self._load(block)
@@ -136,7 +136,7 @@ class _Blocks:
 
 
 def _error(found: np.ndarray, expected: np.ndarray) -> float:
-    """Largest difference over the largest magnitude; infinite where a number is none or all of them are 0."""
+    """Largest difference over the largest magnitude; infinite if a value is NaN or all are 0."""
     largest = np.abs(expected).max()
     if not (np.isfinite(found).all() and np.isfinite(expected).all() and largest > 0):
         return float("inf")

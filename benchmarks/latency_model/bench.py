@@ -35,7 +35,7 @@ SEED = 2026
 
 @dataclass(frozen=True)
 class Compared:
-    """What a profile says of subnets that it has not seen, and what they take."""
+    """Predicted and measured latencies of subnets that were not used in the fit."""
 
     network: str
     profile: Profile
@@ -102,7 +102,7 @@ def run(options: BenchOptions) -> BenchOutcome:
 
 
 def _compare(network: str, folder: Path, options: BenchOptions) -> Compared:
-    """Subnets are measured before and after the profile is made, so that a steady drift of the machine cancels out."""
+    """Measure subnets before and after profiling, so that a steady drift of the machine cancels out."""
     bundle, runtime = Bundle.open(folder), OnnxRuntime(threads=1)
     count = QUICK_SUBNETS if options.quick else SUBNETS
     drawn = list(dict.fromkeys(sample_uniformly(bundle.supernet, count=8 * count, random=SplitMix64(SEED))))

@@ -31,7 +31,7 @@ _COPIES = ("a", "b")  # two sessions of each, since equal sessions differ by a p
 
 @dataclass(frozen=True)
 class WholeSubnet:
-    """One subnet both ways: the latencies of each copy, and the largest difference of their answers."""
+    """One subnet both ways: the latencies of each copy, and the largest difference of their outputs."""
 
     subnet: Subnet
     latencies: dict[str, Latency]

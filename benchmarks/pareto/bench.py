@@ -1,4 +1,4 @@
-"""Pareto: subnets of ResNet-56 against the networks that a user would train and ship instead, and other supernets."""
+"""Pareto: subnets of ResNet-56 against separately trained networks and against other supernets."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Right = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Duel:
-    """A network and the subnet chosen to replace it: what each gets right of #report [count]."""
+    """A network and the subnet chosen to replace it: the correctness of each on #report [count]."""
 
     peer: Peer
     peer_ratio: float
@@ -45,7 +45,7 @@ class Duel:
 
     @property
     def gap_points(self) -> float:
-        """The network's accuracy minus the subnet's; not a number where no subnet is quick enough."""
+        """The network's accuracy minus the subnet's; NaN if no subnet is fast enough."""
         return float("nan") if self.own_right is None else 100 * float(self.peer_right.mean() - self.own_right.mean())
 
     def row(self) -> dict[str, object]:
@@ -109,7 +109,7 @@ def run(options: BenchOptions) -> BenchOutcome:
 
 
 def _against_fastnas(network: str, search: Samples, report: Samples, options: BenchOptions) -> Duel:
-    """What FastNAS makes of the network against the supernet that was trained as long as it was fine-tuned."""
+    """FastNAS's pruned network against the supernet, trained for the same time."""
     peer = Peer("fastnas", "fp32", fastnas.pruned(options, network, search, minutes=MINUTES))
     with closing(Chooser(trained_variant(options, "both"), search, options.progress)) as chooser:
         return _duel(chooser, peer, report, options)
@@ -145,7 +145,7 @@ def _right(peer: Peer, samples: Samples) -> Right:
 
 
 def _interval(peer: Right, own: Right) -> tuple[float, float]:
-    """The 95 % interval of the gap in points: images drawn again, the same ones for both."""
+    """The 95 % interval of the gap in points, by a paired bootstrap over images."""
     differences = 100.0 * (peer.astype(np.float64) - own)
     drawn = np.random.default_rng(0).integers(0, len(differences), size=(RESAMPLES, len(differences)))
     low, high = np.percentile(differences[drawn].mean(axis=1), [2.5, 97.5])

@@ -1,4 +1,4 @@
-"""NVIDIA's FastNAS as a competitor, where it is installed: prune, then train as long as we did.
+"""NVIDIA's FastNAS as a competitor, if it is installed: prune, then train for the same time as the supernet.
 
 pip install nvidia-modelopt 'torchprofile<0.1'    # torchprofile: it counts operations with an interface of 0.0
 """

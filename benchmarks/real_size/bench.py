@@ -45,7 +45,7 @@ Right = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class _Duel:
-    """A budget: the subnet chosen within it and the best simple network that is as quick, judged on #report."""
+    """A budget: the chosen subnet and the best simple network of at most its latency, evaluated on #report."""
 
     mode: str
     ratio: float
@@ -56,11 +56,11 @@ class _Duel:
 
     @property
     def gap_points(self) -> float:
-        """What the simple network gets right more; not a number where none is quick enough."""
+        """The simple network's accuracy minus the subnet's; NaN if none is fast enough."""
         return float("nan") if self.rival_right is None else 100 * float(self.rival_right.mean() - self.own.mean())
 
     def row(self) -> dict[str, object]:
-        """For the table."""
+        """A row of the table."""
         row: dict[str, object] = {
             "what": f"{self.mode} within {self.ratio:g}",
             "subnet": str(self.chosen.subnet),
@@ -78,7 +78,7 @@ class _Duel:
 
 
 def run(options: BenchOptions) -> BenchOutcome:
-    """Subnets are chosen on #search with the product's own adaptation and judged once on #report."""
+    """Choose subnets on #search with ``adapt`` and evaluate them once on #report."""
     report = data.photographs(options, "report")
     trained, untrained = data.bundle(options, trained=True), data.bundle(options, trained=False)
     figures: dict[str, float] = {}
@@ -110,7 +110,7 @@ def _duels(
     *,
     ratios: Sequence[float] = (),
 ) -> list[_Duel]:
-    """One for each budget. ``quickest``: the best rival within a ratio and the renditions of the mode."""
+    """One duel per budget. ``quickest``: the best rival within a ratio and the renditions of the mode."""
     runtime = OnnxRuntime(threads=1)
     bundle = Bundle.open(folder, accepts=lambda one: one.runtime == "onnxruntime" and one.name in MODES[mode])
     measured = profile(Workspace(bundle, runtime), progress=options.progress)
@@ -126,7 +126,7 @@ def _duels(
 
 
 def _adapting(options: BenchOptions, folder: Path) -> dict[str, float]:
-    """What ``open`` and ``adapt`` take, in a process of their own."""
+    """Time and memory of ``open`` and ``adapt``, in a separate process."""
     places = [str(path.resolve()) for path in (folder, options.data_folder)]
     command = [sys.executable, "-m", "benchmarks.real_size.adapt", *places, "0.45"]
     if options.quick:

@@ -1,4 +1,4 @@
-"""What ``adapt`` chooses within a budget, and what it gets right of other photographs."""
+"""The subnet that ``adapt`` chooses within a budget, and its correctness on other photographs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Right = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Chosen:
-    """A subnet, its latency over the full model's in the same turns, and what finding it took."""
+    """A subnet, its latency relative to the full model's measured with it, and the cost of finding it."""
 
     subnet: Subnet
     ratio: float
@@ -39,7 +39,7 @@ class Chosen:
     seconds: float
 
     def right(self, bundle: Bundle, runtime: OnnxRuntime, photographs: Photographs) -> Right:
-        """Which photographs the subnet gets right: [count]."""
+        """The subnet's correctness on each photograph: [count]."""
         stretch = bundle.stretch(self.subnet.edges)
         inputs = photographs.inputs(bundle.manifest.preprocessing)
         return right_of(runtime.load(stretch), inputs, photographs.labels, self.subnet.input_size)
@@ -86,7 +86,7 @@ def choose(
 def right_of(
     session: LoadedStretch, inputs: Inputs, labels: npt.NDArray[np.int64], input_size: tuple[int, ...]
 ) -> Right:
-    """Which samples a loaded model answers as labelled; closes it."""
+    """A loaded model's correctness on each sample; closes it."""
     try:
         batches = (np.array(batch) for batch in _batched(range(len(labels))))
         answers = [session.run([inputs.take(batch, input_size)])[-1].argmax(axis=-1) for batch in batches]

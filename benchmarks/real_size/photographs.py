@@ -1,4 +1,4 @@
-"""The photographs of ``real-size``, without anything that a device would not load."""
+"""The photographs of ``real-size``, with device-side imports only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Photographs:
     labels: npt.NDArray[np.int64]
 
     def inputs(self, preprocessing: Preprocessing) -> RawInputs:
-        """The images as a search takes them."""
+        """The images as inputs of a search."""
         return RawInputs(self.images, preprocessing, (3, SIDE, SIDE))
 
 

@@ -1,4 +1,4 @@
-"""What a user would do instead: the whole network at a smaller input, in 8 bits, or both; exported in one piece."""
+"""Simple alternatives: the whole network at a smaller input, in 8 bits, or both; exported as a whole."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Right = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Rival:
-    """A network as a user would deploy it: its latency over the full one's in the same turns, its answers."""
+    """A network as deployed without Pathweave: its latency relative to the full one's measured with it, its outputs."""
 
     name: str
     rendition: str
@@ -39,29 +39,29 @@ class Rival:
 
 
 class Rivals:
-    """All of them, measured in turns and judged on #report."""
+    """All alternatives, measured interleaved and evaluated on #report."""
 
     def __init__(self, rivals: list[Rival]) -> None:
         self._rivals = rivals
         self.full_model_correct = rivals[0].right
 
     def quickest(self, ratio: float, renditions: tuple[str, ...]) -> Rival | None:
-        """The most accurate on #report of those that are quick enough: the comparison leans towards them."""
+        """The most accurate on #report of those that are fast enough: a bias in favour of the alternatives."""
         fitting = [one for one in self._rivals if one.rendition in renditions and one.ratio <= EQUAL_LATENCY * ratio]
         return max(fitting, key=lambda one: one.right.mean(), default=None)
 
     def rows(self) -> list[dict[str, object]]:
-        """For the table."""
+        """Rows of the table."""
         return [
             {"what": one.name, "ratio": one.ratio, "accuracy": 100 * float(one.right.mean())} for one in self._rivals
         ]
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
 
 def make_rivals(options: BenchOptions, report: Photographs) -> Rivals:
-    """1. export and quantise at each size; 2. measure all in turns; 3. judge each on ``report``."""
+    """1. export and quantise at each size; 2. measure all, interleaved; 3. evaluate each on ``report``."""
     model, runtime = data.network(options), OnnxRuntime(threads=1)
     samples = data.calibration_images(options, _CALIBRATED)
     models: dict[tuple[str, int], bytes] = {}

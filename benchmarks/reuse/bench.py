@@ -1,4 +1,4 @@
-"""Feature reuse: time to evaluate five generations of a search with it over that without, same answers."""
+"""Feature reuse: evaluation time of five generations of a search with reuse over that without, same results."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def run(options: BenchOptions) -> BenchOutcome:
 
 @dataclass(frozen=True)
 class _Bench:
-    """What all parts of the measurement run on."""
+    """Shared setup of all parts of the benchmark."""
 
     bundle: Bundle
     sessions: dict[Edge, LoadedStretch]
@@ -129,7 +129,7 @@ class _Bench:
         return evaluator
 
     def audit(self, cap_bytes: int) -> _Audited:
-        """A short search under a cap, with somebody else counting the arrays that are alive."""
+        """A short search under a cap, with an independent audit of the live arrays."""
         audit = Audit()
         samples = QUICK_SAMPLES if self.quick else AUDITED_SAMPLES
         evaluator = self.evaluator(
@@ -140,7 +140,7 @@ class _Bench:
         return _Audited(cap_bytes, audit.peak_bytes(), evaluator.peak_cached_bytes, runs, answers)
 
     def _search(self, evaluator: Evaluator, population: int, generations: int) -> tuple[Candidate, ...]:
-        """AdaptiveNet's search with this evaluator: everything that it evaluated."""
+        """Run AdaptiveNet's search with this evaluator; returns all evaluated candidates."""
         strategy = make_strategy("adaptivenet", generations=generations, population=population, patience=generations)
         full_ms = self.costs.latency_ms(self.bundle.supernet.original)
         found = strategy.search(
@@ -159,7 +159,7 @@ class _Bench:
 
 @dataclass
 class _Group:
-    """A group that the search asked for, and the seconds that each timed batch of it took."""
+    """A group that the search evaluated, and the seconds of each timed batch."""
 
     subnets: list[Subnet]
     reusing_s: list[float] = field(default_factory=list)
@@ -168,7 +168,7 @@ class _Group:
 
 @dataclass
 class _Compared:
-    """The search's evaluator: answers with reuse, and on some batches without it as well."""
+    """The search's evaluator: evaluates with reuse, and some batches without it as well."""
 
     population: int
     reusing: PrefixTreeEvaluator
@@ -258,7 +258,7 @@ class _Compared:
 
 @dataclass(frozen=True)
 class _Audited:
-    """What a cap led to: the most bytes alive as the audit counted them, and as the cache did itself."""
+    """The result of a cap: peak live bytes by the audit and by the cache's own count."""
 
     cap_bytes: int
     peak_bytes: int

@@ -1,4 +1,4 @@
-"""Watches on the edges that an evaluator runs: how long they take, and which of their outputs stay alive."""
+"""Instrumentation of an evaluator's edges: their latency, and the lifetime of their outputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from device_sdk.supernet.plan import Edge
 
 
 class Watch(Protocol):
-    """Told before and after each run."""
+    """Callbacks before and after each run."""
 
     def before(self, inputs: Sequence[Array]) -> None: ...
 
@@ -51,12 +51,12 @@ class EdgeTimes:
         return _Stopwatch(self, edge)
 
     def add(self, edge: Edge, seconds: float) -> None:
-        """Note one run."""
+        """Record one run."""
         self._seconds[edge] += seconds
         self._runs[edge] += 1
 
     def mean_ms(self, edge: Edge) -> float:
-        """Of the runs so far; of all edges' where it never ran."""
+        """Mean time of the runs so far; of all edges' runs if it never ran."""
         if edge in self._runs:
             return 1000 * self._seconds[edge] / self._runs[edge]
         return 1000 * sum(self._seconds.values()) / sum(self._runs.values())
@@ -87,20 +87,20 @@ class Audit:
         self._peak_bytes = 0
 
     def before(self, inputs: Sequence[Array]) -> None:
-        """Settle the last run and count for this one."""
+        """Account for the last run and start this one."""
         self._settle()
         read = {id(array) for array in inputs}
         numbers = [number for number, (ref, _) in self._alive.items() if id(ref()) in read]
         self._last = (sum(nbytes for _, nbytes in self._alive.values()), numbers)
 
     def after(self, outputs: Sequence[Array]) -> None:
-        """Follow these from now on."""
+        """Track these arrays."""
         for output in outputs:
             self._alive[self._outputs] = (weakref.ref(output), output.nbytes)
             self._outputs += 1
 
     def peak_bytes(self) -> int:
-        """The most bytes that were kept while an edge ran."""
+        """Peak bytes kept while an edge ran."""
         self._settle()
         return self._peak_bytes
 

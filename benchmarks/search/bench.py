@@ -184,7 +184,7 @@ class _Bench:
         return gaps
 
     def on_report(self, runs: Sequence[SearchRun], options: BenchOptions) -> dict[str, float]:
-        """Accuracy in percent of each run's answer on test.zip#report."""
+        """Accuracy in percent of each run's chosen subnet on test.zip#report."""
         inputs, labels = _part(self.bundle, "report", options)
         evaluator = self._evaluator(inputs, labels)
         answers = {one.strategy: one.result.best.subnet for one in runs if one.result.best is not None}
@@ -224,12 +224,12 @@ class _Kept:
         return self._session.run(inputs)
 
     def close(self) -> None:
-        """The other evaluators go on."""
+        """Nothing to do: other evaluators still use the session."""
 
 
 @dataclass(frozen=True)
 class _Known:
-    """An evaluator that knows all answers."""
+    """An evaluator over a table of all results."""
 
     rows: Mapping[Subnet, Right]
     distance: Mapping[Subnet, npt.NDArray[np.float64]]  # of each sample
@@ -247,7 +247,7 @@ class _Known:
         return [float(row.mean()) for row in self.correct(subnets, slice(None))]
 
     def order_by_margin(self, **_: object) -> None:
-        """They were ordered when it was made."""
+        """Nothing to do: the table is ordered."""
 
     def correct(self, subnets: Sequence[Subnet], samples: slice, **_: object) -> Right:
         rows = [self.rows[subnet][samples] for subnet in subnets]

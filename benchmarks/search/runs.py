@@ -1,4 +1,4 @@
-"""One search under observation: what it had found by when, after how many subnets."""
+"""An instrumented search: its best subnet over time and over evaluated subnets."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Found:
 
 @dataclass
 class Watched:
-    """An evaluator that notes when which subnet was evaluated on all samples."""
+    """An evaluator that records when each subnet was evaluated on all samples."""
 
     inner: Evaluator
     fits: Callable[[Subnet], bool]
@@ -77,7 +77,7 @@ class Watched:
 
 @dataclass(frozen=True)
 class SearchRun:
-    """What one strategy did with one seed."""
+    """The trace of one strategy with one seed."""
 
     strategy: str
     seed: int
@@ -92,7 +92,7 @@ class SearchRun:
         return max(one.accuracy for one in self.found)
 
     def first(self, accuracy: float) -> Found | None:
-        """The first that reached ``accuracy``."""
+        """The first find of at least ``accuracy``."""
         return next((one for one in self.found if one.accuracy >= accuracy - 1e-9), None)
 
 

@@ -1,1 +1,1 @@
-"""What several measurements share: bundles, peers, choices."""
+"""Shared by several benchmarks: bundles, peers, choices."""

@@ -1,4 +1,4 @@
-"""The bundle that measurements on the device run on: ResNet-56 with the zoo's trained branches, made once and kept."""
+"""The bundle of device benchmarks: ResNet-56 with the zoo's trained branches, made once and cached."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _kept(options: BenchOptions, name: str, recipe: Path | None, overrides: Mapp
 
 
 def cache_folder() -> Path:
-    """Where bundles that take long to make are kept between runs."""
+    """The cache folder of bundles between runs."""
     own = os.environ.get("PATHWEAVE_CACHE")
     return Path(own) if own else Path.home() / ".cache" / "pathweave"
 

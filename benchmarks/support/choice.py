@@ -1,4 +1,4 @@
-"""Subnets chosen within a budget on one part of the data, confirmed by measuring them beside what they compete with."""
+"""Chooses subnets within a budget on one part of the data, and confirms them by measuring."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SEARCHES, _LESS = 4, 0.98  # how often at most, each time within this share of 
 
 @dataclass(frozen=True)
 class Measured:
-    """Latencies at batch 1 on one thread, all taken in turns: the full model, subnets as deployed, perhaps a rival."""
+    """Interleaved latencies at batch 1 on one thread: the full model, subnets as deployed, and optionally a rival."""
 
     full: Latency
     subnets: tuple[Latency, ...]
@@ -51,7 +51,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The best subnet that is quick enough, its latency, and what was measured beside it."""
+    """The best subnet that is fast enough, its latency, and the measurements taken with it."""
 
     candidate: Candidate
     latency: Latency
@@ -64,7 +64,7 @@ class Chosen:
 
 
 class Chooser:
-    """Searches one bundle on the samples of #search, budget after budget; what it evaluated once it remembers."""
+    """Searches one bundle on the samples of #search for several budgets; evaluations are memoised."""
 
     def __init__(self, folder: Path, search: Samples, progress: Progress, *, seed: int = 0) -> None:
         self._bundle = Bundle.open(folder)
@@ -182,7 +182,7 @@ class Chooser:
         return min(quick.values(), key=lambda one: by_expected_accuracy(one.candidate), default=None)
 
     def right(self, subnet: Subnet, samples: Samples) -> npt.NDArray[np.bool_]:
-        """Which of the samples the subnet gets right: [count]."""
+        """The subnet's correctness on each sample: [count]."""
         session = self._load(subnet)
         try:
             parts = np.array_split(samples.inputs, -(-len(samples.inputs) // _SAMPLES_AT_ONCE))
@@ -194,5 +194,5 @@ class Chooser:
         return self._runtime.load(self._bundle.stretch(subnet.edges))
 
     def close(self) -> None:
-        """Let go of the sessions."""
+        """Close the sessions."""
         self._evaluator.close()

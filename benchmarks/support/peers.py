@@ -1,4 +1,4 @@
-"""What a user would ship instead: separately trained networks, each in float and quantised to 8 bits in one piece."""
+"""Alternatives to a supernet: separately trained networks, each in float and quantised to 8 bits as a whole."""
 
 from __future__ import annotations
 

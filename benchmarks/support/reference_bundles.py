@@ -1,4 +1,4 @@
-"""The bundles that the parts of ``end-to-end`` look at, and how their accuracy is counted."""
+"""The bundles of ``end-to-end``, and the computation of their accuracy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Made:
-    """A model, the bundle made of it, and how long that took."""
+    """A model, its bundle, and the packaging time."""
 
     model: LoadedModel
     weights: Path
@@ -69,12 +69,12 @@ def load_part(options: BenchOptions, part: str, model: AdaptiveModel) -> ImageDa
 
 
 def answers(model: AdaptiveModel, data: ImageDataset) -> Iterator[Answer]:
-    """What ``model`` answers, batch by batch."""
+    """The outputs of ``model``, computed batch by batch."""
     for at in range(0, len(data), BATCH):
         yield model(data.images[at : at + BATCH])
 
 
 def accuracy(model: AdaptiveModel, data: ImageDataset) -> float:
-    """Right answers in percent."""
+    """Accuracy in percent."""
     found = np.concatenate([answer.output.argmax(axis=1) for answer in answers(model, data)])
     return 100 * float((found == data.labels).mean())

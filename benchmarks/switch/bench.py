@@ -1,4 +1,4 @@
-"""Live update: a burner takes half of the core, and the subnet in use has to be back inside the latency budget."""
+"""Live update: time until the latency budget is met again after a burner takes half of the core."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def measure(folder: Path, state: Path, inputs: Path, cycles: int, crowd: int) ->
 
 
 def _expected(model: AdaptiveModel, pool: PlanPool, inputs: np.ndarray) -> dict[Subnet, list[bytes]]:
-    """What every candidate answers to every input, by itself."""
+    """The output of every candidate for every input, run separately."""
     runtime = OnnxRuntime(threads=1)
     answers = {}
     for one in pool.candidates:
@@ -128,7 +128,7 @@ def _expected(model: AdaptiveModel, pool: PlanPool, inputs: np.ndarray) -> dict[
 
 @contextlib.contextmanager
 def _burner() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that burns the same core whenever it is let."""
+    """A process that loads the same core while it is enabled."""
     with subprocess.Popen([sys.executable, "-c", BURN]) as process:
         try:
             process.send_signal(signal.SIGSTOP)
@@ -191,7 +191,7 @@ def _call_for(model: AdaptiveModel, requests: Requests, seconds: float) -> list[
 
 
 def _crowd(model: AdaptiveModel, requests: Requests, burner: subprocess.Popen[bytes]) -> None:
-    """Several callers at once; the burner comes and goes."""
+    """Several concurrent callers, with the burner on and off."""
     callers = [threading.Thread(target=_call_for, args=(model, requests, CROWD_S)) for _ in range(THREADS)]
     for caller in callers:
         caller.start()

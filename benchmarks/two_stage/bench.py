@@ -1,4 +1,4 @@
-"""Two-stage models: what a backbone at 0.7 of its latency loses in segmentation (CamVid) and detection (BCCD)."""
+"""Two-stage models: accuracy lost at 0.7 of the backbone's latency, in segmentation (CamVid) and detection (BCCD)."""
 
 from __future__ import annotations
 

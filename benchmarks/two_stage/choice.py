@@ -1,4 +1,4 @@
-"""The best subnet of a two-stage model whose backbone is quick enough, chosen on training images."""
+"""Chooses the best subnet of a two-stage model whose backbone is fast enough, on training images."""
 
 from __future__ import annotations
 

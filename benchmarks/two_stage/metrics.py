@@ -1,4 +1,4 @@
-"""What segmentation and detection are judged by: mIoU and mAP at an overlap of one half, both of torchmetrics."""
+"""Metrics of segmentation and detection: mIoU and mAP at an overlap of one half, both from torchmetrics."""
 
 from __future__ import annotations
 

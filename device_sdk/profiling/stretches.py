@@ -230,11 +230,11 @@ def _measure_group(
             clock=timing.clock,
         )
     finally:
-        for session in loaded:
-            session.close()
+        for measured in loaded:
+            measured.close()
     return [
-        Measured(timed[str(number)], session.peak_bytes, session.in_pages, session.nodes_by_provider)
-        for number, session in enumerate(loaded)
+        Measured(timed[str(number)], part.peak_bytes, part.in_pages, part.nodes_by_provider)
+        for number, part in enumerate(loaded)
     ]
 
 
