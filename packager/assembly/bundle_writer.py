@@ -1,4 +1,4 @@
-"""Writing a bundle: blobs by their digest, manifest, signature, and the whole folder put in place at once."""
+"""Writing a bundle: blobs by digest, manifest, signature; the whole folder is moved into place atomically."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from device_sdk.files.atomic import storage_errors, write_atomically
 
 
 class BundleWriter:
-    """Collects blobs in a temporary folder beside ``target`` and moves it there when everything is written.
+    """Collects blobs in a temporary folder beside ``target`` and moves it there on ``finish``.
 
-    Use it as a context manager: left by an exception, it removes what it wrote and ``target`` is untouched.
+    A context manager: on an exception the temporary folder is removed and ``target`` is unchanged.
     """
 
     def __init__(self, target: Path) -> None:
@@ -39,11 +39,11 @@ class BundleWriter:
         return name
 
     def add_note(self, name: str, data: bytes) -> None:
-        """Store a file that is for the people who packaged and no part of the bundle."""
+        """Store an informational file that is not part of the bundle."""
         write_atomically(self._temporary / name, data)
 
     def finish(self, manifest: Manifest, *, private_key: Path | None) -> None:
-        """Write and sign the manifest and put the bundle in place of what was at the target.
+        """Write and sign the manifest, then replace the target with the bundle.
 
         Raises:
             StorageError: the disk is full or the folder cannot be written.

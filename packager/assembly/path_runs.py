@@ -1,4 +1,4 @@
-"""Running paths and exits of an exported supernet on batches, what they share once and little held at a time."""
+"""Runs paths and exits of an exported supernet on batches; common prefixes run once, with bounded memory."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from packager.exporting.export import ExportedBlocks
 
 
 class PathRuns:
-    """Subnets and exits of ``exported``, block by block in sessions that hold no memory between runs.
+    """Runs subnets and exits of ``exported`` block by block, in sessions that keep no memory between runs.
 
-    ``ran`` hears of every block that was run: its MACs for the whole batch. ``close`` frees the sessions.
+    ``ran`` is called after every block with its MACs for the whole batch. ``close`` frees the sessions.
     """
 
     def __init__(self, exported: ExportedBlocks, *, threads: int, ran: Callable[[float], None]) -> None:
@@ -30,7 +30,7 @@ class PathRuns:
         self._with_exits = False
 
     def macs(self, subnets: Sequence[Subnet]) -> float:
-        """What ``answers`` takes for one sample."""
+        """MACs of ``answers`` per sample."""
         prefixes = {subnet.block_ids[: k + 1] for subnet in subnets for k in range(len(subnet.block_ids))}
         exits = [name for names in self._exits.values() for name in names]
         with_exits = any(subnet.block_ids == self._original for subnet in subnets)
@@ -39,21 +39,21 @@ class PathRuns:
         )
 
     def open(self, subnets: Sequence[Subnet]) -> Iterator[str]:
-        """Load the blocks of ``subnets``, one after the other; they would otherwise be loaded when they first run."""
+        """Load the blocks of ``subnets`` one by one. Otherwise they are loaded when they first run."""
         for block in dict.fromkeys(block for subnet in subnets for block in subnet.block_ids):
             yield block
             self._session(block)
 
     def answers(self, subnets: Sequence[Subnet], inputs: Array) -> Iterator[tuple[Subnet | str, Array]]:
-        """The answer [batch, …] of each subnet; of each exit behind the original path, if it is there, by its id.
+        """The answer [batch, …] of each subnet, and of each exit, by id, if the original path is among them.
 
-        ``inputs``: prepared [batch, *input]. Subnets are walked depth first over the tree of their prefixes.
+        ``inputs``: prepared [batch, *input]. The prefix tree of the subnets is traversed depth first.
         """
         self._with_exits = any(subnet.block_ids == self._original for subnet in subnets)
         yield from self._walk([inputs], list(subnets), 0)
 
     def close(self) -> None:
-        """Free the sessions; may be called twice."""
+        """Free the sessions. Idempotent."""
         while self._sessions:
             self._sessions.popitem()[1].close()
 

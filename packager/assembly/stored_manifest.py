@@ -1,4 +1,4 @@
-"""The manifest of a bundle: what a run made, in the words of docs/bundle_format.md."""
+"""Builds the manifest of a bundle (docs/bundle_format.md) from the results of a run."""
 
 from __future__ import annotations
 
@@ -31,8 +31,12 @@ def stored_manifest(
     steps_done: Mapping[str, int],
     writer: BundleWriter,
 ) -> Manifest:
-    """Store all blobs and describe the bundle. ``sizes``: besides the
-    model's own; ``steps_done``: of training, by phase."""
+    """Store all blobs and build the manifest.
+
+    Args:
+        sizes: input sizes besides the model's own.
+        steps_done: training steps by phase.
+    """
     stored = [kind.stored(writer) for kind in kinds]
     renditions = {part: [kind[part] for kind in stored if part in kind] for part in stored[0]}
     return Manifest(
@@ -78,7 +82,7 @@ def _metrics(job: Job, steps_done: Mapping[str, int], verified: Verified, valida
 
 
 def _quantised(cut: CutPoint, kinds: Sequence[RenditionSet]) -> CutPoint:
-    """The cut point with the scale that int8 renditions use there; it has one tensor."""
+    """The cut point, which has one tensor, with the quantisation of its int8 renditions."""
     found = [kind.quantization[cut.index] for kind in kinds if cut.index in kind.quantization]
     if not found:
         return cut

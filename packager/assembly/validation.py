@@ -1,7 +1,7 @@
-"""The packager's own validation: accuracy of sampled subnets by range of cost (AdaptiveNet §4.2), and of exits.
+"""The packager's own validation: accuracy of sampled subnets by range of MACs (AdaptiveNet §4.2), and of exits.
 
-On as many samples as their standard error needs, batch by batch. Subnets are compared with the original path on the
-same samples: the error of a difference is much smaller than that of either accuracy.
+The number of samples follows from the required standard errors. Subnets are compared with the original path on the same
+samples: a paired difference has a much smaller standard error than either accuracy.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from packager.supernet.macs_ranges import MacsRanges
 from packager.tasks import Classification, LearningTask
 
 SUBNETS_PER_RANGE = 6
-FIRST_SAMPLES = 48  # how many show what the rest needs
-ORIGINAL_ERROR = 0.01  # the standard error that is good enough for the original path and the exits
-RANGE_ERROR = 0.03  # and that of the difference between a range of costs and the original path
+FIRST_SAMPLES = 48  # pilot samples, from which the required number is computed
+ORIGINAL_ERROR = 0.01  # target standard error of the original path and the exits
+RANGE_ERROR = 0.03  # target standard error of the difference between a range and the original path
 _LEAST_ORIGINAL = 400
-_LEAST_PAIRS = 200  # of a sample and a subnet, in each range
+_LEAST_PAIRS = 200  # of a sample and a subnet, per range
 _FIRST_SHARE = 0.1  # of the progress
 
 Batch = tuple[npt.NDArray[np.float32], npt.NDArray[np.generic]]
 Batches = Callable[[int], Iterable[Batch]]
-"""So many samples, spread evenly over the data, in batches: prepared inputs [batch, *input] and labels [batch, …]."""
+"""Returns ``count`` samples, spread evenly over the data, as batches: inputs [batch, *input] and labels [batch, …]."""
 
 
 @dataclass(frozen=True)
 class Validation:
-    """What the packager's validation found: shares of right answers, or the task's scores; those of exits by ids.
+    """Results of the validation: accuracies, or the task's scores; of exits by id.
 
-    ``samples`` and ``standard_error``: of the original path and the exits. ``range_samples``: those that each range was
-    judged on; ``range_errors``: the standard error of each range's difference from the original path on them.
+    ``samples`` and ``standard_error``: of the original path and the exits. ``range_samples``: samples per range;
+    ``range_errors``: standard error of each range's difference from the original path on them.
     """
 
     original_accuracy: float
@@ -65,11 +65,11 @@ def validate(
     clock: Callable[[], float] = time.monotonic,
     progress: Progress | None = None,
 ) -> Validation:
-    """Accuracy of the original path, of sampled subnets in each range of MACs and of exits, run as a device runs them.
+    """Accuracy of the original path, of sampled subnets in each range of MACs, and of exits, on the device's runtime.
 
-    1. a few of the ``available`` samples show the spread of the scores and how long they take; 2. ranges, 3. the
-    original path and the exits are run on as many as their standard errors need and as fit into ``seconds``. Without
-    added blocks no range is reported. The answer depends on ``clock`` only where the seconds are too few.
+    1. run a few of the ``available`` samples to estimate variance and time; 2. run ranges, 3. original path and exits
+    on as many samples as the standard errors require and ``seconds`` allow. No range is reported without added blocks.
+    The result depends on ``clock`` only if time is short.
     """
     expansion = exported.expansion
     ranges = list(MacsRanges(expansion).samples(SUBNETS_PER_RANGE, seed=seed)) if expansion.trained else []
@@ -107,9 +107,9 @@ def validate(
 
 @dataclass(frozen=True)
 class _Scores:
-    """Scores of the original path and of exits, one for each sample; of ranges, one for each pair of sample and subnet.
+    """Scores of the original path and of exits per sample, and of ranges per pair of sample and subnet.
 
-    ``differences``: of those pairs, from the original path on the same sample. ``used``: the subnets of each range.
+    ``differences``: of the pairs, against the original path on the same sample. ``used``: subnets of each range.
     """
 
     original: npt.NDArray[np.float64]
@@ -121,7 +121,7 @@ class _Scores:
 
 @dataclass(frozen=True)
 class _Plan:
-    """Samples for the ranges, subnets of each range that run on each of them, samples for the original path."""
+    """Samples for the ranges, subnets per range and sample, samples for the original path."""
 
     ranges: int
     subnets: int
@@ -129,7 +129,7 @@ class _Plan:
 
 
 class _Judging:
-    """Scores of paths on samples. The subnets of a range take turns from batch to batch."""
+    """Computes scores of paths on samples. The subnets of a range alternate from batch to batch."""
 
     def __init__(
         self,
@@ -157,7 +157,10 @@ class _Judging:
         self._runs.close()
 
     def plan(self, first: _Scores, available: int, *, took: float, left: float) -> _Plan:
-        """How many samples are worth it after the ``first``, which took so many seconds, and fit into those left."""
+        """Sample counts that the standard errors of the ``first`` scores require and the seconds ``left`` allow.
+
+        ``took``: seconds of the first samples.
+        """
         pairs = max(_needed(first.differences, RANGE_ERROR), _LEAST_PAIRS) if self._ranges else 0
         subnets = min(SUBNETS_PER_RANGE, math.ceil(pairs / available))
         ranges = min(available, math.ceil(pairs / max(subnets, 1)))
@@ -171,7 +174,7 @@ class _Judging:
         return _Plan(ranges, subnets, min(original, max(0, int(left / (a_mac * self._macs(0))))))
 
     def rest(self, plan: _Plan, first: _Scores, shown: Task) -> tuple[_Scores, _Scores]:
-        """The scores of the original path and the exits, and those of the ranges, on fewer samples."""
+        """The scores of the original path and the exits, and the scores of the ranges."""
         whole = plan.ranges * self._macs(plan.subnets)
         alone = plan.original * self._macs(0) if plan.original > max(len(first.original), plan.ranges) else 0.0
         left = (1.0 - _FIRST_SHARE) / max(whole + alone, 1.0)
@@ -185,7 +188,7 @@ class _Judging:
         return original, ranges
 
     def scores(self, count: int, subnets: int, shown: Task, *, share: float) -> _Scores:
-        """Of ``count`` samples and so many subnets of each range at a time; they make up ``share`` of the progress."""
+        """Scores of ``count`` samples, with ``subnets`` per range and batch; ``share``: of the progress bar."""
         self._shown = shown
         ranges = self._ranges if subnets else []
         shown.note(f"{count} samples, the original path" + " and each range of cost" * bool(ranges))
@@ -220,7 +223,7 @@ class _Judging:
         }
 
     def _macs(self, subnets: int) -> float:
-        """Of one sample with so many subnets of each range, on average; prefixes that they share are counted twice."""
+        """Mean MACs per sample with ``subnets`` per range; common prefixes count for each."""
         means = [sum(self._runs.macs([path]) for path in found) / len(found) for found in self._ranges]
         return max(1.0, self._runs.macs([self._original]) + subnets * sum(means))
 
@@ -230,9 +233,9 @@ class _Judging:
 
 
 def _needed(samples: Sequence[npt.NDArray[np.float64]], error: float) -> int:
-    """How many samples bring all standard errors down to ``error``.
+    """The number of samples that reduces all standard errors to ``error``.
 
-    Two made-up samples half a point off on either side keep a few that agree by chance from looking certain.
+    Two pseudo-samples, half a point above and below the mean, prevent a zero variance if few samples agree by chance.
     """
     spreads = [float(np.var([*found, *(found.mean() + np.array([-0.5, 0.5]))])) for found in samples]
     return math.ceil(max(spreads, default=0.0) / error**2)

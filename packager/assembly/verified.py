@@ -1,4 +1,4 @@
-"""What is verified of a supernet before it is signed: golden vectors, and how near blocks are to what they replace."""
+"""Verification of a supernet before it is signed: golden vectors, and distillation errors of added blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from packager.training.losses import distillation_errors
 
 @dataclass(frozen=True)
 class Verified:
-    """``golden``: of blocks and exits, by their ids. ``max_abs_diff``: of the original path from the model."""
+    """``golden``: vectors by block or exit id. ``max_abs_diff``: of the original path from the model."""
 
     golden: Mapping[str, Golden]
     original_golden: Golden
@@ -29,10 +29,10 @@ class Verified:
 def verify(
     exported: ExportedBlocks, examples: npt.NDArray[np.float32], *, seed: int, batch: int, progress: Progress
 ) -> Verified:
-    """Run all parts, sampled subnets and the original path against torch, real ``examples`` ``batch`` at a time.
+    """Compare all parts, sampled subnets and the original path with torch, on real ``examples`` in batches.
 
     Raises:
-        VerificationError: something answers otherwise than torch.
+        VerificationError: an output differs from torch.
     """
     expansion, verifier, golden = exported.expansion, Verifier(exported), {}
     with progress.task("verify", len(expansion.blocks) + len(expansion.exits) + SUBNETS + 3) as task:

@@ -1,1 +1,1 @@
-"""What of a model can be adapted, examined before any training."""
+"""Examination of a model's capabilities before any training."""

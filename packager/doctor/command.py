@@ -1,4 +1,4 @@
-"""``pathweave doctor``: what of a model can be adapted, before any training."""
+"""``pathweave doctor``: which adaptations a model supports, before any training."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 
     from packager.doctor.examination import Examination
 
-_NOTES = 8  # of them are printed for a person
+_NOTES = 8  # printed at most; --json prints all
 
 
 @click.command()
 @click.argument("model")
 @model_options
-@click.option("--data", help="Images that tell what smaller inputs cost, as for package.")
-@click.option("--budget-minutes", type=click.FloatRange(min=0), help="Say what of these minutes is left for training.")
+@click.option("--data", help="Images for measuring the error of smaller inputs, as for package.")
+@click.option("--budget-minutes", type=click.FloatRange(min=0), help="Report how much of this is left for training.")
 @click.option("--memory-gb", type=float, help="Memory that packaging may take [default: half of the machine's].")
 @json_option
 def doctor(
@@ -40,7 +40,7 @@ def doctor(
     memory_gb: float | None,
     as_json: bool,
 ) -> None:
-    """Say what of MODEL can be cut, skipped, merged, shrunk, quantised, run smaller, exited and split, and why not.
+    """Report whether MODEL can be cut, skipped, merged, shrunk, quantised, run smaller, exited and split, or why not.
 
     MODEL is zoo:NAME, torchvision:NAME, timm:NAME or module:callable. Nothing is trained and nothing is written.
     """

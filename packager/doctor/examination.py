@@ -1,7 +1,7 @@
-"""What of a model can be cut, skipped, merged, shrunk, quantised, run smaller, exited and split, before any training.
+"""Examines whether a model can be cut, skipped, merged, shrunk, quantised, run smaller, exited and split.
 
-Nothing is written. The model is traced and expanded as ``package`` does it, with the recipe's default choices, and run
-a few times; shrunk blocks, which the default leaves out, are tried as well.
+Nothing is trained or written. The model is traced and expanded as by ``package`` with the default recipe, and run a few
+times. Shrunk blocks, which are off by default, are tried as well.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from packager.supernet.expansion import Expansion, expand
 from packager.supernet.input_sizes import candidate_sizes, usable_sizes
 from packager.tracing.traced_model import TracedModel, trace
 
-SAMPLES = 64  # images that tell what a smaller input costs
-_EXAMPLES = 8  # of them that describe the cut points
+SAMPLES = 64  # images for measuring the error of smaller inputs
+_EXAMPLES = 8  # of them for value ranges at the cut points
 _SHRINK_RATES = (0.5, 0.25)
-_ENOUGH = 10_000  # images that are assumed where none are given
+_ENOUGH = 10_000  # image count assumed without data
 _NOISE_SEED = 0
 _SHRUNK = f"shrunk blocks, if the recipe says shrink_rates = {list(_SHRINK_RATES)}"
 
 
 @dataclass(frozen=True)
 class Examination:
-    """What was found. ``notes``: all reasons in full; ``estimate``: see ``Estimate.described``.
+    """The result of an examination. ``notes``: all reasons in full; ``estimate``: see ``Estimate.described``.
 
-    ``blocks``: the original ones with ``parameters`` and ``macs``; ``added``: ids of those that fit, by kind.
-    ``estimate_int8`` is None where the same cut points do not allow int8.
+    ``blocks``: originals with ``parameters`` and ``macs``; ``added``: ids of possible added blocks, by kind.
+    ``estimate_int8`` is None if the cut points do not allow int8.
     """
 
     model: str
@@ -69,7 +69,7 @@ class Examination:
     conclusion: str = ""
 
     def described(self) -> dict[str, Any]:
-        """As ``pathweave doctor --json`` prints it; the count of architectures as text, for it may be long."""
+        """The output of ``pathweave doctor --json``; the count of architectures is text, since it may exceed 2^53."""
         return asdict(self) | {"architecture_count": str(self.architecture_count)}
 
 
@@ -84,9 +84,12 @@ def examine(
 ) -> Examination:
     """Examine a model.
 
-    ``images``: real ones as the model takes them [count, *input], of ``image_count`` that there are; without them noise
-    stands in, and what smaller inputs cost stays unknown. ``budget_minutes`` and ``memory_bytes``: limits that the
-    estimate is held against. ``spent``: seconds so far.
+    Args:
+        images: real images, prepared [count, *input]. Without them noise is used, and the error of smaller inputs is
+            not measured.
+        image_count: size of the whole data set.
+        budget_minutes: limit for the estimate, as is ``memory_bytes``.
+        spent: seconds so far.
 
     Raises:
         TraceError: the model cannot be traced, or has no cut point.
@@ -139,14 +142,14 @@ def _judged(found: Examination, *judged: Verdict) -> Examination:
 
 @dataclass(frozen=True)
 class _Supernet:
-    """The expansion as the default recipe makes it, and what was made and left out of each kind, shrunk blocks too."""
+    """The expansion by the default recipe, and the added blocks and notes of each kind, shrunk blocks included."""
 
     supernet: Expansion
     kinds: dict[str, AddedBlocks]
 
 
 def _noise(input_shape: Sequence[int]) -> torch.Tensor:
-    """Images [count, *input] of a fixed seed."""
+    """Noise [count, *input] from a fixed seed."""
     return torch.randn(_EXAMPLES, *input_shape, generator=torch.Generator().manual_seed(_NOISE_SEED))
 
 
@@ -182,7 +185,7 @@ def _positions(cuts: Sequence[CutPoint]) -> tuple[Position, ...]:
 
 
 def _sizes(expansion: Expansion, images: torch.Tensor | None) -> tuple[tuple[TriedSize, ...], tuple[str, ...]]:
-    """The smaller inputs that run, and notes on the others; without real images none is left out for its answers."""
+    """The smaller inputs that run, and notes on the others; without real images their errors are not checked."""
     shape = expansion.traced.tensors[0].shape
     wanted = candidate_sizes((shape[1], shape[2])) if len(shape) == 3 else []
     if images is not None:
@@ -194,13 +197,13 @@ def _sizes(expansion: Expansion, images: torch.Tensor | None) -> tuple[tuple[Tri
 
 
 def _complaint(expansion: Expansion, size: tuple[int, int]) -> str | None:
-    """Why the original path does not run at an input size; None where it does."""
+    """Why the original path does not run at an input size; None if it does."""
     traced = expansion.traced
     sample = _noise((traced.tensors[0].shape[0], *size))[:1]
     try:
         with torch.no_grad():
             answer = traced.answer(sample)
-    except Exception as error:  # operators raise many kinds on sizes that do not fit
+    except Exception as error:  # operators raise various errors on unsupported sizes
         return (str(error).splitlines() or [type(error).__name__])[0][:120]
     if tuple(answer.shape[1:]) != tuple(traced.tensors[-1].shape):
         return f"the model answers {list(answer.shape[1:])} there"
@@ -216,7 +219,7 @@ def _estimates(
     memory_bytes: int | None,
     spent: float,
 ) -> tuple[dict[str, object], dict[str, object] | None]:
-    """In fp32 alone, and with int8 beside it, None where the cut points do not allow that."""
+    """Estimates for fp32 only, and with int8; None for the latter if the cut points do not allow it."""
     size, machine = SupernetSize.of(expansion), measured_machine(expansion, examples)
     alone = Estimator(recipe, size, machine, image_count, image_count, len(examples))
     said = estimated(alone, memory_bytes, spent=spent)

@@ -1,4 +1,4 @@
-"""What the examination of a model comes to, a line for each capability: whether it has it, how far, or why not."""
+"""Verdicts on a model, one line per capability: whether it is supported, to what extent, or why not."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from packager.supernet.blocks.trainable import AddedBlocks
 from packager.tasks import Classification
 from packager.tracing.traced_model import TracedModel, trace
 
-_NAMED = 3  # reasons in a line
+_NAMED = 3  # reasons per line
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the model has a capability, and in one line how far, or why not."""
+    """Whether the model has a capability, and in one line to what extent, or why not."""
 
     capability: str
     possible: bool
@@ -30,9 +30,9 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Position:
-    """A cut point: ``shapes`` and ``nbytes`` of what is live there for one sample; ``packet_nbytes``: of it packed.
+    """A cut point: ``shapes`` and ``nbytes`` of its live tensors per sample; ``packet_nbytes``: of a packet of them.
 
-    ``packet_nbytes`` is None where it cannot travel. ``split``: a server may take over here for less than the input.
+    ``packet_nbytes`` is None if the tensors cannot be sent. ``split``: a packet is smaller than the input's.
     """
 
     index: int
@@ -52,19 +52,17 @@ class TriedSize:
 
 
 def answers(model: LoadedModel, traced: TracedModel) -> tuple[Verdict, ...]:
-    """What keeps the model from being packaged as a classifier, if anything does."""
+    """The reason why the model cannot be packaged as a classifier, if there is one."""
     answer = traced.tensors[-1].shape
     if len(answer) != 1:
         numbers = "×".join(map(str, answer))
-        return (
-            Verdict("classify", False, f"it answers {numbers} numbers, not one per class; exits need a classifier"),
-        )
+        return (Verdict("classify", False, f"it has {numbers} outputs, not one per class; exits need a classifier"),)
     complaint = Classification().complaint(answer, model.class_names) if model.class_names else None
     return (Verdict("classify", False, complaint.replace("the data has", "its list has")),) if complaint else ()
 
 
 def cuts(traced: TracedModel) -> Verdict:
-    """How many blocks and cut points there are, and which of these are of a special kind."""
+    """The number of blocks and cut points, with those of several tensors and mandatory ones."""
     blocks, streams = len(traced.blocks), len(several(traced.cuts))
     says = f"{blocks} blocks, {_counted(blocks - 1, 'cut point')} between them"
     says += f", {streams} of them with several tensors" if streams else ""
@@ -72,11 +70,11 @@ def cuts(traced: TracedModel) -> Verdict:
     return Verdict("cut", True, says)
 
 
-def listed(capability: str, grown: AddedBlocks, what: str) -> Verdict:
-    """How many ``blocks`` there are, or why none."""
-    if grown.blocks:
-        return Verdict(capability, True, f"{len(grown.blocks)} {what}{_left_out(grown.notes)}")
-    return Verdict(capability, False, _reasons(grown.notes) or "no block between stem and head suits")
+def listed(capability: str, added: AddedBlocks, what: str) -> Verdict:
+    """The number of added blocks of a kind, or the reasons for none."""
+    if added.blocks:
+        return Verdict(capability, True, f"{len(added.blocks)} {what}{_left_out(added.notes)}")
+    return Verdict(capability, False, _reasons(added.notes) or "no block between stem and head fits")
 
 
 def _left_out(notes: Sequence[str]) -> str:
@@ -89,7 +87,7 @@ def _reasons(notes: Sequence[str]) -> str:
 
 
 def quantise(traced: TracedModel, model: LoadedModel, examples: torch.Tensor) -> Verdict:
-    """Cut points of several tensors and two stages are packaged in fp32 alone; perhaps the model is cut without."""
+    """Whether int8 is possible: not in two stages, nor if the model can only be cut where several tensors are live."""
     kinds = "int8, also fp16 and xnnpack (--rendition)"
     if traced.taps:
         return Verdict("quantise", False, "a model in two stages is packaged in fp32 alone")
@@ -106,15 +104,15 @@ def quantise(traced: TracedModel, model: LoadedModel, examples: torch.Tensor) ->
 
 
 def smaller(sizes: Sequence[TriedSize], notes: Sequence[str], *, real: bool) -> Verdict:
-    """Which smaller inputs run; ``real``: their errors are known."""
+    """The smaller inputs that run; ``real``: errors were measured."""
     if not sizes:
-        why = _reasons(notes) or "inputs below 96 pixels have no smaller one that is worth a try"
+        why = _reasons(notes) or "inputs below 96 pixels are not reduced further"
         return Verdict("run smaller", False, why)
     if not real:
-        told = ", ".join(_short(tried.size) for tried in sizes)
-        return Verdict("run smaller", True, f"{told}; what they cost was not tried: needs --data")
-    told = ", ".join(f"{_short(tried.size)} (error {tried.error:.3f})" for tried in sizes)
-    return Verdict("run smaller", True, f"{told}{_left_out(notes)}")
+        names = ", ".join(_short(tried.size) for tried in sizes)
+        return Verdict("run smaller", True, f"{names}; their errors were not measured: needs --data")
+    names = ", ".join(f"{_short(tried.size)} (error {tried.error:.3f})" for tried in sizes)
+    return Verdict("run smaller", True, f"{names}{_left_out(notes)}")
 
 
 def _short(size: tuple[int, int]) -> str:
@@ -122,7 +120,7 @@ def _short(size: tuple[int, int]) -> str:
 
 
 def exits(positions: Sequence[int], *, classifies: bool) -> Verdict:
-    """At which cut points the model can answer early."""
+    """The cut points where exits can be attached."""
     if positions:
         return Verdict("exit", True, f"at cut point{'s' * (len(positions) > 1)} {', '.join(map(str, positions))}")
     reason = "no branch structure fits any inner cut point" if classifies else "the model is not a classifier"
@@ -130,14 +128,14 @@ def exits(positions: Sequence[int], *, classifies: bool) -> Verdict:
 
 
 def split(positions: Sequence[Position]) -> Verdict:
-    """Where a server could take over for fewer bytes than the input's."""
+    """The cut points where sending activations to a server takes fewer bytes than sending the input."""
     smaller = [position for position in positions if position.split]
     if not smaller:
-        return Verdict("split", False, "no cut point takes fewer bytes on the way to a server than the input")
+        return Verdict("split", False, "no cut point needs fewer bytes to send to a server than the input")
     first, least = smaller[0], min(smaller, key=lambda position: position.packet_nbytes or 0)
     share = (least.packet_nbytes or 0) / (positions[0].packet_nbytes or positions[0].nbytes)
-    told = f"{_counted(len(smaller), 'cut point')} below the input's bytes, the first is {first.index}"
-    return Verdict("split", True, f"{told}; {least.index} is the smallest, {share:.0%} of the input")
+    count = f"{_counted(len(smaller), 'cut point')} below the input's bytes, the first is {first.index}"
+    return Verdict("split", True, f"{count}; {least.index} is the smallest, {share:.0%} of the input")
 
 
 def packaging(
@@ -159,13 +157,13 @@ def packaging(
 
 
 def conclusion(verdicts: Sequence[Verdict], count: int) -> str:
-    """One sentence on all of it; ``count``: of architectures."""
+    """A one-sentence summary; ``count``: of architectures."""
     refused = [verdict.says for verdict in verdicts if verdict.capability == "classify" and not verdict.possible]
     if refused:
         return f"pathweave package refuses it as a classifier: {refused[0]}"
     can = {verdict.capability for verdict in verdicts if verdict.possible}
     if can & {"skip", "merge"}:
-        return f"up to {_large(count)} architectures, before training says which skips are worth keeping"
+        return f"up to {_large(count)} architectures, before useless blocks are dropped"
     names = {"quantise": "int8", "run smaller": "smaller inputs", "exit": "exits", "shrink": "shrunk blocks"}
     others = [name for capability, name in names.items() if capability in can]
     if not others:

@@ -1,4 +1,4 @@
-"""What an added block can start as: copies, copies with the statistics of their place, and fits of both."""
+"""Candidate initialisations of an added block: copies, recalibrated copies, and closed-form fits."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from packager.fitting.refit import refitted
 from packager.supernet.blocks.merged import merged_candidates
 from packager.supernet.blocks.trainable import TrainableBlock, count_macs
 
-_MORE_MACS = 1.05  # of the copy's: a candidate that costs more is another block, not another start
+_MORE_MACS = 1.05  # relative to the copy: a candidate with more MACs would be a different block
 COPY, WITH_STATISTICS, FITTED = "copy", "copy with its own statistics", "last map fitted"
-_PROBED = 4  # samples on which the last linear map is looked for
+_PROBED = 4  # samples for finding the last linear map
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A block as it could start. ``source``: the number of the copy that it was made from; ``how``: in words."""
+    """A candidate initialisation. ``source``: index of the copy that it derives from; ``how``: its description."""
 
     block: TrainableBlock
     source: int
@@ -34,7 +34,7 @@ class Candidate:
 def sources(
     block: TrainableBlock, originals: Sequence[TrainableBlock], tensors: Sequence[TensorSpec]
 ) -> list[TrainableBlock]:
-    """The block as it is, and as the copy of every other block that it replaces and that costs no more."""
+    """The block itself, and copies of its other replaced blocks that have no more MACs."""
     if block.kind != "merged":
         return [block]
     made = [block]
@@ -49,10 +49,10 @@ def sources(
 def candidates(
     copies: Sequence[TrainableBlock], features: torch.Tensor, target: torch.Tensor, *, seed: int
 ) -> Iterator[Candidate]:
-    """Each copy as it is, and fitted: from ``features`` [count, *start] to ``target`` [count, *end].
+    """Each copy as it is, and fitted from ``features`` [count, *start] to ``target`` [count, *end].
 
-    Its statistics are taken from ``features`` before, since training normalises by those of its batches: what is
-    fitted has to hold then too. A block without a last linear map only gets the statistics, if it has any.
+    Batch-norm is recalibrated on ``features`` before fitting, since training normalises by batch statistics and the fit
+    must hold then too. A block without a last linear map is only recalibrated, if it has batch-norm.
     """
     for number, block in enumerate(copies):
         yield Candidate(block, number, COPY)
@@ -67,7 +67,7 @@ def candidates(
 
 
 def with_statistics(module: nn.Module, features: torch.Tensor) -> nn.Module:
-    """A copy whose batch-norms have the mean of their statistics over ``features``, batch by batch."""
+    """A copy with batch-norm statistics averaged over batches of ``features``."""
     made = copy.deepcopy(module).eval()
     momenta = {layer: layer.momentum for layer in norms(made)}
     for layer in momenta:

@@ -1,4 +1,4 @@
-"""The teacher's features at one cut point after the other, for as many samples as are wanted there."""
+"""The teacher's features, one cut point at a time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BATCH = 16
 class TeacherFeatures:
     """Moves ``samples`` [count, *input] through the original blocks; holds the features of one cut point at a time.
 
-    ``limit_bytes`` bounds what is held: where features are large, ``at`` gives those of fewer samples.
+    ``limit_bytes`` bounds the memory: where features are large, ``at`` returns fewer samples.
     """
 
     def __init__(self, traced: TracedModel, samples: torch.Tensor, *, limit_bytes: int) -> None:
@@ -23,9 +23,9 @@ class TeacherFeatures:
         self._held = samples[:0]
 
     def at(self, position: int, count: int) -> torch.Tensor:
-        """Features [samples, *shape] at cut point ``position`` of the first ``count`` samples, or of fewer.
+        """Features [samples, *shape] at cut point ``position`` of up to ``count`` samples, at least one.
 
-        ``position`` never falls from call to call. At least one sample is given whatever the limit is.
+        ``position`` must not decrease between calls.
         """
         assert position >= self._position, "features are only moved forwards"
         fitting = self._limit_bytes // max(1, sample_bytes(self._traced, self._position, position))
@@ -37,7 +37,7 @@ class TeacherFeatures:
 
 
 def run_originals(traced: TracedModel, start: int, end: int, features: torch.Tensor) -> torch.Tensor:
-    """The features at cut point ``end`` from those at ``start`` [count, *shape], batch by batch; no taps in between."""
+    """The features at cut point ``end`` from those at ``start`` [count, *shape], in batches; no taps in between."""
     if start == end:
         return features
     made = []
@@ -52,5 +52,5 @@ def run_originals(traced: TracedModel, start: int, end: int, features: torch.Ten
 
 
 def sample_bytes(traced: TracedModel, start: int, end: int) -> int:
-    """Bytes of one sample's features at the largest of the cut points ``start`` to ``end``."""
+    """Bytes per sample at the largest of the cut points ``start`` to ``end``."""
     return max(traced.tensors[position].nbytes for position in range(start, end + 1))

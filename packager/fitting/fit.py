@@ -1,4 +1,4 @@
-"""``fitted(…)``: every added block starts from the best that needs no training, and useless ones are left out."""
+"""``fitted(…)``: initialises every added block without training, and drops useless blocks."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from packager.fitting.refit import MOST_ROWS
 from packager.supernet.blocks.trainable import TrainableBlock, evaluated
 from packager.supernet.expansion import Expansion
 
-TRAINED_GAIN = 0.5  # of its error, what a block is hoped to keep when trained: docs/adr/0027 has what is known of it
-SLACK = 0.25  # of the front's error: so uncertain is the sum of errors along a path
-MARGIN = 0.02  # of the front's error: what improves it by less is a copy of something else
-_WORST_ERROR = 1.0  # of the variance of the teacher's answers: as wrong as always answering their mean
-_LIMIT_BYTES = 256_000_000  # of features held at a time
+TRAINED_GAIN = 0.5  # expected error of a block after training, relative to before (docs/adr/0027)
+SLACK = 0.25  # of the front's error: uncertainty of the sum of errors along a path
+MARGIN = 0.02  # of the front's error: a block that improves it by less is redundant
+_WORST_ERROR = 1.0  # of the variance of the teacher's answers: as bad as a constant answer
+_LIMIT_BYTES = 256_000_000  # of features in memory at a time
 _LEAST_SAMPLES = 32
 _HELD_OUT = 48
-_FINALISTS = 3  # candidates, by their features, that are judged by the network's answers
+_FINALISTS = 3  # best candidates by feature error, which are then compared by the network's answers
 _TIE = 0.01  # of the error
-_HASTE = 8  # the fewest rows and samples when time is short: 1 in so many
+_HASTE = 8  # maximum reduction of rows and samples if time is short
 
 Fit = dict[str, Any]
-"""What ``fit`` found, as plain values that ``torch.save`` takes: by block, source, state and errors; what to leave."""
+"""The result of ``fit`` as plain values for ``torch.save``: source, state and errors by block, and dropped blocks."""
 
 
 @dataclass(frozen=True)
 class _Start:
-    """How a block starts: the candidate, and its error in the network's answers."""
+    """The initialisation of a block: the candidate, and its error in the network's answers."""
 
     candidate: Candidate
     error: float
@@ -52,12 +52,16 @@ def fitted(
     seconds: float | None = None,
     trained: bool = True,
 ) -> Expansion:
-    """The expansion with its added blocks started as well as can be without training, less those of no use.
+    """The expansion with its added blocks initialised without training, and without useless ones.
 
-    ``samples`` [count, *input]: prepared training images that blocks are fitted to. ``held_out`` [count, *input]: those
-    that choose among the starts of a block. The same each time, unless there are ``seconds`` that must be kept: then
-    fewer samples are used, and blocks at the end of the chain may stay as they are. Save ``fit`` to have it again.
-    ``trained``: whether training follows, and blocks stay that it may make useful.
+    Deterministic without ``seconds``. To repeat it exactly otherwise, store the result of ``fit``.
+
+    Args:
+        samples: prepared training images [count, *input] that blocks are fitted to.
+        held_out: images [count, *input] for choosing among the candidates of a block.
+        seconds: time limit. If it is short, fewer samples are used, and blocks at the end of the chain may stay as
+            they are.
+        trained: whether training follows. Blocks that it may make useful are then kept.
     """
     found = fit(expansion, samples, held_out=held_out, progress=progress, seconds=seconds, trained=trained)
     return applied(expansion, found)
@@ -73,9 +77,9 @@ def fit(
     trained: bool = True,
     clock: Callable[[], float] = time.monotonic,
 ) -> Fit:
-    """What ``fitted`` does, to be ``applied`` to the same expansion made again.
+    """The computation of ``fitted``; its result can be ``applied`` to an equal expansion later.
 
-    1. for each added block, in order, the candidates; 2. the best by the network's answers; 3. whom no budget wants.
+    1. make the candidates of each added block; 2. choose the best by the network's answers; 3. drop useless blocks.
     """
     judge = _Judge(expansion, held_out[:_HELD_OUT])
     teacher = TeacherFeatures(expansion.traced, samples, limit_bytes=_LIMIT_BYTES)
@@ -107,7 +111,7 @@ def fit_once(
     seconds: float | None = None,
     trained: bool = True,
 ) -> Fit:
-    """``fit``, kept in the file at ``path`` for when an interrupted run goes on: the time that it took is not known.
+    """``fit``, cached in the file at ``path`` for resuming, since with a time limit it is not reproducible.
 
     Raises:
         StorageError: the file cannot be written.
@@ -117,7 +121,7 @@ def fit_once(
         kept: Fit = torch.load(path, map_location="cpu", weights_only=True)
         if sorted(kept["blocks"]) == names:
             return kept
-    except Exception:  # missing or damaged: a damaged file raises many types
+    except Exception:  # missing or damaged, which raises various types
         pass
     found = fit(expansion, samples, held_out=held_out, progress=progress, seconds=seconds, trained=trained)
     buffer = io.BytesIO()
@@ -127,7 +131,7 @@ def fit_once(
 
 
 def applied(expansion: Expansion, found: Fit) -> Expansion:
-    """``expansion`` with the starts that ``fit`` found for it, less the blocks that no budget wants, and notes."""
+    """``expansion`` with the result of ``fit``: initialised blocks, useless ones dropped, notes added."""
     tensors, originals = expansion.traced.tensors, expansion.originals
     started = {}
     for block in expansion.trained:
@@ -140,14 +144,14 @@ def applied(expansion: Expansion, found: Fit) -> Expansion:
     notes = [f"{fits} of {len(made.trained)} added blocks start from a fit of their last linear map"] if fits else []
     if found["left_out"]:
         named = ", ".join(f"{name} ({why})" for name, why in found["left_out"].items())
-        notes.append(f"left out before training, no budget would want them: {named}")
+        notes.append(f"left out before training, far from the front of error against MACs: {named}")
     return made.noting(*notes)
 
 
 def _best_start(
     expansion: Expansion, block: TrainableBlock, teacher: TeacherFeatures, judge: _Judge, pace: _Pace
 ) -> _Start:
-    """The candidate with the least error in the network's answers, of the best few by the features at its end."""
+    """The candidate with the least error in the network's answers, among the best few by feature error."""
     judge.move_to(block)
     as_it_is = Candidate(block, 0, COPY)
     if block.kind == "identity":
@@ -171,11 +175,11 @@ def _best_start(
     best = ranked[0][0]
     ties = [number for error, number in ranked if error <= (1 + _TIE) * best]
     pace.end()
-    return _Start(finalists[min(ties)], best)  # finalists are in the order of their features' error
+    return _Start(finalists[min(ties)], best)  # finalists are sorted by feature error
 
 
 class _Judge:
-    """Errors of candidates on images that nothing is fitted to."""
+    """Errors of candidates on held-out images."""
 
     def __init__(self, expansion: Expansion, held_out: torch.Tensor) -> None:
         self._traced = traced = expansion.traced
@@ -191,12 +195,12 @@ class _Judge:
         self._target = held_out[:0]
 
     def move_to(self, block: TrainableBlock) -> None:
-        """Judge candidates for ``block``; blocks come in the order of their starts."""
+        """Prepare for candidates of ``block``. Blocks must be in order of their starts."""
         self._inputs = self._features.at(block.start, _HELD_OUT)
         self._target = run_originals(self._traced, block.start, block.end, self._inputs)
 
     def feature_error(self, candidate: Candidate) -> float:
-        """Mean squared distance from the teacher's features, over their variance."""
+        """Mean squared error against the teacher's features, divided by their variance."""
         return _relative(_output(candidate, self._inputs), self._target)
 
     def answer_error(self, candidate: Candidate) -> float:
@@ -228,7 +232,7 @@ def _relative(found: torch.Tensor, target: torch.Tensor) -> float:
 
 
 class _Pace:
-    """How much haste it takes to be done with ``count`` blocks in so many ``seconds``; none without them."""
+    """Reduces samples so that ``count`` blocks finish within ``seconds``; never without a limit."""
 
     def __init__(self, count: int, *, seconds: float | None, clock: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -239,12 +243,12 @@ class _Pace:
         self.over = False
 
     def begin(self) -> None:
-        """A block follows."""
+        """Start timing a block."""
         self._begun = self._clock()
         self.over = self._seconds is not None and self._begun - self._started >= self._seconds
 
     def end(self) -> None:
-        """It is done: if all the others took as long, would the time be enough?"""
+        """Stop timing; reduce samples if the remaining blocks would exceed the limit at this speed."""
         self._left -= 1
         if self._seconds is None:
             return
@@ -255,10 +259,10 @@ class _Pace:
 
 
 def _left_out(expansion: Expansion, starts: dict[str, _Start], *, gain: float) -> dict[str, str]:
-    """The added blocks that no budget would want, each with the reason.
+    """The useless added blocks, each with the reason.
 
-    1. those far from the front as they are now, unless training could bring them there; 2. of those that training
-    would be shared with, the ones that the front can do without, all errors as they are hoped for.
+    1. skips far from the front with the current errors; 2. trained blocks that the front does not need, with the errors
+    expected after training.
     """
     kinds = {block.id: block.kind for block in expansion.blocks}
 

@@ -1,8 +1,8 @@
-"""Which added blocks a budget could want: those on or near the front of error against MACs.
+"""Finds added blocks on or near the Pareto front of error against MACs.
 
-Errors of blocks (the squared distance that each alone puts between the network's answers and the teacher's) are added
-up along a path: disturbances that are independent add so, and whole paths need not be run. A path's MACs are counted in
-steps of a share of the original path's, so that the cheapest error of every cost follows from one pass over the chain.
+A path's error is approximated by the sum of its blocks' errors (the squared distance of the network's answers from the
+teacher's with that block alone replaced), which is exact for independent perturbations. MACs are discretised, so the
+least error at every cost follows from one pass of dynamic programming over the chain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _Errors = npt.NDArray[np.float64]  # [positions, STEPS + 1]: the least error by 
 
 @dataclass(frozen=True)
 class Choice:
-    """A block on the chain of cut points: what it costs in MACs, and the error that it causes."""
+    """A block on the chain of cut points, with its MACs and its error."""
 
     id: str
     start: int
@@ -30,10 +30,10 @@ class Choice:
 
 
 def off_front(choices: Sequence[Choice], *, judged: Collection[str], slack: float, worst: float) -> dict[str, str]:
-    """Those of ``judged`` that are far from the front wherever they stand, each with the reason.
+    """The blocks in ``judged`` that are far from the front at every cost, with the reason.
 
-    One stays if, at the MACs of some path over it, the least error over it is at most 1 + ``slack`` times the least
-    error of any path that cheap, and not above ``worst``: a path beyond it answers nothing.
+    A block is kept if, at some cost, the least error of paths through it is at most 1 + ``slack`` times the least error
+    of all paths of that cost, and not above ``worst``, beyond which answers are useless.
     """
     found = {}
     for name in judged:
@@ -44,10 +44,10 @@ def off_front(choices: Sequence[Choice], *, judged: Collection[str], slack: floa
 
 
 def of_no_use(choices: Sequence[Choice], *, judged: Sequence[str], margin: float, worst: float) -> dict[str, str]:
-    """Those of ``judged`` that the front can do without, each with the reason.
+    """The blocks in ``judged`` whose removal does not worsen the front, with the reason.
 
-    The one that improves the front least goes first, then the next, judged anew, since it may have to stand in: one
-    stays if at some cost the least error without it is larger by a share of ``margin``. What stays is needed ever more.
+    Blocks are removed greedily, the one with the smallest improvement first; the others are then judged again without
+    it. A block is kept if at some cost the least error without it is larger by a factor of 1 + ``margin``.
     """
     left = list(choices)
     order = sorted(judged, key=lambda name: _improvement(name, left, worst)[0])
@@ -61,7 +61,7 @@ def of_no_use(choices: Sequence[Choice], *, judged: Sequence[str], margin: float
 
 
 def _improvement(name: str, choices: Sequence[Choice], worst: float) -> tuple[float, str]:
-    """By what share of the error without it a block improves the front, at best, and that in words."""
+    """The largest relative reduction of the error by a block at any cost, and a description of it."""
     over, without = _with_and_without(name, choices)
     usable = over <= worst
     if not usable.any():
@@ -72,7 +72,7 @@ def _improvement(name: str, choices: Sequence[Choice], worst: float) -> tuple[fl
 
 
 def _with_and_without(name: str, choices: Sequence[Choice]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """By steps of MACs: the least error of paths over a block, and of paths without it that cost no more."""
+    """By steps of MACs: the least error of paths through a block, and of paths without it."""
     whole = sum(choice.macs for choice in choices if choice.original) or 1
     steps = {choice.id: round(STEPS * choice.macs / whole) for choice in choices}
     block = next(choice for choice in choices if choice.id == name)
@@ -83,16 +83,16 @@ def _with_and_without(name: str, choices: Sequence[Choice]) -> tuple[npt.NDArray
 
 
 def _reason(over: npt.NDArray[np.float64], without: npt.NDArray[np.float64]) -> str:
-    """Where a block comes nearest to the front."""
+    """A description of the cost at which a block is nearest to the front."""
     reached = np.flatnonzero(np.isfinite(over) & np.isfinite(without))
     if not len(reached):
-        return "no path over it is cheap enough"
+        return "no path through it is cheap enough"
     nearest = reached[np.argmin(over[reached] - without[reached])]
     return f"{over[nearest]:.2g} against {without[nearest]:.2g}"
 
 
 def _least(choices: Sequence[Choice], steps: Mapping[str, int], *, backwards: bool = False) -> _Errors:
-    """The least error by steps from the input to each cut point, or ``backwards`` from each to the output."""
+    """The least error by steps of MACs from the input to each cut point, or ``backwards`` from each to the output."""
     last = max(choice.end for choice in choices)
     least = np.full((last + 1, STEPS + 1), np.inf)
     least[last if backwards else 0, 0] = 0.0
@@ -108,7 +108,7 @@ def _least(choices: Sequence[Choice], steps: Mapping[str, int], *, backwards: bo
 
 
 def _joined(ahead: npt.NDArray[np.float64], behind: npt.NDArray[np.float64], cost: int) -> npt.NDArray[np.float64]:
-    """The least sum of both by steps, with ``cost`` steps in between."""
+    """The (min, +) convolution of both, shifted by ``cost`` steps."""
     joined = np.full(STEPS + 1, np.inf)
     for first in np.flatnonzero(np.isfinite(ahead)):
         begin = first + cost

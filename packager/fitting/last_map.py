@@ -1,8 +1,8 @@
-"""Finding the last linear map of a block: a layer whose output enters the block's output channel by channel.
+"""Finds the last linear map of a block: a layer whose output enters the block's output channel by channel.
 
-It is found by trying, not by reading the block's graph: the layer's output z is disturbed by d, and the block's output
-y has to follow as y(z + d) - y(z) = gain · d, with one gain per channel; or as far as a rectifier at the end lets it.
-What lies between (batch-norm, a sum with a shortcut, a scale per channel) is then part of gain and of the rest.
+It is found by perturbation, not by graph analysis: if the layer's output z is changed by d, the block's output y must
+change by y(z + d) - y(z) = gain · d, with one gain per channel, up to a final rectifier. Everything in between
+(batch-norm, a sum with a shortcut, a scale per channel) then belongs to gain and rest.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from packager.supernet.blocks.trainable import evaluated
 _SEED = 0
 _TOLERANCE = 1e-3  # of the response's size
 _LEAST_GAIN = 1e-6
-_LEAST_SHARE = 0.02  # of a channel's positions that have to respond behind a rectifier
+_LEAST_SHARE = 0.02  # minimum share of a channel's positions that respond behind a rectifier
 
 
 @dataclass(frozen=True)
 class LastMap:
-    """The layer, the batch-norm behind it (or None), and how its output z reaches the block's output y.
+    """The layer, the batch-norm behind it (or None), and the relation of its output z to the block's output y.
 
-    y = v, or y = max(v, 0) where ``rectified``, with v = gain · z + offset + rest. ``gain``, ``offset``: [channels];
-    the batch-norm's share of v is gain · z + offset, without one the offset is 0. ``channels_last``: z has its channels
-    last and y has them at dimension 1.
+    y = v, or y = max(v, 0) if ``rectified``, with v = gain · z + offset + rest. ``gain``, ``offset``: [channels]; the
+    batch-norm contributes gain · z + offset to v, without one the offset is 0. ``channels_last``: z has its channels
+    last, y at dimension 1.
     """
 
     layer: str
@@ -39,12 +39,12 @@ class LastMap:
     channels_last: bool
 
     def aligned(self, z: torch.Tensor) -> torch.Tensor:
-        """z, or a tensor like it, in the layout of y."""
+        """z, or a tensor of its shape, in the layout of y."""
         return z.movedim(-1, 1) if self.channels_last else z
 
 
 def last_map(module: nn.Module, features: torch.Tensor) -> LastMap | None:
-    """The last linear map of ``module`` around ``features`` [batch, *start shape]; None where there is none."""
+    """The last linear map of ``module``, found on ``features`` [batch, *start shape]; None if there is none."""
     calls = _calls(module, features)
     with evaluated(module):
         output = module(features)
@@ -55,7 +55,7 @@ def last_map(module: nn.Module, features: torch.Tensor) -> LastMap | None:
 
 
 def _calls(module: nn.Module, features: torch.Tensor) -> dict[str, list[torch.Tensor]]:
-    """What each linear layer without groups gave, in the order of the calls."""
+    """Outputs of each linear layer without groups, in order of the calls."""
     given: dict[str, list[torch.Tensor]] = {}
 
     def noting(name: str) -> Callable[..., None]:
@@ -78,7 +78,7 @@ def _is_linear(layer: nn.Module) -> bool:
 
 
 def _follows(module: nn.Module, name: str, features: torch.Tensor, z: torch.Tensor, y: torch.Tensor) -> LastMap | None:
-    """The map at the layer ``name`` if the output follows it channel by channel."""
+    """The map at the layer ``name`` if the block's output is linear in it channel by channel, else None."""
     linear = isinstance(module.get_submodule(name), nn.Linear)
     channels_last = linear and y.dim() == z.dim() > 2 and y.shape != z.shape and z.movedim(-1, 1).shape == y.shape
     if not channels_last and y.shape != z.shape:
@@ -109,7 +109,7 @@ def _follows(module: nn.Module, name: str, features: torch.Tensor, z: torch.Tens
 
 
 def _offset(norm: nn.Module, gain: torch.Tensor) -> torch.Tensor | None:
-    """What the batch-norm adds to gain · z per channel; None where its output is scaled once more behind it."""
+    """The batch-norm's offset to gain · z per channel; None if its output is scaled again."""
     slope = norm.weight / (norm.running_var + norm.eps).sqrt()
     if ((slope - gain).abs() > 1e-2 * gain.abs().max())[gain != 0].any():
         return None
@@ -117,7 +117,7 @@ def _offset(norm: nn.Module, gain: torch.Tensor) -> torch.Tensor | None:
 
 
 def disturbed_output(module: nn.Module, name: str, features: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
-    """The output of ``module`` with ``by`` added to what its layer ``name`` gives."""
+    """The output of ``module`` with ``by`` added to the output of its layer ``name``."""
     hook = module.get_submodule(name).register_forward_hook(lambda layer, inputs, output: output + by)
     try:
         with evaluated(module):
@@ -129,7 +129,7 @@ def disturbed_output(module: nn.Module, name: str, features: torch.Tensor, by: t
 def before_rectifier(
     module: nn.Module, found: LastMap, features: torch.Tensor, z: torch.Tensor, y: torch.Tensor
 ) -> torch.Tensor:
-    """v [like y]: with z raised so far that nothing is cut off, less what that adds."""
+    """v [like y]: the output with z raised until nothing is clipped, minus the contribution of the raise."""
     if not found.rectified:
         return y
     gain = found.gain
@@ -145,13 +145,13 @@ def before_rectifier(
 
 
 def _is_rectifier(module: nn.Module, found: LastMap, features: torch.Tensor, z: torch.Tensor, y: torch.Tensor) -> bool:
-    """Whether y = max(v, 0): a bound above, as ReLU6 has, shows when z is raised."""
+    """Whether y = max(v, 0). An upper bound, as of ReLU6, is detected by raising z."""
     v = before_rectifier(module, found, features, z, y)
     return bool((v.clamp_min(0) - y).abs().max() <= 1e-2 * y.abs().max().clamp_min(1e-6))
 
 
 def _norm_behind(module: nn.Module, name: str, features: torch.Tensor) -> str | None:
-    """The batch-norm that takes what the layer ``name`` gives."""
+    """The batch-norm that reads the output of the layer ``name``, if any."""
     given: list[torch.Tensor] = []
     takers: list[str] = []
 

@@ -1,9 +1,9 @@
-"""Fitting the last linear map of a block to what the teacher has at the block's end, by ridge regression.
+"""Fits the last linear map of a block to the teacher's features at the block's end, by ridge regression.
 
-The rest of the block stays as it is. With y = gain · z + rest, the wanted gain · z is what the teacher has less the
-rest, and z is linear in what the layer reads: a least-squares problem per output channel that shares one matrix. Behind
-a rectifier, the teacher's zeros only say that v is not above 0: v there is aimed at min(v, 0) as it is, some rounds
-long (He, Zhang and Sun, "Channel pruning for accelerating very deep neural networks", 2017, fit the same way).
+The rest of the block is unchanged. With y = gain · z + rest, the target of gain · z is the teacher's feature minus the
+rest, and z is linear in the layer's input: one least-squares problem per output channel, all with the same matrix.
+Behind a rectifier, a zero of the teacher only implies v <= 0: the target there is min(v, 0) with the current v, in a
+few iterations (as in He, Zhang and Sun, "Channel pruning for accelerating very deep neural networks", 2017).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LEAST_GAIN = 1e-6
 
 @dataclass(frozen=True)
 class _Rows:
-    """Positions of the layer: what it reads [rows, inputs], the rest of v, the teacher's y and v [rows, channels]."""
+    """Rows of the regression: layer inputs [rows, inputs], rest of v, the teacher's y, and v [rows, channels]."""
 
     read: torch.Tensor
     rest: torch.Tensor
@@ -38,7 +38,7 @@ class _Rows:
 
 
 def rows_for(layer: nn.Module) -> int:
-    """How many rows a fit of ``layer`` holds."""
+    """The number of rows for fitting ``layer``."""
     inputs, outputs = _inputs(layer), layer.weight.shape[0]
     return min(MOST_ROWS, ROWS_FLOATS // (inputs + 2 * int(outputs)))
 
@@ -48,7 +48,7 @@ def refitted(
 ) -> nn.Module | None:
     """A copy of ``module`` whose layer ``found`` is fitted: ``features`` [count, *start] → ``target`` [count, *end].
 
-    None where the layer reads too much, or what is no number. ``seed`` draws the positions.
+    None if the layer has too many inputs or they are not finite. ``seed``: for drawing positions.
     """
     made = copy.deepcopy(module)
     layer = made.get_submodule(found.layer)
@@ -74,7 +74,7 @@ def _inputs(layer: nn.Module) -> int:
 
 
 def _collected(module: nn.Module, found: LastMap, features: torch.Tensor, target: torch.Tensor, *, seed: int) -> _Rows:
-    """Rows from all samples alike, at positions drawn at random."""
+    """Rows at random positions, equally from all samples."""
     layer = module.get_submodule(found.layer)
     seen: dict[str, torch.Tensor] = {}
     hook = layer.register_forward_hook(
@@ -111,7 +111,7 @@ def _drawn(
     share: float,
     random: torch.Generator,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """What the layer reads, the rest of v and the teacher's y, at a share of the positions."""
+    """Layer inputs, rest of v, and the teacher's y at a random ``share`` of the positions."""
     count = _positions(layer, z)
     chosen = torch.randperm(count, generator=random)[: max(1, round(share * count))]
     axis = 1 if isinstance(layer, nn.Conv2d) or found.channels_last else v.dim() - 1
@@ -124,7 +124,7 @@ def _drawn(
 
 
 def _read_rows(layer: nn.Module, read: torch.Tensor, z: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """What the layer reads at the ``chosen`` positions of z: [chosen, inputs]."""
+    """Layer inputs at the ``chosen`` positions of z: [chosen, inputs]."""
     if not isinstance(layer, nn.Conv2d):
         return read.flatten(0, -2)[chosen]
     if layer.kernel_size == (1, 1) and layer.padding == (0, 0):
@@ -132,7 +132,7 @@ def _read_rows(layer: nn.Module, read: torch.Tensor, z: torch.Tensor, chosen: to
     height, width = z.shape[2:]
     image, position = chosen // (height * width), chosen % (height * width)
     rows = torch.empty(len(chosen), _inputs(layer))
-    for index in range(len(read)):  # one image at a time: unfolded, features take kernel² times their memory
+    for index in range(len(read)):  # one image at a time: unfolding multiplies memory by kernel²
         mine = image == index
         unfolded = functional.unfold(
             read[index : index + 1],
@@ -146,7 +146,7 @@ def _read_rows(layer: nn.Module, read: torch.Tensor, z: torch.Tensor, chosen: to
 
 
 def _solved(rows: _Rows, *, centred: bool, rectified: bool) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Weights [channels, inputs] and biases [channels] of gain · z, in float64; None where rows are no numbers."""
+    """Weights [channels, inputs] and biases [channels] of gain · z, in float64; None if rows are not finite."""
     judges = torch.zeros(len(rows.read), dtype=torch.bool)
     judges[::_HELD_OUT] = len(rows.read) >= 2 * _HELD_OUT
     problem = _Ridge(rows.read[~judges], centred=centred)
@@ -172,7 +172,7 @@ def _solved(rows: _Rows, *, centred: bool, rectified: bool) -> tuple[torch.Tenso
 
 
 class _Ridge:
-    """Normal equations of one matrix of rows, accumulated in float64."""
+    """Normal equations of the rows, accumulated in float64."""
 
     def __init__(self, read: torch.Tensor, *, centred: bool) -> None:
         self._read = read
@@ -184,7 +184,7 @@ class _Ridge:
             self._matrix.addmm_(shifted.T, shifted)
 
     def factor(self, ridge: float) -> torch.Tensor | None:
-        """The Cholesky factor with ``ridge`` times the diagonal's mean on the diagonal; None where there is none."""
+        """The Cholesky factor after adding ``ridge`` times the diagonal's mean to the diagonal; None if it fails."""
         added = max(ridge * float(self._matrix.diagonal().mean()), 1e-12)
         ridged = self._matrix + added * torch.eye(len(self._matrix), dtype=torch.float64)
         factor, failed = torch.linalg.cholesky_ex(ridged)
@@ -201,7 +201,7 @@ class _Ridge:
 
 
 def _put(layer: nn.Module, gain: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> None:
-    """Weights of gain · z into the layer; channels that do not reach the output stay as they are."""
+    """Write the weights of gain · z into the layer; channels that do not reach the output are unchanged."""
     usable = gain.abs() > _LEAST_GAIN
     scale = torch.where(usable, gain, 1.0).double()
     shaped = (weight / scale[:, None]).view(layer.weight.shape).to(layer.weight.dtype)
@@ -213,9 +213,9 @@ def _put(layer: nn.Module, gain: torch.Tensor, weight: torch.Tensor, bias: torch
 def _put_with_norm(
     layer: nn.Module, norm: nn.Module, read: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 ) -> None:
-    """Weights into the layer at the length that its rows have, and the batch-norm so that both modes give gain · z.
+    """Write the weights, at the norms of the layer's rows, and set batch-norm so both modes yield gain · z.
 
-    The statistics are those of the rows, so that training starts from the same output as evaluation.
+    Its statistics are those of the rows, so training mode starts from the same output as evaluation mode.
     """
     lengths = layer.weight.flatten(1).norm(dim=1).double()
     scale = lengths.clamp_min(1e-6) / weight.norm(dim=1).clamp_min(1e-12)

@@ -1,1 +1,1 @@
-"""What a packaging run starts from: model, weights, data, recipe."""
+"""Inputs of a packaging run: model, weights, data, recipe."""

@@ -1,4 +1,4 @@
-"""Lists of a model's classes: those of ImageNet from a kept library, or a file."""
+"""Lists of a model's classes: ImageNet's from timm, or a file."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ IMAGENET = "imagenet-1k"
 
 @dataclass(frozen=True)
 class ClassList:
-    """The classes of a model in the order of its outputs; ``ids`` are further names of each."""
+    """The classes of a model in the order of its outputs; ``ids``: additional names of each."""
 
     names: tuple[str, ...]
     ids: tuple[tuple[str, ...], ...]
 
     def for_model(self, outputs: int, own_names: Sequence[str] | None, *, reference: str) -> ClassList:
-        """This list for a model with so many outputs. Names that the model has itself stay its names with
-        ``imagenet-1k``; a file replaces them.
+        """This list for a model with so many outputs. The model's own names override ``imagenet-1k``; a file
+        replaces them.
 
         Raises:
             DataError: the list has another number of classes.
@@ -39,17 +39,17 @@ class ClassList:
 
 
 def load_classes(reference: str) -> ClassList:
-    """``imagenet-1k``, or a file with one class per line, perhaps with further names of it after tabs.
+    """``imagenet-1k``, or a file with one class per line, optionally with additional names after tabs.
 
     Raises:
-        MissingExtraError: ``imagenet-1k`` without timm, which knows the classes.
-        DataError: the file is missing, no text, or empty, names a class twice or not at all; says where.
+        MissingExtraError: ``imagenet-1k`` without timm, which has the list.
+        DataError: the file is missing, not text, or empty, has duplicate or empty names; names the line.
     """
     return _imagenet() if reference == IMAGENET else _from_file(Path(reference))
 
 
 def _imagenet() -> ClassList:
-    """WordNet ids, and names as WordNet has them; the first name of a class is its name where no other has it."""
+    """WordNet ids and names. A class's name is its first one, made unique with the id if several classes share it."""
     info = require("timm.data", extra="vision").ImageNetInfo()
     described = [str(info.index_to_description(position)) for position in range(info.num_classes())]
     wordnet_ids = [str(info.index_to_label_name(position)) for position in range(info.num_classes())]

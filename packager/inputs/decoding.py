@@ -18,10 +18,10 @@ _AHEAD = 2  # batches that each worker prepares ahead
 
 
 class BatchDecoder:
-    """The batches of steps: ``positions_of(step)`` says which images, None that there are no more steps.
+    """Decodes the batch of each step; ``positions_of(step)`` returns its image positions, None after the last step.
 
-    What a step gives depends on its positions alone, not on its process. Once steps follow each other, the next ones
-    are decoded ahead. With ``fill`` the next readable images stand in for corrupt ones, otherwise these are left out.
+    The result depends only on the positions, not on the process. If steps are consecutive, the next ones are decoded
+    ahead. With ``fill`` corrupt images are replaced by the next readable ones, otherwise they are left out.
     """
 
     def __init__(
@@ -32,11 +32,11 @@ class BatchDecoder:
         self._reading = _Reading(images, fill)
         self._workers = workers
         self._ahead: Iterator[Decoded | PathweaveError] | None = None
-        self._next = 0  # the step that comes next out of ``_ahead``
+        self._next = 0  # the next step that ``_ahead`` yields
         self._last: tuple[int, Decoded] | None = None
 
     def batch(self, step: int) -> Decoded:
-        """The images of ``step``, of which there is one.
+        """The images of ``step``, for which ``positions_of`` must not return None.
 
         Raises:
             DataError: see ``ImageSet.read`` and ``ImageSet.note``.
@@ -52,7 +52,7 @@ class BatchDecoder:
         return decoded
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         self._ahead = None
 
     def _fetch(self, step: int) -> Decoded | PathweaveError:
@@ -64,39 +64,39 @@ class BatchDecoder:
         if self._ahead is not None:
             try:
                 decoded = next(self._ahead)
-            except (RuntimeError, OSError):  # a worker is gone, perhaps for want of memory: go on without
+            except (RuntimeError, OSError):  # a worker has died, possibly out of memory: continue without workers
                 self.close()
                 self._workers = 0
             else:
                 self._next = step + 1
                 return decoded
         positions = self._positions_of(step)
-        assert positions is not None, "there is no such step"
+        assert positions is not None, "the step does not exist"
         return self._reading[positions]
 
     def _start(self, step: int) -> Iterator[Decoded | PathweaveError]:
-        """Workers that decode from ``step`` on. The generator of their own leaves torch's global one alone."""
+        """Workers that decode from ``step`` on. Their own generator leaves torch's global one unchanged."""
         loader = torch.utils.data.DataLoader(
             self._reading,
             batch_size=None,
             sampler=_Steps(self._positions_of, step),
             num_workers=self._workers,
             prefetch_factor=_AHEAD,
-            collate_fn=_as_it_is,  # tensors would travel through shared memory, of which containers have little
+            collate_fn=_as_it_is,  # tensors would be sent through shared memory, which is small in containers
             generator=torch.Generator(),
         )
         return iter(loader)
 
 
 def worker_count(*, processes: int = 1) -> int:
-    """Workers for each of so many training processes of this machine: none where it has one core."""
+    """Workers for each of ``processes`` training processes on this machine; 0 on a single core."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 0 if cores < 2 else min(_MOST_WORKERS, max(1, cores // processes - 1))
 
 
 @dataclass(frozen=True)
 class _Reading(torch.utils.data.Dataset[Any]):
-    """Decodes the images at some positions. Errors come back as values: raised in a worker they lose their hint."""
+    """Decodes the images at some positions. Errors are returned, since raising them in a worker loses their hint."""
 
     images: ImageSet
     fill: bool

@@ -1,4 +1,4 @@
-"""Digests of tensors: what tells two models, or two states of one, apart."""
+"""Digests of tensors, for comparing models and their states."""
 
 from __future__ import annotations
 

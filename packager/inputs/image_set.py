@@ -1,7 +1,7 @@
-"""Labelled images that are decoded when they are needed, so that memory does not grow with their number.
+"""Labelled images that are decoded on demand, so memory does not grow with their number.
 
-What a model sees of an image (``device_sdk.data.preprocessing.fit_image``) is made from its file each time. A set whose
-pixels take little memory is decoded once instead: ``load_images`` decides.
+The model's input (``device_sdk.data.preprocessing.fit_image``) is computed from the file each time. A set whose pixels
+take little memory is decoded once instead; ``load_images`` decides.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from packager.inputs.records import Positions, Records, open_records
 
 UNLABELLED = -1
 MAX_CORRUPT_SHARE = 0.01
-KEPT_BYTES = 160_000_000  # of pixels: a set of so many or fewer is decoded once and kept; CIFAR's training images fit
+KEPT_BYTES = 160_000_000  # of pixels: sets up to this size are decoded once and kept; CIFAR's training images fit
 
-_NAMED = 3  # corrupt images that a message names
+_NAMED = 3  # corrupt images named in a message
 _REPORT_EVERY = 100
-_SAMPLED = 64  # files of which the digest takes the bytes
+_SAMPLED = 64  # files whose content is part of the digest
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """Some images: ``pixels`` uint8 [n, height, width, channels], where each lies, and those that are corrupt.
+    """Decoded images: ``pixels`` uint8 [n, height, width, channels] and their positions in the set.
 
-    ``corrupt``: position -> why; of these none is among the pixels.
+    ``corrupt``: position -> reason; corrupt images are not among the pixels.
     """
 
     pixels: Pixels
@@ -43,9 +43,9 @@ class Decoded:
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images in files. ``labels`` int64 [count] are positions in ``class_names``, UNLABELLED where there are none.
+    """Images in files. ``labels`` int64 [count]: positions in ``class_names``, or UNLABELLED.
 
-    ``size``: height and width to which ``preprocessing`` fits each. ``corrupt`` fills as corrupt images are met.
+    ``size``: height and width that ``preprocessing`` produces. ``corrupt``: corrupt images found so far.
     """
 
     records: Records
@@ -69,32 +69,32 @@ class ImageSet:
         return (*self.size, self.preprocessing.channels)
 
     def read(self, positions: Positions) -> Decoded:
-        """The images at ``positions`` without the corrupt ones. Changes nothing: any process may do it.
+        """The images at ``positions`` without the corrupt ones. No side effects: safe in any process.
 
         Raises:
-            DataError: an image that cannot be used though it is not corrupt: too large, or in colour for a grey model.
+            DataError: an intact image is unusable: too large, or in colour for a grey model.
         """
         return self._read(positions, substitute=False)
 
     def read_filled(self, positions: Positions) -> Decoded:
-        """The same, with the next readable image in the place of a corrupt one: as many as are asked for.
+        """As many images as ``positions``, with each corrupt one replaced by the next readable one.
 
         Raises:
-            DataError: as ``read``, or more images in a row are corrupt than a set may have.
+            DataError: as ``read``, or more consecutive images are corrupt than a set may contain.
         """
         return self._read(positions, substitute=True)
 
     def note(self, corrupt: Mapping[int, str]) -> None:
-        """Remember images that were found corrupt.
+        """Record images that were found corrupt.
 
         Raises:
-            DataError: they are more than 1 % of the set by now; names the first few.
+            DataError: more than 1 % of the set is corrupt; names the first few.
         """
         self.corrupt.update(corrupt)
         require_few(self.corrupt, total=len(self), location=self.records.location)
 
     def digest(self) -> str:
-        """Depends on names, labels, sizes and checksums, and on the bytes of some files; no image is decoded."""
+        """A digest of names, labels, sizes and checksums, and of the content of some files; no image is decoded."""
         digest = hashlib.sha256(repr((self.shape, self.class_names, len(self))).encode())
         for name in self.names:
             digest.update(name.encode("utf-8", "surrogateescape") + b"\0")
@@ -143,7 +143,7 @@ Images = ImageDataset | ImageSet
 
 @dataclass(frozen=True)
 class Loaded:
-    """What ``load_images`` found: ``images``; ``skipped``: a sentence on those that were left out, if any were."""
+    """The result of ``load_images``. ``skipped``: a sentence on images that were left out, None if there are none."""
 
     images: Images
     skipped: str | None = None
@@ -158,17 +158,18 @@ def load_images(
     progress: Progress,
     kept_bytes: int = KEPT_BYTES,
 ) -> Loaded:
-    """The images that a reference names, perhaps with ``#part``, as a model with ``preprocessing`` sees them.
+    """Load the images of a reference, optionally with ``#part``, as the model's ``preprocessing`` requires.
 
-    ``label``: from the classes that the data have, and whether these are positions already, to those of the model and
-    the position of each class among them; without classes from none to those of the model.
+    Corrupt images are left out. In a set that is not decoded here, corrupt images with an intact header are only found
+    when they are read.
 
-    Corrupt images are left out. In a set that is not decoded here those whose head is intact are found later, when they
-    are read.
+    Args:
+        label: maps the classes of the data, and whether they are positions already, to the model's classes and the
+            position of each data class among them.
 
     Raises:
-        DataError: nothing there, no images, one class only, an unknown or empty part, more than 1 % corrupt images.
-        MissingExtraError: the data need a library that is not installed.
+        DataError: no data, no images, only one class, an unknown or empty part, more than 1 % corrupt images.
+        MissingExtraError: a required library is not installed.
     """
     location, part = split_reference(reference)
     if location == "digits":
@@ -225,7 +226,7 @@ def _labelled(
 
 
 def _decoded(images: ImageSet, progress: Progress) -> Loaded:
-    """The same in memory, without those that are corrupt."""
+    """The images decoded in memory, without corrupt ones."""
     pixels = np.empty((len(images), *images.shape), dtype=np.uint8)
     kept: list[int] = []
     with progress.task(f"reading {images.records.location}", total=len(images)) as task:
@@ -242,7 +243,7 @@ def _decoded(images: ImageSet, progress: Progress) -> Loaded:
 
 
 def _checked(images: ImageSet, progress: Progress) -> Loaded:
-    """The same without those whose head tells that they are corrupt."""
+    """The images without those with a corrupt header."""
     with progress.task(f"checking {images.records.location}", total=len(images)) as task:
         for first in range(0, len(images), _REPORT_EVERY):
             some = range(first, min(first + _REPORT_EVERY, len(images)))
@@ -258,7 +259,7 @@ def _checked(images: ImageSet, progress: Progress) -> Loaded:
 
 
 def images_head(images: ImageSet) -> Callable[[int], tuple[int, str] | None]:
-    """Looks at the head of one image: its position and why it is corrupt, or None."""
+    """A check of an image's header: returns the position and the reason if it is corrupt, else None."""
 
     def look(position: int) -> tuple[int, str] | None:
         try:

@@ -1,4 +1,4 @@
-"""What a packaging run starts from: model, data and recipe, and all that follows from them alone."""
+"""A packaging job: model, data and recipe, and everything derived from them."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ Samples = ImageDataset | TargetDataset | ImageSet
 
 @dataclass(frozen=True)
 class Job:
-    """What to package: the model, its data, the recipe and how the bundle is called.
+    """What to package: the model, its data, the recipe and the bundle's name.
 
-    ``training`` and ``validation`` carry the reference that the caller used for them. Training labels below zero are
-    none: the full model's answers stand in. ``notes``: what loading left out, in sentences.
+    ``training`` and ``validation`` include the caller's reference. Negative training labels mean unlabelled: the full
+    model's predictions are used instead. ``notes``: sentences on what loading left out.
     """
 
     model: LoadedModel
@@ -52,7 +52,7 @@ class Job:
     notes: tuple[str, ...] = ()
 
     def description(self) -> dict[str, Any]:
-        """Everything that the bundle depends on: two jobs with equal descriptions make the same bundle."""
+        """Everything that the bundle depends on: jobs with equal descriptions make equal bundles."""
         return {
             "name": self.name,
             "version": self.version,
@@ -68,7 +68,7 @@ class Job:
         }
 
     def batches(self, share: Share = WHOLE, *, most: int | None = None) -> BatchSource:
-        """The training data as endless batches, of ``most`` samples at most; of each the ``share`` of one process."""
+        """The training data as endless batches of at most ``most`` samples, of each the ``share`` of one process."""
         recipe = self.recipe
         return BatchSource(
             self.training,
@@ -84,13 +84,13 @@ class Job:
         )
 
     def prepared(self, *, count: int | None = None) -> npt.NDArray[np.float32]:
-        """Validation images as the model takes them, [count, *input]; spread evenly when only some are wanted."""
+        """Validation images, preprocessed [count, *input]; all, or ``count`` spread evenly."""
         return self._prepared(self.validation, _spread(len(self.validation), count))
 
     def validation_batches(
         self, *, count: int | None = None, batch: int = 64
     ) -> Iterator[tuple[npt.NDArray[np.float32], npt.NDArray[Any]]]:
-        """Validation samples, ``batch`` at a time: images as ``prepared``, labels [n, …]; no corrupt ones.
+        """Validation samples in batches: preprocessed images, labels [n, …]; without corrupt ones.
 
         All in stored order, or ``count`` spread evenly.
         """
@@ -107,11 +107,11 @@ class Job:
                 yield self._as_input(decoded.pixels), samples.labels[decoded.positions]
 
     def training_samples(self, count: int) -> torch.Tensor:
-        """Up to ``count`` training images as the model takes them, [count, *input]; spread evenly, not augmented."""
+        """Up to ``count`` training images, preprocessed [count, *input], spread evenly, not augmented."""
         return torch.from_numpy(self._prepared(self.training, _spread(len(self.training), count)))
 
     def held_out(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Up to ``count`` validation samples, spread evenly: images as ``prepared``, labels [count, …]."""
+        """Up to ``count`` validation samples, spread evenly: preprocessed images, labels [count, …]."""
         images, labels = zip(*self.validation_batches(count=count), strict=True)
         return torch.from_numpy(np.concatenate(images)), torch.from_numpy(np.concatenate(labels))
 
@@ -121,7 +121,7 @@ class Job:
         return bool((self.training.labels.astype(np.int64) >= 0).all())
 
     def _prepared(self, samples: Samples, chosen: npt.NDArray[np.int64]) -> npt.NDArray[np.float32]:
-        """Those at ``chosen``; in the place of a corrupt one the next that is not."""
+        """The samples at ``chosen``, preprocessed; a corrupt one is replaced by the next readable one."""
         if not isinstance(samples, ImageSet):
             return self._as_input(samples.images[chosen])
         decoded = samples.read_filled(chosen)
@@ -133,10 +133,10 @@ class Job:
 
 
 class _Labeller:
-    """The full model's classes for prepared images: the labels of data that have none."""
+    """Labels prepared images with the full model's predictions, for unlabelled data."""
 
     def __init__(self, module: nn.Module, device: torch.device) -> None:
-        self._module = copy.deepcopy(module).to(device).eval()  # the job's own may go elsewhere, and is trained around
+        self._module = copy.deepcopy(module).to(device).eval()  # a copy, since the job's own may move to another device
         self._device = device
 
     def __call__(self, images: torch.Tensor) -> torch.Tensor:
@@ -149,7 +149,7 @@ def _spread(total: int, count: int | None) -> npt.NDArray[np.int64]:
 
 
 def _module_digest(module: nn.Module) -> str:
-    """Layers and weights, so that a model that changes under its name is another one."""
+    """A digest of layers and weights, to detect a model that changed under the same name."""
     layers = [(name, type(layer).__qualname__) for name, layer in module.named_modules()]
     return hashlib.sha256(f"{layers}{tensors_digest(module.state_dict())}".encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""From what a person names on the command line to a packaging job with everything loaded."""
+"""Loads a packaging job from the names given on the command line."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def load_job(
 ) -> Job:
     """Load the recipe, the model and the data, cheapest first.
 
-    Images are cropped and resized to the model's input and labelled by its classes, where it or ``classes`` (see
-    ``load_classes``) names them; the data may have some of them only. ``pixels``: see ``load_model``.
+    Images are cropped and resized to the model's input, and labelled by its classes if the model or ``classes`` (see
+    ``load_classes``) names them. The data may have a subset of the classes. ``pixels``: see ``load_model``.
 
     Raises:
-        UsageError, ModelLoadError, WeightsError, DataError: one of the names names nothing usable.
+        UsageError, ModelLoadError, WeightsError, DataError: an argument is invalid, or refers to nothing usable.
     """
     if name is not None and not IDENTIFIER.fullmatch(name):
         raise UsageError(
@@ -68,7 +68,7 @@ def load_job(
     class_names = labels.names or ()
     return Job(
         model=replace(model, class_names=class_names),
-        training=replace(trained.images, class_names=class_names),  # without labels it names none itself
+        training=replace(trained.images, class_names=class_names),  # an unlabelled set has no names of its own
         training_reference=_shown(training),
         validation=validated.images,
         validation_reference=_shown(validation),
@@ -89,7 +89,7 @@ def load_model_of_job(
     classes: str | None = None,
     pixels: Pixels | None = None,
 ) -> LoadedModel:
-    """The model as a job takes it: images are resized to its input, ``classes`` name its outputs.
+    """The model as in a job: its preprocessing resizes images to its input, ``classes`` names its outputs.
 
     Raises:
         UsageError, ModelLoadError, WeightsError, DataError: as ``load_job``.
@@ -107,10 +107,10 @@ def load_model_of_job(
 def load_samples(
     reference: str, model: LoadedModel, *, count: int, progress: Progress
 ) -> tuple[torch.Tensor, int, tuple[str, ...]]:
-    """Up to ``count`` images as ``model`` takes them [count, *input], how many there are, and what was left out.
+    """Up to ``count`` preprocessed images [count, *input], the size of the data set, and notes on what was left out.
 
     Raises:
-        DataError: as ``load_job``, also where the classes are not the model's.
+        DataError: as ``load_job``, or the classes are not the model's.
     """
     loaded = _load(reference, model, _Labels(model), progress)
     shown, recipe = _shown(reference), load_recipe(None, steps=0)
@@ -127,14 +127,14 @@ def _resizing(preprocessing: Preprocessing, size: tuple[int, int]) -> Preprocess
 
 
 def _outputs(model: LoadedModel) -> int:
-    """How many numbers the model answers one image with."""
+    """The number of the model's outputs per image."""
     with torch.no_grad():
         answer = model.module(torch.zeros(1, *model.input_shape))
     return int(answer.shape[-1]) if isinstance(answer, torch.Tensor) and answer.dim() == 2 else 0
 
 
 class _Labels:
-    """From the classes of data sets to positions in the model's; where it names none, the first set's are its."""
+    """Maps classes of data sets to positions in the model's. If the model names none, the first set defines them."""
 
     def __init__(self, model: LoadedModel) -> None:
         self.names = model.class_names
@@ -175,7 +175,7 @@ def _require_labels(validation: Images, reference: str) -> None:
 
 
 def _names_from_data(found: tuple[str, ...], outputs: int) -> tuple[str, ...]:
-    """The data's classes, in the order of their names, for a model that does not name its own."""
+    """The data's classes, sorted by name, for a model that does not name its own."""
     require_distinct(found)
     if outputs not in (0, len(found)):
         listed = IMAGENET if outputs == _IMAGENET_OUTPUTS else "FILE"
@@ -187,6 +187,6 @@ def _names_from_data(found: tuple[str, ...], outputs: int) -> tuple[str, ...]:
 
 
 def _shown(reference: str) -> str:
-    """The reference without its folder, which is nobody's business but the packager's."""
+    """The reference without its folder, which must not be stored in the bundle."""
     path, separator, part = reference.partition("#")
     return Path(path).name + separator + part

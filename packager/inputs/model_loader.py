@@ -1,4 +1,4 @@
-"""From ``zoo:resnet20_cifar10`` and a weights file to a torch module that is ready to be packaged."""
+"""Loads a torch module for packaging from a specification such as ``zoo:resnet20_cifar10`` and a weights file."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class LoadedModel:
     """A model to be packaged.
 
     ``module`` is in evaluation mode, float32, on the CPU; [batch, *input_shape] -> logits [batch, classes].
-    ``input_shape`` is [channels, height, width]. ``class_names`` and ``licence`` are None where they are
-    unknown; ``source`` says where module and weights come from. ``class_ids``: further names of each class, or empty.
+    ``input_shape`` is [channels, height, width]. ``class_names`` and ``licence`` are None if unknown; ``source``: the
+    origin of module and weights. ``class_ids``: additional names of each class, or empty.
     """
 
     module: nn.Module
@@ -55,23 +55,23 @@ def load_model(
     classes: int | None = None,
     pixels: Pixels | None = None,
 ) -> LoadedModel:
-    """Build the model that ``specification`` names and load ``weights`` into it. Nothing is ever downloaded.
+    """Build the model of ``specification`` and load ``weights`` into it. Nothing is downloaded.
 
     * ``zoo:NAME``: a model of ``packager.zoo``
     * ``torchvision:NAME``: a classification model of torchvision
     * ``timm:NAME``: a model of timm
     * ``package.module:callable``: called without arguments, returns an ``nn.Module``; the current directory
       is importable. The module's attributes ``input_shape``, ``preprocessing`` and ``class_names`` are used
-      where present.
+      if present.
 
-    ``pixels`` replaces what the model says about its preprocessing, and is needed where it says nothing. ``classes``
-    sets the size of the head (not for callables). Without weights, the first three have random ones from a fixed seed.
-    Weights are ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
+    ``pixels`` overrides the model's own preprocessing, and is required if it has none. ``classes`` sets the size of the
+    head (not for callables). Without weights, the first three are initialised from a fixed seed. Weights are
+    ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
 
     Raises:
-        ModelLoadError: unknown scheme or name, a model that cannot be imported, built or given this shape, or a
-            callable that does not say how it wants its pixels.
-        WeightsError: the file is missing or unreadable, or its names or shapes are not the model's.
+        ModelLoadError: unknown scheme or name, a model that cannot be imported, built or run with this shape, or a
+            callable without preprocessing.
+        WeightsError: the file is missing or unreadable, or its names or shapes do not match the model's.
         MissingExtraError: torchvision or timm is not installed.
         UsageError: fewer than two classes, or ``classes`` for a callable.
     """
@@ -106,7 +106,7 @@ class _Request:
 
 @contextlib.contextmanager
 def _seeded() -> Iterator[None]:
-    """Random weights from a fixed seed, without touching the caller's generator."""
+    """Seed torch's generator inside the context, and restore its state afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(RANDOM_WEIGHTS_SEED)
         yield
@@ -146,7 +146,7 @@ def _load_torchvision(request: _Request) -> LoadedModel:
     mean, std = tuple(transforms.mean), tuple(transforms.std)
     if request.name in _WITH_AUXILIARY_HEADS:
         options |= {"aux_logits": False, "init_weights": True, "transform_input": False}
-        mean = std = (0.5, 0.5, 0.5)  # what transform_input would make of the other pixels inside the model
+        mean = std = (0.5, 0.5, 0.5)  # equivalent to transform_input inside the model
     module = _build(lambda: models.get_model(request.name, weights=None, **options), request)
     input_shape = request.input_shape or (3, transforms.crop_size[0], transforms.crop_size[0])
     if request.input_shape is not None:
@@ -171,7 +171,7 @@ def _load_torchvision(request: _Request) -> LoadedModel:
 
 def _load_timm(request: _Request) -> LoadedModel:
     timm = _import_library("timm")
-    if not timm.is_model(request.name):  # also keeps hub addresses out, which timm would download
+    if not timm.is_model(request.name):  # also excludes hub addresses, which timm would download
         raise _unknown_name(request, timm.list_models())
     options = {} if request.classes is None else {"num_classes": request.classes}
     if request.input_shape is not None:
@@ -211,14 +211,14 @@ def _load_callable(request: _Request) -> LoadedModel:
     input_shape = request.input_shape or getattr(module, "input_shape", None)
     if input_shape is None:
         raise ModelLoadError(
-            f"the input shape of {request.specification} is not known",
+            f"the input shape of {request.specification} is unknown",
             hint="give it as channels, height, width, for example 3,224,224",
         )
     _check_takes(module, input_shape, request)
     preprocessing = getattr(module, "preprocessing", None) or request.pixels.alone(input_shape[0])
     if preprocessing is None:
         raise ModelLoadError(
-            f"{request.specification} does not say how it wants its pixels",
+            f"the preprocessing of {request.specification} is unknown",
             hint="give --preprocessing imagenet, inception, unit or MEAN/STD, or the module an attribute preprocessing",
         )
     return LoadedModel(
@@ -264,7 +264,7 @@ def _build(constructor: Callable[[], nn.Module], request: _Request) -> nn.Module
 
 
 def _check_takes(module: nn.Module, input_shape: Shape, request: _Request) -> None:
-    """One forward pass of zeros, so that a wrong shape is told here and not deep inside the tracer."""
+    """Run one forward pass on zeros, to report a wrong shape here instead of inside the tracer."""
     try:
         with torch.no_grad():
             module.float().cpu().eval()(torch.zeros(1, *input_shape))
@@ -280,10 +280,10 @@ def _import_library(name: str) -> ModuleType:
         return require(name, extra="vision")
     except PathweaveError:
         raise
-    except Exception as error:  # beside another build of torch: RuntimeError, operator torchvision::nms
+    except Exception as error:  # with a mismatched build of torch: RuntimeError, operator torchvision::nms
         raise ModelLoadError(
             f"{name} cannot be imported: {_reason(error)}",
-            hint=f"install a build of {name} that belongs to torch {torch.__version__}",
+            hint=f"install a build of {name} for torch {torch.__version__}",
         ) from error
 
 
@@ -298,14 +298,14 @@ def _current_directory_importable() -> Iterator[None]:
 
 
 def _for_channels(values: Sequence[float], channels: int) -> tuple[float, ...]:
-    """One value per channel: the published ones where their number fits, else their mean."""
+    """One value per channel: the published ones if their number fits, else their mean."""
     return tuple(values) if len(values) == channels else (sum(values) / len(values),) * channels
 
 
 def _unknown_scheme(specification: str) -> ModelLoadError:
     scheme = specification.partition(":")[0]
     return ModelLoadError(
-        f"there is no model {specification!r}: {scheme!r} is neither a scheme nor a module",
+        f"unknown model {specification!r}: {scheme!r} is neither a scheme nor a module",
         hint=_nearest(scheme, _SCHEMES) or _WRITE,
     )
 
@@ -323,5 +323,5 @@ def _nearest(name: str, names: Iterable[str]) -> str | None:
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what an error says, or its type."""
+    """The first line of an error's message, or its type."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""The options of ``package`` and ``doctor`` that say what the model is, and how it wants its images."""
+"""The options of ``package`` and ``doctor`` for the model and its preprocessing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ existing_file = click.Path(dir_okay=False, path_type=Path)
 
 
 def model_options(command: Command) -> Command:
-    """Give a command ``weights``, ``input_shape``, ``classes``, ``normalisation``, ``interpolation`` and ``crop``."""
+    """Add the options ``weights``, ``input_shape``, ``classes``, ``normalisation``, ``interpolation`` and ``crop``."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -52,7 +52,7 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 
 _OPTIONS = (
     click.option("--weights", type=existing_file, help="The model's pretrained weights (.safetensors, .pth)."),
-    click.option("--input-shape", callback=_shape, help="Channels x height x width, where the model does not say."),
+    click.option("--input-shape", callback=_shape, help="Channels x height x width, if the model has no default."),
     click.option("--classes", help="The model's classes: imagenet-1k, or a FILE with one per line, ids after tabs."),
     click.option(
         "--preprocessing",
@@ -68,6 +68,6 @@ _OPTIONS = (
     click.option(
         "--crop",
         callback=_crop,
-        help="Share of the image that is resized, from its centre, or whole [default: the model's].",
+        help="Centre crop as a share of the image, or whole [default: the model's].",
     ),
 )

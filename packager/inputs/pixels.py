@@ -1,4 +1,4 @@
-"""How a person says what a model wants its pixels to be, where the model does not say it or says it wrongly."""
+"""Preprocessing given by the user, for a model with unknown or wrong preprocessing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from device_sdk.errors import UsageError
 
 Numbers = tuple[float, ...]
 
-# What is taken from pixels of 0 to 1, and what they are divided by then.
+# Mean and standard deviation of pixels from 0 to 1.
 NAMED: dict[str, tuple[Numbers, Numbers]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "inception": ((0.5,), (0.5,)),  # from −1 to 1
@@ -23,7 +23,7 @@ NAMED: dict[str, tuple[Numbers, Numbers]] = {
 
 @dataclass(frozen=True)
 class Pixels:
-    """Choices that replace parts of a model's own preprocessing; None leaves a part as it is.
+    """Overrides of a model's own preprocessing; None keeps a part.
 
     ``normalisation``: mean and standard deviation of pixels from 0 to 1, one number or one per channel. ``crop``: a
     share, or "whole" (see ``Preprocessing.crop``).
@@ -34,7 +34,7 @@ class Pixels:
     crop: float | Literal["whole"] | None = None
 
     def alone(self, channels: int) -> Preprocessing | None:
-        """The preprocessing that is chosen here, for a model that has none; None without a normalisation.
+        """The preprocessing for a model without its own; None without a normalisation.
 
         Raises:
             UsageError: the normalisation is for another number of channels.
@@ -44,10 +44,10 @@ class Pixels:
         return self.applied_to(Preprocessing(1 / 255, (0.0,) * channels, (1.0,) * channels, channels=channels))
 
     def applied_to(self, own: Preprocessing) -> Preprocessing:
-        """``own`` with what is chosen here.
+        """``own`` with these overrides.
 
         Raises:
-            UsageError: as above.
+            UsageError: as for ``alone``.
         """
         chosen = msgspec.structs.replace(
             own,
@@ -64,7 +64,7 @@ def parse_normalisation(text: str) -> tuple[Numbers, Numbers]:
     """``imagenet``, ``inception``, ``unit``, or ``MEAN/STD``: numbers for pixels from 0 to 1, such as 0.5,0.5,0.5/0.25.
 
     Raises:
-        ValueError: none of these; says what is.
+        ValueError: none of these; the message lists them.
     """
     if text in NAMED:
         return NAMED[text]
@@ -78,12 +78,12 @@ def parse_normalisation(text: str) -> tuple[Numbers, Numbers]:
             f"give {', '.join(NAMED)}, or MEAN/STD of pixels from 0 to 1, such as 0.5,0.5,0.5/0.25,0.25,0.25"
         )
     if not all(math.isfinite(number) for number in numbers[0] + numbers[1]) or min(numbers[1]) <= 0:
-        raise ValueError("means are finite, deviations above zero")
+        raise ValueError("means must be finite, deviations above zero")
     return numbers[0], numbers[1]
 
 
 def nearest_interpolation(name: str) -> Interpolation:
-    """The interpolation that a library names, or the nearest that devices have: sharp kernels are bicubic."""
+    """The interpolation of this name, or the nearest that devices support: sharp kernels become bicubic."""
     return "bicubic" if name in ("bicubic", "lanczos") else "bilinear"
 
 

@@ -1,4 +1,4 @@
-"""The recipe: every choice of a packaging run, read from TOML or from the command line."""
+"""The recipe: all settings of a packaging run, read from TOML or the command line."""
 
 from __future__ import annotations
 
@@ -22,41 +22,43 @@ _NOT_NEGATIVE = (
 
 
 class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How a model becomes a supernet. Lengths of training are either ``steps`` or ``budget_minutes``.
+    """Settings for turning a model into a supernet. The length of training is either ``steps`` or ``budget_minutes``.
 
     ``gamma``: neighbouring cells are joined while a block has at most gamma · P0 parameters (AdaptiveNet §4.1).
-    ``fused``: operators that stay with the layer before them; not given: those that inference engines fuse.
-    ``max_span``: a merged block, or an identity, replaces at most so many originals.
-    ``tiled``: merged blocks begin at every ``max_span``th original only: fewer of them, each trained more often.
-    ``shrink_rates``: for each a shrunk block beside every original, with that share of its inner channels; ``auto``
-    takes 0.5 and 0.25 for a model below 10 million parameters, else none (AdaptiveNet §7.2).
-    ``identity``: also add skips over spans that keep their shape; those that no budget would want are left out before
-    the training, those that lose more than ``identity_points`` percentage points after it.
-    ``exit_positions``: exits are attached to so many cut points at most, 0 for none.
-    ``exit_share``: share of the training for the exits; of the rest, ``distil_share`` is for branch-wise distillation
-    and what remains tunes. Where there are no merged blocks the exits get all of it, and the other way round.
-    ``precision``: ``auto`` trains in bfloat16 where the processor has matrix units for it, else in float32; weights and
-    optimizer stay in float32.
-    ``sampling``: the path that a tuning step trains: from a range of MACs drawn at random (``uniform``), or every other
-    time the cheapest of all, and in between in turns one that lies between it and the original and a uniform one
-    (``sandwich``), or never a uniform one (``cheapest``): blocks that are not on the cheapest path stay as distilled.
-    ``distil_from``: added blocks imitate from the teacher's features (``teacher``, all at once and independently) or
-    from those of a sampled path (``student``).
-    ``recalibrate_batches``: after tuning, batch-norm statistics are taken again from so many batches; 0: they stay; not
-    given: from 30 if there was a step of tuning.
-    ``patience``: tuning ends early when so many looks in a row, one every 100 steps, saw no better accuracy; 0: never.
-    ``device``: ``auto`` takes CUDA or MPS where there is one.
-    ``cache_mb``: features that the exits learn from are kept on disk between the rounds of ``variants`` if all fit.
-    ``variants``: so many augmented editions of the training data come round and round, and the teacher answers each
-    only once; 0 for a new one in every epoch.
-    ``batch``, ``distil_rate``, ``tune_rate``, ``exit_rate``: numbers, or ``auto``: made to fit the number of updates
-    that there is time for (``packager/training/updates.py``). Not given: ``auto`` with ``budget_minutes``; with
-    ``steps`` batches of 128 and rates for a few thousand of them.
-    ``branch_weights``: a safetensors file beside the recipe from which the added blocks and exits start (``package
-    --save-branches`` writes one).
-    ``input_sizes``: smaller inputs, [height, width] each, at which paths of the same blocks may run as well; ``auto``
-    tries multiples of 16 pixels where the model's own input has 96 or more; an empty list keeps to the model's own.
-    ``renditions``: forms in which blocks are packaged; fp32 is always among them.
+    ``fused``: operators that are not separated from the layer before them; default: those that inference engines fuse.
+    ``max_span``: maximum number of originals that a merged block or an identity replaces.
+    ``tiled``: merged blocks begin only at every ``max_span``th original: fewer blocks, each trained more often.
+    ``shrink_rates``: one shrunk block per original and rate, with that share of the inner channels; ``auto``: 0.5 and
+    0.25 for a model below 10 million parameters, else none (AdaptiveNet §7.2).
+    ``identity``: add skips over spans that keep their shape. Skips far from the front of error against MACs are dropped
+    before the training. In models with cut points of several tensors, skips that lose more than ``identity_points``
+    percentage points are dropped after it.
+    ``exit_positions``: maximum number of cut points with exits, 0 for none.
+    ``exit_share``: share of the training for the exits; of the rest, ``distil_share`` is for block-wise distillation
+    and the remainder for tuning. Without merged blocks the exits get all of it, and vice versa.
+    ``precision``: ``auto`` trains in bfloat16 if the CPU or accelerator has matrix units for it, else in float32;
+    weights and optimizer stay in float32.
+    ``sampling``: paths of tuning steps: from a random range of MACs (``uniform``); or every second time the cheapest
+    path, alternating with one between it and the original and a uniform one (``sandwich``); or the same without uniform
+    ones (``cheapest``), so that blocks off the cheapest path stay as distilled.
+    ``distil_from``: added blocks are distilled on the teacher's features (``teacher``, all at once and independently)
+    or on those of a sampled path (``student``).
+    ``recalibrate_batches``: number of batches for recalibrating batch-norm after tuning; 0: none; default: 30 if there
+    was a step of tuning.
+    ``patience``: tuning stops early after so many consecutive evaluations, one every 100 steps, without improvement;
+    0: never.
+    ``device``: ``auto`` selects CUDA or MPS if available.
+    ``cache_mb``: limit of the on-disk cache for the features that exits train on, used if batches repeat and all fit.
+    ``variants``: number of augmented editions of the training data, which repeat, so the teacher's logits are computed
+    once; 0 for a new edition in every epoch.
+    ``batch``, ``distil_rate``, ``tune_rate``, ``exit_rate``: numbers, or ``auto``: scaled to the number of updates
+    that the time allows (``packager/training/updates.py``). Default: ``auto`` with ``budget_minutes``; with ``steps``
+    batches of 128 and rates for a few thousand of them.
+    ``branch_weights``: a safetensors file beside the recipe with initial weights of added blocks and exits (written by
+    ``package --save-branches``).
+    ``input_sizes``: smaller inputs, [height, width] each, at which paths of the same blocks can run; ``auto`` tries
+    multiples of 16 pixels if the model's own input has 96 or more; an empty list means only the model's own.
+    ``renditions``: forms of the packaged blocks; fp32 is always included.
     ``crop``: random shifts up to this share of the image's side.
     """
 
@@ -96,9 +98,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def __post_init__(self) -> None:
         if self.steps is None and self.budget_minutes is None:
-            raise UsageError("the recipe says neither steps nor budget_minutes")
+            raise UsageError("the recipe has neither steps nor budget_minutes")
         if self.steps is not None and self.budget_minutes is not None:
-            raise UsageError("the recipe says both steps and budget_minutes", hint="give one of them")
+            raise UsageError("the recipe has both steps and budget_minutes", hint="give one of them")
         for name, tuned in _TUNED.items():
             if getattr(self, name) is None:
                 msgspec.structs.force_setattr(self, name, tuned if self.budget_minutes is None else "auto")
@@ -130,22 +132,22 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def largest_batch(self) -> int:
-        """Samples in a batch; with ``auto`` they may be divided among several updates."""
+        """Samples in a batch; with ``auto`` it may be split into several updates."""
         return int(_TUNED["batch"]) if self.batch in ("auto", None) else int(self.batch)
 
     def highest_rate(self, name: str) -> float:
-        """The learning rate ``name``; where it is ``auto`` that of a few thousand steps with batches of 128."""
+        """The learning rate ``name``; for ``auto`` the one for a few thousand steps with batches of 128."""
         value = getattr(self, name)
         return _TUNED[name] if value in ("auto", None) else float(value)
 
     def choices(self) -> dict[str, str | int | float | bool | None]:
-        """The fields as plain values, for the manifest and for telling two runs apart; lists are joined by commas."""
+        """The fields as plain values, for the manifest and for comparing runs; lists are joined by commas."""
         values = msgspec.to_builtins(self)
         return {name: ", ".join(map(str, v)) if isinstance(v, list | tuple) else v for name, v in values.items()}
 
 
 def load_recipe(path: Path | None, **overrides: object) -> Recipe:
-    """The recipe in a TOML file, changed by the overrides that are not None.
+    """The recipe in a TOML file, with the overrides that are not None.
 
     Raises:
         UsageError: the file is missing, not TOML, or has unknown or wrong values.
@@ -157,7 +159,7 @@ def load_recipe(path: Path | None, **overrides: object) -> Recipe:
         except OSError as error:
             raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from error
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is not TOML: {error}") from error
+            raise UsageError(f"{path} is not valid TOML: {error}") from error
     for length, other in (("steps", "budget_minutes"), ("budget_minutes", "steps")):
         if overrides.get(length) is not None and overrides.get(other) is None:
             values.pop(other, None)
@@ -165,4 +167,4 @@ def load_recipe(path: Path | None, **overrides: object) -> Recipe:
     try:
         return msgspec.convert(values, Recipe)
     except msgspec.ValidationError as error:
-        raise UsageError(f"the recipe is wrong: {error}") from error
+        raise UsageError(f"the recipe is invalid: {error}") from error

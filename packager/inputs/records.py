@@ -1,8 +1,8 @@
-"""Where the packager's images lie: files whose bytes are read one at a time, by position, in any process.
+"""Sources of encoded images, read one at a time by position, in any process.
 
 Folders and zips with one folder per class or none, lists in CSV files, WebDataset shards (tar files), and Hugging Face
-``datasets`` on disk. Only names, labels and places are kept in memory. A new kind is a function that returns
-``Records`` and a line in ``open_records``.
+``datasets`` on disk. Only names, labels and locations are in memory. A new kind is a function that returns ``Records``
+and a line in ``open_records``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Positions = npt.NDArray[np.int64]
 _NAMED = 3
 _LABEL_BYTES = 1_000
 _MOST_OPEN = 16  # archives
-_ZIP_HEADER = struct.Struct("<26xHH")  # of a member: lengths of its name and of what follows it
+_ZIP_HEADER = struct.Struct("<26xHH")  # of a member: lengths of its name and extra field
 _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 
 
@@ -38,10 +38,10 @@ _STORED, _DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
 class Records:
     """Images as files.
 
-    ``names``: one for each, unlike each other; what decides on its part. ``labels``: the class of each, or empty where
-    the images have none. ``stamps`` int64 [count, 2]: size in bytes and checksum, 0 where there is none.
-    ``reader(position)``: the bytes of one, or CorruptImageError with the reason alone. ``indexed``: labels are
-    positions in the model's classes, written as numbers.
+    ``names``: unique, and the key for splitting into parts. ``labels``: the class of each, or empty if unlabelled.
+    ``stamps`` int64 [count, 2]: size in bytes and checksum, 0 if unknown. ``reader(position)``: returns the bytes, or
+    raises CorruptImageError with only the reason. ``indexed``: labels are positions in the model's classes, as decimal
+    text.
     """
 
     location: str
@@ -55,7 +55,7 @@ class Records:
         return len(self.names)
 
     def where(self, position: int) -> str:
-        """The image at ``position``, for messages."""
+        """The location of the image at ``position``, for messages."""
         return f"{self.location}: {self.names[position]}"
 
     def read(self, position: int) -> bytes:
@@ -70,7 +70,7 @@ class Records:
             raise CorruptImageError(f"{self.where(position)} is not a readable image: {error}") from error
 
     def take(self, positions: Positions) -> Records:
-        """Those at ``positions``, in that order."""
+        """The records at ``positions``, in that order."""
         return replace(
             self,
             names=tuple(self.names[position] for position in positions),
@@ -90,10 +90,10 @@ class _Taken:
 
 
 def open_records(location: str, *, split: str | None = None) -> tuple[Records, bool]:
-    """The images at ``location``, and whether ``split`` was one of its own splits and is taken already.
+    """The images at ``location``, and whether ``split`` was one of its own splits and has been applied.
 
     Raises:
-        DataError: nothing there, nothing in it, or not what it says that it is.
+        DataError: missing, empty, or invalid data.
         MissingExtraError: a Hugging Face data set without the library.
     """
     path = Path(location)
@@ -136,7 +136,7 @@ def _folder(root: Path) -> Records:
 
 
 def _by_class(found: Iterable[str], *, location: str) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
-    """Names, labels and paths of the images among ``found``, sorted by name; no labels where there are no folders."""
+    """Names, labels and paths of the images among ``found``, sorted by name; no labels without folders."""
     images = [path for path in found if is_image(PurePosixPath(path))]
     if images and not any("/" in path for path in images):
         flat = sorted(images)
@@ -175,7 +175,7 @@ def _listed(file: Path) -> Records:
 
 
 def _require_listed(file: Path, rows: Sequence[tuple[str, str]]) -> None:
-    """Refuse a list with images that are missing or listed twice, or with labels for some of them."""
+    """Refuse a list with missing or duplicate images, or with labels for only some of them."""
     seen: set[str] = set()
     twice = [path for path, _ in rows if path in seen or seen.add(path)]  # type: ignore[func-returns-value]
     if twice:
@@ -183,7 +183,7 @@ def _require_listed(file: Path, rows: Sequence[tuple[str, str]]) -> None:
     missing = [path for path in seen if not path or not (file.parent / path).is_file()]
     if missing:
         raise DataError(
-            f"{len(missing)} of the {len(rows)} images that {file} lists are not there: {_some(sorted(missing))}",
+            f"{len(missing)} of the {len(rows)} images that {file} lists are missing: {_some(sorted(missing))}",
             hint="paths are relative to the folder of the CSV file",
         )
     bare = [path for path, label in rows if not label]
@@ -198,10 +198,9 @@ def _require_listed(file: Path, rows: Sequence[tuple[str, str]]) -> None:
 
 
 class _Spans:
-    """Files that are stretches of archives: where they begin, how long they are, how they are packed.
+    """Files inside archives, by offset, length and compression.
 
-    ``starts`` int64 [count, 3]: number of the archive, offset, bytes there. Every process opens the archives for
-    itself.
+    ``starts`` int64 [count, 3]: index of the archive, offset, stored bytes. Every process opens the archives itself.
     """
 
     def __init__(
@@ -238,7 +237,7 @@ class _Spans:
         return data
 
     def _file(self, archive: int) -> IO[bytes]:
-        if self._process != os.getpid():  # a file that was opened before a fork shares its place with the parent's
+        if self._process != os.getpid():  # a file opened before a fork shares its position with the parent's
             self._open, self._process = {}, os.getpid()
         if archive not in self._open:
             while len(self._open) >= _MOST_OPEN:
@@ -251,7 +250,7 @@ def _zip(file: Path) -> Records:
     try:
         with zipfile.ZipFile(file) as archive:
             members = {member.filename: member for member in archive.infolist() if not member.is_dir()}
-    except Exception as error:  # damaged archives raise many kinds
+    except Exception as error:  # damaged archives raise various errors
         raise DataError(f"{file} is not a readable zip file: {error}") from error
     names, labels, paths = _by_class(members, location=str(file))
     chosen = [members[path] for path in paths]
@@ -272,7 +271,7 @@ def _zip(file: Path) -> Records:
 
 
 def _shards(location: str, files: Sequence[Path]) -> Records:
-    """WebDataset: files of one sample follow each other and differ in what comes after their first dot."""
+    """WebDataset: the files of a sample are consecutive, and differ in the part after the first dot."""
     spans: list[tuple[str, int, int, int]] = []  # key, archive, offset, bytes
     labels: dict[str, str] = {}
     for number, file in enumerate(files):
@@ -280,7 +279,7 @@ def _shards(location: str, files: Sequence[Path]) -> Records:
             with tarfile.open(file, "r:") as archive:
                 for member in archive:
                     _take_member(archive, member, number, spans, labels)
-                    archive.members = []  # type: ignore[attr-defined]  # or it would remember them all
+                    archive.members = []  # type: ignore[attr-defined]  # frees the list of members, which grows without bound
         except (tarfile.TarError, OSError) as error:
             raise DataError(f"{file} is not a readable tar file: {error}", hint="shards are not compressed") from error
     if not spans:
@@ -306,7 +305,7 @@ def _take_member(
     spans: list[tuple[str, int, int, int]],
     labels: dict[str, str],
 ) -> None:
-    """One file of a shard: an image, the class of one, or something else."""
+    """Record one file of a shard: an image or a class; others are ignored."""
     folder, _, name = member.name.rpartition("/")
     stem, _, ending = name.partition(".")
     key = f"{folder}/{stem}" if folder else stem
@@ -342,7 +341,7 @@ def _hub(folder: Path, split: str | None) -> tuple[Records, bool]:
     datasets = require("datasets", extra="data")
     try:
         found = datasets.load_from_disk(str(folder))
-    except Exception as error:  # the library raises many kinds
+    except Exception as error:  # the library raises various errors
         raise DataError(f"{folder} is not a readable data set: {error}") from error
     own_splits = isinstance(found, datasets.DatasetDict)
     if own_splits:
@@ -372,7 +371,7 @@ def _stamps(sizes: Any) -> npt.NDArray[np.int64]:
 
 
 def _interned(labels: Iterable[str]) -> Iterable[str]:
-    """The labels, each text once in memory."""
+    """The labels with equal strings shared in memory."""
     known: dict[str, str] = {}
     return (known.setdefault(label, label) for label in labels)
 

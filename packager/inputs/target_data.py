@@ -1,4 +1,4 @@
-"""Images with more than a class each: label maps for segmentation, boxes for detection (Pascal VOC's layout)."""
+"""Images with dense targets: label maps for segmentation, boxes for detection (Pascal VOC's layout)."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from device_sdk.data.image_sources import Pixels
 from device_sdk.data.preprocessing import resize_image
 from device_sdk.errors import DataError
 
-_ARCHIVE_BYTES = 4_000_000_000  # that an archive may unpack to
+_ARCHIVE_BYTES = 4_000_000_000  # maximum unpacked size of an archive
 
 
 @dataclass(frozen=True, eq=False)
 class TargetDataset:
-    """Images of one size with what a task compares answers with.
+    """Images of one size with targets.
 
-    ``images``: uint8 [count, height, width, channels]; ``labels``: [count, …] as the task has its targets.
+    ``images``: uint8 [count, height, width, channels]; ``labels``: [count, …], as the task defines its targets.
     """
 
     images: Pixels
@@ -38,10 +38,10 @@ class TargetDataset:
 def load_label_maps(
     archive: Path, *, images: str, labels: str, class_names: Sequence[str], size: tuple[int, int], ignored: int
 ) -> TargetDataset:
-    """The images of the folder ``images`` in a zip, each with the label map of its name in the folder ``labels``.
+    """The images of the folder ``images`` in a zip, each with the label map of the same name in the folder ``labels``.
 
-    ``size``: (height, width) of all; label maps are resized without mixing classes. ``labels`` of the data set: uint8
-    [count, height, width], ``ignored`` where the map names no class.
+    ``size``: (height, width); label maps are resized by nearest neighbour. ``labels`` of the data set: uint8
+    [count, height, width], ``ignored`` for values that are not a class.
 
     Raises:
         DataError: the archive or one of its files is missing or damaged; names it.
@@ -62,8 +62,8 @@ def load_label_maps(
 def load_voc(archive: Path, *, part: str, class_names: Sequence[str], size: tuple[int, int]) -> TargetDataset:
     """The images that ``ImageSets/Main/<part>.txt`` of a zip lists, with the boxes of their annotations.
 
-    ``labels``: float32 [count, most, 5]: class, left, top, right, bottom in shares of the image; rows of class −1 are
-    empty.
+    ``labels``: float32 [count, most, 5]: class, left, top, right, bottom relative to the image; rows of class −1 are
+    padding.
 
     Raises:
         DataError: the archive or one of its files is missing or damaged, or a class is unknown; names it.
@@ -79,7 +79,7 @@ def load_voc(archive: Path, *, part: str, class_names: Sequence[str], size: tupl
 
 
 def _boxes(annotation: bytes, class_names: Sequence[str], name: str) -> npt.NDArray[np.float32]:
-    """[boxes, 5] of one image; boxes that are empty are left out."""
+    """The boxes of one image [boxes, 5]; empty ones are left out."""
     try:
         root = ElementTree.fromstring(annotation)
         width, height = (float(root.findtext(f"size/{side}") or 0) for side in ("width", "height"))
@@ -97,7 +97,7 @@ def _boxes(annotation: bytes, class_names: Sequence[str], name: str) -> npt.NDAr
 
 
 class _Archive:
-    """A zip of images, opened for reading; what it cannot give is a DataError."""
+    """A zip of images, opened for reading; missing or damaged members raise DataError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

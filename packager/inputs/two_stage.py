@@ -10,8 +10,8 @@ from torch import Tensor, nn
 class TwoStage(nn.Module):
     """A backbone under a head such as a feature pyramid with a detector, or a decoder for segmentation.
 
-    ``backbone``: images → a tuple of features, in the order in which they are computed, the last one its end.
-    ``head``: these features, as so many arguments → one tensor [batch, …].
+    ``backbone``: images → a tuple of features, in the order of their computation, its final output last.
+    ``head``: these features, as separate arguments → one tensor [batch, …].
 
     The backbone is cut and gets added blocks; no block jumps over a feature that the head reads. The head stays whole.
     """

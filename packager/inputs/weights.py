@@ -1,4 +1,4 @@
-"""Weights files into modules: only tensors are read, and only if every name and shape fits."""
+"""Loads weights files into modules: only tensors, and only if every name and shape matches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from packager.errors import WeightsError
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 
-_NAMED = 3  # keys that a message names
-# Not in every file, and without influence on any answer.
+_NAMED = 3  # keys named in a message
+# Missing in some files, and without influence on outputs.
 _COUNTERS = "num_batches_tracked"
-# GoogLeNet's and Inception's heads that only serve their training; we build both without.
+# Auxiliary heads of GoogLeNet and Inception, used only in training; the models are built without them.
 _AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
-# torchvision's published DenseNet files still have the names of before 2018: norm.1 instead of norm1.
+# torchvision's published DenseNet files have the names from before 2018: norm.1 instead of norm1.
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|conv))\.([12]\..*)$")
 
 
@@ -70,22 +70,20 @@ def _read(path: Path) -> object:
     if not path.is_file():
         raise WeightsError(f"there is no weights file {path}")
     if path.suffix not in SUFFIXES:
-        raise WeightsError(
-            f"{path} has an ending that is not known for weights", hint=f"known are {', '.join(SUFFIXES)}"
-        )
+        raise WeightsError(f"{path} has an unknown suffix for weights", hint=f"known are {', '.join(SUFFIXES)}")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         with warnings.catch_warnings(action="ignore"):
             return torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # readers raise many kinds on damaged bytes
+    except Exception as error:  # readers raise various errors on damaged bytes
         if "unsupported global" in str(error).lower():
             raise WeightsError(
                 f"{path} holds Python objects besides tensors, which are refused", hint=_SAVE_HINT
             ) from error
         raise WeightsError(
             f"{path} cannot be read: truncated, damaged or not a weights file",
-            hint="fetch or save it again",
+            hint="download or save it again",
         ) from error
 
 

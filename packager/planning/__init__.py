@@ -1,1 +1,1 @@
-"""What a run may take, what its steps take, and how training gets what they leave."""
+"""Time and memory of a run: limits, estimates per step, and the time left for training."""

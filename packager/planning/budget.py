@@ -1,4 +1,4 @@
-"""How long a run may take and how much memory it may hold, and what of both is used up."""
+"""Time budget and memory limit of a run, and their current use."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from device_sdk.errors import UsageError
 
 _SHARE_OF_MACHINE = 0.5
-_WITHOUT_KNOWING = 4_000_000_000  # where the system does not tell its memory
+_WITHOUT_KNOWING = 4_000_000_000  # default where the system does not report its memory
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 
 
 class Budget:
-    """The wall time of a run in ``seconds``, None without an end; ``spent``: what it has used so far."""
+    """The wall time of a run in ``seconds``, None for no limit; ``spent``: returns the seconds used so far."""
 
     def __init__(self, seconds: float | None, spent: Callable[[], float]) -> None:
         self.seconds = seconds
@@ -29,12 +29,12 @@ class Budget:
         return self._spent()
 
     def left(self, *, after: float = 0.0) -> float:
-        """Seconds that are left if the last ``after`` are for something else; infinite without a budget, at least 0."""
+        """Seconds left, with ``after`` reserved at the end; infinite without a budget, at least 0."""
         return math.inf if self.seconds is None else max(0.0, self.seconds - after - self._spent())
 
 
 def memory_limit(gigabytes: float | None) -> int:
-    """The limit in bytes: half of this machine's memory, or of the container's, unless it is said.
+    """The limit in bytes, by default half of the memory of the machine or container.
 
     Raises:
         UsageError: it is not a positive number.
@@ -47,7 +47,7 @@ def memory_limit(gigabytes: float | None) -> int:
 
 
 def machine_memory_bytes() -> int:
-    """What the processes here may hold together."""
+    """The memory of this machine, or the container's limit."""
     found = []
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         found.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
@@ -57,7 +57,7 @@ def machine_memory_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """What this process holds now; its peak so far where the system tells no more, 0 where it tells nothing."""
+    """Resident memory of this process; its peak if the system reports only that, 0 if it reports nothing."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -65,7 +65,7 @@ def resident_bytes() -> int:
 
 
 def peak_resident_bytes() -> int | None:
-    """The highest resident memory of this process; None where the system does not tell."""
+    """Peak resident memory of this process; None where the system does not report it."""
     try:
         import resource
     except ModuleNotFoundError:  # not on Windows

@@ -1,8 +1,8 @@
-"""What packaging a traced and expanded model will take: seconds of each step, memory, size of the bundle.
+"""Estimates the cost of packaging a traced and expanded model: seconds per step, memory, size of the bundle.
 
-A small model of cost: a step has a price for every block or exit, in seconds of a reference machine, and one for every
-multiplication. What this machine makes of both is measured in a moment: a loop in Python, one forward pass. After every
-step the prices of those that follow are corrected by what it really took.
+Cost model: each step has a cost per block or exit, in seconds on a reference machine, and a cost per MAC. The speed of
+this machine is measured with a Python loop and one forward pass. After each step, the measured time corrects the
+estimates of the later ones.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ EXPORT, VERIFY, VALIDATE, WRITE, TRAIN = "export", "verify", "validate", "write"
 RECALIBRATE = "recalibrate"
 SIZES = "other input sizes"
 _LOOP = 200_000
-_LOOP_REFERENCE_S = 0.0145  # what the loop takes on the machine on which the prices were measured
+_LOOP_REFERENCE_S = 0.0145  # the loop's time on the reference machine
 _FIXED_S = {EXPORT: 3.0, "int8": 1.0, "xnnpack": 3.0, WRITE: 0.3}
 _PART_S = {
     EXPORT: 0.13,
@@ -35,21 +35,21 @@ _PART_S = {
     VALIDATE: 0.02,
     WRITE: 0.005,
 }
-_RUNTIME = 0.4  # ONNX Runtime, in sessions that hold no memory between runs, against torch
-_WANTED_SAMPLES, _WANTED_PAIRS, _RANGES = 1000, 250, 6  # of validation, roughly
-_SIZES, _SIZE_RUNS, _SIZE_SAMPLES = 4, 4, 64  # tried; forward passes of each part at each; samples of the original path
-_RECALIBRATE_SHARE = 0.05  # of the minutes, at most
-_BACKWARD = 3.0  # a training step against a forward pass
+_RUNTIME = 0.4  # time of ONNX Runtime relative to torch, with sessions that keep no memory between runs
+_WANTED_SAMPLES, _WANTED_PAIRS, _RANGES = 1000, 250, 6  # of validation, approximately
+_SIZES, _SIZE_RUNS, _SIZE_SAMPLES = 4, 4, 64  # tried; forward passes per part and size; samples of the original path
+_RECALIBRATE_SHARE = 0.05  # maximum, of the budget
+_BACKWARD = 3.0  # cost of a training step relative to a forward pass
 _BYTES_OF_WEIGHT = {"fp32": 4, "int8": 1, "fp16": 2, "xnnpack": 4}
 _BYTES_OF_PART = 4000  # graph, golden vector, names
-_LIBRARIES_BYTES = 250_000_000  # what exporting and quantising load
+_LIBRARIES_BYTES = 250_000_000  # libraries loaded for export and quantisation
 _TRAINED_WEIGHTS = 4  # weights, gradients, two moments
 _LEAST_TRAINING_BATCH = 4
 
 
 @dataclass(frozen=True)
 class Machine:
-    """``mac_s``: seconds of one multiplication in a forward pass; ``pace``: how much slower Python is than there."""
+    """``mac_s``: seconds per MAC in a forward pass; ``pace``: Python's slowdown relative to the reference machine."""
 
     mac_s: float
     pace: float
@@ -57,7 +57,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Size:
-    """What of a supernet decides about the cost of packaging it."""
+    """The properties of a supernet that determine the cost of packaging it."""
 
     parts: int
     trained_parts: int
@@ -73,8 +73,8 @@ class Size:
 
     @classmethod
     def of(cls, expansion: Expansion) -> Size:
-        """Every part runs once for it."""
-        found = footprints(expansion)
+        """Measured by running every part once."""
+        measured = footprints(expansion)
         parts: list[TrainableBlock | TrainableExit] = [*expansion.blocks, *expansion.exits]
         return cls(
             parts=len(parts),
@@ -85,14 +85,14 @@ class Size:
             original_weights=sum(block.parameters for block in expansion.originals),
             cut_bytes=sum(cut.nbytes for cut in expansion.cut_points),
             most_cut_bytes=max(cut.nbytes for cut in expansion.cut_points),
-            path_written=sum(found[block.id].written for block in expansion.originals),
-            trained_written=sum(found[block.id].written for block in expansion.trained),
-            footprint=Footprint.largest(found.values()),
+            path_written=sum(measured[block.id].written for block in expansion.originals),
+            trained_written=sum(measured[block.id].written for block in expansion.trained),
+            footprint=Footprint.largest(measured.values()),
         )
 
 
 def measured_machine(expansion: Expansion, examples: torch.Tensor) -> Machine:
-    """Run ``examples`` [batch, *input] through the original path, and a loop."""
+    """Time the original path on ``examples`` [batch, *input], and a Python loop."""
     macs = max(1, sum(block.macs for block in expansion.originals))
     with torch.no_grad():
         started = time.perf_counter()
@@ -110,11 +110,10 @@ def _loop_s() -> float:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will take.
+    """The estimated cost of a run.
 
-    ``seconds``: of each step, in order, training among them. ``least_seconds``: of the whole run if nothing is trained
-    and no more is calibrated and validated than has to be; ``least_bytes`` likewise. ``batch``: samples that are
-    computed at a time outside of training.
+    ``seconds``: of each step, training included. ``least_seconds``, ``least_bytes``: of a run without training and with
+    the minimum of calibration and validation. ``batch``: batch size outside of training.
     """
 
     seconds: Mapping[str, float]
@@ -131,14 +130,14 @@ class Estimate:
     @property
     def after_training(self) -> float:
         """Seconds of all steps but training."""
-        return sum(found for step, found in self.seconds.items() if step != TRAIN)
+        return sum(seconds for step, seconds in self.seconds.items() if step != TRAIN)
 
     def described(self, spent: float) -> dict[str, object]:
-        """As ``--dry-run --json`` prints it; ``spent``: seconds so far."""
+        """The output of ``--dry-run --json``; ``spent``: seconds so far."""
         return {
             "minutes": round((spent + sum(self.seconds.values())) / 60, 2),
             "least_minutes": round(self.least_seconds / 60, 2),
-            "seconds": {step: round(found, 1) for step, found in self.seconds.items()},
+            "seconds": {step: round(seconds, 1) for step, seconds in self.seconds.items()},
             "peak_gb": round(self.peak_bytes / 1e9, 2),
             "least_memory_gb": round(self.least_bytes / 1e9, 2),
             "bundle_mb": round(self.bundle_bytes / 1e6, 1),
@@ -149,7 +148,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Estimator:
-    """Estimates from what is known of a run: its recipe, how many samples there are, the machine, the limit."""
+    """Estimates the cost of a run from its recipe, the sizes of model and data, and the machine."""
 
     recipe: Recipe
     size: Size
@@ -159,7 +158,7 @@ class Estimator:
     examples: int
 
     def estimate(self, *, memory_bytes: int, resident_bytes: int, spent: float) -> Estimate:
-        """``resident_bytes`` and ``spent``: what the run holds now, and the seconds since its start."""
+        """Estimate within ``memory_bytes``. ``resident_bytes``: current memory; ``spent``: seconds since the start."""
         batch = self._batch(memory_bytes - resident_bytes)
         training_batch = self._training_batch(memory_bytes - resident_bytes)
         samples = self._calibration_samples()
@@ -183,7 +182,7 @@ class Estimator:
         )
 
     def corrected(self, step: str, *, expected: float, took: float) -> Estimator:
-        """With the pace at which a step really went."""
+        """The estimator corrected by the measured time of a step."""
         if expected <= 0 or step not in _PART_S:
             return self
         return replace(self, machine=replace(self.machine, pace=self.machine.pace * took / expected))
@@ -192,7 +191,7 @@ class Estimator:
         return batch_within(self.size.footprint, room_bytes=max(1, min(WORKING_BYTES, room // 4)))
 
     def _training_batch(self, room: int) -> int:
-        """As many samples as the recipe says, or as fit beside the weights; multiples of 8 as far as they go."""
+        """The recipe's batch, or the largest that fits beside the weights, a multiple of 8 if above 8."""
         fitting = int((room - self._training_weights_bytes()) / max(1, self._training_sample_bytes()))
         if fitting >= self.recipe.largest_batch or not self._trains:
             return self.recipe.largest_batch
@@ -211,7 +210,7 @@ class Estimator:
         return sample_count(self.size.most_cut_bytes, self.training_samples)
 
     def _seconds(self, training_batch: int, samples: int, validation_s: float) -> dict[str, float]:
-        """Of each step; ``samples``: of calibration."""
+        """Seconds per step; ``samples``: of calibration."""
         size, machine, recipe = self.size, self.machine, self.recipe
         forward_s = machine.mac_s * size.macs
         trains = self._trains
@@ -234,7 +233,7 @@ class Estimator:
         return found | {VALIDATE: self._overhead(VALIDATE) + validation_s, WRITE: self._overhead(WRITE)}
 
     def _recalibrate_batches(self, training_batch: int) -> int:
-        """As many as the recipe says, or as fit into a small share of its minutes."""
+        """The recipe's number, or as many as fit into a small share of the budget."""
         wanted = 30 if self.recipe.recalibrate_batches is None else self.recipe.recalibrate_batches
         if self.recipe.budget_minutes is None:
             return wanted
@@ -258,7 +257,7 @@ class Estimator:
         return _RUNTIME * self.machine.mac_s * self.size.macs * (of_ranges * (1 + 0.6 * ranges) + of_original)
 
     def _bytes(self, batch: int, training_batch: int, samples: int) -> int:
-        """The most that a step adds to what is there now."""
+        """The peak memory of any step, in addition to current use."""
         size = self.size
         working = int(2.0 * size.footprint.widest * batch) + size.cut_bytes * batch
         fragments = 4 * size.weights

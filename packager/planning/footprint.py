@@ -1,4 +1,4 @@
-"""What modules need in memory for one sample, measured by running them once: batches are sized by it."""
+"""Memory per sample that modules need, measured by running them once. It determines batch sizes."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from torch.utils._pytree import tree_leaves
 from device_sdk.supernet.blocks import TensorSpec
 from packager.supernet.expansion import Expansion
 
-WORKING_BYTES = 256_000_000  # of what one batch computes at a time: larger batches are no quicker on a processor
+WORKING_BYTES = 256_000_000  # working set of a batch: larger batches are no faster on a CPU
 LARGEST_BATCH = 64
-_LIVE = 1.5  # runtimes hold more than the tensors of one operator: other layouts, padding, what comes next
+_LIVE = 1.5  # memory of a runtime relative to an operator's tensors: other layouts, padding, prefetched outputs
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes for one sample. ``widest``: inputs and outputs of the largest operator; ``written``: all outputs."""
+    """Bytes per sample. ``widest``: inputs and outputs of the largest operator; ``written``: all outputs."""
 
     widest: int
     written: int
 
     @classmethod
     def largest(cls, footprints: Iterable[Footprint]) -> Footprint:
-        """One that no part of a model exceeds."""
+        """The elementwise maximum."""
         found = list(footprints)
         return cls(max(footprint.widest for footprint in found), max(footprint.written for footprint in found))
 
@@ -54,12 +54,12 @@ def module_footprint(module: nn.Module, read: Sequence[TensorSpec]) -> Footprint
 
 
 def batch_within(footprint: Footprint, *, room_bytes: int = WORKING_BYTES, most: int = LARGEST_BATCH) -> int:
-    """How many samples at a time need no more than ``room_bytes``; at least one."""
+    """The largest batch within ``room_bytes``; at least 1."""
     return max(1, min(most, int(room_bytes / (_LIVE * max(footprint.widest, 1)))))
 
 
 class _Counting(TorchDispatchMode):
-    """Adds up the tensors that operators read and write, weights left out."""
+    """Sums the bytes of the tensors that operators read and write, weights excluded."""
 
     def __init__(self, weights: set[int]) -> None:
         super().__init__()

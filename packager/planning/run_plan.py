@@ -1,4 +1,4 @@
-"""What a run does with its minutes and memory: too little is refused, training gets what the other steps leave."""
+"""Allocates a run's minutes and memory: refuses too little, and gives training the time that other steps leave."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from packager.training.checkpoints import Checkpoints
 from packager.training.device import resolve_device
 
 LOGGER = logging.getLogger(__name__)
-_MARGIN = 1.1  # on the seconds that are kept for what follows the training
-_VALIDATION_SHARE = 0.15  # of the minutes, at most
+_MARGIN = 1.1  # on the seconds reserved for the steps after training
+_VALIDATION_SHARE = 0.15  # maximum, of the budget
 
 
 def estimator_for(job: Job, expansion: Expansion, examples: torch.Tensor) -> Estimator:
-    """Measures the model and the machine; ``examples`` [batch, *input]."""
+    """An estimator for the model on this machine, measured with ``examples`` [batch, *input]."""
     return Estimator(
         recipe=job.recipe,
         size=Size.of(expansion),
@@ -39,14 +39,14 @@ def estimator_for(job: Job, expansion: Expansion, examples: torch.Tensor) -> Est
 
 
 def estimated(estimator: Estimator, memory_bytes: int | None, *, spent: float) -> dict[str, object]:
-    """What ``--dry-run`` says, with the limit that it was made for."""
+    """The output of ``--dry-run``: the estimate, and the memory limit that it assumes."""
     limit = memory_limit(None) if memory_bytes is None else memory_bytes
     estimate = estimator.estimate(memory_bytes=limit, resident_bytes=resident_bytes(), spent=spent)
     return estimate.described(spent) | {"memory_limit_gb": round(limit / 1e9, 2)}
 
 
 def within_limits(job: Job, *, recalibrate: int) -> Job:
-    """The job with fewer batches to recalibrate with, where it has more; 0 leaves it."""
+    """The job with at most ``recalibrate`` batches for recalibration; 0 means no limit."""
     wanted = job.recipe.recalibrate_batches
     if not recalibrate or wanted == 0 or recalibrate >= (wanted or 30):
         return job
@@ -54,10 +54,10 @@ def within_limits(job: Job, *, recalibrate: int) -> Job:
 
 
 class Plan:
-    """The estimate of a run, corrected as it goes, and what of the budget each step gets.
+    """The estimate of a run, corrected after each step, and the budget of each step.
 
     Raises:
-        UsageError: the minutes or the memory are below the least; names it. Not for a run that goes on.
+        UsageError: the minutes or the memory are below the minimum; names it. Not raised for a resumed run.
     """
 
     def __init__(
@@ -86,24 +86,24 @@ class Plan:
         LOGGER.info("estimate: %s", ", ".join(f"{name} {value}" for name, value in said.items()))
 
     def settle(self, expansion: Expansion) -> None:
-        """Estimate again, for what is left of ``expansion`` after the training."""
+        """Estimate again for ``expansion``, from which blocks may have been dropped."""
         self._estimator = replace(self._estimator, size=Size.of(expansion))
         self.now = self._estimate()
 
     @contextlib.contextmanager
     def step(self, times: StepTimes, name: str) -> Iterator[None]:
-        """A step of which nothing is seen but its seconds; they correct the estimate of those that follow."""
+        """Time a step; its seconds correct the estimate of later ones."""
         with times.whole(name, expected_s=self.now.seconds[name]):
             yield
         self.learn(name, times.of(name))
 
     def learn(self, step: str, took: float) -> None:
-        """Correct the estimate by what a step took."""
+        """Correct the estimate by the measured time of a step."""
         self._estimator = self._estimator.corrected(step, expected=self.now.seconds[step], took=took)
         self.now = self._estimate()
 
     def training_seconds(self) -> float:
-        """What is left for training: all that the steps behind it do not need."""
+        """Seconds for training: all that later steps do not need."""
         kept = _MARGIN * self.now.after_training
         if self._budget.seconds is not None:
             most = _VALIDATION_SHARE * self._budget.seconds
@@ -112,11 +112,11 @@ class Plan:
 
     @property
     def recalibrate_batches(self) -> int:
-        """For the training: as many as fit; 0 where the recipe's own number stands, as it does without time to tune."""
+        """The limit for recalibration; 0 for none, with the recipe's own number or without tuning."""
         return self.now.recalibrate_batches if 0 < self.training_seconds() < math.inf else 0
 
     def calibration_samples(self) -> int:
-        """As many as are wanted, or fewer where little time is left."""
+        """Samples for calibration, fewer if time is short."""
         wanted, seconds = self.now.calibration_samples, self.now.seconds
         if "int8" not in seconds or self._budget.seconds is None:
             return wanted
@@ -125,7 +125,7 @@ class Plan:
         return max(min(LEAST_SAMPLES, wanted), math.floor(wanted * min(1.0, left / max(seconds["int8"], 1e-9))))
 
     def validation_seconds(self) -> float:
-        """What is left for the validation."""
+        """Seconds for validation."""
         return self._budget.left(after=_MARGIN * self.now.seconds[WRITE])
 
     def _estimate(self) -> Estimate:
@@ -138,7 +138,7 @@ class Plan:
         if seconds is not None and least > seconds:
             raise UsageError(
                 f"{seconds / 60:g} minutes are too few for this model",
-                hint=f"it takes at least {_up(least / 60)} minutes without any training; --steps 0 takes what it takes",
+                hint=f"it takes at least {_up(least / 60)} minutes without any training; --steps 0 has no time limit",
             )
         if self.now.least_bytes > self._limit:
             raise UsageError(
@@ -147,7 +147,7 @@ class Plan:
             )
 
     def _bound_training(self) -> None:
-        """Batches of a training on the processor fit into the memory; an accelerator has its own."""
+        """Limit the training batch to the memory; only on the CPU, since an accelerator has its own memory."""
         if resolve_device(self._job.recipe.device).type != "cpu":
             self.now = replace(self.now, training_batch=0)
             return
@@ -158,5 +158,5 @@ class Plan:
 
 
 def _up(value: float) -> str:
-    """With one digit behind the point, rounded up."""
+    """Rounded up to one decimal."""
     return f"{math.ceil(10 * value) / 10:g}"

@@ -1,4 +1,4 @@
-"""The seconds of every step of a run: shown while it works, logged, and kept for the report at its end."""
+"""Times the steps of a run: shown as progress, logged, and recorded for the report."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from device_sdk.progress import Progress, Task
 
 LOGGER = logging.getLogger(__name__)
 _BEAT_S = 1.0
-_MOST = 0.95  # of the bar, while a step is not over
+_MOST = 0.95  # of the bar, while a step runs
 
 
 class StepTimes:
-    """A ``Progress`` that shows what ``shown`` shows and keeps the seconds of each task, by its name."""
+    """A ``Progress`` that wraps ``shown`` and records the seconds of each task by name."""
 
     def __init__(self, shown: Progress, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._shown = shown
@@ -25,7 +25,7 @@ class StepTimes:
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Of each step that is over, in the order in which they began."""
+        """Seconds of each finished step, in order of their start."""
         return {name: round(seconds, 2) for name, seconds in self._seconds.items()}
 
     def of(self, name: str) -> float:
@@ -48,13 +48,13 @@ class StepTimes:
 
     @contextlib.contextmanager
     def whole(self, name: str, *, expected_s: float | None = None) -> Iterator[None]:
-        """A step that does not tell how far it is: its seconds are shown, against what is expected if that is known."""
+        """A step without progress of its own: shows its seconds, relative to ``expected_s`` if given."""
         with self.task(name, 1.0) as task, _Beat(task, expected_s):
             yield
 
 
 class _Beat:
-    """Moves a bar on once a second, from a thread of its own, while the step is at work."""
+    """Advances a progress bar once a second from its own thread."""
 
     def __init__(self, task: Task, expected_s: float | None) -> None:
         self._task = task

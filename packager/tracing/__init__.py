@@ -1,1 +1,1 @@
-"""From a pretrained model to its chain of blocks: exported once, cut where one tensor carries all, rebuilt in torch."""
+"""Splits a pretrained model into a chain of blocks: torch.export, cut points, reconstruction as torch modules."""

@@ -1,4 +1,4 @@
-"""Rebuilding one block of an exported graph as a trainable module (docs/adr/0003-real-modules.md)."""
+"""Reconstructs a block of an exported graph as a trainable module (docs/adr/0003-real-modules.md)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEAF_MODULES = (
 
 
 class BlockBuilder:
-    """Rebuilds the nodes of one block as a GraphModule with the model's own torch.nn layers in it."""
+    """Builds a GraphModule of the nodes of one block, with the model's own torch.nn layers."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class BlockBuilder:
         self._new: dict[fx.Node, fx.Node] = {}
 
     def build(self) -> fx.GraphModule:
-        """The block as a module: it takes ``entries``, and gives the one result, or a tuple of ``results``."""
+        """The block as a module from ``entries`` to the single result, or a tuple of ``results``."""
         names = ["features"] if len(self._entries) == 1 else [f"features_{n}" for n in range(len(self._entries))]
         for name, entry in zip(names, self._entries, strict=True):
             self._new[entry] = self._graph.placeholder(name)
@@ -65,7 +65,7 @@ class BlockBuilder:
         return module.eval()
 
     def _layer_calls(self) -> dict[fx.Node, str]:
-        """Nodes that are the whole call of one known layer, with the path of that layer in the model."""
+        """Nodes that are the complete call of one supported layer, with the layer's path in the model."""
         calls: dict[tuple[str, str], list[fx.Node]] = {}
         for node in self._nodes:
             stack = list((node.meta.get("nn_module_stack") or {}).items())
@@ -93,7 +93,7 @@ class BlockBuilder:
         self._new[node] = self._in_plain_products(copied) if _is_wide_attention(node) else copied
 
     def _in_plain_products(self, attention: fx.Node) -> fx.Node:
-        """The same attention in matrix products; torch exports the fused operator on 4 dimensions only to ONNX."""
+        """The attention as matrix products; torch exports the fused operator to ONNX only with 4 dimensions."""
         attention.target = torch.ops.aten._scaled_dot_product_attention_math.default
         return self._graph.call_function(operator.getitem, (attention, 0))
 
@@ -106,11 +106,11 @@ class BlockBuilder:
             elif node in self._body.constants:
                 self._copy(node)
             else:
-                raise TraceError(f"the operator at {node.name} reaches over a cut point")
+                raise TraceError(f"the operator at {node.name} reads a tensor from before its cut point")
         return self._new[node]
 
     def _recompute_size(self, node: fx.Node) -> fx.Node:
-        """A symbolic size from the block's own input instead of from an earlier tensor."""
+        """A symbolic size computed from the block's own input instead of an earlier tensor."""
         wanted, batch = node.meta["val"], self._entries[0].meta["val"].shape[0]
         if isinstance(wanted, torch.SymInt):
             multiple = wanted.node.expr / batch.node.expr
@@ -147,9 +147,9 @@ def _is_wide_attention(node: fx.Node) -> bool:
 
 
 def _plain(layer: nn.Module) -> nn.Module:
-    """The layer as torch's own class computes it, with the same weights.
+    """The layer as an instance of torch's own class, with the same weights.
 
-    A subclass may do more in its ``forward`` than that, an activation for example: those are nodes of their own.
+    A subclass may compute more in ``forward``, such as an activation, which the graph has as separate nodes.
     """
     own: type[nn.Module] = next(kind for kind in type(layer).__mro__ if kind.__module__.startswith("torch.nn."))
     if type(layer).forward is own.forward:

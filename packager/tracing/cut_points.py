@@ -1,4 +1,4 @@
-"""Where an exported graph can be cut, and how cells are joined into blocks (AdaptiveNet §4.1)."""
+"""Cut points of an exported graph, and joining cells into blocks (AdaptiveNet §4.1)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import fx
 from packager.errors import TraceError
 from packager.tracing.exported_graph import ExportedGraph, is_size, operator_name
 
-# an anchor does the computing that a block is made of; what follows it up to the next anchor belongs to it while it is
-# one of the fused operators, which inference engines fuse with it (AdaptiveNet §4.1, second principle)
+# Anchors are the operators with the main computation of a block. The operators after an anchor belong to its cell as
+# long as they are ones that inference engines fuse with it (AdaptiveNet §4.1, second principle).
 _ANCHORS = ("conv", "linear", "matmul", "bmm", "addmm", "mm", "scaled_dot_product_attention", "einsum")
 FUSED = (
     "batch_norm",
@@ -44,7 +44,7 @@ FUSED = (
 )
 
 
-LONG = 12  # anchors: no residual or inception block has more
+LONG = 12  # anchors: the most in a residual or inception block
 MOST_TENSORS = 4  # at one cut point
 
 
@@ -53,24 +53,23 @@ def _is_anchor(node: fx.Node) -> bool:
 
 
 def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED, streams: bool = True) -> list[int]:
-    """Indices of the nodes behind which the model is cut, its end left out.
+    """Indices of the nodes after which the model is cut, its end excluded.
 
-    There is an anchor since the last cut and one to come, and the tail of the last anchor is complete: the operators
-    called as in ``fused`` that follow it. Cut points have one live tensor, taps that wait for a head left out. Only
-    where more than ``LONG`` anchors lie between two of them, as in parallel streams, is that stretch cut where two
-    tensors are live, then what still has twice as many where three are, then four (docs/adr/0028-several-tensors.md).
-    Without ``streams`` only a model that cannot be cut elsewhere is cut where several are live. Taps are cut points
-    wherever they lie.
+    Between two cuts there is at least one anchor, and the operators in ``fused`` that follow it are not separated from
+    it. Cut points have one live tensor, not counting taps. A stretch with more than ``LONG`` anchors between two cuts,
+    as in parallel streams, is cut where two tensors are live; if a stretch still has twice as many, where three are,
+    then four (docs/adr/0028-several-tensors.md). Without ``streams`` this is only done if the model has no other cut
+    point. Taps are always cut points.
 
     Raises:
-        TraceError: a tap lies where the model cannot be cut.
+        TraceError: a tap is not a possible cut point.
     """
     live = live_tensors(body)
     taps = tap_positions(body)
     if lost := [body.nodes[index].name for index in taps if len(live.get(index, ())) != 1]:
         raise TraceError(
             f"the model cannot be cut at {lost[0]}, a feature that the head reads",
-            hint="let the backbone put out what its next layer reads, such as the end of a stage",
+            hint="let the backbone return a feature that its next layer reads, such as the end of a stage",
         )
     anchors = [index for index, node in enumerate(body.nodes) if _is_anchor(node) and node not in body.constants]
     positions: list[int] = []
@@ -88,7 +87,7 @@ def cut_positions(body: ExportedGraph, *, fused: Collection[str] = FUSED, stream
 def _within(
     body: ExportedGraph, anchors: Sequence[int], allowed: Sequence[int], taps: Sequence[int], fused: Collection[str]
 ) -> list[int]:
-    """Of the ``allowed`` positions one behind each anchor but the last, as late as its fused operators reach."""
+    """One of the ``allowed`` positions after each anchor but the last, as late as its fused operators extend."""
     positions: list[int] = []
     for anchor, following in itertools.pairwise(anchors):
         if tapped := [index for index in taps if anchor <= index < following]:
@@ -107,15 +106,15 @@ def _within(
 
 
 def tap_positions(body: ExportedGraph) -> list[int]:
-    """Indices of the nodes that a head reads besides the last one, in order."""
+    """Indices of the backbone outputs that a head reads besides the last one, in order."""
     return sorted(body.nodes.index(tap) for tap in body.taps)
 
 
 def live_tensors(body: ExportedGraph) -> dict[int, tuple[fx.Node, ...]]:
-    """By index, the tensors that are live after that node, where up to ``MOST_TENSORS`` are: what a cut there carries.
+    """The live tensors after each node index, where there are at most ``MOST_TENSORS``.
 
-    Each has one row per sample. Of several tensors none is the input or one that is still filled part by part. Streams
-    keep their order: by shape, and what goes through from one cut to the next stays in its place.
+    Each has the batch as its first axis. If there are several, none is the input or still modified in place. They are
+    ordered by shape; a tensor that stays live keeps its position.
     """
     last_use: dict[fx.Node, int] = {body.output: len(body.nodes)}
     for index, node in enumerate(body.nodes):
@@ -135,12 +134,12 @@ def live_tensors(body: ExportedGraph) -> dict[int, tuple[fx.Node, ...]]:
 
 
 def _can_go_along(node: fx.Node, body: ExportedGraph) -> bool:
-    """Whether a tensor can be one of several at a cut point."""
+    """Whether a tensor may be one of several at a cut point."""
     return node is not body.input and node not in body.changed and node.meta["val"].dtype == torch.float32
 
 
 def _in_order(body: ExportedGraph, found: Mapping[int, tuple[fx.Node, ...]]) -> dict[int, tuple[fx.Node, ...]]:
-    """Sorted by shape; among equal shapes a new tensor takes the place of the one that has gone since the last cut."""
+    """Sorted by shape; among equal shapes a new tensor takes the position of the one that ended since the last cut."""
     order = {node: index for index, node in enumerate([body.input, *body.nodes])}
     ordered: dict[int, tuple[fx.Node, ...]] = {}
     before: tuple[fx.Node, ...] = ()
@@ -164,7 +163,7 @@ def _extents(node: fx.Node) -> tuple[int, ...]:
 
 
 def _has_row_per_sample(node: fx.Node, entry: fx.Node) -> bool:
-    """Whether the first axis is the batch and the others are fixed: a reshape can have moved samples elsewhere."""
+    """Whether the first axis is the batch and all others are static, which a reshape can have changed."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.dim() == 0:
         return False
@@ -173,10 +172,9 @@ def _has_row_per_sample(node: fx.Node, entry: fx.Node) -> bool:
 
 
 def join_small(body: ExportedGraph, positions: Sequence[int], *, gamma: float) -> list[int]:
-    """Bounds of the blocks: neighbours are joined while together they have at most gamma · P0 parameters (§4.1).
+    """Bounds of the blocks: neighbouring cells are joined while they have at most gamma · P0 parameters (§4.1).
 
-    The first and the last cell stay by themselves: as stem and head they are never merged, and what was joined to them
-    could not be either. Taps stay cut points.
+    The first and the last cell, stem and head, are not joined, since they are never replaced. Taps stay cut points.
     """
     sizes = _cell_parameters(body, positions)
     limit = gamma * sum(sizes)
@@ -191,7 +189,7 @@ def join_small(body: ExportedGraph, positions: Sequence[int], *, gamma: float) -
 
 
 def _cell_parameters(body: ExportedGraph, positions: Sequence[int]) -> list[int]:
-    """Parameters and buffers of the cells between ``positions``; shared ones count where they are first used."""
+    """Parameters and buffers of the cells between ``positions``; shared ones count at their first use."""
     counted: set[str] = set()
     sizes: list[int] = []
     for start, end in itertools.pairwise([-1, *positions, len(body.nodes) - 1]):

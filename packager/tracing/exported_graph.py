@@ -1,4 +1,4 @@
-"""The graph of an exported program: its computing nodes, and what each of them reads."""
+"""The graph of an exported program: its computing nodes and their inputs."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ _SEVERAL_VIEWS = ("split", "split_with_sizes", "chunk", "unbind")  # a getitem t
 
 
 class ExportedGraph:
-    """The computing nodes of an exported program, in order, with what each needs to know about its inputs.
+    """The computing nodes of an exported program, in order.
 
-    ``taps``: what it puts out besides its ``output``, which is the last; only a backbone does (``several_outputs``).
-    ``constants``: tensors that do not depend on the input. ``changed``: tensors that are filled part by part, and views
-    of them.
+    ``taps``: outputs before the last one, ``output``; only of a backbone (``several_outputs``). ``constants``: tensors
+    that do not depend on the input. ``changed``: tensors modified in place through views, and those views.
     """
 
     def __init__(self, program: torch.export.ExportedProgram, *, several_outputs: bool = False) -> None:
@@ -40,7 +39,7 @@ class ExportedGraph:
         if len(signature.user_inputs) != 1 or count < 1 or (count > 1 and not several_outputs):
             raise TraceError(
                 f"the model has {len(signature.user_inputs)} inputs and {count} outputs; one of each is supported",
-                hint="a backbone whose features a head reads is given as packager.two_stage.TwoStage(backbone, head)",
+                hint="wrap a backbone and its head in packager.inputs.two_stage.TwoStage(backbone, head)",
             )
         self.states: dict[str, torch.Tensor] = _states(program)
         graph = inline_regions(program)
@@ -57,9 +56,9 @@ class ExportedGraph:
         self.constants = self._from_states_alone()
 
     def _from_states_alone(self) -> frozenset[fx.Node]:
-        """Tensors that depend on parameters, buffers and sizes alone: a position bias, a mask.
+        """Tensors that depend only on parameters, buffers and sizes, such as a position bias or a mask.
 
-        They are no features: whatever needs one computes it again.
+        They are not features: every block that needs one recomputes it.
         """
         found: set[fx.Node] = set()
         for node in self.nodes:
@@ -68,7 +67,7 @@ class ExportedGraph:
         return frozenset(found)
 
     def tensor_inputs(self, node: fx.Node) -> list[fx.Node]:
-        """Inputs that carry activations: neither parameters nor symbolic sizes."""
+        """Inputs that are activations: neither parameters nor symbolic sizes."""
         return [n for n in node.all_input_nodes if n.name not in self.states and not is_size(n)]
 
 
@@ -85,7 +84,7 @@ def _states(program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def is_size(node: fx.Node) -> bool:
-    """Whether a node carries a number, such as a symbolic size, and no activations."""
+    """Whether a node's value is a number, such as a symbolic size."""
     value = node.meta.get("val")
     return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool | int | float | bool)
 
@@ -96,7 +95,7 @@ def _changes_input(node: fx.Node) -> bool:
 
 
 def _user_outputs(graph: fx.Graph, signature: torch.export.ExportGraphSignature) -> list[fx.Node | None]:
-    """What the model puts out, in order; None for what is no node, such as a number."""
+    """The model's outputs, in order; None for those that are not nodes, such as numbers."""
     (results,) = graph.output_node().args
     assert isinstance(results, tuple | list)
     kinds = [spec.kind for spec in signature.output_specs]
@@ -105,7 +104,7 @@ def _user_outputs(graph: fx.Graph, signature: torch.export.ExportGraphSignature)
 
 
 def _changed_in_parts(nodes: Sequence[fx.Node]) -> frozenset[fx.Node]:
-    """Tensors that operators change in place, with all of their views."""
+    """Tensors that operators modify in place, with all of their views."""
     found: set[fx.Node] = set()
     for node in nodes:
         if _changes_input(node):
@@ -121,9 +120,9 @@ def _changed_in_parts(nodes: Sequence[fx.Node]) -> frozenset[fx.Node]:
 
 
 def _undo_inplace(nodes: Sequence[fx.Node]) -> None:
-    """Replace in-place operators by the functional ones; later readers of the changed tensor read the result.
+    """Replace in-place operators by functional ones, and redirect later readers of the tensor to the result.
 
-    An operator that fills part of another tensor through a view stays as it is.
+    An operator that writes to a view of another tensor is kept.
     """
     order = {node: index for index, node in enumerate(nodes)}
     for node in nodes:
@@ -140,9 +139,9 @@ def _undo_inplace(nodes: Sequence[fx.Node]) -> None:
 
 
 def _clone_what_views_change(nodes: list[fx.Node], entry: fx.Node) -> None:
-    """Give tensors that are filled through views a copy to be filled: others still need them as they were.
+    """Clone tensors before they are modified through views, since their original values are still needed.
 
-    A block's input is another block's cached output, and training keeps the results of layers.
+    A block's input is another block's cached output, and autograd keeps the results of layers.
     """
     cloned: set[fx.Node] = set()
     for node in [node for node in nodes if _changes_input(node)]:
@@ -161,6 +160,6 @@ def _clone_what_views_change(nodes: list[fx.Node], entry: fx.Node) -> None:
 
 
 def operator_name(node: fx.Node) -> str:
-    """For example ``conv2d``, whatever the overload; ``getitem``, a function of Python, by its own name."""
+    """The name without overload, such as ``conv2d``; for Python functions such as ``getitem`` their own."""
     packet = getattr(node.target, "overloadpacket", None)
     return str(packet).removeprefix("aten.") if packet is not None else getattr(node.target, "__name__", "")

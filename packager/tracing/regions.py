@@ -1,4 +1,4 @@
-"""Regions of an exported graph that torch keeps apart: what a model computes under a context manager."""
+"""Regions of an exported graph: subgraphs for computations under a context manager."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from torch import fx
 
 _GRADIENTS = torch.ops.higher_order.wrap_with_set_grad_enabled
 _AUTOCAST = torch.ops.higher_order.wrap_with_autocast
-_GRADIENTS_ARGS, _AUTOCAST_ARGS = 1, 4  # in front of the region's graph
+_GRADIENTS_ARGS, _AUTOCAST_ARGS = 1, 4  # number of arguments before the region's graph
 _AUTOCAST_ENABLED = 2
 
 
 def inline_regions(program: torch.export.ExportedProgram) -> fx.Graph:
-    """The graph of ``program`` with the operators of its regions in line, so that it can be cut among them.
+    """The graph of ``program`` with its regions inlined, so that it can be cut inside them.
 
-    Linear attention is often computed under ``autocast(enabled=False)``. In evaluation such a region, or one without
-    gradients, computes what its operators compute; one that turns autocast on stays as it is.
+    Linear attention is often computed under ``autocast(enabled=False)``. In evaluation such a region, or one under
+    ``no_grad``, equals its operators. A region that enables autocast is kept.
     """
     graph, members = program.graph, dict(program.graph_module.named_modules())
     for node in list(graph.nodes):
@@ -32,7 +32,7 @@ def inline_regions(program: torch.export.ExportedProgram) -> fx.Graph:
 
 
 def _region_position(node: fx.Node) -> int | None:
-    """Which argument of ``node`` is a region's graph; None where it is no region, or one to be left."""
+    """The index of the argument of ``node`` that is a region's graph; None if it is no region or must be kept."""
     if node.target is _GRADIENTS:
         return _GRADIENTS_ARGS
     if node.target is _AUTOCAST and not node.args[_AUTOCAST_ENABLED]:
@@ -41,7 +41,7 @@ def _region_position(node: fx.Node) -> int | None:
 
 
 def _inline(call: fx.Node, region: torch.nn.Module, given: tuple[fx.node.Argument, ...]) -> None:
-    """Put the operators of ``region`` in front of ``call``; what reads its results reads theirs."""
+    """Insert the operators of ``region`` before ``call``, and redirect readers of its results."""
     assert isinstance(region, fx.GraphModule)
     placed: dict[fx.Node, fx.node.Argument] = {}
     inputs = iter(given)

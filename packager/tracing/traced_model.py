@@ -1,7 +1,7 @@
-"""Tracing a pretrained model to its cut points and to trainable original blocks (AdaptiveNet §4.1).
+"""Tracing a pretrained model into trainable original blocks between cut points (AdaptiveNet §4.1).
 
-torch.export gives the graph (`exported_graph`); cut points are the positions where one tensor is live, or in parallel
-streams a few, symbolic sizes left out (`cut_points`). Each block is rebuilt with the model's own torch.nn layers in it
+torch.export provides the graph (`exported_graph`). Cut points are positions with one live tensor, or a few in parallel
+streams, symbolic sizes excluded (`cut_points`). Each block is rebuilt with the model's own torch.nn layers
 (`block_builder`), since an exported graph has batch-norm and dropout frozen in evaluation mode and cannot be pruned.
 """
 
@@ -29,12 +29,12 @@ _SINGLE, _DOUBLE = 1e-4, 1e-7  # differences of the largest answer that are roun
 _FAINT = 0.01  # answers below this are compared as if they were this large
 
 
-# what is live at a cut point: one tensor, or several in order
+# the live tensors at a cut point: one, or a tuple
 Feature: TypeAlias = torch.Tensor | tuple[torch.Tensor, ...]
 
 
 def tensors_of(features: Iterable[Feature]) -> list[torch.Tensor]:
-    """The tensors of several features, one after the other."""
+    """The tensors of several features in one flat list."""
     return [tensor for feature in features for tensor in ((feature,) if isinstance(feature, torch.Tensor) else feature)]
 
 
@@ -43,8 +43,8 @@ class TracedModel:
     """A model cut into original blocks: block k maps cut point k to k + 1.
 
     ``cuts[k]`` describes the tensors at cut point k (names ``cut_k``, ``cut_k_1``, …), ``blocks[k]`` is trainable,
-    ``whole`` is the model itself. ``taps``: the cut points that the last block, a head, reads before its own; nothing
-    may jump over them.
+    ``whole`` is the model itself. ``taps``: cut points that the last block, a head, reads besides its own start; no
+    block may jump over them.
     """
 
     whole: nn.Module
@@ -54,7 +54,7 @@ class TracedModel:
 
     @property
     def tensors(self) -> tuple[TensorSpec, ...]:
-        """The first tensor at each cut point, which has no other unless it lies in parallel streams."""
+        """The first tensor at each cut point, the only one except in parallel streams."""
         return tuple(specs[0] for specs in self.cuts)
 
     @property
@@ -63,20 +63,20 @@ class TracedModel:
         return tuple(parameter_count(block) for block in self.blocks)
 
     def features(self, batch: torch.Tensor) -> list[Feature]:
-        """What is live at all cut points, 0 to N, for ``batch`` [batch, *input]."""
+        """The features at all cut points, 0 to N, for ``batch`` [batch, *input]."""
         features: list[Feature] = [batch]
         for index, block in enumerate(self.blocks):
             features.append(block(*tensors_of(features[position] for position in self.read_by(index))))
         return features
 
     def answer(self, batch: torch.Tensor) -> torch.Tensor:
-        """What the blocks together answer to ``batch`` [batch, *input]: one tensor."""
+        """The output of the chain of blocks for ``batch`` [batch, *input]: one tensor."""
         answer = self.features(batch)[-1]
         assert isinstance(answer, torch.Tensor)
         return answer
 
     def read_by(self, index: int) -> tuple[int, ...]:
-        """The cut points whose tensors original block ``index`` takes, in order, its own start last."""
+        """The cut points that original block ``index`` reads, its own start last."""
         return (*self.taps, index) if index == len(self.blocks) - 1 else (index,)
 
 
@@ -96,7 +96,7 @@ def trace(
     """Cut ``model`` into blocks.
 
     1. export; 2. find the cut points; 3. join neighbours while a block has at most ``gamma`` · P0 parameters;
-    4. rebuild every block from the model's own modules; 5. check that the blocks compute what the model computes.
+    4. rebuild every block from the model's own modules; 5. compare the chain of blocks with the model.
 
     Of a ``TwoStage`` model the backbone is cut, and the head is the last block.
 
@@ -104,7 +104,7 @@ def trace(
     layer before them.
 
     Raises:
-        TraceError: the model cannot be exported (says where), has no cut point, or is not reproduced by its blocks.
+        TraceError: the model cannot be exported (names the place), has no cut point, or differs from its blocks.
     """
     model = _without_inplace_modules(model)
     cut, head = (model.backbone, model.head) if isinstance(model, TwoStage) else (model, None)
@@ -112,7 +112,7 @@ def trace(
     positions = cut_positions(body, fused=fused, streams=streams)
     if not positions:
         raise TraceError(
-            f"the model has no cut point: nowhere between two layers are only {MOST_TENSORS} tensors live, or fewer",
+            f"the model has no cut point: more than {MOST_TENSORS} tensors are live between any two layers",
             hint="chains of layers, residual blocks and a few parallel streams can be cut",
         )
     bounds = join_small(body, positions, gamma=gamma)
@@ -141,7 +141,7 @@ def _without_inplace_modules(model: nn.Module) -> nn.Module:
 
 def _export(model: nn.Module, example: torch.Tensor) -> torch.export.ExportedProgram:
     batch = torch.export.Dim("batch", min=1, max=65536)
-    # 0 and 1 are specialised by torch.export, so the example has a batch of several samples
+    # torch.export specialises the batch sizes 0 and 1, so the example has more samples
     example = example[:1].repeat(_EXAMPLE_BATCH, *[1] * (example.dim() - 1))
     try:
         with torch_silenced(), torch.no_grad():
@@ -154,7 +154,7 @@ def _export(model: nn.Module, example: torch.Tensor) -> torch.export.ExportedPro
 
 
 def _where(error: Exception) -> str:
-    """The first line that says something, and the model's own source line if torch names one."""
+    """The first informative line, and the model's own source line if torch names one."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     source = [line for line in lines if line.startswith('File "') and "/torch/" not in line]
     return lines[0][:200] + (f" (at {source[-1][:160]})" if source else "")

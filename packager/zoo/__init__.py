@@ -1,4 +1,4 @@
-"""The models that Pathweave brings along: one module per family, one line per model in ``ZOO``."""
+"""The models included in Pathweave: one module per family, one line per model in ``ZOO``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CIFAR10_CLASSES = (
 
 @dataclass(frozen=True)
 class ZooEntry:
-    """A model by name: how to build it, what it takes, and where its published weights come from.
+    """A model: constructor, input shape, preprocessing, and origin of its published weights.
 
     ``constructor`` takes the keyword ``classes``; ``input_shape`` is [channels, height, width]; ``licence``
     and ``source`` are those of the architecture and its published weights.

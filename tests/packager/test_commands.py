@@ -315,7 +315,7 @@ def test_validation_without_labels_is_refused(assert_refused, tmp_path):
     ("recipe", "words"),
     [
         (None, ("cannot read the recipe",)),
-        ("steps =", ("is not TOML",)),
+        ("steps =", ("is not valid TOML",)),
         ("steps = 1\nspeed = 2", ("unknown field `speed`",)),
         ("gamma = 0.1", ("neither steps nor budget_minutes",)),
     ],

@@ -146,7 +146,7 @@ def test_without_images_it_says_which_smaller_inputs_run_but_not_what_they_cost(
     assert [(one.size, one.error) for one in found.input_sizes] == [
         *(((side, side), None) for side in (144, 128, 112, 96))
     ]
-    assert _said(found, "run smaller").says == "144, 128, 112, 96; what they cost was not tried: needs --data"
+    assert _said(found, "run smaller").says == "144, 128, 112, 96; their errors were not measured: needs --data"
 
 
 def test_images_tell_what_smaller_inputs_cost(loaded):
@@ -193,7 +193,7 @@ def test_two_stages_stay_in_fp32_and_keep_their_taps(loaded):
     assert found.estimate_int8 is None
     assert [one.index for one in found.cut_points if one.mandatory] == [3]
     assert "not a classifier" in _said(found, "exit").says
-    assert found.conclusion.startswith("pathweave package refuses it as a classifier: it answers 5×20×20")
+    assert found.conclusion.startswith("pathweave package refuses it as a classifier: it has 5×20×20 outputs")
 
 
 def test_parallel_streams_are_told_what_int8_would_cost_them(loaded):
@@ -262,10 +262,10 @@ def test_the_command_shows_a_person_a_table_and_a_conclusion(pathweave):
         (("zoo:resnet_digit",), 1, "ModelLoadError", "'resnet_digit'"),
         (("users_models:data_dependent",), 1, "TraceError", "cannot be traced"),
         (("users_models:one_layer",), 1, "TraceError", "no cut point"),
-        (("users_models:silent", "--input-shape", "1x8x8"), 1, "ModelLoadError", "how it wants its pixels"),
+        (("users_models:silent", "--input-shape", "1x8x8"), 1, "ModelLoadError", "is unknown"),
         (("zoo:resnet_digits", "--weights", "nowhere.safetensors"), 1, "WeightsError", "no weights file"),
         (("zoo:resnet_digits", "--data", "nowhere"), 1, "DataError", "there is no data at"),
-        (("users_models:five_answers", "--data", "digits#search"), 1, "DataError", "5 numbers"),
+        (("users_models:five_answers", "--data", "digits#search"), 1, "DataError", "5 outputs"),
         (("zoo:resnet_digits", "--input-shape", "8x8"), 2, "UsageError", "channels x height x width"),
         (("zoo:resnet_digits", "--memory-gb", "0"), 2, "UsageError", "not a limit for memory"),
         ((), 2, "UsageError", "MODEL"),

@@ -52,7 +52,7 @@ def test_what_no_budget_wants_is_left_out_with_a_note(tiny_traced, samples, held
     found = fitted(expansion, samples, held_out=held_out, progress=SilentProgress())
     left_out = {block.id for block in expansion.added} - {block.id for block in found.added}
     assert expansion.added[0].id in left_out
-    assert "left out before training, no budget would want them" in found.notes[-1]
+    assert "left out before training, far from the front of error against MACs" in found.notes[-1]
     assert all(name in found.notes[-1] for name in left_out)
     assert [block.id for block in found.originals] == [block.id for block in expansion.originals]
 

@@ -87,7 +87,7 @@ def test_a_recipe_lists_rates_and_operators(tmp_path):
         ("steps = 'many'", r"steps"),
         ("steps = 1\nprecision = 'int8'", r"precision"),
         ("steps = 1\nstepps = 1", "unknown field `stepps`"),
-        ("steps = ", "is not TOML"),
+        ("steps = ", "is not valid TOML"),
     ],
 )
 def test_wrong_recipes_are_refused_with_the_field_named(tmp_path, text, message):
@@ -104,7 +104,7 @@ def test_without_exits_a_batch_of_one_is_allowed():
 
 def test_a_file_that_is_not_text_is_refused(tmp_path):
     (tmp_path / "r.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match="is not TOML"):
+    with pytest.raises(UsageError, match="is not valid TOML"):
         load_recipe(tmp_path / "r.toml")
 
 

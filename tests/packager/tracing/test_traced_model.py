@@ -342,7 +342,7 @@ class Nothing(TwoLayers):
     ("model", "message"),
     [
         (DataDependent, r"cannot be traced: .*data-dependent.*test_traced_model\.py.*in forward"),
-        (FiveStreams, "no cut point: nowhere between two layers are only 4 tensors live, or fewer"),
+        (FiveStreams, "no cut point: more than 4 tensors are live between any two layers"),
         (TwoInputs, "cannot be traced: .*argument.*y"),
         (TwoOutputs, "1 inputs and 2 outputs"),
         (InDictionary, "output is not a tensor but a dict"),
