@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.loaded_plan import LoadedPlan
@@ -46,6 +46,14 @@ class Workspace:
         """Consecutive edges, or an exit's branch alone, ready to run. Raises as ``LoadedSegments``."""
         cap_bytes = self.memory_cap_bytes
         return load_part(self.bundle, self.runtime, edges, exit_, memory_cap_bytes=cap_bytes, batch=batch)
+
+    def load_at_any_size(self, edges: tuple[Edge, ...]) -> LoadedStretch:
+        """Consecutive edges as one model that runs at every input size of the bundle, outside of the cap."""
+        return self.runtime.load(self.bundle.stretch(edges, any_size=True))
+
+    def taking_turns(self) -> Workspace:
+        """The same for many models of which one runs at a time: they share their working memory."""
+        return replace(self, runtime=self.runtime.taking_turns())
 
     def largest_batch(self, segments: Sequence[PlanSegment], *, wanted: int) -> int:
         """``wanted`` samples at once, or half as many again and again until ``segments`` run in pages under the cap."""

@@ -22,13 +22,13 @@ from device_sdk.profiling.profile import Profile, measure_subnets
 from device_sdk.profiling.timing import Patience
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
-from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.runtimes.port import Array
 from device_sdk.search import find_subnets, make_strategy
 from device_sdk.search.evaluation.evaluator import Load, PrefixTreeEvaluator
 from device_sdk.search.feasibility import smallest_subnet
 from device_sdk.search.port import Candidate, SearchProblem, SearchResult, best_within
 from device_sdk.supernet.cost import MB, Budget, CostModel
-from device_sdk.supernet.plan import Edge, Plan, Subnet
+from device_sdk.supernet.plan import Plan, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 SEARCH_S = 20.0
@@ -238,16 +238,12 @@ def make_evaluator(
     bundle, cap_bytes = workspace.bundle, workspace.memory_cap_bytes
     cache_bytes = workspace.room_for_features(settings.cache_bytes)
     batch = _batch_within(bundle.supernet, settings)
-    load: Load = partial(_load_edge, bundle, workspace.runtime.taking_turns())
+    load: Load = workspace.taking_turns().load_at_any_size
     if cap_bytes is not None:
         room = replace(workspace, memory_cap_bytes=cap_bytes - cache_bytes)
         batch = room.largest_batch(each_edge(bundle), wanted=batch)
         load = PagedEdges(bundle, workspace.runtime, cap_bytes=cap_bytes - cache_bytes, batch=batch)
     return PrefixTreeEvaluator(bundle.supernet, load, inputs, labels, cost_model, batch=batch, cache_bytes=cache_bytes)
-
-
-def _load_edge(bundle: Bundle, runtime: Runtime, edges: tuple[Edge, ...]) -> LoadedStretch:
-    return runtime.load(bundle.stretch(edges, any_size=True))
 
 
 def _batch_within(supernet: Supernet, settings: AdaptationSettings) -> int:
