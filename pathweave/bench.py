@@ -81,7 +81,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of a measurement, as it stands in its file. ``missed`` names the figures outside their target.
+    """The stored result of one run of a benchmark. ``missed`` names the figures outside their target.
 
     A figure that came out as not a number is ``None`` once it has been in a file.
     """

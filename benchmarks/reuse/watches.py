@@ -77,7 +77,7 @@ class _Stopwatch:
 class Audit:
     """Counts the bytes of outputs that are alive whenever an edge begins to run, knowing nothing of any cache.
 
-    The input of the running edge counts unless it is gone when the next one begins: then nobody kept it.
+    The input of the running edge counts only if it is still alive when the next edge starts.
     """
 
     def __init__(self) -> None:

@@ -40,11 +40,11 @@ STALL_CALLS = 50
 
 @dataclass
 class Requests:
-    """All that was asked: what failed, and what was not bit for bit what the plan it claims answers to that input."""
+    """All requests: the failed ones, and those whose result is not bit-identical to that of the plan it names."""
 
     inputs: np.ndarray  # [count, *input]
     expected: dict[Subnet, list[bytes]]
-    asked: int = 0
+    sent: int = 0
     failures: list[str] = field(default_factory=list)
     wrong: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -61,13 +61,13 @@ class Requests:
             answer = model.infer(self.inputs[at : at + 1])
         except Exception as error:
             with self._lock:
-                self.asked += 1
+                self.sent += 1
                 self.failures.append(repr(error))
             return (time.perf_counter() - started) * 1e3, None
         elapsed_ms = (time.perf_counter() - started) * 1e3
         right = answer.output.tobytes() == self.expected.get(answer.plan.subnet, [b""] * len(self.inputs))[at]
         with self._lock:
-            self.asked += 1
+            self.sent += 1
             self.wrong += not right
         return elapsed_ms, answer.plan.subnet
 
@@ -104,7 +104,7 @@ def measure(folder: Path, state: Path, inputs: Path, cycles: int, crowd: int) ->
         "switches": switches,
         "failed": len(requests.failures),
         "wrong": requests.wrong,
-        "requests": requests.asked,
+        "requests": requests.sent,
         "prepare_ms": prepares,
         "worst_stall_ms": max(stalls),
         "pool": {

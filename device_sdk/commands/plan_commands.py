@@ -84,7 +84,7 @@ def _print_profile(measured: Profile) -> None:
 @click.option("--latency-ratio", type=float, help="Latency budget as a share of the full model's.")
 @click.option("--latency-ms", type=float, help="Latency budget in milliseconds (median, batch 1).")
 @click.option("--memory-mb", type=float, help="Memory budget in megabytes.")
-@click.option("--unlabelled", is_flag=True, help="Do not use the labels: the full model's answers stand in.")
+@click.option("--unlabelled", is_flag=True, help="Use the full model's predictions instead of the labels.")
 @click.option("--strategy", default="pathweave", show_default=True, help="How to search (guide: adapt on a device).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option(
@@ -174,7 +174,7 @@ def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
 @bundle_options
 @click.option("--data", required=True, help="Images that the search did not see: FOLDER or FILE.zip, perhaps #part.")
 @click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
-@click.option("--unlabelled", is_flag=True, help="Do not use the labels: the subnet's own answers stand in.")
+@click.option("--unlabelled", is_flag=True, help="Use the subnet's own predictions instead of the labels.")
 @click.option("--no-exits", is_flag=True, help="Every sample runs to the end of the subnet.")
 @click.option(
     "--accuracy-drop",

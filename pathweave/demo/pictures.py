@@ -107,13 +107,13 @@ class _Panel:
     def _full_model(self, device: DeviceResult) -> str:
         x, y = self._x(1.0), self._y(device.full_accuracy_local)
         corners = " ".join(f"{x + dx:.1f},{y + dy:.1f}" for dx, dy in ((0, -7), (7, 0), (0, 7), (-7, 0)))
-        told = f"full model: {device.full_accuracy_local:.1%} at {device.full_ms:.3f} ms"
-        return element("polygon", hint(told), points=corners, class_="full")
+        tooltip = f"full model: {device.full_accuracy_local:.1%} at {device.full_ms:.3f} ms"
+        return element("polygon", hint(tooltip), points=corners, class_="full")
 
     def _chosen(self, device: DeviceResult) -> str:
         x, y = self._x(device.measured_ms / device.full_ms), self._y(device.accuracy_local)
-        told = f"chosen: {device.accuracy_local:.1%} at {device.measured_ms:.3f} ms"
-        return element("circle", hint(told), cx=x, cy=y, r=8, class_="chosen")
+        tooltip = f"chosen: {device.accuracy_local:.1%} at {device.measured_ms:.3f} ms"
+        return element("circle", hint(tooltip), cx=x, cy=y, r=8, class_="chosen")
 
 
 def supernet_picture(devices: Sequence[DeviceResult], supernet: Supernet) -> str:
@@ -137,9 +137,9 @@ def _blocks(device: DeviceResult, supernet: Supernet, base: float, step: float) 
     for taken in (False, True):
         for block in supernet.blocks:
             if (block.id in device.subnet) == taken:
-                told = f"{block.id}: {block.kind}, {block.parameters:,} parameters"
+                tooltip = f"{block.id}: {block.kind}, {block.parameters:,} parameters"
                 class_ = "taken" if taken else "edge"
-                yield element("path", hint(told), d=_curve(block, base, step), class_=class_)
+                yield element("path", hint(tooltip), d=_curve(block, base, step), class_=class_)
 
 
 def _curve(block: Block, base: float, step: float) -> str:
@@ -194,8 +194,8 @@ def class_mix_picture(device: DeviceResult) -> str:
     bars = []
     for index, count in enumerate(device.class_mix):
         height = max(1.0, MIX_HEIGHT * count / most)
-        told = hint(f"class {index}: {count} samples")
+        tooltip = hint(f"class {index}: {count} samples")
         x, y = index * (MIX_BAR + 2), MIX_HEIGHT - height
-        bars.append(element("rect", told, x=x, y=y, width=MIX_BAR, height=height, class_="mix"))
+        bars.append(element("rect", tooltip, x=x, y=y, width=MIX_BAR, height=height, class_="mix"))
     width = len(device.class_mix) * (MIX_BAR + 2)
     return picture(*bars, width=width, height=MIX_HEIGHT, name="The device's samples by class")
