@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -209,3 +210,18 @@ def test_after_any_time_of_flapping_the_way_up_is_open_again_within_a_second():
         last = last.followed_by("faster", now_s=float(number), settings=settings)
         last = last.followed_by("slower", now_s=number + 0.1, settings=settings)
     assert last.up_cooldown_s <= 1.0
+
+
+def test_expected_accuracies_decide_about_going_up_never_one_that_was_only_measured():
+    lucky = replace(candidate("fast", 5.0, 0.93), expected=0.85)  # the best of many on few samples
+    steady = replace(candidate("large", 9.0, 0.90), expected=0.89)
+    found = decide(
+        current=lucky,
+        pool=[lucky, steady],
+        budget=Budget(latency_ms=10.0),
+        service_ms=[5.0] * 20,
+        now_s=1e6,
+        last=LastSwitch(),
+        settings=SETTINGS,
+    )
+    assert found.target == steady
