@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 from benchmarks.generality.models import MODELS, QUICK_MODELS, REAL_SIDE
+from benchmarks.support.bundles import CHECKOUT
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
 SECONDS, GIGABYTES = 180.0, 8.0
@@ -45,7 +46,7 @@ def _checked(name: str) -> dict[str, object]:
     """A row of the table, with the reason if it failed."""
     command = [sys.executable, "-m", "benchmarks.generality.check", name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * SECONDS)
+        done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=2 * SECONDS)
     except subprocess.TimeoutExpired:
         return {"model": name, "passed": False, "failure": f"took more than {2 * SECONDS:.0f} s"}
     if done.returncode:
