@@ -83,17 +83,17 @@ class Catalogue:
         """The current bundles."""
         with self._lock:
             self._known = {folder: self._read(folder) for folder in self._folders()}
-            found = [entry for _, entry in self._known.values()]
+            entries = [entry for _, entry in self._known.values()]
         bundles: dict[str, list[ServedBundle]] = {}
-        for entry in found:
+        for entry in entries:
             if isinstance(entry, ServedBundle):
                 bundles.setdefault(entry.name, []).append(entry)
         # Stable: of two folders with the same version, the last by name is always used.
         ordered = {
-            name: tuple(sorted(reversed(entries), key=lambda entry: entry.version, reverse=True))
-            for name, entries in bundles.items()
+            name: tuple(sorted(reversed(versions), key=lambda entry: entry.version, reverse=True))
+            for name, versions in bundles.items()
         }
-        return Listing(ordered, tuple(entry for entry in found if isinstance(entry, BrokenBundle)))
+        return Listing(ordered, tuple(entry for entry in entries if isinstance(entry, BrokenBundle)))
 
     def find(self, name: str) -> ServedBundle:
         """The bundle of this name in its highest version (NotFoundError if there is none)."""
@@ -129,9 +129,9 @@ class Catalogue:
 
     def _read(self, folder: Path) -> tuple[_Stamp, ServedBundle | BrokenBundle]:
         stamp = _stamp(folder)
-        known = self._known.get(folder)
-        if known is not None and known[0] == stamp:
-            return known
+        cached = self._known.get(folder)
+        if cached is not None and cached[0] == stamp:
+            return cached
         try:
             return stamp, _open(folder)
         except (BundleError, OSError) as error:
@@ -143,14 +143,14 @@ class Catalogue:
 def _stamp(folder: Path) -> _Stamp:
     """A value that changes whenever a file of the bundle is replaced, added or removed."""
 
-    def one(path: Path) -> tuple[int, int, int] | None:
+    def stamp_of(path: Path) -> tuple[int, int, int] | None:
         try:
             status = path.stat()
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
 
-    return tuple(one(folder / name) for name in (MANIFEST, SIGNATURE, BLOBS))
+    return tuple(stamp_of(folder / name) for name in (MANIFEST, SIGNATURE, BLOBS))
 
 
 def _open(folder: Path) -> ServedBundle:

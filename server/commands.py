@@ -125,7 +125,9 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
         names = ", ".join(f"{bundle.name} {bundle.version}" for bundle in served) or "no bundle yet"
         with _stopped_by_signals(server):
             emit(
-                {"url": url, "bundles": [summary(one) for one in served]}, as_json=as_json, text=f"{url} serves {names}"
+                {"url": url, "bundles": [summary(entry) for entry in served]},
+                as_json=as_json,
+                text=f"{url} serves {names}",
             )
             server.run()
         services.close()
@@ -174,10 +176,10 @@ def new_token(name: str, days: int, data: Path, as_json: bool) -> None:
 @json_option
 def list_tokens(data: Path, as_json: bool) -> None:
     """List tokens by name, without the tokens themselves."""
-    found = _store(data).all()
-    lines = [f"{one.name}  {one.state}  until {one.expires}" for one in found]
+    tokens = _store(data).all()
+    lines = [f"{token_.name}  {token_.state}  until {token_.expires}" for token_ in tokens]
     text = "\n".join(lines) or "no token: the server is open to all clients"
-    emit({"tokens": [dataclasses.asdict(one) for one in found]}, as_json=as_json, text=text)
+    emit({"tokens": [dataclasses.asdict(token_) for token_ in tokens]}, as_json=as_json, text=text)
 
 
 @token.command("revoke")

@@ -68,7 +68,7 @@ def _candidate(exit_id: str, measured: MeasuredExit, supernet: Supernet) -> Exit
     except UsageError as error:
         raise UnprocessableError(
             f"the bundle has no exit {exit_id[:80]!r}",
-            hint="its exits: " + (", ".join(known.id for known in supernet.exits) or "none"),
+            hint="its exits: " + (", ".join(exit_.id for exit_ in supernet.exits) or "none"),
         ) from error
     if exit_.accuracy is None:
         raise UnprocessableError(f"the accuracy of exit {exit_id} is unknown", hint="leave it out")

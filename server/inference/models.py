@@ -32,14 +32,14 @@ class ModelCache:
         key = (bundle.digest, edges)
         with self._lock:
             future = self._loaded.get(key)
-            ours = future is None
+            must_load = future is None
             if future is None:
                 future = self._loaded[key] = Future()
             self._loaded.move_to_end(key)
             # Requests that still use an evicted model keep a reference; it is freed with the last of them.
             while len(self._loaded) > self._limit:
                 self._loaded.popitem(last=False)
-        if ours:
+        if must_load:
             self._fill(future, key, bundle)
         return future.result()
 

@@ -38,9 +38,9 @@ class ServerProfiles:
         """
         path = self._folder / f"{bundle.digest}.json"
         with self._measuring:
-            known = _read(path)
-            if known is not None and known.valid_for(bundle, self._runtime):
-                return known
+            stored = _read(path)
+            if stored is not None and stored.valid_for(bundle, self._runtime):
+                return stored
             runnable = bundle.runnable(runs_on("onnxruntime"))
             measured = profile(Workspace(runnable, self._runtime), progress=SilentProgress(), patience=_PATIENCE)
             write_atomically(path, msgspec.json.encode(measured) + b"\n")

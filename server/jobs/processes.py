@@ -72,9 +72,9 @@ def _began_in_proc(pid: int) -> str | None:
 
 def _began_by_ps(pid: int) -> str | None:
     """Other systems: start time, to the second."""
-    asked = ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)]
+    command = ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)]
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=_PS_TIMEOUT_S).stdout.split()
+        fields = subprocess.run(command, capture_output=True, text=True, timeout=_PS_TIMEOUT_S).stdout.split()
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return None if not told or told[0].startswith("Z") else " ".join(told[1:])
+    return None if not fields or fields[0].startswith("Z") else " ".join(fields[1:])

@@ -19,10 +19,10 @@ _TRIES = 1000  # maximum number of folder names that are tried
 
 def next_version(name: str, *, catalogue: Catalogue, folder: Path, promised: Iterable[int]) -> int:
     """The next version above all that are served or ``promised`` and whose folder does not exist."""
-    served = [one.version for one in catalogue.listing().bundles.get(name, ())]
+    served = [bundle.version for bundle in catalogue.listing().bundles.get(name, ())]
     first = 1 + max((*served, *promised), default=0)
     candidates = range(first, first + _TRIES)
-    return next((one for one in candidates if not place_of(name, one, folder=folder).exists()), first)
+    return next((candidate for candidate in candidates if not place_of(name, candidate, folder=folder).exists()), first)
 
 
 def place_of(name: str, version: int, *, folder: Path) -> Path:
@@ -55,7 +55,7 @@ def publish(out: Path, *, name: str, version: int, folder: Path, catalogue: Cata
         StorageError: it could not be moved.
     """
     target = place_of(name, version, folder=folder)
-    served = [one.version for one in catalogue.listing().bundles.get(name, ())]
+    served = [bundle.version for bundle in catalogue.listing().bundles.get(name, ())]
     if version in served or target.exists():
         raise PublishError(
             f"version {version} of {name} exists in the served folder already", hint="send the job again"
@@ -72,7 +72,8 @@ def publish(out: Path, *, name: str, version: int, folder: Path, catalogue: Cata
 def is_published(name: str, version: int, digest: str, *, catalogue: Catalogue) -> bool:
     """Whether a bundle with this digest is served."""
     return any(
-        (one.version, one.bundle.digest) == (version, digest) for one in catalogue.listing().bundles.get(name, ())
+        (served.version, served.bundle.digest) == (version, digest)
+        for served in catalogue.listing().bundles.get(name, ())
     )
 
 

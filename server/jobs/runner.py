@@ -120,8 +120,8 @@ class JobRunner:
 
     def names_of_paths(self, job_id: str) -> dict[str, str]:
         """Replacements for paths of this machine in messages to clients."""
-        ours = (self.workplace(job_id).folder, self._data_folder, self._folder)
-        names = {f"{folder}/": "" for folder in ours}
+        folders = (self.workplace(job_id).folder, self._data_folder, self._folder)
+        names = {f"{folder}/": "" for folder in folders}
         with contextlib.suppress(PathweaveError):
             names |= locations(self.references())
         return names
@@ -187,9 +187,9 @@ class JobRunner:
         return True
 
     def _sweep(self) -> None:
-        known = self._store.ids()
+        job_ids = self._store.ids()
         for folder in self._jobs_folder.iterdir():
-            if folder.is_dir() and folder.name not in known:
+            if folder.is_dir() and folder.name not in job_ids:
                 Workplace(folder).remove()
 
     def _recover(self) -> None:

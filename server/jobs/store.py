@@ -88,10 +88,10 @@ class JobStore:
 
     def find(self, job_id: str) -> Job:
         """The job of this id (NotFoundError if there is none)."""
-        found = self._select("WHERE id = ?", job_id)
-        if not found:
+        jobs = self._select("WHERE id = ?", job_id)
+        if not jobs:
             raise NotFoundError("there is no such job", hint="GET /v1/jobs lists them")
-        return found[0]
+        return jobs[0]
 
     def latest(self, count: int) -> list[Job]:
         """The newest jobs first."""

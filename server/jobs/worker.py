@@ -88,9 +88,9 @@ class _Result(msgspec.Struct, frozen=True):
 
 def failure_of(status: int, workplace: Workplace) -> Failure | None:
     """The failure of a worker that ended with ``status``; None if it succeeded."""
-    told = _told(workplace)
-    if told is not None and told.error is not None:
-        return Failure(told.error.message, told.error.hint)
+    result = _read_result(workplace)
+    if result is not None and result.error is not None:
+        return Failure(result.error.message, result.error.hint)
     if status == 0:
         return None
     if status < 0:
@@ -99,7 +99,7 @@ def failure_of(status: int, workplace: Workplace) -> Failure | None:
     return Failure(f"the worker ended with status {status}", "see its log")
 
 
-def _told(workplace: Workplace) -> _Result | None:
+def _read_result(workplace: Workplace) -> _Result | None:
     try:
         with workplace.result.open("rb") as file:
             lines = file.read(_MAX_RESULT_BYTES).splitlines()

@@ -77,7 +77,7 @@ def _infer(services: Services, model: str, version: str | None = None) -> Respon
 
 def _find(services: Services, model: str, version: str | None) -> OfferedModel:
     versions = services.catalogue.listing().bundles.get(model.partition(":")[0], ())
-    offered = next((one for served in versions[:1] for one in offers(served.bundle) if one.name == model), None)
+    offered = next((offer for served in versions[:1] for offer in offers(served.bundle) if offer.name == model), None)
     if offered is None:
         raise NotFoundError(f"there is no model {model[:80]!r}")
     if version not in (None, offered.version):

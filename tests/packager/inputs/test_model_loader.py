@@ -239,7 +239,7 @@ def test_a_callable_is_found_in_the_current_directory(user_module):
 
 
 def test_a_callable_that_does_not_say_how_it_wants_its_pixels_is_refused(user_module):
-    with pytest.raises(ModelLoadError, match="the preprocessing of .* is unknown") as caught:
+    with pytest.raises(ModelLoadError, match=r"the preprocessing of .* is unknown") as caught:
         load_model(f"{user_module}:build", input_shape=(2, 8, 8), pixels=Pixels(crop="whole"))
     assert "--preprocessing imagenet" in str(caught.value.hint)
 
