@@ -42,7 +42,7 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     app.extensions["pathweave"] = services
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.json.sort_keys = False  # type: ignore[attr-defined]
-    app.url_map.merge_slashes = False  # an address with a trick in it leads nowhere
+    app.url_map.merge_slashes = False  # addresses with repeated slashes are not found
     app.url_map.strict_slashes = False
     answer_errors(app)
     ask_for_tokens(app, services.gate)

@@ -1,4 +1,4 @@
-"""Asking every request for its token."""
+"""Token authentication of every request."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from flask import Flask, g, request
 
 from server.tokens import Gate
 
-# A load balancer has no token, and these tell nothing about what is served.
+# Without authentication, for load balancers; these routes reveal nothing about the bundles.
 _OPEN = frozenset({"health.health", "inference.live", "inference.ready", "page.script"})
 _FOR_PEOPLE = frozenset({"page.page", "page.jobs"})
 
 
 def ask_for_tokens(app: Flask, gate: Gate) -> None:
-    """Have ``app`` refuse requests without a token where ``gate`` is closed; ``client_name()`` is who asks."""
+    """Refuse requests without a valid token if ``gate`` is closed. Sets ``client_name()``."""
 
     def check() -> None:
         if request.endpoint not in _OPEN:
@@ -22,7 +22,7 @@ def ask_for_tokens(app: Flask, gate: Gate) -> None:
 
 
 def client_name() -> str:
-    """Who asks: the name of the token, the address where none is needed."""
+    """The client of the current request: the name of its token, or its address if no token is required."""
     return str(g.client)
 
 
@@ -32,6 +32,6 @@ def _token() -> str | None:
         return None
     if sent.type == "bearer":
         return sent.token
-    # Browsers ask people for a name and a password: the password is the token. Only for the page that people read:
-    # browsers send it along with whatever another site has them ask for, which may change nothing here.
+    # Basic authentication, for browsers: the password is the token. Only for the page, since browsers also attach it to
+    # cross-site requests, which must not change anything.
     return sent.password if sent.type == "basic" and request.endpoint in _FOR_PEOPLE else None

@@ -1,4 +1,4 @@
-"""The bundles in a folder, as they are on disk now: what is replaced there is seen at the next request."""
+"""The bundles in a folder as they are on disk; changes are seen at the next request."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from server.errors import NotFoundError
 
 _log = logging.getLogger(__name__)
 
-_OPEN_TRIES = 3  # a bundle that is replaced more often than that while it is read counts as broken
+_OPEN_TRIES = 3  # a bundle that is replaced more often while it is read counts as broken
 
 _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class ServedBundle:
-    """A bundle with the very bytes of its manifest and signature: as one, so that a replaced one is never mixed."""
+    """A bundle with the bytes of its manifest and signature, read together so that versions are never mixed."""
 
     bundle: Bundle
     manifest: bytes
@@ -43,13 +43,13 @@ class ServedBundle:
 
     @property
     def size_bytes(self) -> int:
-        """Manifest and blobs."""
+        """Bytes of manifest and blobs."""
         return len(self.manifest) + sum(self.blob_sizes.values())
 
 
 @dataclass(frozen=True)
 class BrokenBundle:
-    """A folder with a manifest that is not served, and why."""
+    """A folder with a manifest that is not served, with the reason."""
 
     folder: str
     reason: str
@@ -57,7 +57,7 @@ class BrokenBundle:
 
 @dataclass(frozen=True)
 class Listing:
-    """What the folder holds at one moment. ``bundles``: by name, the highest version of each first."""
+    """A snapshot of the folder. ``bundles``: by name, the highest version of each first."""
 
     bundles: Mapping[str, tuple[ServedBundle, ...]]
     broken: tuple[BrokenBundle, ...]
@@ -69,41 +69,41 @@ class Listing:
 
 
 class Catalogue:
-    """The bundles of ``folder``: each in a folder of its own in it, or it is one itself. Hidden folders do not count.
+    """The bundles in the subfolders of ``folder``, or ``folder`` itself as a bundle. Hidden folders are ignored.
 
-    May be used from several threads at once. A bundle is read again when its files have changed.
+    Thread-safe. A bundle is read again when its files have changed.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder.absolute()  # Flask takes relative paths for its own
+        self._folder = folder.absolute()  # Flask resolves relative paths against its own root
         self._lock = threading.Lock()
         self._known: dict[Path, tuple[_Stamp, ServedBundle | BrokenBundle]] = {}
 
     def listing(self) -> Listing:
-        """What the folder holds now."""
+        """The current bundles."""
         with self._lock:
             self._known = {folder: self._read(folder) for folder in self._folders()}
-            found = [entry for _, entry in self._known.values()]
+            entries = [entry for _, entry in self._known.values()]
         bundles: dict[str, list[ServedBundle]] = {}
-        for entry in found:
+        for entry in entries:
             if isinstance(entry, ServedBundle):
                 bundles.setdefault(entry.name, []).append(entry)
-        # Stable: of two folders with the same version the last by name wins, always the same one.
+        # Stable: of two folders with the same version, the last by name is always used.
         ordered = {
-            name: tuple(sorted(reversed(entries), key=lambda entry: entry.version, reverse=True))
-            for name, entries in bundles.items()
+            name: tuple(sorted(reversed(versions), key=lambda entry: entry.version, reverse=True))
+            for name, versions in bundles.items()
         }
-        return Listing(ordered, tuple(entry for entry in found if isinstance(entry, BrokenBundle)))
+        return Listing(ordered, tuple(entry for entry in entries if isinstance(entry, BrokenBundle)))
 
     def find(self, name: str) -> ServedBundle:
         """The bundle of this name in its highest version (NotFoundError if there is none)."""
         return self._versions(name)[0]
 
     def find_blob(self, name: str, blob: str) -> Path:
-        """The file of a blob that a version of the bundle ``name`` has: a download of an older one goes on.
+        """The file of a blob in any version of the bundle ``name``, so downloads of older versions can complete.
 
         Raises:
-            NotFoundError: no such bundle, or none of its manifests names this blob.
+            NotFoundError: no such bundle, or no manifest of it names this blob.
         """
         for served in self._versions(name):
             if blob in served.blob_sizes:
@@ -129,9 +129,9 @@ class Catalogue:
 
     def _read(self, folder: Path) -> tuple[_Stamp, ServedBundle | BrokenBundle]:
         stamp = _stamp(folder)
-        known = self._known.get(folder)
-        if known is not None and known[0] == stamp:
-            return known
+        cached = self._known.get(folder)
+        if cached is not None and cached[0] == stamp:
+            return cached
         try:
             return stamp, _open(folder)
         except (BundleError, OSError) as error:
@@ -141,16 +141,16 @@ class Catalogue:
 
 
 def _stamp(folder: Path) -> _Stamp:
-    """Changes whenever a file of the bundle is replaced, comes or goes."""
+    """A value that changes whenever a file of the bundle is replaced, added or removed."""
 
-    def one(path: Path) -> tuple[int, int, int] | None:
+    def stamp_of(path: Path) -> tuple[int, int, int] | None:
         try:
             status = path.stat()
         except OSError:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
 
-    return tuple(one(folder / name) for name in (MANIFEST, SIGNATURE, BLOBS))
+    return tuple(stamp_of(folder / name) for name in (MANIFEST, SIGNATURE, BLOBS))
 
 
 def _open(folder: Path) -> ServedBundle:
@@ -160,4 +160,4 @@ def _open(folder: Path) -> ServedBundle:
         signature = (folder / SIGNATURE).read_bytes() if bundle.has_signature else None
         if hashlib.sha256(manifest).hexdigest() == bundle.digest:
             return ServedBundle(bundle, manifest, signature, bundle.blob_sizes(), architecture_count(bundle.supernet))
-    raise ManifestError(f"{MANIFEST} was replaced again and again while it was read")
+    raise ManifestError(f"{MANIFEST} was replaced repeatedly while it was read")

@@ -29,19 +29,19 @@ _at_least_one = click.IntRange(min=1)
 @click.command()
 @click.argument("folder", type=_folder)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 takes a free one.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="0 selects a free port.")
 @click.option("--data", type=_folder, help="Folder for tokens, logs and jobs [default: .pathweave-server in FOLDER].")
-@click.option("--token", envvar="PATHWEAVE_TOKEN", help="Ask for this token [$PATHWEAVE_TOKEN].")
-@click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine although no token is asked for.")
-@click.option("--threads", type=_at_least_one, help="Threads of one inference [default: one per core].")
-@click.option("--queue", type=_at_least_one, default=32, show_default=True, help="Infer requests at once.")
-@click.option("--client-share", type=_at_least_one, help="How many of them one client may have [default: all].")
+@click.option("--token", envvar="PATHWEAVE_TOKEN", help="Require this token [$PATHWEAVE_TOKEN].")
+@click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine without requiring a token.")
+@click.option("--threads", type=_at_least_one, help="Threads per inference [default: one per core].")
+@click.option("--queue", type=_at_least_one, default=32, show_default=True, help="Maximum concurrent infer requests.")
+@click.option("--client-share", type=_at_least_one, help="Of them per client [default: all].")
 @click.option("--max-batch", type=_at_least_one, default=64, show_default=True, help="Samples that run together.")
 @click.option("--max-body-mb", type=_at_least_one, default=64, show_default=True, help="Largest request body, MiB.")
 @click.option("--jobs", type=click.IntRange(min=0), default=1, show_default=True, help="Packaging jobs at once.")
-@click.option("--job-queue", type=_at_least_one, default=16, show_default=True, help="Packaging jobs that may wait.")
+@click.option("--job-queue", type=_at_least_one, default=16, show_default=True, help="Maximum waiting packaging jobs.")
 @click.option("--max-weights-mb", type=_at_least_one, default=256, show_default=True, help="Weights for a job, MiB.")
-@click.option("--key", type=_file, help="Sign what jobs make with this private key (see pathweave key new).")
+@click.option("--key", type=_file, help="Private key for signing the bundles of jobs (see pathweave key new).")
 @click.option(
     "--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Time to finish requests."
 )
@@ -65,9 +65,9 @@ def serve(
     drain_s: float,
     as_json: bool,
 ) -> None:
-    """Serve the bundles in FOLDER: to devices, to clients of the Open Inference Protocol, and a page for people.
+    """Serve the bundles in FOLDER to devices and clients of the Open Inference Protocol, with a status page.
 
-    Packages models on demand, too (POST /v1/jobs), where the extra packager is installed.
+    Also packages models on demand (POST /v1/jobs) if the extra packager is installed.
     """
     _require_usable(folder, key)
     from server.settings import MIB, Settings, default_data_folder
@@ -97,11 +97,11 @@ def _require_usable(folder: Path, key: Path | None) -> None:
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}", hint="name the folder that holds your bundles")
     if key is not None:
-        signing.sign(b"", private_key=key)  # a key that cannot sign is told now, not after a job
+        signing.sign(b"", private_key=key)  # an unusable key fails now, not after a job
 
 
 def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drain_s: float, as_json: bool) -> None:
-    """1. listen; 2. refuse to serve anyone; 3. say where; 4. serve until a signal."""
+    """1. listen; 2. refuse a public address without a token; 3. print the URL; 4. serve until a signal."""
     from server.app import create_app
     from server.routes.bundles import summary
     from server.serving import SPARE_THREADS, HttpServer, listen, only_loopback, url_of
@@ -111,7 +111,7 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
         services = app.extensions["pathweave"]
         if not (allow_anyone or services.gate.closed or only_loopback(listener)):
             raise UsageError(
-                f"on {host} everybody who reaches this machine could use the server",
+                f"{host} is reachable from other machines, and no token is required",
                 hint=f"pathweave token new NAME --data {settings.data_folder}, or --allow-anyone",
             )
         server = HttpServer(
@@ -125,7 +125,9 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
         names = ", ".join(f"{bundle.name} {bundle.version}" for bundle in served) or "no bundle yet"
         with _stopped_by_signals(server):
             emit(
-                {"url": url, "bundles": [summary(one) for one in served]}, as_json=as_json, text=f"{url} serves {names}"
+                {"url": url, "bundles": [summary(entry) for entry in served]},
+                as_json=as_json,
+                text=f"{url} serves {names}",
             )
             server.run()
         services.close()
@@ -133,7 +135,7 @@ def _serve(settings: Settings, *, host: str, port: int, allow_anyone: bool, drai
 
 @contextlib.contextmanager
 def _stopped_by_signals(server: HttpServer) -> Iterator[None]:
-    """SIGTERM and SIGINT stop ``server``; the second of them ends the process at once."""
+    """SIGTERM and SIGINT stop ``server``; a second signal ends the process at once."""
     before: dict[signal.Signals, Any] = {}
 
     def stop(*_: object) -> None:
@@ -155,7 +157,7 @@ _data = click.option("--data", type=_folder, required=True, help="The server's d
 
 @click.group()
 def token() -> None:
-    """Tokens that a server asks for. Once there is one, nobody is served without."""
+    """Access tokens of a server. Once one exists, every request needs a token."""
 
 
 @token.command("new")
@@ -174,10 +176,10 @@ def new_token(name: str, days: int, data: Path, as_json: bool) -> None:
 @json_option
 def list_tokens(data: Path, as_json: bool) -> None:
     """List tokens by name, without the tokens themselves."""
-    found = _store(data).all()
-    lines = [f"{one.name}  {one.state}  until {one.expires}" for one in found]
-    text = "\n".join(lines) or "no token: whoever reaches the server may use it"
-    emit({"tokens": [dataclasses.asdict(one) for one in found]}, as_json=as_json, text=text)
+    tokens = _store(data).all()
+    lines = [f"{token_.name}  {token_.state}  until {token_.expires}" for token_ in tokens]
+    text = "\n".join(lines) or "no token: the server is open to all clients"
+    emit({"tokens": [dataclasses.asdict(token_) for token_ in tokens]}, as_json=as_json, text=text)
 
 
 @token.command("revoke")
@@ -185,7 +187,7 @@ def list_tokens(data: Path, as_json: bool) -> None:
 @_data
 @json_option
 def revoke_token(name: str, data: Path, as_json: bool) -> None:
-    """Refuse a token from now on; a running server sees it at once."""
+    """Revoke a token; takes effect at once on a running server."""
     _store(data).revoke(name)
     emit({"name": name, "state": "revoked"}, as_json=as_json, text=f"{name} is revoked")
 

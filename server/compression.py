@@ -13,18 +13,18 @@ _LEVEL = 5
 
 
 def decompress(data: bytes, encoding: str, *, max_bytes: int) -> bytes:
-    """``data`` as it was before the content encoding; never makes more than ``max_bytes``.
+    """``data`` without its content encoding; never produces more than ``max_bytes``.
 
     Raises:
-        EncodingError: an encoding that is not known here.
-        MalformedError: broken, cut short, or bytes follow it.
-        TooLargeError: it holds more than ``max_bytes``.
+        EncodingError: an unsupported encoding.
+        MalformedError: damaged or truncated data, or trailing bytes.
+        TooLargeError: more than ``max_bytes`` after decompression.
     """
     name = encoding.strip().lower()
     if name in ("", "identity"):
         return data
     if name not in _WINDOW:
-        raise EncodingError(f"the body is encoded as {encoding[:40]!r}", hint="gzip and deflate are known here")
+        raise EncodingError(f"the body is encoded as {encoding[:40]!r}", hint="gzip and deflate are supported")
     stream = zlib.decompressobj(_WINDOW[name])
     try:
         plain = stream.decompress(data, max_bytes + 1)
@@ -33,7 +33,7 @@ def decompress(data: bytes, encoding: str, *, max_bytes: int) -> bytes:
     if len(plain) > max_bytes:
         raise TooLargeError(f"the body holds more than {max_bytes} bytes once it is decompressed")
     if not stream.eof:
-        raise MalformedError(f"the {name} body is cut short")
+        raise MalformedError(f"the {name} body is truncated")
     if stream.unused_data:
         raise MalformedError(f"{len(stream.unused_data)} bytes follow the {name} body")
     return plain

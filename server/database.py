@@ -1,4 +1,4 @@
-"""The server's SQLite file: tokens, log lines and jobs. A connection per use, so that threads share none."""
+"""The server's SQLite file: tokens, log lines and jobs. Each use opens a connection, so threads share none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BUSY_TIMEOUT_S = 10.0
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS tokens (
     name TEXT PRIMARY KEY,
-    hash BLOB NOT NULL UNIQUE,     -- sha256 of the token, which is kept nowhere
+    hash BLOB NOT NULL UNIQUE,     -- sha256 of the token, which is not stored
     created TEXT NOT NULL,
     expires TEXT NOT NULL,
     revoked INTEGER NOT NULL DEFAULT 0
@@ -23,8 +23,8 @@ CREATE TABLE IF NOT EXISTS tokens (
 CREATE TABLE IF NOT EXISTS log_lines (
     id INTEGER PRIMARY KEY,
     device TEXT NOT NULL,
-    digest BLOB NOT NULL,          -- sha256 of the line as it came
-    time TEXT NOT NULL,            -- what the line says, in UTC
+    digest BLOB NOT NULL,          -- sha256 of the line as received
+    time TEXT NOT NULL,            -- timestamp of the line, in UTC
     received TEXT NOT NULL,
     event TEXT NOT NULL,
     line BLOB NOT NULL,
@@ -33,15 +33,15 @@ CREATE TABLE IF NOT EXISTS log_lines (
 CREATE INDEX IF NOT EXISTS log_lines_by_device ON log_lines (device, event, time);
 CREATE INDEX IF NOT EXISTS log_lines_by_time ON log_lines (time);
 CREATE TABLE IF NOT EXISTS jobs (
-    number INTEGER PRIMARY KEY,    -- the order in which they came
+    number INTEGER PRIMARY KEY,    -- order of arrival
     id TEXT NOT NULL UNIQUE,
     client TEXT NOT NULL,
     request BLOB NOT NULL,         -- JSON, checked
     weights_sha256 TEXT,
     state TEXT NOT NULL,
-    version INTEGER,               -- of the bundle, from the first start on
-    worker TEXT,                   -- its process and when that began, while there is one
-    digest TEXT,                   -- of the manifest, from just before it is published on
+    version INTEGER,               -- of the bundle, set at the first start
+    worker TEXT,                   -- pid and start time of its process, while it runs
+    digest TEXT,                   -- of the manifest, set just before publishing
     error TEXT,
     hint TEXT,
     created TEXT NOT NULL,
@@ -52,10 +52,10 @@ CREATE TABLE IF NOT EXISTS jobs (
 
 
 class Database:
-    """The SQLite file at ``path``, made with its folder if it is not there.
+    """The SQLite file at ``path``, created with its folder if missing.
 
     Raises:
-        StorageError: it cannot be made or read, or is of a newer version. So do all that use it.
+        StorageError: it cannot be created or read, or has a newer version. All methods raise it too.
     """
 
     def __init__(self, path: Path) -> None:
@@ -63,7 +63,7 @@ class Database:
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
-            raise StorageError(f"cannot make {path.parent}: {error.strerror}", hint=_HINT) from error
+            raise StorageError(f"cannot create {path.parent}: {error.strerror}", hint=_HINT) from error
         with self.reading() as connection:
             connection.execute("PRAGMA journal_mode = WAL")
         with self.writing() as connection:
@@ -80,7 +80,7 @@ class Database:
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A connection in a transaction: all that is done with it counts, or, after an exception, nothing."""
+        """A connection in a transaction, which is rolled back on an exception."""
         with self.reading() as connection:
             connection.execute("BEGIN IMMEDIATE")
             try:

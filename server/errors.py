@@ -2,18 +2,18 @@
 
 PathweaveError
 ├── RequestError               a request is answered with an error; has the HTTP status
-│   ├── MalformedError         400, it is not what the address takes
+│   ├── MalformedError         400, the request does not have the expected format
 │   ├── UnauthorizedError      401, the token is missing, wrong, expired or revoked
 │   ├── NotFoundError          404, no such bundle, blob, model or version
-│   ├── ConflictError          409, not as this server is set up, or not here now
-│   ├── TooLargeError          413, its body is too large, as it came or decompressed
-│   ├── EncodingError          415, its body is compressed in a way that is not known here
-│   ├── UnprocessableError     422, well-formed, but something that it names or holds is not acceptable
+│   ├── ConflictError          409, not possible in this server's configuration or state
+│   ├── TooLargeError          413, the body is too large, as received or decompressed
+│   ├── EncodingError          415, the body has an unsupported content encoding
+│   ├── UnprocessableError     422, well-formed, but with unacceptable content
 │   ├── BusyClientError        429, this client has too many requests at once
-│   ├── ConfigurationError     500, something that the operator wrote is wrong
-│   ├── NotInstalledError      501, an optional part is not installed here
+│   ├── ConfigurationError     500, the server's configuration is wrong
+│   ├── NotInstalledError      501, an optional part is not installed
 │   └── OverloadedError        503, the server has too many requests at once
-│       └── QueueFullError     503, too many jobs wait
+│       └── QueueFullError     503, too many jobs are waiting
 ├── PublishError               a finished bundle cannot be put into the served folder
 └── ListenError                the address cannot be listened on
 """
@@ -24,14 +24,14 @@ from device_sdk.errors import PathweaveError
 
 
 class RequestError(PathweaveError):
-    """A request is answered with an error. ``status``: the HTTP status; ``retry_after_s``: when to come again."""
+    """A request is answered with an error. ``status``: the HTTP status; ``retry_after_s``: for Retry-After."""
 
     status = 400
     retry_after_s: int | None = None
 
 
 class MalformedError(RequestError):
-    """The request is not what the address takes."""
+    """The request does not have the expected format."""
 
 
 class UnauthorizedError(RequestError):
@@ -47,25 +47,25 @@ class NotFoundError(RequestError):
 
 
 class ConflictError(RequestError):
-    """The server cannot do this as it is set up, or another one does it."""
+    """Not possible in this server's configuration or state."""
 
     status = 409
 
 
 class TooLargeError(RequestError):
-    """The body is too large, as it came or decompressed."""
+    """The body is too large, as received or decompressed."""
 
     status = 413
 
 
 class EncodingError(RequestError):
-    """The body is compressed in a way that is not known here."""
+    """The body has an unsupported content encoding."""
 
     status = 415
 
 
 class UnprocessableError(RequestError):
-    """The request is well-formed, but something that it names or holds is not acceptable."""
+    """The request is well-formed, but has unacceptable content."""
 
     status = 422
 
@@ -78,26 +78,26 @@ class BusyClientError(RequestError):
 
 
 class ConfigurationError(RequestError):
-    """Something that the operator of the server wrote is wrong."""
+    """The server's configuration is wrong."""
 
     status = 500
 
 
 class NotInstalledError(RequestError):
-    """An optional part is not installed here."""
+    """An optional part is not installed."""
 
     status = 501
 
 
 class OverloadedError(RequestError):
-    """The server has too many requests at once, or is about to stop."""
+    """The server has too many requests at once, or is shutting down."""
 
     status = 503
     retry_after_s = 1
 
 
 class QueueFullError(OverloadedError):
-    """Too many jobs wait already."""
+    """Too many jobs are waiting."""
 
     retry_after_s = 60
 

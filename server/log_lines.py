@@ -1,4 +1,4 @@
-"""Adaptation log lines from the network: checked before anything of them is kept. Pure."""
+"""Validation of adaptation log lines from devices. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEVICE = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 @dataclass(frozen=True)
 class CheckedLine:
-    """A line that keeps the schema. ``digest``: sha256 of it as it came; ``time``: its time in UTC."""
+    """A valid line. ``digest``: sha256 of it as received; ``time``: its timestamp in UTC."""
 
     digest: bytes
     time: str
@@ -30,12 +30,12 @@ class CheckedLine:
         return str(self.line.event.__struct_config__.tag)
 
     def encoded(self) -> bytes:
-        """What the schema knows of the line: fields that it does not know are not kept."""
+        """The line without fields that are not in the schema."""
         return msgspec.json.encode(self.line)
 
 
 def check_device(name: str | None) -> str:
-    """The name of the device that sends lines (MalformedError if no device can have it)."""
+    """The name of the sending device (MalformedError if it is invalid)."""
     if name is None or not _DEVICE.fullmatch(name):
         raise MalformedError(
             "the header Pathweave-Device does not name a device",
@@ -45,10 +45,10 @@ def check_device(name: str | None) -> str:
 
 
 def check_lines(body: bytes, *, max_line_bytes: int) -> list[CheckedLine]:
-    """The lines of ``body``; all of them or an error.
+    """The lines of ``body``, if all are valid.
 
     Raises:
-        UnprocessableError: a line is too long or breaks the schema; says which line and why.
+        UnprocessableError: a line is too long or violates the schema; names line and reason.
     """
     lines = body.split(b"\n")
     if not lines[-1]:
@@ -66,5 +66,5 @@ def _check(data: bytes, which: str, max_line_bytes: int) -> CheckedLine:
     except (ValueError, OverflowError) as error:
         raise UnprocessableError(f"{which}: {error}") from error
     if line.schema != SCHEMA_VERSION:
-        raise UnprocessableError(f"{which}: schema {line.schema} is not known here; {SCHEMA_VERSION} is")
+        raise UnprocessableError(f"{which}: schema {line.schema} is not supported; {SCHEMA_VERSION} is")
     return CheckedLine(hashlib.sha256(data).digest(), in_utc.isoformat(timespec="milliseconds"), line)

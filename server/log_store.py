@@ -1,4 +1,4 @@
-"""The log lines of all devices. The same line twice is stored once; per device the latest are kept."""
+"""The log lines of all devices, without duplicates; only the latest per device are kept."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from server.tokens import utc_now
 
 @dataclass(frozen=True)
 class Ingested:
-    """``accepted`` lines were new; ``duplicates`` were there already, or are older than what is kept."""
+    """``accepted``: new lines; ``duplicates``: stored already, or older than the lines kept."""
 
     accepted: int
     duplicates: int
@@ -24,7 +24,7 @@ class Ingested:
 
 @dataclass(frozen=True)
 class Device:
-    """A device that sent lines: how many are kept, and when the last ones came, ISO 8601 in UTC."""
+    """A device that sent lines: the number stored, and the time of the last reception, ISO 8601 in UTC."""
 
     device: str
     lines: int
@@ -33,7 +33,7 @@ class Device:
 
 @dataclass(frozen=True)
 class StoredLine:
-    """A line of a device; ``received``: when it came, ISO 8601 in UTC."""
+    """A line of a device; ``received``: time of reception, ISO 8601 in UTC."""
 
     device: str
     received: str
@@ -42,7 +42,7 @@ class StoredLine:
 
 
 class LogStore:
-    """Log lines in a database; of each device the ``keep_lines`` latest by their own time."""
+    """Log lines in a database; per device the ``keep_lines`` latest by their own timestamps."""
 
     def __init__(self, database: Database, *, keep_lines: int, now: Callable[[], datetime] = utc_now) -> None:
         self._database = database
@@ -60,7 +60,7 @@ class LogStore:
             "INSERT OR IGNORE INTO log_lines (device, digest, time, received, event, line) VALUES (?, ?, ?, ?, ?, ?)"
         )
         with self._database.writing() as connection:
-            # A device sends its whole log every time: lines that were let go do not come in again.
+            # A device sends its whole log every time; deleted lines must not be stored again.
             oldest = self._oldest_kept(connection, device)
             rows = [
                 (device, line.digest, line.time, received, line.event, line.encoded())
@@ -77,7 +77,7 @@ class LogStore:
         return self._lines(query, (count,))
 
     def latest_of_each_event(self, devices: int) -> list[StoredLine]:
-        """Of the ``devices`` that sent something last, the latest line of each kind of event."""
+        """The latest line of each kind of event, for the ``devices`` with the most recent lines."""
         # SQLite takes the other columns from the row that has the maximum.
         query = """
             SELECT device, received, max(time), line FROM log_lines WHERE device IN
@@ -87,13 +87,13 @@ class LogStore:
         return self._lines(query, (devices,))
 
     def devices(self) -> list[Device]:
-        """All devices that sent something, the latest first."""
+        """All devices that sent lines, the latest first."""
         query = "SELECT device, count(*), max(received) FROM log_lines GROUP BY device ORDER BY max(received) DESC"
         with self._database.reading() as connection:
             return [Device(*row) for row in connection.execute(query).fetchall()]
 
     def _oldest_kept(self, connection: sqlite3.Connection, device: str) -> str:
-        """The time of the oldest line that stays if newer ones come; "" while there is room."""
+        """The timestamp of the oldest line to keep; "" below the limit."""
         query = "SELECT time FROM log_lines WHERE device = ? ORDER BY time DESC LIMIT 1 OFFSET ?"
         row = connection.execute(query, (device, self._keep_lines - 1)).fetchone()
         return row[0] if row else ""

@@ -1,4 +1,4 @@
-"""What the page shows: bundles, jobs, devices and the latest events, from the catalogue, the jobs and the log. Pure."""
+"""The contents of the status page: bundles, jobs, devices and the latest events. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from server.log_store import StoredLine
 LATEST_EVENTS = 50
 DEVICES = 200
 JOBS = 20
-_TEXT = 400  # characters; a path over hundreds of blocks is cut there
+_TEXT = 400  # characters; longer texts, such as paths of hundreds of blocks, are truncated
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class BundleRow:
 
 @dataclass(frozen=True)
 class JobRow:
-    """A packaging job. ``share`` of its present task that is done, in [0, 1]; None while nothing is known."""
+    """A packaging job. ``share``: progress of its current task, in [0, 1]; None if unknown."""
 
     id: str
     bundle: str
@@ -48,7 +48,7 @@ class JobRow:
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """A device and what it said last. Latencies in milliseconds; "" is unknown."""
+    """A device and its latest state. Latencies in milliseconds; "" means unknown."""
 
     device: str
     bundle: str
@@ -71,7 +71,7 @@ class EventRow:
 
 @dataclass(frozen=True)
 class Overview:
-    """All that the page shows."""
+    """The contents of the page."""
 
     bundles: tuple[BundleRow, ...]
     broken: tuple[BrokenBundle, ...]
@@ -80,7 +80,7 @@ class Overview:
 
 
 def overview(listing: Listing, of_each_event: Iterable[StoredLine], latest: Iterable[StoredLine]) -> Overview:
-    """``of_each_event``: for each device its latest line of each kind, a device's lines together."""
+    """The overview. ``of_each_event``: for each device its latest line of each kind of event, grouped by device."""
     names = {
         served.bundle.digest: f"{served.name} {served.version}"
         for versions in listing.bundles.values()
@@ -104,7 +104,7 @@ def overview(listing: Listing, of_each_event: Iterable[StoredLine], latest: Iter
 
 
 def job_rows(jobs: Iterable[tuple[Job, ProgressReport | None]]) -> tuple[JobRow, ...]:
-    """A row for each job, in their order; with how far it is."""
+    """A row for each job, in their order, with its progress."""
     return tuple(
         JobRow(
             id=job.id,
@@ -140,7 +140,7 @@ def _device(device: str, lines: list[StoredLine], names: Mapping[str, str]) -> D
 
 
 def _plan(lines: list[LogLine]) -> str:
-    """The subnet and the exits that the latest line which names any says are in use."""
+    """The subnet and exits in use, from the latest line that names any."""
     for line in reversed(lines):
         event = line.event
         if isinstance(event, Calibrated) and event.exits:

@@ -1,4 +1,4 @@
-"""Which exits a device should keep, decided for it here. Pure."""
+"""Exit placement for a device: which exits it should keep. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _Milliseconds = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class MeasuredExit(msgspec.Struct, frozen=True):
-    """What a device measured: the time until the exit answers, and the memory that it takes.
+    """A device's measurement of an exit: latency up to its answer, and memory.
 
-    ``branch_ms``: the part of the time that its branch takes, which every exit behind it waits for; 0 if unknown.
+    ``branch_ms``: the part of the latency in its branch, which delays every later exit; 0 if unknown.
     """
 
     latency_ms: _Milliseconds
@@ -27,7 +27,7 @@ class MeasuredExit(msgspec.Struct, frozen=True):
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
-    """A device asks. Without measured ``exits`` times are counted in MACs; without ``memory_bytes`` all may stay."""
+    """A request. Without measured ``exits``, cost is in MACs; without ``memory_bytes``, memory is unlimited."""
 
     bundle: str
     memory_bytes: _Bytes | None = None
@@ -36,11 +36,11 @@ class PlacementRequest(msgspec.Struct, frozen=True):
 
 
 def decide(request: PlacementRequest, supernet: Supernet, *, version: int) -> dict[str, Any]:
-    """The reply to ``request``: the exits to keep, by position, and what they are expected to give.
+    """The reply to ``request``: the exits to keep, by position, with expected accuracy and latency.
 
     Raises:
         MalformedError: measured exits without the full model's latency, or the other way round.
-        UnprocessableError: an exit that the bundle does not have, or whose accuracy is not known.
+        UnprocessableError: an exit that the bundle does not have, or whose accuracy is unknown.
     """
     if (request.exits is None) != (request.full_latency_ms is None):
         raise MalformedError("exits and full_latency_ms go together", hint="measure both, or leave both out")
@@ -68,10 +68,10 @@ def _candidate(exit_id: str, measured: MeasuredExit, supernet: Supernet) -> Exit
     except UsageError as error:
         raise UnprocessableError(
             f"the bundle has no exit {exit_id[:80]!r}",
-            hint="its exits: " + (", ".join(known.id for known in supernet.exits) or "none"),
+            hint="its exits: " + (", ".join(exit_.id for exit_ in supernet.exits) or "none"),
         ) from error
     if exit_.accuracy is None:
-        raise UnprocessableError(f"the accuracy of exit {exit_id} is not known", hint="leave it out")
+        raise UnprocessableError(f"the accuracy of exit {exit_id} is unknown", hint="leave it out")
     branch_ms = min(measured.branch_ms or 0.0, measured.latency_ms)
     reach_ms = measured.latency_ms - branch_ms
     return ExitCandidate(exit_.id, exit_.position, exit_.accuracy, reach_ms, branch_ms, measured.memory_bytes)

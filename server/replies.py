@@ -13,13 +13,13 @@ from server.errors import RequestError, UnauthorizedError
 _log = logging.getLogger(__name__)
 
 _INTERNAL = "the server failed; its log says why"
-# What the SDK found wrong with a request. Its other errors are not the caller's fault.
+# Errors of the SDK that are caused by the request. All others are server errors.
 _STATUS_OF: dict[type[PathweaveError], int] = {ProtocolError: 400, InputError: 400, UsageError: 400}
-_RETRY_AFTER_S = 5  # a full disk is not mended at once
+_RETRY_AFTER_S = 5  # for storage errors
 
 
 def answer_errors(app: Flask) -> None:
-    """Have ``app`` answer every error as JSON."""
+    """Register error handlers on ``app`` that reply in JSON."""
     app.register_error_handler(PathweaveError, _ours)
     app.register_error_handler(HTTPException, _http)
     app.register_error_handler(Exception, _unexpected)
@@ -46,7 +46,7 @@ def _ours(error: PathweaveError) -> Response:
 
 
 def _http(error: HTTPException) -> Response:
-    """Flask's own: no such address, a method that it does not take, a body too large, a range that is none."""
+    """Flask's own errors: unknown address, method not allowed, body too large, invalid range."""
     status = error.code or 500
     texts = {404: "there is nothing at this address", 405: f"this address does not take {request.method}"}
     reply = _reply(texts.get(status, error.description or error.name), None, status)

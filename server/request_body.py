@@ -1,4 +1,4 @@
-"""Reading a request's body within its bounds."""
+"""Reading a request's body with a size limit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from server.compression import decompress
 
 
 def read_body(request: Request, *, max_bytes: int) -> bytes:
-    """The body, decompressed if it came so; ``max_bytes`` bounds it both as it came and decompressed.
+    """The body, decompressed if necessary; ``max_bytes`` limits it both as received and decompressed.
 
     Raises:
-        RequestError: too large, or an encoding that is not known, not what it says or cut short.
+        RequestError: too large, an unknown encoding, or invalid or truncated data.
     """
-    request.max_content_length = max_bytes  # Flask answers 413 to more
+    request.max_content_length = max_bytes  # Flask answers 413 beyond it
     data = request.get_data(cache=False)
     return decompress(data, request.headers.get("Content-Encoding", ""), max_bytes=max_bytes)

@@ -1,4 +1,4 @@
-"""What the routes work with, put together from the settings."""
+"""The services behind the routes, built from the settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from server.tokens import Gate, TokenStore, utc_now
 
 @dataclass(frozen=True)
 class Services:
-    """Everything that a server has. ``close`` ends its inference and the workers of its jobs."""
+    """All services of a server. ``close`` stops inference and the workers of jobs."""
 
     settings: Settings
     catalogue: Catalogue
@@ -33,7 +33,7 @@ class Services:
     runner: JobRunner
 
     def close(self) -> None:
-        """End all workers. May be called twice."""
+        """Stop all workers. Idempotent."""
         self.queue.close()
         self.runner.close()
 

@@ -1,6 +1,6 @@
-"""Waitress with a drain of our own: told to stop, it finishes what is in flight before it ends.
+"""Waitress with graceful shutdown: on ``stop`` it finishes requests in flight.
 
-Waitress by itself drops requests in flight. The loop below is its own, one round at a time.
+Waitress itself drops requests in flight. The loop below is waitress's, one iteration at a time.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from server.errors import ListenError
 
 _log = logging.getLogger(__name__)
 
-SPARE_THREADS = 8  # beside those that wait for inference: health, bundles, logs
+SPARE_THREADS = 8  # besides those that wait for inference: for health, bundles, logs
 CONNECTION_LIMIT = 300
-IDLE_S = 30  # a connection that sends and takes nothing for so long is closed
+IDLE_S = 30  # connections idle for longer are closed
 _ROUND_S = 1.0
 _DRAIN_ROUND_S = 0.05
 
 
 class _DrainingTask(WSGITask):
-    """Tells clients that no other request will be answered on a connection, once the server drains."""
+    """Sends ``Connection: close`` once the server drains."""
 
     def build_response_header(self) -> bytes:
         if self.channel.server.draining:
@@ -41,7 +41,7 @@ class _DrainingTask(WSGITask):
 
 
 class _JsonErrorTask(ErrorTask):
-    """What waitress refuses by itself, as JSON like all other errors."""
+    """Waitress's own error replies, in JSON like all other errors."""
 
     def execute(self) -> None:
         error = self.request.error
@@ -59,15 +59,15 @@ class _Channel(HTTPChannel):
 
     @property
     def idle(self) -> bool:
-        """Whether no request is on its way in, at work or on its way out."""
+        """Whether no request is being received, processed or answered."""
         return not self.requests and self.request is None and not self.total_outbufs_len
 
 
 class HttpServer:
-    """Serves ``app`` on the socket ``listener`` from ``run`` on until ``stop``.
+    """Serves ``app`` on the socket ``listener``, from ``run`` until ``stop``.
 
-    ``threads``: requests at work at once; more than inference can hold up. Bodies over twice ``max_body_bytes`` are
-    refused unread; up to that they are read, so that their senders see the answer of the application.
+    ``threads``: maximum concurrent requests, more than inference can block. Bodies above twice ``max_body_bytes`` are
+    refused unread. Smaller ones are read, so that clients receive the application's error reply.
     """
 
     def __init__(
@@ -89,14 +89,14 @@ class HttpServer:
             asyncore_use_poll=True,
             ident=None,
         )
-        # It would warn of every request that finds all threads busy; the queue bounds and answers those that matter.
+        # Silences a warning for every request that finds all threads busy; the inference queue limits requests.
         self._server.task_dispatcher.queue_logger = logging.getLogger(f"{__name__}.threads")
         self._server.task_dispatcher.queue_logger.setLevel(logging.ERROR)
         self._server.channel_class = _Channel
         self._server.draining = False
 
     def run(self) -> None:
-        """Serve until ``stop``, then finish what is in flight, for at most ``drain_s`` seconds."""
+        """Serve until ``stop``, then finish requests in flight, for at most ``drain_s`` seconds."""
         while not self._stopping.is_set():
             self._round(_ROUND_S)
         self._drain()
@@ -105,18 +105,18 @@ class HttpServer:
         wasyncore.close_all(self._map)
 
     def stop(self) -> None:
-        """End ``run``. May be called from any thread, from a signal handler and twice."""
+        """End ``run``. Idempotent; safe in any thread and in signal handlers."""
         self._stopping.set()
-        with contextlib.suppress(OSError):  # it has ended already
+        with contextlib.suppress(OSError):  # already ended
             self._server.pull_trigger()
 
     def _round(self, timeout_s: float) -> None:
         wasyncore.loop(timeout=timeout_s, use_poll=True, map=self._map, count=1)
 
     def _drain(self) -> None:
-        """1. listen no more; 2. end idle connections; 3. the others, each after its reply."""
+        """1. stop listening; 2. close idle connections; 3. close the others, each after its reply."""
         self._server.draining = True
-        wasyncore.dispatcher.close(self._server)  # the listening socket only: BaseWSGIServer.close ends more
+        wasyncore.dispatcher.close(self._server)  # only the listening socket, unlike BaseWSGIServer.close
         channels = self._server.active_channels
         deadline = time.monotonic() + self._drain_s
         while channels and time.monotonic() < deadline:
@@ -129,10 +129,10 @@ class HttpServer:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket bound to ``host`` and ``port``; 0 takes a free one.
+    """A socket bound to ``host`` and ``port``; 0 selects a free port.
 
     Raises:
-        ListenError: no such address here, or the port is in use or not allowed.
+        ListenError: no such local address, or the port is in use or not permitted.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -142,7 +142,7 @@ def listen(host: str, port: int) -> socket.socket:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen()  # another server on the port shows only now
+            listener.listen()  # fails only now if another server uses the port
         except BaseException:
             listener.close()
             raise
@@ -155,11 +155,11 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def only_loopback(listener: socket.socket) -> bool:
-    """Whether ``listener`` can be reached from this machine alone."""
+    """Whether ``listener`` is only reachable from this machine."""
     return ipaddress.ip_address(listener.getsockname()[0].partition("%")[0]).is_loopback
 
 
 def url_of(listener: socket.socket) -> str:
-    """The address that a client here uses."""
+    """The URL for clients on this machine."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -1,4 +1,4 @@
-"""What a server serves, where it keeps what it knows, and its limits."""
+"""Settings of a server: served folder, data folder, and limits."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ MIB = 2**20  # bytes
 class Settings:
     """The settings of one server.
 
-    ``queue_limit``: infer requests that wait or run at once; ``client_share``: how many of them may be of one client;
-    ``max_batch``: rows that run at once; ``max_body_bytes`` bounds a body as it comes and decompressed,
-    ``max_json_bytes`` the JSON in it (as Python objects it takes many times its size). ``jobs_at_once``: 0 takes none;
-    ``max_weights_bytes`` bounds what is sent along with a job; ``signing_key``: a private key for what jobs make;
-    ``package_command``: the packager, which is a program to the server.
+    ``queue_limit``: maximum infer requests that wait or run; ``client_share``: of them per client; ``max_batch``: rows
+    per run; ``max_body_bytes``: limit of a body as received and decompressed, ``max_json_bytes`` of the JSON in it (as
+    Python objects it takes many times its size). ``jobs_at_once``: 0 disables jobs; ``max_weights_bytes``: limit of
+    weights sent with a job; ``signing_key``: private key for the bundles of jobs; ``package_command``: the packager's
+    command line.
     """
 
     folder: Path
@@ -41,7 +41,7 @@ class Settings:
     jobs_at_once: int = 1
     max_queued_jobs: int = 16
     max_weights_bytes: int = 256 * MIB
-    keep_jobs: int = 100  # that are over
+    keep_jobs: int = 100  # finished ones
     signing_key: Path | None = None
     package_command: tuple[str, ...] = (sys.executable, "-m", "pathweave", "package")
 
@@ -52,21 +52,21 @@ class Settings:
 
     @property
     def listed_jobs(self) -> int:
-        """How many jobs there can be."""
+        """The maximum number of jobs."""
         return self.keep_jobs + self.max_queued_jobs + self.jobs_at_once
 
     @property
     def largest_body_bytes(self) -> int:
-        """The largest body that any address takes."""
+        """The largest body that any route accepts."""
         return max(self.max_body_bytes, self.max_weights_bytes if self.jobs_at_once else 0)
 
 
 def database_path(data_folder: Path) -> Path:
-    """Where tokens, log lines and jobs lie in a data folder."""
+    """The path of the SQLite file in a data folder."""
     return data_folder / "server.sqlite3"
 
 
 def default_data_folder(folder: Path) -> Path:
-    """A hidden folder in ``folder``; beside it where that is a bundle itself, which may be replaced as a whole."""
+    """A hidden folder in ``folder``, or beside it if ``folder`` is a bundle, since that may be replaced as a whole."""
     folder = folder.resolve()
     return (folder.parent if (folder / MANIFEST).exists() else folder) / ".pathweave-server"

@@ -1,4 +1,4 @@
-"""Tokens: who may use the server. Only their hashes are kept."""
+"""Access tokens, stored as hashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from device_sdk.errors import UsageError
 from server.database import Database
 from server.errors import UnauthorizedError
 
-_PREFIX = "pw_"  # so that a token that leaked is recognised by those who scan for them
+_PREFIX = "pw_"  # lets secret scanners recognise leaked tokens
 _HOW = "send the header Authorization: Bearer TOKEN"
 _NEW = "make another with pathweave token new"
 
@@ -26,7 +26,7 @@ def utc_now() -> datetime:
 
 @dataclass(frozen=True)
 class TokenInfo:
-    """A token without the token itself. Times are ISO 8601 in UTC."""
+    """A token's metadata. Times are ISO 8601 in UTC."""
 
     name: str
     created: str
@@ -42,7 +42,7 @@ class TokenStore:
         self._now = now
 
     def new(self, name: str, *, days: float) -> str:
-        """Make a token and return it: it cannot be shown again.
+        """Create a token and return it. It cannot be retrieved later.
 
         Raises:
             UsageError: the name is taken, or not 1 to 128 letters, digits, dots, dashes and underscores.
@@ -57,12 +57,12 @@ class TokenStore:
         row = (name, _hash(token), now.isoformat(timespec="seconds"), expires.isoformat(timespec="seconds"))
         with self._database.writing() as connection:
             if connection.execute("SELECT 1 FROM tokens WHERE name = ?", (name,)).fetchone():
-                raise UsageError(f"there is a token {name} already", hint="choose another name")
+                raise UsageError(f"a token {name} exists already", hint="choose another name")
             connection.execute("INSERT INTO tokens (name, hash, created, expires) VALUES (?, ?, ?, ?)", row)
         return token
 
     def all(self) -> list[TokenInfo]:
-        """Every token that was ever made, by name."""
+        """All tokens, expired and revoked ones included, by name."""
         with self._database.reading() as connection:
             rows = connection.execute("SELECT name, created, expires, revoked FROM tokens ORDER BY name").fetchall()
         return [
@@ -70,13 +70,13 @@ class TokenStore:
         ]
 
     def revoke(self, name: str) -> None:
-        """Refuse a token from now on (UsageError if there is none of this name)."""
+        """Revoke a token (UsageError if there is none of this name)."""
         with self._database.writing() as connection:
             if not connection.execute("UPDATE tokens SET revoked = 1 WHERE name = ?", (name,)).rowcount:
                 raise UsageError(f"there is no token {name}", hint="pathweave token list shows them")
 
     def exist(self) -> bool:
-        """Whether a token was ever made; one that expired or was revoked does not open the server to everybody."""
+        """Whether any token exists. Expired and revoked ones count, so the server does not become public again."""
         with self._database.reading() as connection:
             return connection.execute("SELECT 1 FROM tokens LIMIT 1").fetchone() is not None
 
@@ -86,7 +86,7 @@ class TokenStore:
         Raises:
             UnauthorizedError: it is wrong, expired or revoked; says which.
         """
-        # The hash is what is looked up: how long that takes tells nothing about any token.
+        # The lookup is by hash, so its timing reveals nothing about tokens.
         with self._database.reading() as connection:
             query = "SELECT name, expires, revoked FROM tokens WHERE hash = ?"
             row = connection.execute(query, (_hash(token),)).fetchone()
@@ -105,9 +105,9 @@ class TokenStore:
 
 
 class Gate:
-    """Lets those in who have a token, or everybody as long as there is none.
+    """Admits requests with a valid token, or all requests if no token exists.
 
-    ``fixed``: a token that is not in the store, from the environment.
+    ``fixed``: an additional token, from the environment.
     """
 
     def __init__(self, tokens: TokenStore, fixed: str | None) -> None:
@@ -116,11 +116,11 @@ class Gate:
 
     @property
     def closed(self) -> bool:
-        """Whether a token is needed."""
+        """Whether a token is required."""
         return self._fixed is not None or self._tokens.exist()
 
     def admit(self, token: str | None) -> str | None:
-        """Who has this token; None where nobody needs one.
+        """The name of the token; None if no token is required.
 
         Raises:
             UnauthorizedError: the token is missing, wrong, expired or revoked; says which.
@@ -128,12 +128,12 @@ class Gate:
         if not self.closed:
             return None
         if not token:
-            raise UnauthorizedError("this server asks for a token", hint=_HOW)
+            raise UnauthorizedError("this server requires a token", hint=_HOW)
         if self._fixed is not None and hmac.compare_digest(self._fixed, _hash(token)):
             return "environment"
         return self._tokens.owner(token)
 
 
 def _hash(token: str) -> bytes:
-    # Tokens are 256 random bits: a slow hash, as for passwords, would add nothing.
+    # Tokens are 256 random bits: a slow password hash would not add security.
     return hashlib.sha256(token.encode()).digest()

@@ -168,9 +168,9 @@ def conclusion(verdicts: Sequence[Verdict], count: int) -> str:
     others = [name for capability, name in names.items() if capability in can]
     if not others:
         return "every block has to stay as it is: it packages as one path in fp32"
-    told = " and ".join([*([", ".join(others[:-1])] if others[:-1] else []), others[-1]])
+    adaptations = " and ".join([*([", ".join(others[:-1])] if others[:-1] else []), others[-1]])
     start = "no block can be skipped or merged" if "shrink" in can else "every block has to stay"
-    return f"{start}: it packages with {told} alone"
+    return f"{start}: it packages with {adaptations} alone"
 
 
 def _large(count: int) -> str:

@@ -128,8 +128,8 @@ class BestOfEach(Keeper):
         self._looks += 1
         average_statistics(self._modules.values(), self._ranks)
         errors = self._errors(self._judge, device) if self._judge is not None else {}
-        told = self._from_lead([errors.get(name, 0.0) for name in self._modules], len(self._modules))
-        for (name, module), error in zip(self._modules.items(), told, strict=True):
+        lead_errors = self._from_lead([errors.get(name, 0.0) for name in self._modules], len(self._modules))
+        for (name, module), error in zip(self._modules.items(), lead_errors, strict=True):
             if name not in self._best or error < self._best[name]:
                 self._best[name], self._states[name] = error, _copy(module)
 
@@ -244,8 +244,8 @@ class BestOnTheWay(Keeper):
                 break
             look_s = time.monotonic() - began_s
         after = self._before if kept == 0.0 else self._after
-        told = self._from_lead([_mean(self._before), _mean(after)], 2)
-        return Gain(self.measure, told[0], told[1], kept)
+        mean_before, mean_after = self._from_lead([_mean(self._before), _mean(after)], 2)
+        return Gain(self.measure, mean_before, mean_after, kept)
 
     def _is_worse(self, device: torch.device) -> bool:
         if self._judge is None:

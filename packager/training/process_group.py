@@ -120,15 +120,15 @@ class ProcessGroup(Ranks):
         size = torch.tensor([len(data)])
         with _lost_processes():
             distributed.broadcast(size, src=0)
-        told = torch.frombuffer(bytearray(data if self.leads else int(size)), dtype=torch.uint8)
+        buffer = torch.frombuffer(bytearray(data if self.leads else int(size)), dtype=torch.uint8)
         with _lost_processes():
-            distributed.broadcast(told, src=0)
-        return told.numpy().tobytes()
+            distributed.broadcast(buffer, src=0)
+        return buffer.numpy().tobytes()
 
     def claim_error_report(self) -> bool:
         """An atomic counter in the rendezvous store, which outlives most processes."""
         try:
-            return self._store.add("told", 1) == 1
+            return self._store.add("error reports", 1) == 1
         except RuntimeError:  # the process that held the store has ended
             return True
 

@@ -1,1 +1,1 @@
-"""Answering hard samples: the Open Inference Protocol over a bounded queue."""
+"""Inference for clients and devices: the Open Inference Protocol over a bounded queue."""

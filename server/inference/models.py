@@ -1,4 +1,4 @@
-"""Models that are ready to run: loaded when they are first asked for, the least used ones dropped."""
+"""An LRU cache of loaded models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Key = tuple[str, tuple[Edge, ...]]  # digest of the bundle, edges
 
 
 class ModelCache:
-    """Up to ``limit`` stretches of bundles, loaded: whole paths and tails. May be used from several threads at once."""
+    """A thread-safe LRU cache of up to ``limit`` loaded stretches of bundles: whole paths and tails."""
 
     def __init__(self, runtime: Runtime, *, limit: int) -> None:
         self.runtime = runtime
@@ -23,7 +23,7 @@ class ModelCache:
         self._loaded: OrderedDict[_Key, Future[LoadedStretch]] = OrderedDict()  # the last used at the end
 
     def load(self, bundle: Bundle, edges: tuple[Edge, ...]) -> LoadedStretch:
-        """Consecutive ``edges`` of ``bundle`` as one model. Who asks while it is being loaded waits for that.
+        """Consecutive ``edges`` of ``bundle`` as one model. Concurrent calls wait for a load in progress.
 
         Raises:
             BundleError: a blob does not verify, or the fragments do not make one model.
@@ -32,14 +32,14 @@ class ModelCache:
         key = (bundle.digest, edges)
         with self._lock:
             future = self._loaded.get(key)
-            ours = future is None
+            must_load = future is None
             if future is None:
                 future = self._loaded[key] = Future()
             self._loaded.move_to_end(key)
-            # Requests that still use a dropped model hold it; it is freed with the last of them.
+            # Requests that still use an evicted model keep a reference; it is freed with the last of them.
             while len(self._loaded) > self._limit:
                 self._loaded.popitem(last=False)
-        if ours:
+        if must_load:
             self._fill(future, key, bundle)
         return future.result()
 

@@ -1,7 +1,7 @@
-"""Which models a bundle offers, what goes in and comes out, and whether a request fits. Pure.
+"""The models that a bundle offers, their inputs and outputs, and checks of requests. Pure.
 
-``NAME`` takes prepared tensors, ``NAME:images`` raw images, which are prepared here; both run the original path.
-``NAME:tail`` takes a packet of activations and runs the tail that the packet names.
+``NAME`` takes preprocessed tensors, ``NAME:images`` raw images, which the server preprocesses; both run the original
+path. ``NAME:tail`` takes an activation packet and runs the tail that the packet names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BATCH = -1
 
 @dataclass(frozen=True)
 class Work:
-    """What a request comes to: consecutive edges, and the tensors that go in, all [rows, ...]."""
+    """The work of a request: consecutive edges, and their input tensors, each [rows, ...]."""
 
     edges: tuple[Edge, ...]
     tensors: list[Array]
@@ -38,20 +38,20 @@ class Work:
 
 @dataclass(frozen=True)
 class OfferedTensor:
-    """A tensor of a model; a side of ``shape`` that is -1 may have any extent, such as the batch."""
+    """An input or output of a model; -1 in ``shape`` means a dynamic axis, such as the batch."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
 
     def described(self) -> dict[str, Any]:
-        """As it stands in the metadata."""
+        """The entry in the metadata."""
         return {"name": self.name, "datatype": self.datatype, "shape": list(self.shape)}
 
 
 @dataclass(frozen=True, eq=False)
 class OfferedModel:
-    """A model under /v2, and what it takes."""
+    """A model under /v2, with its inputs and outputs."""
 
     name: str
     bundle: Bundle
@@ -61,11 +61,11 @@ class OfferedModel:
 
     @property
     def version(self) -> str:
-        """The bundle's."""
+        """The bundle's version."""
         return str(self.bundle.manifest.version)
 
     def metadata(self) -> dict[str, Any]:
-        """What GET /v2/models/NAME tells. ``pathweave`` is ours; other clients ignore it."""
+        """The reply to GET /v2/models/NAME. ``pathweave`` is an extension that other clients ignore."""
         return {
             "name": self.name,
             "versions": [self.version],
@@ -79,12 +79,11 @@ class OfferedModel:
         }
 
     def take(self, request: InferRequest) -> Work:
-        """What ``request`` comes to.
+        """Convert ``request`` to work.
 
         Raises:
-            InputError: an input that is missing or unknown, of another type or shape, an empty batch, or an output
-                that the model does not have.
-            ProtocolError: a packet of activations that is none, or does not fit this bundle.
+            InputError: a missing or unknown input, a wrong type or shape, an empty batch, or an unknown output.
+            ProtocolError: an invalid activation packet, or one that does not fit this bundle.
         """
         given = {tensor.name: tensor for tensor in request.inputs}
         self._check_names("input", given, self.inputs)
@@ -92,14 +91,14 @@ class OfferedModel:
         self._check_names("output", asked, self.outputs, all_needed=False)
         tensors = [_checked(given[expected.name], expected) for expected in self.inputs]
         if len({len(tensor) for tensor in tensors}) != 1 or not len(tensors[0]):
-            raise InputError("the inputs are not batches of the same size, of at least one")
+            raise InputError("the inputs must be batches of the same size, of at least one row")
         if self.takes == "activations":
             return self._unpacked(tensors[0])
         original = self.bundle.supernet.original.edges
         return Work(original, [self._prepare(tensors[0])] if self.takes == "images" else tensors)
 
     def reply(self, request: InferRequest, outputs: Sequence[Array]) -> InferResponse:
-        """The reply with the outputs that ``request`` asks for; all, if it asks for none."""
+        """The reply with the outputs that ``request`` selects, by default all."""
         named = {
             tensor.name: NamedTensor(tensor.name, data) for tensor, data in zip(self.outputs, outputs, strict=True)
         }
@@ -125,7 +124,7 @@ class OfferedModel:
 
 
 def offers(bundle: Bundle) -> Iterator[OfferedModel]:
-    """The models of a bundle: its full model, from tensors and, if it is one for images, from images; and its tails."""
+    """The models of a bundle: the full model for tensors, also for images if it takes images, and its tails."""
     bundle = bundle.runnable(runs_on("onnxruntime"))
     manifest = bundle.manifest
     first, last = manifest.cut_points[0].tensors, manifest.cut_points[-1].tensors

@@ -1,4 +1,4 @@
-"""What the blocks of a bundle cost on the server: measured when first asked for, then kept."""
+"""Latency profiles of bundles on the server, measured at the first request and stored."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from device_sdk.progress import SilentProgress
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
 
-# A device waits for the answer, and weighs it against the time of a network that is known no better.
+# Few rounds: a device waits for the reply, and compares it with a network time that is no more precise.
 _PATIENCE = Patience(rounds=10, precision=0.05, limit_s=2.0)
 
 
 class ServerProfiles:
-    """Profiles by bundle, each a file in ``folder``. May be used from several threads; one is measured at a time."""
+    """Profiles by bundle, each a file in ``folder``. Thread-safe; measurements are serialised."""
 
     def __init__(self, runtime: Runtime, folder: Path) -> None:
         self._runtime = runtime
         self._folder = folder
-        self._measuring = threading.Lock()  # two that measure would disturb each other
+        self._measuring = threading.Lock()  # concurrent measurements would disturb each other
 
     def of(self, bundle: Bundle) -> Profile:
         """The profile of ``bundle`` on this machine, with this runtime.
 
         Raises:
             BundleError, RuntimeFailedError: a block does not load or run.
-            StorageError: it cannot be kept.
+            StorageError: it cannot be stored.
         """
         path = self._folder / f"{bundle.digest}.json"
         with self._measuring:
-            known = _read(path)
-            if known is not None and known.valid_for(bundle, self._runtime):
-                return known
+            stored = _read(path)
+            if stored is not None and stored.valid_for(bundle, self._runtime):
+                return stored
             runnable = bundle.runnable(runs_on("onnxruntime"))
             measured = profile(Workspace(runnable, self._runtime), progress=SilentProgress(), patience=_PATIENCE)
             write_atomically(path, msgspec.json.encode(measured) + b"\n")

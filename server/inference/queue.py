@@ -1,7 +1,7 @@
-"""The bounded queue before inference, and the workers that empty it in batches.
+"""A bounded queue with dynamic batching.
 
-There is no wait for a batch to fill: a worker that becomes free takes what has come in meanwhile, so that batches
-grow with the backlog and a lone request is answered at once.
+There is no batching delay: an idle worker takes all queued requests of one model that fit, so batches grow with the
+backlog and a single request runs at once.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class _Job:
 
 
 class BatchQueue:
-    """Admits up to ``limit`` requests at once and runs up to ``max_batch`` rows of one model together.
+    """Admits up to ``limit`` concurrent requests and runs up to ``max_batch`` rows of one model together.
 
-    ``client_share``: how many of them may be of one client; None for all. ``close`` ends the workers.
+    ``client_share``: maximum requests per client; None for no limit. ``close`` stops the workers.
     """
 
     def __init__(self, *, limit: int, max_batch: int, client_share: int | None = None, workers: int = 1) -> None:
@@ -54,30 +54,30 @@ class BatchQueue:
             worker.start()
 
     def __len__(self) -> int:
-        """Requests that are admitted now."""
+        """Number of admitted requests."""
         with self._changed:
             return self._admitted.total()
 
     @property
     def closed(self) -> bool:
-        """Whether nothing is admitted any more."""
+        """Whether the queue refuses new requests."""
         return self._closed
 
     @contextlib.contextmanager
     def admit(self, client: str) -> Iterator[None]:
-        """Hold a place for a request of ``client``, from before its body is decoded until its reply is there.
+        """Hold a slot for a request of ``client``, from before its body is decoded until its reply is complete.
 
         Raises:
-            OverloadedError: all places are taken, or the queue is closed.
-            BusyClientError: this client has its share already.
+            OverloadedError: all slots are taken, or the queue is closed.
+            BusyClientError: the client's share is used up.
         """
         with self._changed:
             if self._closed:
-                raise OverloadedError("the server is about to stop")
+                raise OverloadedError("the server is shutting down")
             if self._admitted.total() >= self._limit:
-                raise OverloadedError(f"{self._limit} requests are waiting already")
+                raise OverloadedError(f"{self._limit} requests are waiting")
             if self._admitted[client] >= self._client_share:
-                raise BusyClientError(f"{self._client_share} requests of yours are waiting already")
+                raise BusyClientError(f"{self._client_share} requests of this client are waiting")
             self._admitted[client] += 1
         try:
             yield
@@ -88,26 +88,26 @@ class BatchQueue:
                     del self._admitted[client]
 
     def run(self, model: LoadedStretch, tensors: Sequence[Array], *, timeout_s: float) -> list[Array]:
-        """Run ``tensors``, each [rows, ...], and return the model's outputs, likewise.
+        """Run ``tensors``, each [rows, ...], and return the model's outputs, each [rows, ...].
 
         Raises:
             RuntimeFailedError: the runtime failed.
-            OverloadedError: no answer in time, or the queue was closed.
+            OverloadedError: timeout, or the queue was closed.
         """
         job = _Job(model, tensors)
         with self._changed:
             if self._closed:
-                raise OverloadedError("the server is about to stop")
+                raise OverloadedError("the server is shutting down")
             self._waiting.append(job)
             self._changed.notify()
         try:
             return job.future.result(timeout_s)
         except FutureTimeoutError as error:
-            job.future.cancel()  # if no worker has begun it, none will
+            job.future.cancel()  # no effect if a worker has started it
             raise OverloadedError(f"no answer within {timeout_s:g} s") from error
 
     def close(self) -> None:
-        """Refuse what waits and what comes. What runs is finished."""
+        """Refuse queued and new requests. Running ones are finished."""
         with self._changed:
             self._closed = True
             waiting = list(self._waiting)
@@ -115,7 +115,7 @@ class BatchQueue:
             self._changed.notify_all()
         for job in waiting:
             if job.future.set_running_or_notify_cancel():
-                job.future.set_exception(OverloadedError("the server is about to stop"))
+                job.future.set_exception(OverloadedError("the server is shutting down"))
 
     def _work(self) -> None:
         while jobs := self._next_batch():
@@ -154,7 +154,7 @@ class BatchQueue:
             np.concatenate(parts) if len(parts) > 1 else parts[0]
             for parts in zip(*(j.tensors for j in jobs), strict=True)
         ]
-        # One request with more rows than fit is run in slices: the memory for its features is bounded.
+        # A request with more rows than ``max_batch`` runs in slices, which bounds the memory for its features.
         slices = [
             jobs[0].model.run([tensor[at : at + self._max_batch] for tensor in inputs])
             for at in range(0, len(inputs[0]), self._max_batch)

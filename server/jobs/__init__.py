@@ -1,1 +1,1 @@
-"""Packaging jobs: what clients ask to have packaged, done by worker processes and published in the served folder."""
+"""Packaging jobs: requested by clients, run in worker processes, published in the served folder."""

@@ -1,4 +1,4 @@
-"""The data that jobs may name. Where it lies is the server's business: a request never holds a path."""
+"""The data sets that jobs can refer to by name. Their paths are configured on the server, never in a request."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _DIGITS = "digits"
 
 
 def data_references(path: Path) -> dict[str, str]:
-    """References by name: those built in, and those in the TOML file ``path`` if there is one.
+    """References by name: built-in ones, and those in the TOML file ``path`` if it exists.
 
-    ``NAME = "/folder/of/images"``, ``"/images.zip#search"`` or ``"digits#train"``; a relative path counts from the
-    folder of the file.
+    ``NAME = "/folder/of/images"``, ``"/images.zip#search"`` or ``"digits#train"``; relative paths start at the file's
+    folder.
 
     Raises:
-        ConfigurationError: the file cannot be read, or says something else.
+        ConfigurationError: the file cannot be read or is invalid.
     """
     return {name: name for name in BUILT_IN} | _read(path)
 
@@ -33,7 +33,7 @@ def _read(path: Path) -> dict[str, str]:
     except OSError as error:
         raise ConfigurationError(f"the server's {path.name} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"the server's {path.name} is not TOML: {error}") from error
+        raise ConfigurationError(f"the server's {path.name} is not valid TOML: {error}") from error
     return {name: _reference(name, value, path) for name, value in entries.items()}
 
 
@@ -49,7 +49,7 @@ def _reference(name: str, value: object, path: Path) -> str:
 
 
 def locations(references: Mapping[str, str]) -> dict[str, str]:
-    """Name by path, for messages that should not tell where data lies."""
+    """Name by path, for messages that must not reveal paths."""
     return {
         reference.partition("#")[0]: name
         for name, reference in references.items()

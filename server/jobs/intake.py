@@ -1,4 +1,4 @@
-"""Taking a job in: whether this server can do it at all, and whether it is one."""
+"""Accepting a job: checks of the server's ability and of the request."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _PACKAGERS_MODULES = ("torch", "onnx", "onnxscript", "safetensors")
 
 
 def take_job(request: Request, *, client: str, settings: Settings, store: JobStore, runner: JobRunner) -> Job:
-    """Queue the job that a request asks for.
+    """Queue the job of a request.
 
     Raises:
-        RequestError: this server cannot do it now or ever, or it is no job.
+        RequestError: this server cannot run it, or the request is invalid.
         StorageError: it cannot be stored.
     """
     _require_able(settings, store, runner)
@@ -43,14 +43,14 @@ def take_job(request: Request, *, client: str, settings: Settings, store: JobSto
 
 
 def _require_able(settings: Settings, store: JobStore, runner: JobRunner) -> None:
-    """What can be told before the body is looked at."""
+    """Checks that do not need the body."""
     if not settings.jobs_at_once:
-        raise ConflictError("this server takes no jobs", hint="it was started with --jobs 0")
+        raise ConflictError("this server does not accept jobs", hint="it was started with --jobs 0")
     if not all(map(_is_installed, _PACKAGERS_MODULES)):
         raise NotInstalledError("the packager is not installed on the server", hint="pip install 'pathweave[packager]'")
     if (settings.folder / MANIFEST).exists():
         raise ConflictError(
-            "this server serves one bundle: another has no place there", hint="serve the folder around it"
+            "this server serves a single bundle and cannot publish another", hint="serve its parent folder"
         )
     runner.require_ours()
     store.require_place(settings.max_queued_jobs)

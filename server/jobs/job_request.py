@@ -1,4 +1,4 @@
-"""What a packaging job is asked to do, checked. Pure."""
+"""Validation of packaging requests. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_BYTES = 65_536
 _MAX_FIELDS = 64
 
 SCHEMES = ("zoo", "torchvision", "timm")
-# Without / and another colon: timm would take hf-hub:… and local-dir:… for places to load from.
+# No / and no second colon: timm would load from hf-hub:… and local-dir:….
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 Field = Annotated[str, msgspec.Meta(pattern=r"^[a-z][a-z0-9_]{0,63}\Z")]
@@ -30,10 +30,10 @@ Scalar = (
 
 
 class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A packaging job as a client asks for it.
+    """A client's packaging request.
 
-    ``data``, ``validation``: names of data that the server knows. ``recipe``: fields of the packager's recipe, plain
-    values only; whether they make sense is for the packager to say.
+    ``data``, ``validation``: names of data sets on the server. ``recipe``: fields of the packager's recipe with plain
+    values, which the packager validates.
     """
 
     name: str
@@ -44,18 +44,18 @@ class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_request(data: bytes) -> JobRequest:
-    """The request in a JSON body (MalformedError if it is none)."""
+    """The request in a JSON body (MalformedError if it is invalid)."""
     try:
         return decode_json(data, JobRequest)
     except ValueError as error:
-        raise MalformedError(f"the job is wrong: {error}") from error
+        raise MalformedError(f"the job is invalid: {error}") from error
 
 
 def check_request(request: JobRequest, *, known_data: Collection[str]) -> None:
-    """Accept only what names things that the server has and runs nothing that came with the request.
+    """Check that a request only refers to models and data of the server, and runs no code of the client.
 
     Raises:
-        UnprocessableError: a name that cannot be a bundle's, a model of another kind, unknown data, too many fields.
+        UnprocessableError: an invalid bundle name, a model of another kind, unknown data, too many fields.
     """
     if not IDENTIFIER.fullmatch(request.name):
         raise UnprocessableError(
@@ -81,7 +81,7 @@ def _check_model(model: str) -> None:
     scheme, _, name = model.partition(":")
     if scheme not in SCHEMES:
         raise UnprocessableError(
-            f"{model[:80]!r} is no model that the server packages: no code and no file is taken from a request",
+            f"the server does not package the model {model[:80]!r}: requests cannot contain code or file names",
             hint="write zoo:NAME, torchvision:NAME or timm:NAME, and send weights along",
         )
     if not _MODEL_NAME.fullmatch(name):

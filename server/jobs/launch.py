@@ -1,6 +1,6 @@
-"""What a worker process is before it becomes the packager: it dies with the server and gives way to it.
+"""Launcher of worker processes: ends with the server, lowers its priority, then executes the packager.
 
-Run as a script: ``launch.py SERVER_PID COMMAND…``. It needs nothing but the standard library.
+Run as a script: ``launch.py SERVER_PID COMMAND…``. Uses only the standard library.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from pathlib import Path
 
 _NICENESS = 10
 _PR_SET_PDEATHSIG = 1
-_FIRST_TO_GO = "500"  # of 1000: if memory runs out, the kernel ends the worker and not the server
+_FIRST_TO_GO = "500"  # of 1000: out of memory, the kernel kills the worker, not the server
 
 
 def main(arguments: list[str]) -> None:
-    """1. die with the server, 2. unless that is gone already; 3. give way to it; 4. become the command."""
+    """1. request a signal when the server ends; 2. exit if it has ended; 3. lower the priority; 4. exec the command."""
     server, command = int(arguments[0]), arguments[1:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text(_FIRST_TO_GO)
     if os.getppid() != server:
-        sys.exit("the server is gone")
+        sys.exit("the server has ended")
     os.nice(_NICENESS)
     os.execvp(command[0], command)
 

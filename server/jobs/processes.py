@@ -1,4 +1,4 @@
-"""Processes that may outlive a killed server: told apart from others with their number, and ended."""
+"""Worker processes that may outlive a killed server: identification despite pid reuse, and termination."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PS_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True)
 class WorkerMark:
-    """A process that leads its group: its number, and when it began, so that a later one with the number is another."""
+    """A process group leader: its pid and start time, since pids are reused."""
 
     pid: int
     began: str
@@ -33,21 +33,21 @@ class WorkerMark:
 
 
 def mark_of(pid: int) -> WorkerMark | None:
-    """The mark of a process; None if there is none, or only its remains."""
+    """The mark of a process; None if it does not exist or is a zombie."""
     began = _began_in_proc(pid) if (_PROC / "self" / "stat").exists() else _began_by_ps(pid)
     return None if began is None else WorkerMark(pid, began)
 
 
 def end_group(pid: int) -> None:
-    """Kill a process that leads its group, and all that it started. The packager goes on after that wherever it was."""
+    """Kill the process group of ``pid``. The packager can resume from its last saved state afterwards."""
     try:
         os.killpg(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # it has ended; macOS says the latter of what is not reaped yet
+    except (ProcessLookupError, PermissionError):  # it has ended; macOS raises the latter for zombies
         return
 
 
 def end_orphan(worker: WorkerMark, *, wait_s: float = _WAIT_S) -> bool:
-    """End a worker of an earlier server if it is still there; False if it would not end within ``wait_s`` seconds."""
+    """Kill a worker of an earlier server if it still runs; False if it does not end within ``wait_s`` seconds."""
     deadline = time.monotonic() + wait_s
     while mark_of(worker.pid) == worker:
         if time.monotonic() > deadline:
@@ -58,23 +58,23 @@ def end_orphan(worker: WorkerMark, *, wait_s: float = _WAIT_S) -> bool:
 
 
 def _began_in_proc(pid: int) -> str | None:
-    """Linux: boot and clock ticks since then."""
+    """Linux: boot id and start time in clock ticks."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
         boot = (_PROC / "sys" / "kernel" / "random" / "boot_id").read_text().strip()
     except OSError:
         return None
-    # The second field is the program's name in parentheses, which may hold anything: what follows the last of them.
+    # The second field is the program's name in parentheses, which may contain any character: split after the last one.
     fields = text.rpartition(")")[2].split()
     state, ticks = fields[0], fields[19]
     return None if state in "ZX" else f"{boot}/{ticks}"
 
 
 def _began_by_ps(pid: int) -> str | None:
-    """Elsewhere: the day and second."""
-    asked = ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)]
+    """Other systems: start time, to the second."""
+    command = ["ps", "-o", "stat=", "-o", "lstart=", "-p", str(pid)]
     try:
-        told = subprocess.run(asked, capture_output=True, text=True, timeout=_PS_TIMEOUT_S).stdout.split()
+        fields = subprocess.run(command, capture_output=True, text=True, timeout=_PS_TIMEOUT_S).stdout.split()
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return None if not told or told[0].startswith("Z") else " ".join(told[1:])
+    return None if not fields or fields[0].startswith("Z") else " ".join(fields[1:])

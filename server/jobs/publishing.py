@@ -1,4 +1,4 @@
-"""From a job's finished bundle to a bundle that is served."""
+"""Publishing a job's finished bundle in the served folder."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from device_sdk.files.atomic import storage_errors, write_atomically
 from server.catalogue import Catalogue
 from server.errors import PublishError
 
-_TRIES = 1000  # folders that are called like a version and hold something else
+_TRIES = 1000  # maximum number of folder names that are tried
 
 
 def next_version(name: str, *, catalogue: Catalogue, folder: Path, promised: Iterable[int]) -> int:
-    """One more than the highest version of ``name`` that is served or ``promised``; more, where its folder is taken."""
-    served = [one.version for one in catalogue.listing().bundles.get(name, ())]
+    """The next version above all that are served or ``promised`` and whose folder does not exist."""
+    served = [bundle.version for bundle in catalogue.listing().bundles.get(name, ())]
     first = 1 + max((*served, *promised), default=0)
     candidates = range(first, first + _TRIES)
-    return next((one for one in candidates if not place_of(name, one, folder=folder).exists()), first)
+    return next((candidate for candidate in candidates if not place_of(name, candidate, folder=folder).exists()), first)
 
 
 def place_of(name: str, version: int, *, folder: Path) -> Path:
-    """Where a bundle is published."""
+    """The folder for publishing a bundle."""
     return folder / f"{name}-{version}"
 
 
 def seal(out: Path, *, name: str, version: int, private_key: Path | None) -> str:
-    """Verify the bundle in ``out`` and sign it if there is a key; returns the digest of its manifest.
+    """Verify the bundle in ``out`` and sign it if there is a key. Returns the digest of its manifest.
 
     Raises:
-        PublishError: it is another bundle than was ordered.
+        PublishError: name or version differ from the job's.
         BundleError: it is damaged. SignatureError: the key cannot be used. StorageError: the disk is full.
     """
     bundle = Bundle.open(out)
@@ -48,17 +48,17 @@ def seal(out: Path, *, name: str, version: int, private_key: Path | None) -> str
 
 
 def publish(out: Path, *, name: str, version: int, folder: Path, catalogue: Catalogue) -> None:
-    """Move the bundle in ``out`` into the served folder, in one step for all who look.
+    """Move the bundle in ``out`` atomically into the served folder.
 
     Raises:
-        PublishError: this version was published meanwhile by someone else.
+        PublishError: this version exists already.
         StorageError: it could not be moved.
     """
     target = place_of(name, version, folder=folder)
-    served = [one.version for one in catalogue.listing().bundles.get(name, ())]
+    served = [bundle.version for bundle in catalogue.listing().bundles.get(name, ())]
     if version in served or target.exists():
         raise PublishError(
-            f"version {version} of {name} appeared in the served folder meanwhile", hint="send the job again"
+            f"version {version} of {name} exists in the served folder already", hint="send the job again"
         )
     with storage_errors(target):
         try:
@@ -70,14 +70,15 @@ def publish(out: Path, *, name: str, version: int, folder: Path, catalogue: Cata
 
 
 def is_published(name: str, version: int, digest: str, *, catalogue: Catalogue) -> bool:
-    """Whether exactly this bundle is served."""
+    """Whether a bundle with this digest is served."""
     return any(
-        (one.version, one.bundle.digest) == (version, digest) for one in catalogue.listing().bundles.get(name, ())
+        (served.version, served.bundle.digest) == (version, digest)
+        for served in catalogue.listing().bundles.get(name, ())
     )
 
 
 def _copy(out: Path, target: Path) -> None:
-    """Across file systems: a hidden copy first, so that nobody sees half of it."""
+    """Across file systems: copy to a hidden folder, then rename, so that publishing is atomic."""
     hidden = target.with_name(f".{target.name}.publishing")
     shutil.rmtree(hidden, ignore_errors=True)
     try:

@@ -1,7 +1,7 @@
-"""Runs the jobs of one data folder: one thread that starts workers, looks after them and publishes what they made.
+"""Runs the jobs of one data folder: a thread that starts and monitors workers and publishes their bundles.
 
-A kill at any moment loses nothing: what the database says is enough to go on. Of several servers with one data folder
-one runs the jobs, until it ends.
+The state in the database suffices to resume after a kill at any point. Of several servers with the same data folder,
+one at a time holds the lock and runs the jobs.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from server.jobs.workplace import Workplace
 
 _log = logging.getLogger(__name__)
 
-_ROUND_S = 0.1  # while there are workers
-_IDLE_S = 2.0  # otherwise: whoever adds a job says so, only the end of another server has to be noticed
-_TROUBLE_S = 5.0  # after a round that failed; a full disk is not mended at once
+_ROUND_S = 0.1  # polling interval with workers
+_IDLE_S = 2.0  # without workers: adding a job wakes the thread; polling detects the end of another server
+_TROUBLE_S = 5.0  # delay after a failed iteration, such as on a full disk
 _END_S = 10.0
 DATA_FILE = "data.toml"
 
 
 @dataclass
 class _Work:
-    """A job at work. ``failure`` counts once ``over``: its process has ended and its bundle was published, or not."""
+    """A job in progress. ``failure`` is valid once ``over``: the process has ended and publishing is done."""
 
     job: Job
     process: subprocess.Popen[bytes] | None = None
@@ -51,9 +51,9 @@ class _Work:
 class JobRunner:
     """Runs up to ``at_once`` jobs of ``store`` and publishes their bundles in ``folder``, signed with ``private_key``.
 
-    ``command`` is the packager's. ``data_folder`` holds the jobs' folders and ``data.toml``. Of finished jobs the
-    ``keep`` newest are kept. The thread works from ``start`` until ``close``, which ends the workers; their jobs go on
-    with the next server.
+    ``command``: of the packager. ``data_folder`` contains the jobs' folders and ``data.toml``. The ``keep`` newest
+    finished jobs are kept. The thread runs from ``start`` to ``close``, which stops the workers; the next server
+    resumes their jobs.
     """
 
     def __init__(
@@ -74,21 +74,21 @@ class JobRunner:
         self._jobs_folder = self._data_folder / "jobs"
         self._command, self._private_key = tuple(command), private_key
         self._at_once, self._keep, self._now = at_once, keep, now
-        self._claim: int | None = None  # a file that only one server can have locked
+        self._claim: int | None = None  # file descriptor of the lock file
         self._recovered = False
         self._wake, self._closed = threading.Event(), False
-        self._turn = threading.RLock()  # guards all that follows, and the steps of a job
+        self._turn = threading.RLock()  # guards all that follows, and transitions of jobs
         self._work: dict[str, _Work] = {}
         self._thread = threading.Thread(target=self._run, name="jobs", daemon=True)
 
     def start(self) -> None:
-        """Begin, unless another server has this data folder; then as soon as that has ended."""
+        """Start the thread. It waits until no other server holds this data folder."""
         with contextlib.suppress(StorageError):
             self._take_claim()
         self._thread.start()
 
     def close(self) -> None:
-        """End the workers and the thread. May be called twice."""
+        """Stop the workers and the thread. Idempotent."""
         self._closed = True
         self._wake.set()
         if self._thread.is_alive():
@@ -102,35 +102,35 @@ class JobRunner:
                 self._claim = None
 
     def wake(self) -> None:
-        """There is something to do."""
+        """Wake the thread after a change."""
         self._wake.set()
 
     def require_ours(self) -> None:
         """Raise ConflictError if another server runs the jobs of this data folder."""
         if self._claim is None:
-            raise ConflictError("another server runs the jobs of this data folder", hint="ask that one")
+            raise ConflictError("another server runs the jobs of this data folder", hint="send the request to it")
 
     def workplace(self, job_id: str) -> Workplace:
         """The folder of a job."""
         return Workplace(self._jobs_folder / job_id)
 
     def references(self) -> dict[str, str]:
-        """The data that jobs may name (ConfigurationError if what the operator wrote cannot be read)."""
+        """Data references by name (ConfigurationError if ``data.toml`` is invalid)."""
         return data_references(self._data_folder / DATA_FILE)
 
     def names_of_paths(self, job_id: str) -> dict[str, str]:
-        """What to call the paths of this machine in messages for clients."""
-        ours = (self.workplace(job_id).folder, self._data_folder, self._folder)
-        names = {f"{folder}/": "" for folder in ours}
+        """Replacements for paths of this machine in messages to clients."""
+        folders = (self.workplace(job_id).folder, self._data_folder, self._folder)
+        names = {f"{folder}/": "" for folder in folders}
         with contextlib.suppress(PathweaveError):
             names |= locations(self.references())
         return names
 
     def cancel(self, job_id: str) -> Job:
-        """End a job that is not over yet and remove its work; returns what has become of it.
+        """Cancel a job unless it is finished, and remove its files. Returns its new state.
 
         Raises:
-            NotFoundError: there is none of this id. ConflictError: it is another server's.
+            NotFoundError: unknown id. ConflictError: another server runs the jobs.
         """
         if not self._store.find(job_id).state.over:
             self.require_ours()
@@ -151,13 +151,13 @@ class JobRunner:
                 self._round()
                 wait_s = _ROUND_S if self._work else _IDLE_S
             except Exception:
-                _log.exception("the jobs could not be looked after; tried again in %g s", _TROUBLE_S)
+                _log.exception("running the jobs failed; next attempt in %g s", _TROUBLE_S)
                 wait_s = _TROUBLE_S
             self._wake.wait(wait_s)
             self._wake.clear()
 
     def _round(self) -> None:
-        """1. be the only one; 2. take over what an earlier server left; 3. finish what ended; 4. start what waits."""
+        """1. acquire the lock; 2. recover jobs of an earlier server; 3. handle ended workers; 4. start queued jobs."""
         if not self._take_claim():
             return
         with self._turn:
@@ -169,7 +169,7 @@ class JobRunner:
                 self._begin(job)
 
     def _take_claim(self) -> bool:
-        """Whether the jobs are ours. Whoever takes them over first removes folders of requests that were cut short."""
+        """Try to acquire the lock. On success, folders of incomplete requests are removed."""
         if self._claim is None:
             path = self._jobs_folder / ".claim"
             with storage_errors(path):
@@ -187,17 +187,17 @@ class JobRunner:
         return True
 
     def _sweep(self) -> None:
-        known = self._store.ids()
+        job_ids = self._store.ids()
         for folder in self._jobs_folder.iterdir():
-            if folder.is_dir() and folder.name not in known:
+            if folder.is_dir() and folder.name not in job_ids:
                 Workplace(folder).remove()
 
     def _recover(self) -> None:
-        """End the workers of a server that was killed, and queue their jobs again."""
+        """Kill the workers of a server that was killed, and queue their jobs again."""
         for job in self._store.in_state(State.RUNNING):
             worker = None if job.worker is None else WorkerMark.parse(job.worker)
             if worker is not None and not end_orphan(worker):
-                raise StorageError(f"process {worker.pid}, which works on the job {job.id}, does not end")
+                raise StorageError(f"process {worker.pid} of the job {job.id} does not end")
             if self._was_published(job):
                 self._store.finish(job.id)
                 self.workplace(job.id).clear()
@@ -206,7 +206,7 @@ class JobRunner:
         self._recovered = True
 
     def _was_published(self, job: Job) -> bool:
-        """Whether the server was killed between publishing the bundle and saying so."""
+        """Whether the server was killed between publishing the bundle and recording it."""
         name, version, digest = job.request.name, job.version, job.digest
         if version is None or digest is None:
             return False
@@ -217,7 +217,7 @@ class JobRunner:
         try:
             version = job.version or self._next_version(job)
             if not self._store.start(job.id, version=version):
-                return  # cancelled meanwhile
+                return  # cancelled
             self._work[job.id] = work
             work.job = self._store.find(job.id)
             work.process = self._start(work.job)
@@ -240,24 +240,24 @@ class JobRunner:
         references, workplace = self.references(), self.workplace(job.id)
         for name in (job.request.data, job.request.validation):
             if name not in references:
-                raise ConflictError(f"the server has no data {name!r} any more")
+                raise ConflictError(f"the server no longer has data {name!r}")
         arguments = arguments_of(
             job, workplace, training=references[job.request.data], validation=references[job.request.validation]
         )
         write_atomically(workplace.recipe, recipe_toml(job.request.recipe).encode())
         with workplace.log.open("a") as log:
-            resumed = "goes on" if workplace.out.with_name("out.work").exists() else "starts"
+            resumed = "resumes" if workplace.out.with_name("out.work").exists() else "starts"
             log.write(f"[{self._now().isoformat(timespec='seconds')}] version {job.version} {resumed}\n")
         return start_worker([*self._command, *arguments], workplace)
 
     def _look_after(self, work: _Work) -> None:
-        """Publish what a worker that has ended made, or note why there is nothing; what fails is tried again."""
+        """Publish the bundle of an ended worker, or record its failure. Storage errors are retried."""
         job, workplace = work.job, self.workplace(work.job.id)
         if not work.over:
             if work.process is None or work.process.poll() is None:
                 return
             self._conclude(work, failure_of(work.process.returncode, workplace) or self._publish(job))
-        workplace.clear()  # first: a full disk has to take the news as well
+        workplace.clear()  # first, to free disk space for the database update
         error, hint = (None, None) if work.failure is None else (work.failure.error, work.failure.hint)
         self._store.finish(job.id, error, hint)
         del self._work[job.id]

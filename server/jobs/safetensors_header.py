@@ -1,4 +1,4 @@
-"""Whether a file is whole safetensors, told from its header and its length: nothing in it is run or loaded.
+"""Checks that a file is complete safetensors, by its header and length, without loading it.
 
 The format: u64 length of the header, the header (JSON: dtype, shape and data offsets by name), the data, which the
 tensors fill without gaps and overlaps.
@@ -16,7 +16,7 @@ from device_sdk.files.untrusted_json import decode_json
 from server.errors import UnprocessableError
 
 _LENGTH_BYTES = 8
-_MAX_HEADER_BYTES = 8_000_000  # thousands of tensors take a tenth of it
+_MAX_HEADER_BYTES = 8_000_000  # thousands of tensors need a tenth of it
 _METADATA = "__metadata__"
 _ITEM_BYTES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
@@ -35,16 +35,16 @@ class _Tensor(msgspec.Struct, frozen=True):
 
 
 def check_safetensors(path: Path) -> None:
-    """Accept a whole safetensors file with at least one tensor.
+    """Check that the file is complete safetensors with at least one tensor.
 
     Raises:
-        UnprocessableError: it is none, is cut short, or something follows it.
+        UnprocessableError: it is invalid, truncated, or has trailing bytes.
     """
     size_bytes = path.stat().st_size
     with path.open("rb") as file:
         header_bytes = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if size_bytes < _LENGTH_BYTES or header_bytes > size_bytes - _LENGTH_BYTES:
-            raise _wrong("it is cut short, or something else")
+            raise _wrong("it is truncated, or has another format")
         if header_bytes > _MAX_HEADER_BYTES:
             raise _wrong(f"its header has more than {_MAX_HEADER_BYTES} bytes")
         header = file.read(header_bytes)
@@ -52,16 +52,16 @@ def check_safetensors(path: Path) -> None:
 
 
 def check_header(header: bytes, *, data_bytes: int) -> None:
-    """Accept a header whose tensors fill exactly ``data_bytes``.
+    """Check that the header's tensors fill exactly ``data_bytes``.
 
     Raises:
-        UnprocessableError: they do not, or it is no header.
+        UnprocessableError: they do not, or the header is invalid.
     """
     try:
         entries = decode_json(header, dict[str, msgspec.Raw])
         tensors = {name: decode_json(bytes(raw), _Tensor) for name, raw in entries.items() if name != _METADATA}
     except ValueError as error:
-        raise _wrong(f"its header is wrong: {error}") from error
+        raise _wrong(f"its header is invalid: {error}") from error
     if not tensors:
         raise _wrong("it holds no tensor")
     end = 0
@@ -73,7 +73,7 @@ def check_header(header: bytes, *, data_bytes: int) -> None:
         if begin != end_before or end - begin != math.prod(tensor.shape) * _ITEM_BYTES[tensor.dtype]:
             raise _wrong(f"the offsets of {name[:80]} do not fit its shape or its neighbours")
     if end != data_bytes:
-        raise _wrong(f"it has {data_bytes} bytes of data, its header speaks of {end}")
+        raise _wrong(f"it has {data_bytes} bytes of data, its header describes {end}")
 
 
 def _wrong(reason: str) -> UnprocessableError:

@@ -19,7 +19,7 @@ from server.tokens import utc_now
 
 
 class State(StrEnum):
-    """What has become of a job."""
+    """The state of a job."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -29,16 +29,15 @@ class State(StrEnum):
 
     @property
     def over(self) -> bool:
-        """Whether nothing will change any more."""
+        """Whether the state is final."""
         return self not in (State.QUEUED, State.RUNNING)
 
 
 @dataclass(frozen=True)
 class Job:
-    """A job as the database has it. Times are ISO 8601 in UTC; ``worker`` is a ``processes.WorkerMark`` as text.
+    """A job in the database. Times are ISO 8601 in UTC; ``worker`` is a ``processes.WorkerMark`` as text.
 
-    ``version`` of the bundle: known from the first start on. ``digest``: of the manifest, from just before it is
-    published.
+    ``version``: of the bundle, set at the first start. ``digest``: of the manifest, set just before publishing.
     """
 
     id: str
@@ -63,10 +62,10 @@ _UNFINISHED = "state IN ('queued', 'running')"
 
 
 class JobStore:
-    """The jobs of one database. May be used from several threads at once.
+    """The jobs of one database. Thread-safe.
 
     Raises:
-        StorageError: whatever it does, if the database cannot be read or written.
+        StorageError: by every method, if the database cannot be read or written.
     """
 
     def __init__(self, database: Database, *, now: Callable[[], datetime] = utc_now) -> None:
@@ -74,7 +73,7 @@ class JobStore:
         self._now = now
 
     def add(self, job_id: str, request: JobRequest, *, client: str, weights_sha256: str | None, max_queued: int) -> Job:
-        """Queue a job (QueueFullError if ``max_queued`` wait already)."""
+        """Queue a job (QueueFullError if ``max_queued`` are waiting)."""
         row = (job_id, client, msgspec.json.encode(request), weights_sha256, State.QUEUED, self._time())
         with self._database.writing() as connection:
             self._require_place(connection, max_queued)
@@ -83,16 +82,16 @@ class JobStore:
         return self.find(job_id)
 
     def require_place(self, max_queued: int) -> None:
-        """Raise QueueFullError if ``max_queued`` jobs wait already."""
+        """Raise QueueFullError if ``max_queued`` jobs are waiting."""
         with self._database.reading() as connection:
             self._require_place(connection, max_queued)
 
     def find(self, job_id: str) -> Job:
         """The job of this id (NotFoundError if there is none)."""
-        found = self._select("WHERE id = ?", job_id)
-        if not found:
+        jobs = self._select("WHERE id = ?", job_id)
+        if not jobs:
             raise NotFoundError("there is no such job", hint="GET /v1/jobs lists them")
-        return found[0]
+        return jobs[0]
 
     def latest(self, count: int) -> list[Job]:
         """The newest jobs first."""
@@ -103,7 +102,7 @@ class JobStore:
         return self._select("WHERE state = ? ORDER BY number", state)
 
     def unfinished_versions(self, name: str) -> list[int]:
-        """The versions that jobs of this name are going to have."""
+        """The versions reserved by unfinished jobs of this name."""
         jobs = self._select(f"WHERE {_UNFINISHED} AND version IS NOT NULL")
         return [job.version for job in jobs if job.request.name == name and job.version is not None]
 
@@ -113,15 +112,15 @@ class JobStore:
         return self._change(job_id, "queued", change, version, self._time())
 
     def note_worker(self, job_id: str, worker: str) -> bool:
-        """Remember the process that works on a running job."""
+        """Store the worker process of a running job."""
         return self._change(job_id, "running", "worker = ?", worker)
 
     def note_digest(self, job_id: str, digest: str) -> bool:
-        """Remember what is about to be published; False if the job is not running any more."""
+        """Store the digest before publishing; False if the job is no longer running."""
         return self._change(job_id, "running", "digest = ?", digest)
 
     def queue_again(self, job_id: str) -> bool:
-        """Running becomes queued: its worker is no more. It keeps its version, which its work is for."""
+        """Running becomes queued, since its worker has ended. It keeps its version, which its saved work belongs to."""
         return self._change(job_id, "running", "state = 'queued', worker = NULL, digest = NULL")
 
     def finish(self, job_id: str, error: str | None = None, hint: str | None = None) -> bool:
@@ -151,10 +150,10 @@ class JobStore:
     def _require_place(self, connection: sqlite3.Connection, max_queued: int) -> None:
         [queued] = connection.execute("SELECT count(*) FROM jobs WHERE state = 'queued'").fetchone()
         if queued >= max_queued:
-            raise QueueFullError(f"{queued} jobs are waiting already", hint="come again when one of them has begun")
+            raise QueueFullError(f"{queued} jobs are waiting", hint="try again when one of them has started")
 
     def _change(self, job_id: str, before: str, change: str, *values: object) -> bool:
-        # Compare and set: of two that want to end a job, one wins.
+        # Compare and set: of two concurrent changes, only one succeeds.
         with self._database.writing() as connection:
             statement = f"UPDATE jobs SET {change} WHERE id = ? AND state = ?"
             return bool(connection.execute(statement, (*values, job_id, before)).rowcount)

@@ -1,4 +1,4 @@
-"""Reading a job from a request: JSON, or a form of JSON and weights that go straight to the disk."""
+"""Reading a job from a request: JSON, or a form of JSON and weights, which are streamed to disk."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from server.request_body import read_body
 _FORM = "multipart/form-data"
 _JOB, _WEIGHTS = "job", "weights"
 _MAX_PARTS = 4
-_FORM_BYTES = 4 * MAX_BYTES  # beside the weights, and at once in memory: the parser reads in pieces of MAX_BYTES
+_FORM_BYTES = 4 * MAX_BYTES  # besides the weights, in memory; the parser reads chunks of MAX_BYTES
 
 
 def read_job(request: Request, workplace: Workplace, *, max_weights_bytes: int) -> tuple[JobRequest, str | None]:
-    """The job and the sha256 of its weights, which then lie in ``workplace``; None without any.
+    """The job, and the sha256 of its weights, which are stored in ``workplace``; None without weights.
 
     Raises:
-        RequestError: not a job, too large, or weights that are no whole safetensors file.
+        RequestError: an invalid job, too large, or weights that are not a complete safetensors file.
         StorageError: the weights could not be stored.
     """
     if request.mimetype != _FORM:
         return read_request(read_body(request, max_bytes=MAX_BYTES)), None
     if request.headers.get("Content-Encoding", "identity").lower() != "identity":
-        raise EncodingError("a form is taken only as it is", hint="send it without Content-Encoding")
-    request.max_content_length = max_weights_bytes + _FORM_BYTES  # Flask answers 413 to more
+        raise EncodingError("a form must not be compressed", hint="send it without Content-Encoding")
+    request.max_content_length = max_weights_bytes + _FORM_BYTES  # Flask answers 413 beyond it
     with storage_errors(workplace.folder), contextlib.ExitStack() as opened:
         form, files = _parse(request, workplace.folder, opened)
         job = read_request(_job_text(form, files))
@@ -67,7 +67,7 @@ def _parse(
         raise MalformedError(f"the body is not a form: {error}") from error
     names = [name for part in (form, files) for name, _ in part.items(multi=True)]
     if not set(names) <= {_JOB, _WEIGHTS} or len(set(names)) != len(names) or _WEIGHTS in form:
-        raise MalformedError("the form is wrong", hint="a part job with JSON and a part weights with a file, once each")
+        raise MalformedError("the form is invalid", hint="send one part job with JSON and one part weights with a file")
     return form, files
 
 
@@ -75,7 +75,7 @@ def _job_text(form: MultiDict[str, str], files: MultiDict[str, Any]) -> bytes:
     if _JOB in form:
         data = form[_JOB].encode()
     elif _JOB in files:
-        file = files[_JOB].stream  # curl -F job=@job.json sends it like a file
+        file = files[_JOB].stream  # curl -F job=@job.json sends it as a file
         file.seek(0)
         data = bytes(file.read(MAX_BYTES + 1))
     else:

@@ -1,6 +1,6 @@
-"""The worker of a job: the packager's own command as a process, and what is told from its end.
+"""The worker of a job: the packager's command as a subprocess, and the interpretation of its exit.
 
-The server never imports the packager: the command line is all that it knows of it.
+The server never imports the packager; its only interface is the command line.
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ _MAX_RESULT_BYTES = 1_000_000
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a job failed, in one line, and what to do about it."""
+    """The reason for a failed job in one line, and a hint."""
 
     error: str
     hint: str | None = None
 
     def without_paths(self, names: Mapping[str, str]) -> Failure:
-        """The same with ``names`` for the paths of this machine, which are nobody's business."""
+        """The failure with paths of this machine replaced by ``names``, so they are not revealed to clients."""
         return Failure(without_paths(self.error, names), self.hint and without_paths(self.hint, names))
 
 
 def without_paths(text: str, names: Mapping[str, str]) -> str:
-    """``text`` with names for paths, the longest paths first."""
+    """``text`` with paths replaced by names, the longest paths first."""
     for path in sorted(names, key=len, reverse=True):
         text = text.replace(path, names[path])
     return text
 
 
 def arguments_of(job: Job, workplace: Workplace, *, training: str, validation: str) -> list[str]:
-    """The arguments of ``pathweave package`` for a job. ``training``, ``validation``: where its data lies."""
+    """The arguments of ``pathweave package`` for a job. ``training``, ``validation``: references of its data."""
     arguments = ["--model", job.request.model, "--data", training, "--val", validation]
     arguments += ["--out", str(workplace.out), "--name", job.request.name, "--version", str(job.version)]
     arguments += ["--recipe", str(workplace.recipe), "--json"]
@@ -55,12 +55,12 @@ def arguments_of(job: Job, workplace: Workplace, *, training: str, validation: s
 
 
 def start_worker(command: Sequence[str], workplace: Workplace) -> subprocess.Popen[bytes]:
-    """Start ``command`` in a session of its own; what it prints goes to the log, its result to a file.
+    """Start ``command`` in its own session, with its output in the log and its result in a file.
 
-    It finds the packager as this process found the server: same directory and, but for the secrets, same environment.
+    It inherits the working directory and the environment without secrets, so it imports the same installation.
 
     Raises:
-        OSError: the files cannot be made, or there is no such program.
+        OSError: the files cannot be created, or the program does not exist.
     """
     environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
     environment[PROGRESS_FILE] = str(workplace.progress)
@@ -87,19 +87,19 @@ class _Result(msgspec.Struct, frozen=True):
 
 
 def failure_of(status: int, workplace: Workplace) -> Failure | None:
-    """Why a worker that ended with ``status`` failed; None if it did not."""
-    told = _told(workplace)
-    if told is not None and told.error is not None:
-        return Failure(told.error.message, told.error.hint)
+    """The failure of a worker that ended with ``status``; None if it succeeded."""
+    result = _read_result(workplace)
+    if result is not None and result.error is not None:
+        return Failure(result.error.message, result.error.hint)
     if status == 0:
         return None
     if status < 0:
-        reason = f"the worker was ended by {_signal_name(-status)}"
-        return Failure(reason, "perhaps memory ran out; its log may say more")
-    return Failure(f"the worker ended with status {status}", "its log says why")
+        reason = f"the worker was killed by {_signal_name(-status)}"
+        return Failure(reason, "possibly out of memory; see its log")
+    return Failure(f"the worker ended with status {status}", "see its log")
 
 
-def _told(workplace: Workplace) -> _Result | None:
+def _read_result(workplace: Workplace) -> _Result | None:
     try:
         with workplace.result.open("rb") as file:
             lines = file.read(_MAX_RESULT_BYTES).splitlines()

@@ -1,4 +1,4 @@
-"""The folder of one job: what it is given and what its worker makes there."""
+"""The folder of one job: its inputs and its worker's outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from device_sdk.files.untrusted_json import decode_json
 
 
 class ProgressReport(msgspec.Struct, frozen=True):
-    """How far a worker is in what it does now. ``share`` of it in [0, 1]; ``elapsed_s`` seconds of it."""
+    """A worker's progress in its current task: ``share`` in [0, 1], and ``elapsed_s`` seconds."""
 
     task: str
     share: float
@@ -22,18 +22,18 @@ class ProgressReport(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Workplace:
-    """The folder ``folder`` of a job. The bundle comes to be in ``out``, unfinished work lies beside that."""
+    """The folder ``folder`` of a job. The bundle is written to ``out``, unfinished work beside it."""
 
     folder: Path
 
     @property
     def weights(self) -> Path:
-        """The weights that came with the request, if any did."""
+        """The weights sent with the request, if any."""
         return self.folder / "weights.safetensors"
 
     @property
     def recipe(self) -> Path:
-        """The recipe as the packager reads it."""
+        """The recipe in TOML for the packager."""
         return self.folder / "recipe.toml"
 
     @property
@@ -43,17 +43,17 @@ class Workplace:
 
     @property
     def log(self) -> Path:
-        """What the workers printed."""
+        """The output of the workers."""
         return self.folder / "log"
 
     @property
     def result(self) -> Path:
-        """What the worker told at its end, in JSON."""
+        """The worker's result in JSON."""
         return self.folder / "result.json"
 
     @property
     def progress(self) -> Path:
-        """How far the worker is."""
+        """The worker's progress report."""
         return self.folder / "progress.json"
 
     def read_progress(self) -> ProgressReport | None:

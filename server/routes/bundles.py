@@ -1,4 +1,4 @@
-"""``/v1/bundles``: bundles as devices fetch them."""
+"""``/v1/bundles``: bundles for devices to download."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _FOR_EVER_S = 365 * 24 * 3600
 
 
 def bundle_routes(services: Services) -> Blueprint:
-    """The addresses of bundles."""
+    """The routes of bundles."""
     routes, catalogue = Blueprint("bundles", __name__, url_prefix="/v1/bundles"), services.catalogue
     routes.add_url_rule("", "list", partial(_list, catalogue))
     routes.add_url_rule("/<name>", "describe", partial(_describe, catalogue))
@@ -31,7 +31,7 @@ def bundle_routes(services: Services) -> Blueprint:
 
 
 def summary(served: ServedBundle) -> dict[str, Any]:
-    """What a list of bundles says of one."""
+    """The entry of a bundle in the list."""
     return {
         "name": served.name,
         "version": served.version,
@@ -63,7 +63,7 @@ def _signature(catalogue: Catalogue, name: str) -> Response:
 
 
 def _blob(catalogue: Catalogue, name: str, blob: str) -> Response:
-    # Only names that stand in a manifest lead to a file: 64 hexadecimal digits, checked when it was read.
+    # Only names in a manifest map to a file: 64 hexadecimal digits, checked when the manifest was read.
     try:
         reply = _conditional(catalogue.find_blob(name, blob), blob, mimetype=_BYTES)
     except FileNotFoundError as error:
@@ -79,5 +79,5 @@ def _replaceable(data: bytes, digest: str, *, mimetype: str) -> Response:
 
 
 def _conditional(source: Path | io.BytesIO, etag: str, *, mimetype: str) -> Response:
-    """The whole, a range of it, or 304; by an ETag that is the same at every replica."""
+    """The whole file, a range of it, or 304, by an ETag that is equal on all replicas."""
     return send_file(source, mimetype=mimetype, etag=etag, conditional=True)

@@ -1,4 +1,4 @@
-"""``GET /health``: whether the server is there and how busy it is, for anyone who asks."""
+"""``GET /health``: liveness and load, without authentication."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from server.services import Services
 
 
 def health_routes(services: Services) -> Blueprint:
-    """The address of health."""
+    """The route of health."""
     routes = Blueprint("health", __name__)
     routes.add_url_rule("/health", "health", partial(_health, services))
     return routes

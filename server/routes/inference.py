@@ -23,13 +23,13 @@ from server.inference.offers import OfferedModel, offers
 from server.request_body import read_body
 from server.services import Services
 
-# Numbers in JSON take many times their size as Python objects: one body at a time is decoded. The interpreter would
-# hardly decode two at once anyway.
+# JSON numbers take many times their size as Python objects, so bodies are decoded one at a time. The interpreter lock
+# would prevent parallel decoding anyway.
 _decoding = threading.Lock()
 
 
 def inference_routes(services: Services) -> Blueprint:
-    """The addresses of the protocol."""
+    """The routes of the protocol."""
     routes = Blueprint("inference", __name__, url_prefix="/v2")
     routes.add_url_rule("", "server", _server)
     routes.add_url_rule("/health/live", "live", _live)
@@ -52,7 +52,7 @@ def _live() -> Response:
 
 def _ready(services: Services) -> Response:
     if services.queue.closed:
-        raise OverloadedError("the server is about to stop")
+        raise OverloadedError("the server is shutting down")
     return jsonify({"ready": True})
 
 
@@ -65,7 +65,7 @@ def _model_ready(services: Services, model: str, version: str | None = None) -> 
 
 
 def _infer(services: Services, model: str, version: str | None = None) -> Response:
-    """1. find the model; 2. take a place; 3. read, 4. check, 5. run; 6. reply."""
+    """1. find the model; 2. admit the request; 3. read, 4. check, 5. run; 6. reply."""
     offered = _find(services, model, version)
     with services.queue.admit(client_name()):
         asked = _read(services)
@@ -77,7 +77,7 @@ def _infer(services: Services, model: str, version: str | None = None) -> Respon
 
 def _find(services: Services, model: str, version: str | None) -> OfferedModel:
     versions = services.catalogue.listing().bundles.get(model.partition(":")[0], ())
-    offered = next((one for served in versions[:1] for one in offers(served.bundle) if one.name == model), None)
+    offered = next((offer for served in versions[:1] for offer in offers(served.bundle) if offer.name == model), None)
     if offered is None:
         raise NotFoundError(f"there is no model {model[:80]!r}")
     if version not in (None, offered.version):

@@ -20,7 +20,7 @@ _LOG_BYTES = 65_536
 
 
 def job_routes(services: Services) -> Blueprint:
-    """The addresses of jobs."""
+    """The routes of jobs."""
     routes = Blueprint("jobs", __name__, url_prefix="/v1/jobs")
     routes.add_url_rule("", "list", partial(_list, services))
     routes.add_url_rule("", "add", partial(_add, services), methods=["POST"])
@@ -31,7 +31,7 @@ def job_routes(services: Services) -> Blueprint:
 
 
 def progress_of(services: Services, job: Job) -> ProgressReport | None:
-    """How far a running job is; None before its worker has said anything."""
+    """The progress of a running job; None before its worker's first report."""
     return services.runner.workplace(job.id).read_progress() if job.state is State.RUNNING else None
 
 
@@ -61,7 +61,7 @@ def _cancel(services: Services, job_id: str) -> Response:
 def _log(services: Services, job_id: str) -> Response:
     job = services.jobs.find(job_id)
     if job.state is State.CANCELLED:
-        raise NotFoundError("the log went with the job when it was cancelled")
+        raise NotFoundError("the log was deleted when the job was cancelled")
     text = services.runner.workplace(job.id).read_log(max_bytes=_LOG_BYTES)
     text = without_paths(text, services.runner.names_of_paths(job.id))
     return Response(text, mimetype="text/plain", headers={"Cache-Control": "no-store"})

@@ -1,4 +1,4 @@
-"""``POST /v1/logs``: what devices decided; ``GET /v1/devices``: which they are."""
+"""``POST /v1/logs``: adaptation logs of devices; ``GET /v1/devices``: the devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from server.services import Services
 
 
 def log_routes(services: Services) -> Blueprint:
-    """The addresses of logs and devices."""
+    """The routes of logs and devices."""
     routes = Blueprint("logs", __name__, url_prefix="/v1")
     routes.add_url_rule("/logs", "add", partial(_add, services), methods=["POST"])
     routes.add_url_rule("/devices", "devices", partial(_devices, services))

@@ -1,4 +1,4 @@
-"""``GET /``: the page for people, and the part of it that its script asks for again: the jobs."""
+"""``GET /``: the status page, and its table of jobs, which its script polls."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _TEMPLATES = Path(__file__).parent / "templates"
 _STYLE = (_TEMPLATES / "page.css").read_text(encoding="utf-8")
 _SCRIPT = (_TEMPLATES / "page.js").read_text(encoding="utf-8")
 _STYLE_DIGEST = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
-# Nothing but the page's own style and script is let in: names that devices sent could not load or run anything. What
-# else this server sends is no script to a browser, by its type.
+# Content security policy: only the page's own style and script, so names sent by devices cannot load or run anything.
+# Other responses of this server have content types that browsers do not execute.
 _POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -35,7 +35,7 @@ _POLICY = "; ".join(
 
 
 def page_routes(services: Services) -> Blueprint:
-    """The addresses of the page."""
+    """The routes of the page."""
     routes = Blueprint("page", __name__, template_folder="templates")
     routes.add_url_rule("/", "page", partial(_page, services))
     routes.add_url_rule("/page/jobs", "jobs", partial(_jobs, services))

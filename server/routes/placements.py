@@ -16,7 +16,7 @@ _MAX_BYTES = 250_000
 
 
 def placement_routes(services: Services) -> Blueprint:
-    """The address of placements."""
+    """The route of placements."""
     routes = Blueprint("placements", __name__, url_prefix="/v1/placements")
     routes.add_url_rule("", "decide", partial(_decide, services), methods=["POST"])
     return routes

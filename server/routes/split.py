@@ -1,4 +1,4 @@
-"""What devices ask before they divide work with the server: its profile of a bundle, and how far away it is."""
+"""For devices that plan to split inference with the server: its profile of a bundle, and a bandwidth probe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_PROBE_BYTES = 1_000_000
 
 
 def split_routes(services: Services) -> Blueprint:
-    """The addresses of profiles and probes."""
+    """The routes of profiles and probes."""
     profiles = ServerProfiles(services.models.runtime, services.settings.data_folder / "profiles")
     routes = Blueprint("split", __name__, url_prefix="/v1")
     routes.add_url_rule("/bundles/<name>/profile", "profile", partial(_profile, services, profiles))
@@ -24,11 +24,11 @@ def split_routes(services: Services) -> Blueprint:
 
 
 def _profile(services: Services, profiles: ServerProfiles, name: str) -> Response:
-    """What every block of a bundle costs here; the first to ask waits until that is measured."""
+    """The cost of every block of a bundle on this server. The first request waits for the measurement."""
     profile = profiles.of(services.catalogue.find(name).bundle)
     return Response(msgspec.json.encode(profile), mimetype="application/json")
 
 
 def _probe() -> Response:
-    """Counts what comes, so that a device can time how long it takes to come."""
+    """Reads the body and returns its size, so a device can measure the upload time."""
     return jsonify({"bytes": len(read_body(request, max_bytes=MAX_PROBE_BYTES))})

@@ -243,7 +243,7 @@ def small():
     return for_digits(SmallResNet(channels=1, widths=(8, 16), depth=2, classes=10))
 
 def silent():
-    """One that does not say how it wants its pixels."""
+    """A model without preprocessing."""
     return SmallResNet(channels=1, widths=(8, 16), depth=2, classes=10)
 
 def five_answers():

@@ -302,7 +302,7 @@ def test_a_missing_list_of_classes_is_named(assert_refused):
 
 def test_a_model_that_does_not_say_how_it_wants_its_pixels_is_refused(assert_refused):
     model = ("--model", "users_models:silent", "--input-shape", "1x8x8")
-    assert_refused(*model, *DIGITS, *LENGTH, status=1, error="ModelLoadError", words=("how it wants its pixels",))
+    assert_refused(*model, *DIGITS, *LENGTH, status=1, error="ModelLoadError", words=("the preprocessing of",))
 
 
 def test_validation_without_labels_is_refused(assert_refused, tmp_path):

@@ -54,7 +54,7 @@ def test_expired_revoked_and_wrong_are_told_apart(serve, tiny, tmp_path, clock):
     server = serve(tiny.folder)
     assert server.ask("/v1/bundles", headers=bearer(token)).json()["error"] == "the token has expired"
     assert server.ask("/v1/bundles", headers=bearer("pw_x")).json()["error"] == "the token is wrong"
-    assert server.ask("/v1/bundles").json()["error"] == "this server asks for a token"
+    assert server.ask("/v1/bundles").json()["error"] == "this server requires a token"
 
 
 def test_the_first_token_and_its_end_are_seen_at_once(serve, store, tiny):

@@ -34,8 +34,8 @@ def test_a_token_lets_its_owner_in_and_nobody_else(store):
     token = store.new("laptop", days=1)
     assert gate.closed
     assert gate.admit(token) == "laptop"
-    assert refused(gate, None) == "this server asks for a token"
-    assert refused(gate, "") == "this server asks for a token"
+    assert refused(gate, None) == "this server requires a token"
+    assert refused(gate, "") == "this server requires a token"
     for wrong in ("x", token[:-1], f"{token}x", token.upper(), "ÿ"):
         assert refused(gate, wrong) == "the token is wrong"
 
@@ -69,7 +69,7 @@ def test_the_server_stays_closed_when_the_last_token_ends(store):
     store.new("only", days=1)
     store.revoke("only")
     assert gate.closed
-    assert "asks for a token" in refused(gate, None)
+    assert "requires a token" in refused(gate, None)
 
 
 def test_the_token_of_the_environment_counts_beside_the_others(store):

@@ -174,7 +174,7 @@ def test_closing_finishes_what_runs_and_refuses_the_rest(make, model):
         waiting = pool.submit(run, queue, model, 2)
         wait_until(lambda: queue._waiting)
         queue.close()
-        with pytest.raises(OverloadedError, match="about to stop"):
+        with pytest.raises(OverloadedError, match="shutting down"):
             waiting.result(PATIENCE_S)
         model.gate.set()
         assert running.result(PATIENCE_S)[0][0, 0] == 2

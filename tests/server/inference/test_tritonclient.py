@@ -134,7 +134,7 @@ def test_a_token_in_the_clients_headers(serve, tiny, tensors, expected):
     server = serve(tiny.folder, token="secret")
     with tritonhttp.InferenceServerClient(f"{server.host}:{server.port}") as client:
         assert client.is_server_ready()
-        with pytest.raises(InferenceServerException, match="asks for a token"):
+        with pytest.raises(InferenceServerException, match="requires a token"):
             client.infer("tiny", given(tensors))
         result = client.infer("tiny", given(tensors), headers={"Authorization": "Bearer secret"})
         np.testing.assert_allclose(result.as_numpy("logits"), expected, atol=1e-5)

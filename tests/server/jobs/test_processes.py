@@ -119,4 +119,4 @@ def test_a_worker_whose_server_is_gone_does_not_begin():
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert (done.returncode, done.stdout) == (1, "")
-    assert "the server is gone" in done.stderr
+    assert "the server has ended" in done.stderr

@@ -83,7 +83,7 @@ def test_publishing_moves_it_to_where_it_is_served(made, bundles, catalogue, pub
 
 def test_a_version_that_was_taken_meanwhile_is_not_replaced(tiny, made, bundles, catalogue, publish_made):
     tiny.copy_to(bundles / "mine", name="digits", version=2)
-    with pytest.raises(PublishError, match="version 2 of digits appeared"):
+    with pytest.raises(PublishError, match="version 2 of digits exists"):
         publish_made()
     shutil.rmtree(bundles / "mine")
     (bundles / "digits-2").mkdir()

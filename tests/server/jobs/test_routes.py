@@ -121,8 +121,8 @@ def test_a_form_may_come_without_weights(packaging_server, job_request):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": "users_models:build"}, "no code and no file"),
-        ({"model": "/srv/model.pth"}, "no code and no file"),
+        ({"model": "users_models:build"}, "requests cannot contain code"),
+        ({"model": "/srv/model.pth"}, "requests cannot contain code"),
         ({"model": "timm:hf-hub:a/b"}, "cannot be the name of a timm model"),
         ({"data": "/srv/cifar"}, "has no data"),
         ({"validation": "cifar"}, "has no data"),
@@ -219,7 +219,7 @@ def test_unknown_jobs_are_not_found(packaging_server, path):
 def test_a_server_of_one_bundle_has_no_place_for_another(serve, tiny, job_request, fake_packager):
     reply = serve(tiny.folder, package_command=fake_packager).post("/v1/jobs", job_request())
     assert reply.status == 409
-    assert "serves one bundle" in reply.json()["error"]
+    assert "serves a single bundle" in reply.json()["error"]
 
 
 def test_a_server_may_take_no_jobs(serve, bundles, job_request, fake_packager):
@@ -239,7 +239,7 @@ def test_a_broken_data_file_is_named(packaging_server, job_request, tmp_path):
     (tmp_path / "data" / "data.toml").write_text("a =")
     reply = packaging_server.post("/v1/jobs", job_request())
     assert reply.status == 500
-    assert "data.toml is not TOML" in reply.json()["error"]
+    assert "data.toml is not valid TOML" in reply.json()["error"]
 
 
 def test_jobs_ask_for_a_token_like_everything_else(serve, bundles, fake_packager, job_request):

@@ -122,8 +122,8 @@ def test_bundles_are_signed_with_the_key(make_runner, add, over, bundles, tiny):
     ("does", "error", "hint"),
     [
         ("fails", "digits#train is wrong", "see out"),
-        ("crashes", "the worker ended with status 3", "its log says why"),
-        ("dies", "the worker was ended by SIGKILL", "perhaps memory ran out; its log may say more"),
+        ("crashes", "the worker ended with status 3", "see its log"),
+        ("dies", "the worker was killed by SIGKILL", "possibly out of memory; see its log"),
         (
             "makes_nothing",
             "out is not a bundle: cannot read manifest.json: No such file or directory",
@@ -164,14 +164,14 @@ def test_data_that_the_operator_took_away(make_runner, add, over):
     make_runner()
     job = over(add(data="gone"))
     assert job.state is State.FAILED
-    assert "has no data 'gone' any more" in job.error
+    assert "no longer has data 'gone'" in job.error
 
 
 def test_data_that_the_operator_broke_fails_the_job_and_not_the_server(make_runner, add, over, data):
     data.mkdir(exist_ok=True)
     (data / "data.toml").write_text("mine =")
     make_runner()
-    assert "data.toml is not TOML" in over(add()).error
+    assert "data.toml is not valid TOML" in over(add()).error
     (data / "data.toml").unlink()
     assert over(add()).state is State.DONE
 
@@ -201,7 +201,7 @@ def test_a_version_that_appears_meanwhile_fails_the_job(make_runner, add, over, 
     at_work(job)
     tiny.copy_to(bundles / "mine", name="digits", version=1)
     let_go()
-    assert over(job).error == "version 1 of digits appeared in the served folder meanwhile"
+    assert over(job).error == "version 1 of digits exists in the served folder already"
 
 
 def test_progress_is_read_while_it_works(make_runner, add, at_work):
@@ -251,7 +251,7 @@ def test_a_server_that_ends_ends_its_workers_and_the_next_one_goes_on(make_runne
     let_go()
     second = make_runner()
     assert (over(job).state, over(job).version) == (State.DONE, 1)
-    assert "version 1 goes on" in second.workplace(job).read_log(max_bytes=1000)
+    assert "version 1 resumes" in second.workplace(job).read_log(max_bytes=1000)
 
 
 def test_a_worker_that_outlived_its_server_is_ended_before_its_job_goes_on(make_runner, add, over, store, let_go):

@@ -43,7 +43,7 @@ def test_a_file_cut_anywhere_is_refused(check, safetensors_bytes):
 
 
 def test_bytes_after_it_are_refused(check, safetensors_bytes):
-    with pytest.raises(UnprocessableError, match="33 bytes of data, its header speaks of 32"):
+    with pytest.raises(UnprocessableError, match="33 bytes of data, its header describes 32"):
         check(safetensors_bytes(TWO) + b"x")
 
 

@@ -127,7 +127,7 @@ def test_a_job_killed_with_the_server_halfway_ends_as_a_bundle_that_a_device_ope
     assert json.loads((published / "packaging.json").read_bytes())["seconds"] > 1000  # it went on from what was saved
     log = server.ask(f"{address}/log")[1].decode()
     assert "version 1 starts" in log
-    assert "version 1 goes on" in log
+    assert "version 1 resumes" in log
 
     url = f"{server.url}/v1/bundles/digits"
     with AdaptiveModel.open(url, trust=tiny.public_key, state_folder=tmp_path / "state") as model:
