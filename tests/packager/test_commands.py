@@ -171,7 +171,7 @@ def assert_refused(pathweave, command_line) -> Callable[..., None]:
 
 
 def test_a_length_of_training_has_to_be_given(assert_refused):
-    assert_refused(*ZOO, *DIGITS, status=2, error="UsageError", words=("how long",))
+    assert_refused(*ZOO, *DIGITS, status=2, error="UsageError", words=("length of the training",))
 
 
 def test_an_unknown_model_is_refused(assert_refused):
@@ -224,7 +224,7 @@ def test_a_model_without_cut_points_is_refused(assert_refused):
 
 def test_a_model_with_another_number_of_answers_than_classes_is_refused(assert_refused):
     model = ("--model", "users_models:five_answers")
-    words = ("5 numbers", "10 classes")
+    words = ("5 outputs", "10 classes")
     assert_refused(*model, *DIGITS, *LENGTH, status=1, error="DataError", words=words)
 
 

@@ -222,7 +222,7 @@ def test_a_missing_torchvision_says_how_to_install_it(tmp_path):
 def test_a_torchvision_built_for_another_torch_says_why(tmp_path):
     said = load_with_broken_torchvision(tmp_path, "RuntimeError('operator torchvision::nms does not exist')")
     assert said.startswith("ModelLoadError | torchvision cannot be imported: operator torchvision::nms")
-    assert "install a build of torchvision that for torch" in said
+    assert "install a build of torchvision for torch" in said
 
 
 # Callables
