@@ -119,7 +119,8 @@ def _duels(
     duels = []
     for ratio in ratios or (QUICK_RATIOS if options.quick else RATIOS):
         chosen = choose(bundle, runtime, measured, search, ratio, limit_s=limit_s, progress=options.progress)
-        rival = quickest(ratio, MODES[mode])
+        # speed drift since the profile: a subnet within the milliseconds may be over the ratio, then rivals may be too
+        rival = quickest(max(ratio, chosen.ratio), MODES[mode])
         own = chosen.right(bundle, runtime, report)
         duels.append(_Duel(mode, ratio, chosen, own, rival, None if rival is None else rival.right))
     return duels
