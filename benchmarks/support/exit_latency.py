@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.support.reference_bundles import Made, Part, accuracy, load_part
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.policies.calibration import CalibrationSettings
-from device_sdk.profiling.plan_latency import mean_latencies_ms
+from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.runtimes import make_runtime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.plan import Plan

@@ -12,8 +12,7 @@ from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import UsageError
 from device_sdk.offload.agreement import Agreement, agree, fill
 from device_sdk.offload.circuit_breaker import CircuitBreaker
-from device_sdk.offload.remote_calls import RemoteCalls, RemoteReply
-from device_sdk.offload.remote_client import checked_logits, default_transport, make_client
+from device_sdk.offload.remote_calls import RemoteCalls, RemoteReply, checked_logits, default_transport, make_client
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.runtimes.port import Array
 from device_sdk.transports.port import Clock, Transport

@@ -11,8 +11,7 @@ from device_sdk.offload.circuit_breaker import CircuitBreaker
 from device_sdk.offload.client import ModelMetadata
 from device_sdk.offload.open_inference import NamedTensor
 from device_sdk.offload.packing import Activations, pack
-from device_sdk.offload.remote_calls import RemoteCalls, RemoteReply
-from device_sdk.offload.remote_client import checked_logits, default_transport, make_client
+from device_sdk.offload.remote_calls import RemoteCalls, RemoteReply, checked_logits, default_transport, make_client
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.runtimes.port import Array
 from device_sdk.transports.port import Clock, Transport

@@ -20,7 +20,7 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.expected_cost import Evidence, expected_cost
 from device_sdk.policies.placement import ExitCandidate, place
 from device_sdk.policies.thresholds import ExitSamples, Rights, choose_exits, hard_threshold
-from device_sdk.profiling.plan_latency import mean_latencies_ms
+from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array, LoadedStretch

@@ -12,7 +12,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import ProtocolError, UsageError
 from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.packing import BITS
-from device_sdk.offload.remote_client import default_transport
+from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.policies.splitting import SplitCost, best_split, split_costs

@@ -10,7 +10,7 @@ from device_sdk.errors import UsageError
 from device_sdk.execution.deciders import confidence
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan
 from device_sdk.execution.plan_segments import segments
-from device_sdk.profiling.plan_latency import mean_latencies_ms
+from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, Plan, RemoteRef, Split, Subnet

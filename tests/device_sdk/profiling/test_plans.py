@@ -5,7 +5,7 @@ import pytest
 
 from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.memory import resident_bytes
-from device_sdk.profiling.plan_memory import measured_peak_bytes
+from device_sdk.profiling.plans import measured_peak_bytes
 from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Subnet
 
 MB = 1_000_000
