@@ -27,7 +27,7 @@ from server.jobs.processes import WorkerMark, end_group, end_orphan, mark_of
 from server.jobs.publishing import is_published, next_version, publish, seal
 from server.jobs.store import Job, JobStore, State
 from server.jobs.worker import Failure, arguments_of, failure_of, start_worker
-from server.jobs.workplace import Workplace
+from server.jobs.workplace import ProgressReport, Workplace
 
 _log = logging.getLogger(__name__)
 
@@ -113,6 +113,10 @@ class JobRunner:
     def workplace(self, job_id: str) -> Workplace:
         """The folder of a job."""
         return Workplace(self._jobs_folder / job_id)
+
+    def progress_of(self, job: Job) -> ProgressReport | None:
+        """The progress of a running job; None before its worker's first report."""
+        return self.workplace(job.id).read_progress() if job.state is State.RUNNING else None
 
     def references(self) -> dict[str, str]:
         """Data references by name (ConfigurationError if ``data.toml`` is invalid)."""

@@ -13,7 +13,6 @@ from server.errors import NotFoundError
 from server.jobs.intake import take_job
 from server.jobs.store import Job, State
 from server.jobs.worker import without_paths
-from server.jobs.workplace import ProgressReport
 from server.services import Services
 
 _LOG_BYTES = 65_536
@@ -28,11 +27,6 @@ def job_routes(services: Services) -> Blueprint:
     routes.add_url_rule("/<job_id>", "cancel", partial(_cancel, services), methods=["DELETE"])
     routes.add_url_rule("/<job_id>/log", "log", partial(_log, services))
     return routes
-
-
-def progress_of(services: Services, job: Job) -> ProgressReport | None:
-    """The progress of a running job; None before its worker's first report."""
-    return services.runner.workplace(job.id).read_progress() if job.state is State.RUNNING else None
 
 
 def _list(services: Services) -> Response:
@@ -68,7 +62,7 @@ def _log(services: Services, job_id: str) -> Response:
 
 
 def _described(services: Services, job: Job) -> dict[str, Any]:
-    progress = progress_of(services, job)
+    progress = services.runner.progress_of(job)
     return {
         "id": job.id,
         "client": job.client,

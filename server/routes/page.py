@@ -12,7 +12,6 @@ from flask import Blueprint, Response, render_template
 
 from device_sdk import __version__
 from server.overview import DEVICES, JOBS, LATEST_EVENTS, JobRow, job_rows, overview
-from server.routes.jobs import progress_of
 from server.services import Services
 
 _TEMPLATES = Path(__file__).parent / "templates"
@@ -59,7 +58,7 @@ def _script() -> Response:
 
 
 def _job_rows(services: Services) -> tuple[JobRow, ...]:
-    return job_rows((job, progress_of(services, job)) for job in services.jobs.latest(JOBS))
+    return job_rows((job, services.runner.progress_of(job)) for job in services.jobs.latest(JOBS))
 
 
 def _html(template: str, **values: Any) -> Response:
