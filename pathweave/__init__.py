@@ -44,14 +44,31 @@ if TYPE_CHECKING:
     from device_sdk.policies.calibration import CalibrationSettings
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.answer import Answer
-    from device_sdk.supernet.cost import Budget
-    from device_sdk.supernet.plan import Plan, Subnet
+    from device_sdk.supernet.cost import Budget, PlanCost
+    from device_sdk.supernet.plan import (
+        Abstain,
+        AnswerLocally,
+        Ask,
+        Edge,
+        Entropy,
+        ExitChoice,
+        Margin,
+        MaxConfidence,
+        Plan,
+        RemoteRef,
+        Split,
+        Subnet,
+    )
+    from device_sdk.supernet.requirement import Requirement
     from device_sdk.supernet.supernet import Supernet
 
 __all__ = [
+    "Abstain",
     "AdaptationSettings",
     "AdaptiveModel",
     "Answer",
+    "AnswerLocally",
+    "Ask",
     "BlobError",
     "Budget",
     "BudgetError",
@@ -62,22 +79,31 @@ __all__ = [
     "CorruptImageError",
     "DataError",
     "DeadlineError",
+    "Edge",
+    "Entropy",
+    "ExitChoice",
     "ForkedError",
     "InfeasibleBudgetError",
     "InputError",
     "LiveSettings",
     "ManifestError",
+    "Margin",
+    "MaxConfidence",
     "MeasurementError",
     "MissingExtraError",
     "PathweaveError",
     "Plan",
+    "PlanCost",
     "ProtocolError",
     "RefusedError",
     "RemoteModel",
+    "RemoteRef",
+    "Requirement",
     "RollbackError",
     "RuntimeFailedError",
     "SelfTestError",
     "SignatureError",
+    "Split",
     "StorageError",
     "Subnet",
     "Supernet",
@@ -95,9 +121,21 @@ _HOME = {
     "CalibrationSettings": "device_sdk.policies.calibration",
     "RemoteModel": "device_sdk.offload.remote_model",
     "LiveSettings": "device_sdk.live.switching",
-    "Plan": "device_sdk.supernet.supernet",
-    "Subnet": "device_sdk.supernet.supernet",
+    "Plan": "device_sdk.supernet.plan",
+    "Subnet": "device_sdk.supernet.plan",
     "Supernet": "device_sdk.supernet.supernet",
+    "Abstain": "device_sdk.supernet.plan",
+    "AnswerLocally": "device_sdk.supernet.plan",
+    "Ask": "device_sdk.supernet.plan",
+    "Edge": "device_sdk.supernet.plan",
+    "Entropy": "device_sdk.supernet.plan",
+    "ExitChoice": "device_sdk.supernet.plan",
+    "Margin": "device_sdk.supernet.plan",
+    "MaxConfidence": "device_sdk.supernet.plan",
+    "PlanCost": "device_sdk.supernet.cost",
+    "RemoteRef": "device_sdk.supernet.plan",
+    "Requirement": "device_sdk.supernet.requirement",
+    "Split": "device_sdk.supernet.plan",
 }
 
 

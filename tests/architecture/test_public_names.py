@@ -13,6 +13,19 @@ ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = {
     *("AdaptiveModel", "Answer", "Budget", "Plan", "Subnet", "Supernet"),
+    *(
+        "Abstain",
+        "AnswerLocally",
+        "Ask",
+        "Edge",
+        "Entropy",
+        "ExitChoice",
+        "Margin",
+        "MaxConfidence",
+        "RemoteRef",
+        "Split",
+    ),
+    *("PlanCost", "Requirement"),
     *("AdaptationSettings", "CalibrationSettings", "LiveSettings", "RemoteModel"),
     *("PathweaveError", "UsageError", "MissingExtraError"),
     *("BundleError", "ManifestError", "UnsupportedFormatError", "SignatureError", "BlobError"),
