@@ -76,29 +76,62 @@ def fit_latency(
     """
     if not subnets:
         return LatencyFit(1.0, 0.0, dict.fromkeys(blocks_ms, 1.0), {})
-    latencies = np.array(latencies_ms)
-    scale, offset_ms = fit_line([sum(blocks_ms[edge] for edge in one.edges) for one in subnets], latencies_ms)
-    edges = list(blocks_ms)
-    shares = scale * np.array([blocks_ms[edge] for edge in edges])  # [edge]
-    within = np.array([[edge in one.edges for edge in edges] for one in subnets]) * shares  # [subnet, edge]
-    names = sorted({(edge.rendition, edge.input_size) for edge in edges})
-    of_rendition = np.array([[(edge.rendition, edge.input_size) == name for name in names] for edge in edges], float)
-    converted = np.array([sum(_converted_bytes(supernet, one).values()) for one in subnets], dtype=float)
-    unit = shares.mean() / max(converted.mean(), 1.0)  # ms per byte; scales conversions to the size of blocks
-    columns = [within, within @ of_rendition, np.full((len(subnets), 1), shares.mean()), (converted * unit)[:, None]]
-    weights = np.array([_EDGE_WEIGHT] * len(edges) + [_FREE_WEIGHT] * (len(names) + 2))
-    left = 1 - (within.sum(axis=1) + offset_ms) / latencies
-    solution = _solve(np.hstack(columns) / latencies[:, None], left, weights)
-    if solution[-1] < 0:
-        solution = np.append(_solve(np.hstack(columns[:-1]) / latencies[:, None], left, weights[:-1]), 0.0)
-    own, by_rendition, offset, price = np.split(solution, np.cumsum([len(edges), len(names), 1]))
-    factors = np.clip(1 + own + of_rendition @ by_rendition, _LEAST_FACTOR, _MOST_FACTOR)
-    return LatencyFit(
-        scale=scale,
-        offset_ms=offset_ms + float(offset[0] * shares.mean()),
-        factors=dict(zip(edges, factors.tolist(), strict=True)),
-        changes_ms=_changes_ms(supernet, edges, float(price[0] * unit)),
-    )
+    line = fit_line([sum(blocks_ms[edge] for edge in subnet.edges) for subnet in subnets], latencies_ms)
+    return _Ridge(supernet, blocks_ms, subnets, np.array(latencies_ms), *line).fit()
+
+
+class _Ridge:
+    """What a line leaves unexplained, shared out over edges, renditions, the offset and conversions.
+
+    The columns of the regression are milliseconds [subnet, column]; a coefficient is a relative correction.
+    """
+
+    def __init__(
+        self,
+        supernet: Supernet,
+        blocks_ms: Mapping[Edge, float],
+        subnets: Sequence[Subnet],
+        latencies_ms: Vector,
+        scale: float,
+        offset_ms: float,
+    ) -> None:
+        self._supernet, self._edges = supernet, list(blocks_ms)
+        self._latencies_ms, self._scale, self._offset_ms = latencies_ms, scale, offset_ms
+        shares_ms = scale * np.array([blocks_ms[edge] for edge in self._edges])  # [edge]
+        self._typical_ms = float(shares_ms.mean())
+        members = [set(subnet.edges) for subnet in subnets]
+        self._edge_ms = np.array([[edge in own for edge in self._edges] for own in members]) * shares_ms
+        groups = sorted({(edge.rendition, edge.input_size) for edge in self._edges})
+        self._in_group = np.array(
+            [[(edge.rendition, edge.input_size) == group for group in groups] for edge in self._edges], float
+        )  # [edge, group]
+        converted = np.array([sum(_converted_bytes(supernet, subnet).values()) for subnet in subnets], float)
+        self._ms_per_byte = self._typical_ms / max(float(converted.mean()), 1.0)  # scales bytes to the size of blocks
+        self._conversion_ms = converted * self._ms_per_byte
+
+    def fit(self) -> LatencyFit:
+        """Solve, without conversions if they would come out cheaper than free."""
+        edge_count, group_count = self._in_group.shape
+        columns = [
+            self._edge_ms,
+            self._edge_ms @ self._in_group,
+            np.full((len(self._latencies_ms), 1), self._typical_ms),
+            self._conversion_ms[:, None],
+        ]
+        penalties = np.array([_EDGE_WEIGHT] * edge_count + [_FREE_WEIGHT] * (group_count + 2))
+        design = np.hstack(columns) / self._latencies_ms[:, None]
+        unexplained = 1 - (self._edge_ms.sum(axis=1) + self._offset_ms) / self._latencies_ms
+        solution = _solve(design, unexplained, penalties)
+        if solution[-1] < 0:
+            solution = np.append(_solve(design[:, :-1], unexplained, penalties[:-1]), 0.0)
+        own, by_group, offset, conversion = np.split(solution, np.cumsum([edge_count, group_count, 1]))
+        factors = np.clip(1 + own + self._in_group @ by_group, _LEAST_FACTOR, _MOST_FACTOR)
+        return LatencyFit(
+            scale=self._scale,
+            offset_ms=self._offset_ms + float(offset[0]) * self._typical_ms,
+            factors=dict(zip(self._edges, factors.tolist(), strict=True)),
+            changes_ms=_changes_ms(self._supernet, self._edges, float(conversion[0]) * self._ms_per_byte),
+        )
 
 
 def _solve(design: Vector, wanted: Vector, ridge: Vector | None = None) -> Vector:
