@@ -7,6 +7,7 @@ fit is the graph: the best path of an additive draw within a budget can be found
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,27 +77,42 @@ class BayesianPathSearch:
         cheapest = require_feasible(problem.supernet, problem.cost_model, problem.budget)
         run = SearchRun(problem)
         race, model = Race(run, self.shares), AdditiveModel(problem.supernet)
-        with problem.progress.task("search", self.generations) as task:
-            first = _best_by(model.fit([]), problem, problem.budget) or cheapest
-            plain = plain_paths(problem)
-            going = not run.check_stop() and race.begin() and run.evaluate([first, *plain])
+        with problem.progress.task("search", self.generations) as task, suppress(_Stopped):
+            self._start(run, race, model, cheapest)
             proposals = _Proposals(self, run)
-            going = going and self._expect(run, race, model, proposals, task)
-            while going and run.generations < self.generations and run.stale < self.patience:
-                group = proposals.group(model.fit(race.observations()))
-                if not group:
-                    break
-                going = race.advance(group) and not run.check_stop()
-                run.finish_generation(task)
-            if going:
-                run.evaluate([cheapest, *_ladder(model.fit(race.observations()), problem)])
+            self._follow_expectations(run, race, model, proposals, task)
+            self._follow_observations(run, race, model, proposals, task)
+            _require(run.evaluate([cheapest, *_ladder(model.fit(race.observations()), problem)]))
         return run.result()
 
-    def _expect(self, run: SearchRun, race: Race, model: AdditiveModel, proposals: _Proposals, task: Task) -> bool:
-        """Begin what promises most by expectation, as long as that finds better; False if it was stopped.
+    @staticmethod
+    def _start(run: SearchRun, race: Race, model: AdditiveModel, cheapest: Subnet) -> None:
+        """Order the samples, evaluate the path that the distillation errors favour, and the plain ones."""
+        problem = run.problem
+        first = _best_by(model.fit([]), problem, problem.budget) or cheapest
+        _require(not run.check_stop())
+        _require(race.begin())
+        _require(run.evaluate([first, *plain_paths(problem)]))
 
-        What is expected on the first share is enough to go by, as distances hardly vary with the samples. The best of
-        each generation is evaluated on all, so that there is an answer whenever time is up.
+    def _follow_observations(
+        self, run: SearchRun, race: Race, model: AdditiveModel, proposals: _Proposals, task: Task
+    ) -> None:
+        """Advance the most promising subnets by all that was observed, until patience or generations are exhausted."""
+        while run.generations < self.generations and run.stale < self.patience:
+            group = proposals.group(model.fit(race.observations()))
+            if not group:
+                return
+            advanced = race.advance(group) and not run.check_stop()
+            run.finish_generation(task)
+            _require(advanced)
+
+    def _follow_expectations(
+        self, run: SearchRun, race: Race, model: AdditiveModel, proposals: _Proposals, task: Task
+    ) -> None:
+        """Start the most promising subnets by expected accuracy, as long as that finds better ones.
+
+        Expected accuracies on the first share suffice, since distances vary little with the samples. The best of each
+        generation is evaluated on all samples, so that there is a result whenever time is up.
         """
         evaluator, samples, stale = run.problem.evaluator, race.first, 0
         best: Subnet | None = None
@@ -108,8 +124,7 @@ class BayesianPathSearch:
             group = proposals.group(model.fit(_expectations(looked_at, odds, model)), started=False)
             if not group:
                 break
-            if not run.evaluate([leader]) or not race.advance(group) or run.check_stop():
-                return False
+            _require(run.evaluate([leader]) and race.advance(group) and not run.check_stop())
             run.finish_generation(task)
             now = dict(zip(looked_at, expected.tolist(), strict=True))
             if best is None or now[leader] > now[best] + _EXPECTED_GAIN / samples.stop:
@@ -117,7 +132,15 @@ class BayesianPathSearch:
             else:
                 stale += 1
         run.stale = 0
-        return True
+
+
+class _Stopped(Exception):
+    """The search was cancelled or ran out of time; what it has is its result."""
+
+
+def _require(going: bool) -> None:
+    if not going:
+        raise _Stopped
 
 
 @dataclass(frozen=True)
