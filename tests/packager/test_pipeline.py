@@ -217,7 +217,7 @@ def test_another_job_does_not_touch_unfinished_work(command_line, pathweave, pac
     (work / "state.pt").write_bytes(b"precious")
     refused = pathweave(*package_arguments, "--out", "unfinished")
     assert refused.result["error"]["type"] == "ResumeError"
-    assert "work of another run" in refused.result["error"]["message"]
+    assert "belongs to another run" in refused.result["error"]["message"]
     assert contents(work) == {"run.json": b'{"name": "small"}', "state.pt": b"precious"}
 
 

@@ -55,7 +55,7 @@ def test_another_run_is_refused_and_loses_nothing(tmp_path):
     first.begin()
     first.save({"done": 5})
     before = {path.name: path.read_bytes() for path in (tmp_path / "work").iterdir()}
-    with pytest.raises(ResumeError, match="work of another run: model, recipe differ") as caught:
+    with pytest.raises(ResumeError, match="belongs to another run: model, recipe differ") as caught:
         Checkpoints(tmp_path / "work", {"model": "n", "recipe": {"seed": 1}})
     assert "--restart" in str(caught.value.hint)
     assert {path.name: path.read_bytes() for path in (tmp_path / "work").iterdir()} == before
