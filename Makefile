@@ -17,7 +17,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: help demo test test-all test-android lint format bench
 
 help:
-	@echo "make demo          package a small network, serve it, adapt it to three simulated devices (about 3 minutes)"
+	@echo "make demo          package a small network, serve it, adapt it to three simulated devices (about 2 minutes)"
 	@echo "make test          the quick tests, Kotlin's too where a JDK and Maven are; PYTEST_ARGS: only these of pytest's"
 	@echo "make test-all      the slow ones as well, as CI does"
 	@echo "make test-android  the Kotlin tests"

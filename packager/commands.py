@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from device_sdk.bundles.bundle import Bundle
     from device_sdk.bundles.manifest import Manifest
     from device_sdk.supernet.blocks import Block, Exit
-    from packager.pipeline import Packaged
+    from packager.assembly.packaged import Packaged
     from packager.training.ranks import Ranks
 
 

@@ -5,30 +5,24 @@ trace → expand → train (distil, tune, exits) → export → verify → rendi
 
 from __future__ import annotations
 
-import json
 import math
-import shutil
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from device_sdk.bundles import signing
-from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
-from device_sdk.bundles.manifest import Manifest
-from device_sdk.errors import DataError, PathweaveError, UsageError
-from device_sdk.files.atomic import write_atomically
+from device_sdk.errors import DataError, UsageError
 from device_sdk.progress import Progress, SilentProgress
 from packager.assembly.bundle_writer import BundleWriter
+from packager.assembly.packaged import REPORT, Packaged, already_there, but_renditions, clear, work_folder
 from packager.assembly.stored_manifest import stored_manifest
 from packager.assembly.validation import SUBNETS_PER_RANGE, Validation, validate
 from packager.assembly.verified import verify
-from packager.errors import PackagingError, ResumeError
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.fitting import applied, fit_once
 from packager.inputs.job import Job
@@ -46,14 +40,13 @@ from packager.supernet.input_sizes import UsableSize, candidate_sizes, usable_si
 from packager.supernet.macs_ranges import MacsRanges
 from packager.tracing.cut_points import FUSED
 from packager.tracing.traced_model import TracedModel, trace
-from packager.training.checkpoints import Checkpoints, encode_description, require_same_run
+from packager.training.checkpoints import Checkpoints, encode_description
 from packager.training.phases import EXITS
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone, Ranks
 from packager.training.trainer import Trainer
 from packager.training.usefulness import judge_skips
 
-REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
 _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples for evaluation during tuning
 
 _SIZE_SAMPLES = 64  # training samples on which other input sizes are compared with the model's own
@@ -63,23 +56,6 @@ _EXAMPLE_BYTES = 8_000_000
 _FITTED, _FIT_JUDGED = 160, 48  # training samples for fitting blocks, and for choosing among the fits
 _FIT_SHARE = 0.25  # of the budget, at most
 _FIT = "fit.pt"
-
-
-@dataclass(frozen=True)
-class Packaged:
-    """A finished bundle. ``seconds`` includes interrupted runs; ``fresh`` is False if it existed already.
-
-    ``peak_rss_bytes``: peak memory of packaging, None where the system does not report it. ``step_seconds``: of each
-    step of the run that finished it. ``training_report``: a line per training phase.
-    """
-
-    folder: Path
-    manifest: Manifest
-    seconds: float
-    peak_rss_bytes: int | None
-    fresh: bool
-    step_seconds: Mapping[str, float] = field(default_factory=dict)
-    training_report: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,14 +109,12 @@ def package(
         signing.sign(b"", private_key=private_key)  # an unusable key fails now, not after the training
     description = job.description()
     if restart:
-        _clear(out)
+        clear(out)
     elif out.exists():
-        finished = _already_there(out, description, private_key=private_key)
+        finished = already_there(out, description, private_key=private_key)
         ranks.from_lead(False)
         return finished
-    checkpoints = Checkpoints(
-        _work_folder(out), _but_renditions(description), started=limits.started, clock=limits.clock
-    )
+    checkpoints = Checkpoints(work_folder(out), but_renditions(description), started=limits.started, clock=limits.clock)
     ranks.from_lead(True)
     with times.whole("trace and expand"):
         examples = _examples(job)
@@ -240,7 +214,7 @@ def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
     """
     if ranks.from_lead(True):
         expansion = _expanded(job, torch.from_numpy(_examples(job)))
-        checkpoints = Checkpoints(_work_folder(out), {}, leads=False)
+        checkpoints = Checkpoints(work_folder(out), {}, leads=False)
         expansion = _fitted(job, expansion, checkpoints, SilentProgress(), ranks)
         _trained(job, expansion, checkpoints, SilentProgress(), ranks)
 
@@ -303,52 +277,6 @@ def _trained(
     trainer.train()
     ranks.leave()
     return trainer
-
-
-def _work_folder(out: Path) -> Path:
-    return out.with_name(f"{out.name}.work")
-
-
-def _but_renditions(description: Mapping[str, Any]) -> dict[str, Any]:
-    """The description without renditions, so training can be reused with different ones."""
-    recipe = {key: value for key, value in description["recipe"].items() if key != "renditions"}
-    return {**description, "recipe": recipe}
-
-
-def _clear(out: Path) -> None:
-    """Delete unfinished work. An existing bundle at ``out`` is replaced later; anything else there is an error."""
-    if out.exists() and not (out / MANIFEST).exists():
-        raise PackagingError(f"{out} exists and is not a bundle", hint="choose another --out folder")
-    shutil.rmtree(_work_folder(out), ignore_errors=True)
-
-
-def _already_there(out: Path, description: Mapping[str, Any], *, private_key: Path | None) -> Packaged:
-    """The bundle that an earlier run of the same job has finished; an error if ``out`` holds anything else.
-
-    It is signed now if ``private_key`` is given.
-    """
-    if not (out / REPORT).exists():
-        raise PackagingError(
-            f"{out} already exists", hint="choose another --out folder, or add --restart to replace it"
-        )
-    require_same_run(out / REPORT, description)
-    try:
-        bundle = Bundle.open(out)
-        bundle.verify()
-    except PathweaveError as error:
-        raise ResumeError(f"{out} is damaged: {error}", hint="add --restart to package it again") from error
-    if private_key is not None:
-        _sign_again(out, private_key)
-    shutil.rmtree(_work_folder(out), ignore_errors=True)  # remains if an earlier run was killed just before its end
-    report = json.loads((out / REPORT).read_bytes())
-    steps, training = report.get("step_seconds", {}), tuple(report.get("training_report", ()))
-    return Packaged(out, bundle.manifest, report["seconds"], report.get("peak_rss_bytes"), False, steps, training)
-
-
-def _sign_again(out: Path, private_key: Path) -> None:
-    signature = signing.sign((out / MANIFEST).read_bytes(), private_key=private_key)
-    if not (out / SIGNATURE).exists() or (out / SIGNATURE).read_bytes() != signature:
-        write_atomically(out / SIGNATURE, signature)
 
 
 def _require_answers(job: Job, traced: TracedModel) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from packager.pipeline import Packaged
+    from packager.assembly.packaged import Packaged
 
 
 def print_minutes(packaged: Packaged) -> None:

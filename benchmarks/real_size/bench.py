@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,21 +82,21 @@ def run(options: BenchOptions) -> BenchOutcome:
     trained, untrained = data.bundle(options, trained=True), data.bundle(options, trained=False)
     figures: dict[str, float] = {}
     table: list[dict[str, object]] = []
-    with closing(make_rivals(options, report)) as rivals:
-        figures["full_accuracy"] = 100 * float(rivals.full_model_correct.mean())
-        table += rivals.rows()
-        for mode in MODES:
-            duels = _duels(options, trained, mode, rivals.quickest, report)
-            gaps = [duel.gap_points for duel in duels]
-            names = (f"gap_to_simple_{mode}_{duel.ratio * 100:.0f}" for duel in duels)
-            figures |= dict(zip(names, gaps, strict=True))
-            figures[f"gain_over_simple_{mode}_points"] = -float(np.mean(gaps))
-            table += [duel.row() for duel in duels]
-        ratios = QUICK_RATIOS if options.quick else tuple(LARGEST_DROPS)
-        for duel in _duels(options, untrained, "int8", rivals.quickest, report, ratios=ratios):
-            drop = figures["full_accuracy"] - 100 * float(duel.own.mean())
-            figures[f"untrained_drop_{duel.ratio * 100:.0f}_points"] = drop
-            table.append(duel.row() | {"what": f"untrained, int8 within {duel.ratio:g}"})
+    rivals = make_rivals(options, report)
+    figures["full_accuracy"] = 100 * float(rivals.full_model_correct.mean())
+    table += rivals.rows()
+    for mode in MODES:
+        duels = _duels(options, trained, mode, rivals.quickest, report)
+        gaps = [duel.gap_points for duel in duels]
+        names = (f"gap_to_simple_{mode}_{duel.ratio * 100:.0f}" for duel in duels)
+        figures |= dict(zip(names, gaps, strict=True))
+        figures[f"gain_over_simple_{mode}_points"] = -float(np.mean(gaps))
+        table += [duel.row() for duel in duels]
+    ratios = QUICK_RATIOS if options.quick else tuple(LARGEST_DROPS)
+    for duel in _duels(options, untrained, "int8", rivals.quickest, report, ratios=ratios):
+        drop = figures["full_accuracy"] - 100 * float(duel.own.mean())
+        figures[f"untrained_drop_{duel.ratio * 100:.0f}_points"] = drop
+        table.append(duel.row() | {"what": f"untrained, int8 within {duel.ratio:g}"})
     return BenchOutcome(figures | _adapting(options, trained), table, data="imagenette/val.zip")
 
 

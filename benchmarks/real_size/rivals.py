@@ -56,9 +56,6 @@ class Rivals:
             {"what": one.name, "ratio": one.ratio, "accuracy": 100 * float(one.right.mean())} for one in self._rivals
         ]
 
-    def close(self) -> None:
-        """Nothing to release."""
-
 
 def make_rivals(options: BenchOptions, report: Photographs) -> Rivals:
     """1. export and quantise at each size; 2. measure all, interleaved; 3. evaluate each on ``report``."""

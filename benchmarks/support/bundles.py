@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from device_sdk import __version__
+from packager.assembly.packaged import REPORT
 from packager.inputs.job_loader import load_job
-from packager.pipeline import REPORT, package
+from packager.pipeline import package
 from pathweave.bench import BenchOptions
 
 CHECKOUT = Path(__file__).parents[2]
@@ -35,7 +36,7 @@ def adapted_bundle(options: BenchOptions, *, renditions: Sequence[str] = ("fp32"
 def variant_bundle(options: BenchOptions, name: str, recipe: Mapping[str, object], *, minutes: float) -> Path:
     """The same network packaged by another ``recipe``, trained for so many minutes here, and kept like the other.
 
-    Nothing else should run meanwhile.
+    Nothing else should run at the same time.
     """
     length = {"steps": _QUICK_STEPS} if options.quick else {"budget_minutes": minutes}
     return _kept(options, name, None, {**recipe, **length})

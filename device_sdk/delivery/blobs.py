@@ -72,7 +72,7 @@ class BlobFetcher:
                 raise
 
     def _fetch(self, name: str, size: int | None) -> None:
-        if self.store.has_blob(name, size):  # another process fetched it meanwhile
+        if self.store.has_blob(name, size):  # fetched by another process since the check
             return
         with self.store.writer(name, max_bytes=UNSIZED_MAX_BYTES if size is None else size) as writer:
             _Transfer(self, name, size, writer).run()

@@ -74,8 +74,8 @@ def fetch_bundle(
     The result is not yet the last good bundle: call ``store.remember_good(name, digest)`` after its self-test passed.
     ``accepts``: only the blobs of the accepted renditions are fetched; open the bundle with the same filter.
     ``deadlines.idle_s`` is per request, ``total_s`` for the whole delivery. It fails after ``attempts`` consecutive
-    attempts without a new byte. If the server replaces the bundle meanwhile, the download restarts; verified blobs are
-    kept.
+    attempts without a new byte. If the server replaces the bundle during the transfer, the download
+    restarts; verified blobs are kept.
 
     Raises:
         UsageError: ``url`` is not an address.
@@ -123,7 +123,7 @@ class _Delivery:
     tally: Tally
 
     def run(self) -> Delivered:
-        """The steps of ``fetch_bundle``, restarted if the server replaced the bundle meanwhile."""
+        """The steps of ``fetch_bundle``, restarted if the server replaced the bundle in between."""
         for turn in range(REPLACED_TRIES):
             fetched = self._fetch_manifest()  # 1, 2
             self._refuse_rollback(fetched.manifest)  # 3

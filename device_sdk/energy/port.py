@@ -35,4 +35,4 @@ class EnergyMeter(Protocol):
         """The device's power now; None where unknown."""
 
     def measure(self, work: Callable[[], object]) -> Energy:
-        """Run ``work`` and return the device's energy meanwhile. Exceptions of ``work`` propagate."""
+        """Run ``work`` and return the device's energy while it ran. Exceptions of ``work`` propagate."""

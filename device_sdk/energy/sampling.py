@@ -21,7 +21,7 @@ def measure_by_sampling(
     interval_s: float = INTERVAL_S,
     clock: Clock = time.perf_counter,
 ) -> Energy:
-    """Run ``work``; read power right before and after it, and every ``interval_s`` in a thread meanwhile.
+    """Run ``work``; read power right before and after it, and every ``interval_s`` in a thread while it runs.
 
     Readings that are None are left out; without any reading the energy is None.
     """

@@ -49,11 +49,6 @@ def hard(decider: Decider, logits: Array) -> npt.NDArray[np.bool_]:
     return np.asarray(ease(decider, logits) < _limit(decider))
 
 
-def with_limit(decider: Decider, limit: float) -> Decider:
-    """The same kind of decider for which samples whose ``ease`` lies below ``limit`` are hard."""
-    return type(decider)(-limit if isinstance(decider, Entropy) else limit)
-
-
 def _limit(decider: Decider) -> float:
     return -decider.threshold if isinstance(decider, Entropy) else decider.threshold
 

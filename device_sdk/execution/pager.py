@@ -95,7 +95,7 @@ class Pager:
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._make_room(size_bytes, at))
             if self._closed:
-                self._free_idle()  # what was loaded meanwhile
+                self._free_idle()  # pages loaded since the pager was closed
                 raise RuntimeFailedError("the plan was closed")
             self._used_bytes += size_bytes
             self.peak_bytes = max(self.peak_bytes, self._used_bytes)

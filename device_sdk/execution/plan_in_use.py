@@ -77,7 +77,7 @@ class PlanInUse:
     def lend_workspace(self) -> Workspace:
         """Evict the active plan's idle pages and return the workspace, for what is loaded beside the plan.
 
-        A call that runs the plan meanwhile loads its pages again; then both are in memory.
+        A concurrent call loads the pages of the plan again; then both are in memory.
         """
         active = self.active
         if active is not None:

@@ -55,7 +55,7 @@ def files_of(path: Path) -> list[Path]:
 
 @contextlib.contextmanager
 def opened_files(path: Path) -> Iterator[list[tuple[Path, BinaryIO]]]:
-    """All files of ``path``, opened, oldest first. A rotation meanwhile neither skips nor repeats a file.
+    """All files of ``path``, opened, oldest first. A concurrent rotation neither skips nor repeats a file.
 
     Raises:
         OSError: ``path`` itself cannot be opened.
@@ -63,7 +63,7 @@ def opened_files(path: Path) -> Iterator[list[tuple[Path, BinaryIO]]]:
     with contextlib.ExitStack() as stack:
         opened: list[tuple[Path, BinaryIO]] = []  # newest first, the direction in which rotation moves files
         seen: set[tuple[int, int]] = set()
-        names = [*reversed(files_of(path)), *reversed(files_of(path)[:-1])]  # twice, for files rotated meanwhile
+        names = [*reversed(files_of(path)), *reversed(files_of(path)[:-1])]  # twice: files rotate between
         for name in names:
             try:
                 file = stack.enter_context(name.open("rb"))
@@ -80,7 +80,7 @@ def opened_files(path: Path) -> Iterator[list[tuple[Path, BinaryIO]]]:
 
 
 def _locked(file: BinaryIO, path: Path) -> bool:
-    """Lock the file; False if another process rotated it meanwhile, so that it is no longer the one at ``path``."""
+    """Lock the file; False if another process rotated it first, so that it is no longer the one at ``path``."""
     if fcntl is None:
         return True
     with contextlib.suppress(OSError):  # a file system without locks

@@ -159,7 +159,7 @@ class LiveUpdate:
         started = time.perf_counter()
         done = self._in_use.exchange(new, expected=active)
         exchange_ms = (time.perf_counter() - started) * 1e3
-        if not done:  # the plan was exchanged meanwhile
+        if not done:  # another exchange came first
             return
         self._last = self._last.followed_by(decision.why, now_s=self._clock(), settings=self._settings)
         self._warm.put(PreparedPlan(active.plan, active.loaded, 0.0))

@@ -66,7 +66,7 @@ class _Samples:
         self._all_ns: list[int] = []
 
     def add(self, elapsed_ns: int, *, interrupted: bool) -> None:
-        if elapsed_ns < 0:  # the clock was set back meanwhile
+        if elapsed_ns < 0:  # the clock was set back during the call
             return
         self._all_ns.append(elapsed_ns)
         if not interrupted:

@@ -192,13 +192,6 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
         return self.subnet.input_size
 
     @property
-    def servers(self) -> tuple[RemoteRef, ...]:
-        """The server's models that it names, each once."""
-        named = [self.split.server] if self.split is not None else []
-        named += [self.hard.server] if isinstance(self.hard, Ask) else []
-        return tuple(dict.fromkeys(named))
-
-    @property
     def hard_threshold(self) -> float | None:
         """The threshold of what decides about hard samples; None where none is hard."""
         return None if isinstance(self.hard, AnswerLocally) else self.hard.decider.threshold

@@ -13,7 +13,7 @@ from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.progress import Progress
 from device_sdk.runtimes import Array, OnnxRuntime
-from device_sdk.supernet.blocks import Golden, InputSize, free_axes
+from device_sdk.supernet.blocks import Golden, InputSize
 from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import (
@@ -26,7 +26,7 @@ from packager.exporting.verification import (
 from packager.renditions.calibration import relative_error
 from packager.renditions.fragments import part_stretch
 from packager.renditions.rendition_set import RenditionSet
-from packager.supernet.input_sizes import UsableSize
+from packager.supernet.input_sizes import UsableSize, free_axes_at
 
 _LARGEST_ERROR = 0.25  # of a quantised or half-precision rendition, on golden inputs
 
@@ -39,7 +39,7 @@ class AnySizeCheck:
         self._own = exported.expansion.cut_points
         self._reference = TorchReference(exported.expansion)
         self._runtime = OnnxRuntime(threads=1, lean=True)
-        self._free_axes = free_axes(self._own, [size.described(Golden((), 0.0)) for size in sizes])
+        self._free_axes = free_axes_at(self._own, sizes)
 
     def described(self) -> tuple[InputSize, ...]:
         """The sizes as stored in the manifest, after verifying the original path at each.

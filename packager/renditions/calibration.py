@@ -9,10 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from device_sdk.supernet.blocks import Golden, free_axes
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import Expansion
-from packager.supernet.input_sizes import UsableSize, resized
+from packager.supernet.input_sizes import UsableSize, free_axes_at, resized
 
 MAX_SAMPLES = 512
 MAX_BYTES = 256_000_000  # of features at one cut point; two are in memory at a time
@@ -46,8 +45,7 @@ class Calibration:
     @property
     def free_axes(self) -> dict[str, frozenset[int]]:
         """By tensor, the axes whose extents differ between the input sizes."""
-        described = [size.described(Golden((), 0.0)) for size in self.sizes]
-        return free_axes(self.expansion.cut_points, described)
+        return free_axes_at(self.expansion.cut_points, self.sizes)
 
     def features(self) -> Iterator[tuple[int, Features]]:
         """Each cut point, 0 to N, with its features [count, *shape], computed lazily."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from device_sdk.supernet.blocks import CutPoint, Golden, InputSize
+from device_sdk.supernet.blocks import CutPoint, Golden, InputSize, free_axes
 from device_sdk.supernet.plan import size_text
 from packager.supernet.expansion import Expansion
 from packager.tracing.traced_model import tensors_of
@@ -39,6 +39,11 @@ class UsableSize:
         """The cut points ``own`` with the shapes at this size."""
         described = self.described(Golden((), 0.0))
         return tuple(cut.resized(shapes) for cut, shapes in zip(own, described.shapes, strict=True))
+
+
+def free_axes_at(own: Sequence[CutPoint], sizes: Sequence[UsableSize]) -> dict[str, frozenset[int]]:
+    """By tensor of the cut points ``own``, the axes whose extents differ between the input sizes."""
+    return free_axes(own, [size.described(Golden((), 0.0)) for size in sizes])
 
 
 def candidate_sizes(own: Size) -> list[Size]:

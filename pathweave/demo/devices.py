@@ -199,7 +199,7 @@ def accuracy(model: AdaptiveModel, dataset: ImageDataset) -> float:
 def _adapt(
     model: AdaptiveModel, private: ImageDataset, *, ratio: float, seed: int, progress: Progress
 ) -> tuple[Profile, Adaptation]:
-    """Adapt within ``ratio`` of the full latency; profile again if the machine got slower meanwhile."""
+    """Adapt within ``ratio`` of the full latency; profile again if the machine has become slower since."""
     for attempt in range(1, PROFILES + 1):
         profile = model.profile(again=attempt > 1, progress=progress)
         budget = Budget(latency_ms=ratio * profile.original_ms)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.execution.deciders import confidence, ease, entropy, hard, margin, with_limit
+from device_sdk.execution.deciders import confidence, ease, entropy, hard, margin
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Entropy, Margin, MaxConfidence
 
 LOGITS = np.log(np.array([[0.7, 0.2, 0.1], [0.4, 0.35, 0.25], [1.0, 1e-30, 1e-30]], dtype=np.float32))
@@ -20,12 +20,6 @@ def test_measures_are_those_of_the_softmax():
 def test_the_least_sure_sample_is_hard_for_every_kind(decider):
     assert hard(decider, LOGITS).tolist() == [False, True, False]
     assert np.argsort(ease(decider, LOGITS)).tolist() == [1, 0, 2]
-
-
-@pytest.mark.parametrize("decider", [MaxConfidence(0.0), Margin(0.0), Entropy(0.0)])
-def test_a_limit_of_ease_makes_a_decider_of_the_same_kind(decider):
-    limit = float(np.sort(ease(decider, LOGITS))[1])
-    assert hard(with_limit(decider, limit), LOGITS).tolist() == [False, True, False]
 
 
 def test_extreme_thresholds_take_nothing_and_everything():

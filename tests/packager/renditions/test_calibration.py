@@ -5,15 +5,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from packager.renditions.calibration import (
     MAX_BYTES,
     MAX_SAMPLES,
+    Calibration,
     fitted_and_held_back,
     held_back_last,
     relative_error,
     sample_count,
 )
+from packager.supernet.expansion import expand
+from packager.supernet.input_sizes import usable_sizes
+from packager.tracing.traced_model import trace
 
 
 def test_features_are_those_of_the_original_path(tiny_exported, calibrate):
@@ -64,3 +69,22 @@ def test_the_error_is_relative_to_the_spread_of_what_is_expected():
     assert relative_error(np.full(2, 2.0, dtype=np.float32), expected) == pytest.approx(1)
     assert relative_error(expected + np.float32(0.1), expected) == pytest.approx(0.01, rel=1e-3)
     assert relative_error(np.ones(2, dtype=np.float32), np.ones(2, dtype=np.float32)) == 0
+
+
+def test_ranges_are_measured_at_smaller_input_sizes_too():
+    """At the smallest size and one in the middle, behind the features at the model's own size."""
+    torch.manual_seed(0)
+    pooled = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), *pooled, nn.Linear(4, 3))
+        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
+    )
+    samples = torch.rand(6, 1, 32, 32)
+    expansion = expand(trace(net.eval(), samples), max_span=1)
+    sizes, _ = usable_sizes(expansion, samples, [(24, 24), (20, 20), (16, 16)])
+    calibration = Calibration(expansion, samples, sizes=sizes)
+    at_input = next(features for index, features in calibration.features_at_sizes() if index == 0)
+    assert [features.shape[-1] for features in at_input] == [32, sizes[len(sizes) // 2].size[0], sizes[-1].size[0]]
+    assert [len(features) for features in at_input] == [6, 6, 6]
+    plain = [features for _, features in calibration.features()]
+    for (_, (own, *_)), expected in zip(calibration.features_at_sizes(), plain, strict=True):
+        np.testing.assert_array_equal(own, expected)

@@ -1,0 +1,88 @@
+"""What lies at the output of a packaging run: unfinished work, the finished bundle and its report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from device_sdk.bundles import signing
+from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
+from device_sdk.bundles.manifest import Manifest
+from device_sdk.errors import PathweaveError
+from device_sdk.files.atomic import write_atomically
+from packager.errors import PackagingError, ResumeError
+from packager.training.checkpoints import require_same_run
+
+REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """A finished bundle. ``seconds`` includes interrupted runs; ``fresh`` is False if it existed already.
+
+    ``peak_rss_bytes``: peak memory of packaging, None where the system does not report it. ``step_seconds``: of each
+    step of the run that finished it. ``training_report``: a line per training phase.
+    """
+
+    folder: Path
+    manifest: Manifest
+    seconds: float
+    peak_rss_bytes: int | None
+    fresh: bool
+    step_seconds: Mapping[str, float] = field(default_factory=dict)
+    training_report: tuple[str, ...] = ()
+
+
+def work_folder(out: Path) -> Path:
+    """The folder of unfinished work on the bundle ``out``."""
+    return out.with_name(f"{out.name}.work")
+
+
+def but_renditions(description: Mapping[str, Any]) -> dict[str, Any]:
+    """The description without renditions, so training can be reused with different ones."""
+    recipe = {key: value for key, value in description["recipe"].items() if key != "renditions"}
+    return {**description, "recipe": recipe}
+
+
+def clear(out: Path) -> None:
+    """Delete unfinished work. An existing bundle at ``out`` is replaced later; anything else there is an error."""
+    if out.exists() and not (out / MANIFEST).exists():
+        raise PackagingError(f"{out} exists and is not a bundle", hint="choose another --out folder")
+    shutil.rmtree(work_folder(out), ignore_errors=True)
+
+
+def already_there(out: Path, description: Mapping[str, Any], *, private_key: Path | None) -> Packaged:
+    """The bundle that an earlier run of the same job has finished; an error if ``out`` holds anything else.
+
+    It is signed now if ``private_key`` is given.
+
+    Raises:
+        PackagingError: ``out`` is not the bundle of a packaging run.
+        ResumeError: it is that of another job, or damaged.
+    """
+    if not (out / REPORT).exists():
+        raise PackagingError(
+            f"{out} already exists", hint="choose another --out folder, or add --restart to replace it"
+        )
+    require_same_run(out / REPORT, description)
+    try:
+        bundle = Bundle.open(out)
+        bundle.verify()
+    except PathweaveError as error:
+        raise ResumeError(f"{out} is damaged: {error}", hint="add --restart to package it again") from error
+    if private_key is not None:
+        _sign_again(out, private_key)
+    shutil.rmtree(work_folder(out), ignore_errors=True)  # remains if an earlier run was killed just before its end
+    report = json.loads((out / REPORT).read_bytes())
+    steps, training = report.get("step_seconds", {}), tuple(report.get("training_report", ()))
+    return Packaged(out, bundle.manifest, report["seconds"], report.get("peak_rss_bytes"), False, steps, training)
+
+
+def _sign_again(out: Path, private_key: Path) -> None:
+    signature = signing.sign((out / MANIFEST).read_bytes(), private_key=private_key)
+    if not (out / SIGNATURE).exists() or (out / SIGNATURE).read_bytes() != signature:
+        write_atomically(out / SIGNATURE, signature)
