@@ -76,8 +76,6 @@ def test_ranges_are_measured_at_smaller_input_sizes_too():
     torch.manual_seed(0)
     pooled = (nn.AdaptiveAvgPool2d(1), nn.Flatten())
     net = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), *pooled, nn.Linear(4, 3))
-        nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3)
-    )
     samples = torch.rand(6, 1, 32, 32)
     expansion = expand(trace(net.eval(), samples), max_span=1)
     sizes, _ = usable_sizes(expansion, samples, [(24, 24), (20, 20), (16, 16)])
