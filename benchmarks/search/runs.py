@@ -76,7 +76,7 @@ class Watched:
 
 
 @dataclass(frozen=True)
-class SearchRun:
+class SearchTrace:
     """The trace of one strategy with one seed."""
 
     strategy: str
@@ -88,8 +88,8 @@ class SearchRun:
 
     @property
     def best(self) -> float:
-        """The highest accuracy within the budget."""
-        return max(one.accuracy for one in self.found)
+        """The highest accuracy within the budget; 0 if no subnet was evaluated on all samples."""
+        return max((one.accuracy for one in self.found), default=0.0)
 
     def first(self, accuracy: float) -> Found | None:
         """The first find of at least ``accuracy``."""
@@ -107,7 +107,7 @@ def observe(
     budget: Budget,
     time_limit_s: float | None = None,
     sample_limit: int | None = None,
-) -> SearchRun:
+) -> SearchTrace:
     """Search until the limit, in seconds or in subnets times samples; the clock starts with the search."""
     watched = Watched(evaluator, lambda subnet: budget.fits(cost_model.cost(subnet)))
     result = find_subnets(
@@ -127,4 +127,4 @@ def observe(
         ),
     )
     seconds = time.perf_counter() - watched.started_s
-    return SearchRun(name, seed, tuple(watched.found), result, seconds, len(watched.samples))
+    return SearchTrace(name, seed, tuple(watched.found), result, seconds, len(watched.samples))

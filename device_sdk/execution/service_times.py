@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-KEPT = 64  # calls
+KEPT = 256  # calls
 
 
 class ServiceTimes:

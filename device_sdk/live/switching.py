@@ -2,9 +2,9 @@
 
 Source: AdaptiveNet §5.3: with the drift ratio r = actual / estimated latency, the best subnet is the most accurate one
 whose estimated latency is within T / r; down when the budget T is exceeded, up when there is room. Ours are the
-hysteresis (a candidate has to fit with a margin), the cooldowns, and that going up takes more evidence: while other
-processes take the core in slices, most short calls are as quick as ever and only a few are slow, so the median
-promises what longer calls cannot keep. Their mean does not.
+hysteresis (a candidate has to fit with a margin), the cooldowns, that a slight excess has to last, since noise passes,
+and that going up takes more evidence: while other processes take the core in slices, most short calls are as quick as
+ever and only a few are slow, so the median promises what longer calls cannot keep. Their mean does not.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from device_sdk.errors import UsageError
+from device_sdk.execution.service_times import KEPT
 from device_sdk.search.port import Candidate, best_within
 from device_sdk.supernet.cost import MB, Budget
 
@@ -28,7 +29,9 @@ class LiveSettings:
     """How eager live update is. Times are seconds of a monotonic clock.
 
     ``window``: the calls whose median counts; ``up_window``: those that must agree before a slower subnet is taken.
-    ``tolerance``: latencies this close to the budget are equal to it; ``margin``: what a candidate must have to spare.
+    ``tolerance``: latencies this close to the budget are equal to it. An excess of up to ``slight_excess`` of the
+    budget must be the median of calls that together took ``slight_s``; a larger one counts after a ``window``.
+    ``margin``: what a candidate must have to spare.
     ``up_cooldown_s`` doubles, up to ``up_cooldown_max_s``, whenever a switch up had to be taken back soon.
     ``absurd_ratio``: calls that took this many times the estimate, as after a suspension, are not looked at.
     ``warm_bytes``: what plans that are kept ready ahead may take. ``search_cooldown_s`` and ``search_time_limit_s`` are
@@ -41,7 +44,9 @@ class LiveSettings:
     window: int = 5
     up_window: int = 20
     tolerance: float = 0.02
-    margin: float = 0.05
+    slight_excess: float = 0.25
+    slight_s: float = 0.25
+    margin: float = 0.02
     cooldown_s: float = 0.1
     up_cooldown_s: float = 0.2
     up_cooldown_max_s: float = 1.0
@@ -117,7 +122,10 @@ def decide(
     ratio = recent_ms / current.cost.latency_ms
     waited_s = last.waited_s(now_s)
     if recent_ms > budget.latency_ms * (1 + settings.tolerance):
-        return _down(current, pool, budget, ratio, recent_ms, settings) if waited_s >= settings.cooldown_s else None
+        if waited_s < settings.cooldown_s:
+            return None
+        if _is_lasting(calls, budget.latency_ms, settings):
+            return _down(current, pool, budget, ratio, recent_ms, settings)
     if len(calls) >= settings.up_window and waited_s >= max(last.up_cooldown_s, settings.up_cooldown_s):
         lately = calls[-settings.up_window :]
         slowest = max(ratio, float(np.mean(lately)) / current.cost.latency_ms)
@@ -125,6 +133,19 @@ def decide(
         if better is not None and better.expected_accuracy > current.expected_accuracy:
             return Decision(better, slowest, recent_ms, why="faster")
     return Decision(None, ratio, recent_ms)
+
+
+def _is_lasting(calls_ms: Sequence[float], limit_ms: float, settings: LiveSettings) -> bool:
+    """Whether calls exceed the limit clearly, or slightly and for ``slight_s``."""
+    if np.median(calls_ms[-settings.window :]) > limit_ms * (1 + settings.slight_excess):
+        return True
+    taken_ms, count = 0.0, 0
+    for count, call_ms in enumerate(reversed(calls_ms), start=1):  # noqa: B007  # the count at which the loop ends
+        taken_ms += call_ms
+        if taken_ms >= 1e3 * settings.slight_s and count >= settings.window:
+            break
+    is_known = taken_ms >= 1e3 * settings.slight_s or count >= KEPT
+    return is_known and bool(np.median(calls_ms[-count:]) > limit_ms * (1 + settings.tolerance))
 
 
 def _down(

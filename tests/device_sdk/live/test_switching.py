@@ -21,6 +21,10 @@ def candidate(name: str, latency_ms: float, accuracy: float, peak_bytes: int = 1
     return Candidate(Plan(Subnet((Edge(name),))), Cost(latency_ms=latency_ms, peak_bytes=peak_bytes), accuracy)
 
 
+def replace_latency(one: Candidate, latency_ms: float) -> Cost:
+    return Cost(latency_ms=latency_ms, peak_bytes=one.cost.peak_bytes)
+
+
 FAST, SMALL, MIDDLE, LARGE, HUGE = POOL = (
     candidate("fast", 2.0, 0.50),
     candidate("small", 4.5, 0.70),
@@ -50,7 +54,7 @@ def test_a_subnet_within_the_budget_stays():
 
 @pytest.mark.parametrize(("ratio", "expected"), [(1.2, MIDDLE), (2.0, SMALL), (4.0, FAST)])
 def test_a_slower_device_takes_the_most_accurate_that_fits_the_budget_over_the_drift_ratio(ratio, expected):
-    decision = decided(LARGE, [9.0 * ratio] * 5)
+    decision = decided(LARGE, [9.0 * ratio] * 30)
     assert (decision.target, decision.why, decision.fits) == (expected, "slower", True)
     assert decision.ratio == pytest.approx(ratio)
 
@@ -69,6 +73,21 @@ def test_the_fastest_runs_when_nothing_fits_and_the_decision_says_so():
     assert (decision.target, decision.fits) == (FAST, False)
     decision = decided(FAST, [20.0] * 5)
     assert (decision.target, decision.fits) == (None, False)
+
+
+@pytest.mark.parametrize("call_ms", [10.3, 12.4])
+def test_a_slight_excess_sends_it_down_only_when_it_lasts(call_ms):
+    calm = [9.5] * 40
+    assert decided(LARGE, calm + [call_ms] * 8).target is None  # a tenth of a second
+    assert decided(LARGE, calm + [call_ms] * 40).target == MIDDLE
+    assert decided(LARGE, calm + [13.0] * 5).target == SMALL  # a clear one counts at once
+
+
+def test_a_slight_excess_of_short_calls_is_judged_on_all_that_are_kept():
+    tiny = [replace(one, cost=replace_latency(one, one.cost.latency_ms / 1000)) for one in POOL]
+    budget = Budget(latency_ms=0.01)
+    assert decided(tiny[3], [0.0103] * 100, pool=tiny, budget=budget).target is None
+    assert decided(tiny[3], [0.0103] * 256, pool=tiny, budget=budget).target == tiny[2]
 
 
 def test_less_than_a_window_of_calls_decides_nothing():
@@ -139,7 +158,7 @@ def test_what_does_not_fit_beside_the_plan_in_use_cannot_be_prepared():
 
 
 def test_what_is_prepared_ahead_is_what_a_slower_and_a_normal_device_would_take():
-    assert likely_next(LARGE, POOL, BUDGET, 1.0, SETTINGS) == [SMALL, FAST]
+    assert likely_next(LARGE, POOL, BUDGET, 1.0, SETTINGS) == [SMALL, MIDDLE, FAST]
     assert likely_next(SMALL, POOL, BUDGET, 2.0, SETTINGS)[0] == FAST
     assert LARGE in likely_next(SMALL, POOL, BUDGET, 2.0, SETTINGS)
 
