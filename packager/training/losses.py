@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch.nn import functional
 
 from device_sdk.errors import UsageError
 from device_sdk.supernet.plan import Subnet
-from packager.inputs.recipe import Recipe
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import Expansion
 from packager.supernet.macs_ranges import MacsRanges
@@ -33,6 +33,10 @@ class Losses:
 
     In distributed training each process computes the loss of its ``source``'s share of the batch.
 
+    Args:
+        batch: the largest one; exits update several times per batch if it is large enough.
+        distil_from, sampling, temperature, label_weight, seed: as in the recipe.
+
     Raises:
         UsageError: a batch is too small for so many processes.
     """
@@ -41,15 +45,22 @@ class Losses:
         self,
         expansion: Expansion,
         source: BatchSource,
-        recipe: Recipe,
         *,
+        batch: int,
+        distil_from: Literal["teacher", "student"],
+        sampling: Literal["uniform", "sandwich", "cheapest"],
+        temperature: float,
+        label_weight: float,
+        seed: int,
         device: torch.device | None = None,
         task: LearningTask | None = None,
     ) -> None:
         self._task = task or Classification()
         self._expansion = expansion
         self._source = source
-        self._recipe = recipe
+        self._distil_from, self._sampling = distil_from, sampling
+        self._temperature, self._label_weight = temperature, label_weight
+        self._seed = seed
         self._device = device or torch.device("cpu")
         self._format = training_format(expansion, self._device)
         self._cache: FeatureCache | None = None
@@ -57,7 +68,7 @@ class Losses:
         self._teacher_answers: TeacherAnswers | None = None
         self._exit_batch = _ExitBatch(-1, {}, torch.empty(0), torch.empty(0))
         self.batch = source.batch_size
-        self.exit_updates = max(1, min(_EXIT_UPDATES, min(recipe.largest_batch, len(source)) // _SAMPLES_PER_UPDATE))
+        self.exit_updates = max(1, min(_EXIT_UPDATES, min(batch, len(source)) // _SAMPLES_PER_UPDATE))
         self._parts = 1  # updates among which a batch of the source is divided
         self._halved = False
         self._whole: tuple[int, torch.Tensor, torch.Tensor] | None = None  # the last batch that was divided
@@ -88,10 +99,10 @@ class Losses:
         images, _ = self._batch(0, step)
         with torch.no_grad():
             features = self._expansion.traced.features(images)
-        if self._recipe.distil_from == "teacher":
+        if self._distil_from == "teacher":
             return torch.stack([imitation_error(block, features) for block in self._expansion.trained]).sum()
         assert self._ranges is not None
-        path = self._ranges.sample(self._recipe.seed + step)
+        path = self._ranges.sample(self._seed + step)
         imitated = self._expansion.features_along(path, images)
         ends = [block.end for block in self._expansion.trained if block.id in path.block_ids]
         return torch.stack([normalised_mse(imitated[end], features[end]) for end in ends]).mean()
@@ -109,8 +120,8 @@ class Losses:
         Paths are drawn uniformly, or as in tuning where other paths must stay unchanged.
         """
         assert self._ranges is not None
-        leaves_others = self._recipe.sampling == "cheapest"
-        path = self._path(step) if leaves_others else self._ranges.sample(self._recipe.seed + step)
+        leaves_others = self._sampling == "cheapest"
+        path = self._path(step) if leaves_others else self._ranges.sample(self._seed + step)
         return path, self._batch(_STATISTICS, step)[0]
 
     def exits(self, update: int) -> torch.Tensor:
@@ -166,7 +177,7 @@ class Losses:
     def _path(self, step: int) -> Subnet:
         """The path that a tuning step trains."""
         assert self._ranges is not None
-        sampling, seed = self._recipe.sampling, self._recipe.seed + step
+        sampling, seed = self._sampling, self._seed + step
         if sampling == "uniform" or (sampling == "sandwich" and step % 4 == 3):
             return self._ranges.sample(seed)
         return self._ranges.between(seed) if step % 2 else self._ranges.cheapest
@@ -194,7 +205,7 @@ class Losses:
             features = self._original_features(_EXITS + step, images)
             teacher = features[len(self._expansion.originals)].float()
             if self._ranges is not None and step % 2:
-                path = self._ranges.sample(self._recipe.seed + step)
+                path = self._ranges.sample(self._seed + step)
                 features |= _single(self._expansion.features_along(path, images))
         return _ExitBatch(step, features, labels, teacher)
 
@@ -211,9 +222,8 @@ class Losses:
 
     def _answer_loss(self, answers: torch.Tensor, labels: torch.Tensor, teacher: torch.Tensor) -> torch.Tensor:
         """The task's loss against the labels, mixed with its loss against the teacher's logits."""
-        recipe = self._recipe
         return mixed_loss(
-            self._task, answers, labels, teacher, temperature=recipe.temperature, label_weight=recipe.label_weight
+            self._task, answers, labels, teacher, temperature=self._temperature, label_weight=self._label_weight
         )
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from typing import Literal
 
 import torch
 
 from device_sdk.random_source import SplitMix64
 from packager.errors import TrainingError
-from packager.inputs.recipe import Recipe
 from packager.training.device import free_memory, resolve_precision
 from packager.training.losses import Losses
 from packager.training.phases import RATES, Phase
@@ -22,14 +22,22 @@ _GRADIENT_NORM = 5.0  # gradients are clipped to this norm
 class OptimizerStep:
     """Runs the optimizer updates of each training step, identically in all processes.
 
-    ``notes`` list deviations from the recipe.
+    ``notes`` list deviations from the recipe. ``precision`` and ``seed``: as in the recipe.
     """
 
-    def __init__(self, losses: Losses, recipe: Recipe, *, device: torch.device, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        losses: Losses,
+        *,
+        precision: Literal["auto", "float32", "bfloat16"],
+        seed: int,
+        device: torch.device,
+        ranks: Ranks,
+    ) -> None:
         self._losses = losses
-        self._seed = recipe.seed
+        self._seed = seed
         self._device = device
-        self._precision = resolve_precision(recipe.precision, device)
+        self._precision = resolve_precision(precision, device)
         self._ranks = ranks
         self.notes: tuple[str, ...] = ()
 

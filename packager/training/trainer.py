@@ -106,8 +106,10 @@ class Trainer:
         assert source.share == self._ranks.share, "the source gives another process's share"
         self._clock = LeadClock(self._ranks)
         self._device = resolve_device(recipe.device, local_rank=self._ranks.local_rank)
-        self._losses = Losses(expansion, source, recipe, device=self._device, task=task)
-        self._optimizer_step = OptimizerStep(self._losses, recipe, device=self._device, ranks=self._ranks)
+        self._losses = make_losses(expansion, source, recipe, device=self._device, task=task)
+        self._optimizer_step = OptimizerStep(
+            self._losses, precision=recipe.precision, seed=recipe.seed, device=self._device, ranks=self._ranks
+        )
         self._phases = training_phases(expansion, self._losses, recipe)
         self._steps = phase_steps(self._phases, recipe.steps or 0)
         self._modules: dict[str, nn.Module] = {}  # all that is trained in any phase
@@ -362,6 +364,29 @@ class Trainer:
             PhaseReport(**fields | {"gain": fields["gain"] and Gain(**fields["gain"])})
             for fields in saved.get("report", ())
         )
+
+
+def make_losses(
+    expansion: Expansion,
+    source: BatchSource,
+    recipe: Recipe,
+    *,
+    device: torch.device | None = None,
+    task: LearningTask | None = None,
+) -> Losses:
+    """The losses that ``recipe`` describes."""
+    return Losses(
+        expansion,
+        source,
+        batch=recipe.largest_batch,
+        distil_from=recipe.distil_from,
+        sampling=recipe.sampling,
+        temperature=recipe.temperature,
+        label_weight=recipe.label_weight,
+        seed=recipe.seed,
+        device=device,
+        task=task,
+    )
 
 
 def _start(modules: Sequence[nn.Module], device: torch.device) -> dict[str, str]:

@@ -10,8 +10,8 @@ from packager.supernet.expansion import expand
 from packager.tracing.traced_model import trace
 from packager.training import losses
 from packager.training.batches import BatchSource
-from packager.training.losses import Losses
 from packager.training.memory_format import training_format
+from packager.training.trainer import make_losses
 
 CPU = torch.device("cpu")
 
@@ -89,7 +89,7 @@ def test_losses_are_the_same_in_both_formats(tiny_traced, digits, digits_preproc
     recipe = Recipe(steps=10, precision="float32")
 
     def found() -> list[float]:
-        one = Losses(expansion, source, recipe)
+        one = make_losses(expansion, source, recipe)
         return [loss(step).item() for loss in (one.distil, one.tune, one.exits) for step in range(3)]
 
     in_channels_last = found()
