@@ -23,7 +23,7 @@ TARGETS = {
 NEAR = 0.002  # of the best known accuracy
 SEEDS, QUICK_SEEDS = range(3), range(2)
 # seconds a run: adaptivenet's is the longest, so that all count with it that do not get there
-LIMITS_S = {"adaptivenet": 80.0, "evolution": 48.0, "annealing": 6.0, "random": 6.0, "pathweave": 32.0}
+LIMITS_S = {"adaptivenet": 56.0, "evolution": 36.0, "annealing": 4.0, "random": 4.0, "pathweave": 24.0}
 QUICK_LIMIT_S = 1.0
 PHOTOGRAPHS, REPORTED = 200, 500
 
