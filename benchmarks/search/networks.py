@@ -36,7 +36,7 @@ SETTINGS: dict[str, dict[str, int]] = {  # small populations for short times; no
     "random": {"generations": 1000},
     "pathweave": {"generations": 1000, "patience": 1000},
 }
-EXACT_SUBNETS, EXACT_EVALUATIONS = 200, 24  # enumerated at most; evaluations that a strategy gets there
+EXACT_SUBNETS, EXACT_EVALUATIONS = 400, 24  # enumerated at most; evaluations that a strategy gets there
 BATCH, REAL_SIZE_BATCH, CACHE_BYTES, THREADS = 64, 8, 256 * MB, 1
 QUICK_SAMPLES = 128
 

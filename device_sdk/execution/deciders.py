@@ -1,19 +1,23 @@
 """Which samples are hard, by their logits: what exits, abstention and asking a server decide by. Pure, numpy only.
 
-A new kind of decider is a type in ``supernet/plan.py`` and a line in ``_SCORES``.
+A new kind of decider is a type in ``supernet/plan.py`` and a line in ``_SCORES``; a new feature of ``Logistic`` is a
+name there and a line in ``_FEATURES``.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import Decider, Entropy, Margin, MaxConfidence
+from device_sdk.supernet.plan import Decider, Entropy, Logistic, LogitFeature, Margin, MaxConfidence
 
 Scores = npt.NDArray[np.float64]
+_STEEPEST = 700.0  # of the logarithm of the odds: beyond it the exponential overflows
 
 
 def confidence(logits: Array) -> Scores:
@@ -36,11 +40,18 @@ def entropy(logits: Array) -> Scores:
     return np.asarray(np.maximum(-(probabilities * logs).sum(axis=1), 0.0))
 
 
+def feature(name: LogitFeature, logits: Array) -> Scores:
+    """One feature of each sample's logits: [batch, classes] -> [batch]."""
+    return _FEATURES[name](logits)
+
+
 def ease(decider: Decider, logits: Array) -> Scores:
     """How easy each sample is, in the decider's own measure: the larger, the easier. [batch]
 
     The entropy counts negative, so that every kind is ordered the same way.
     """
+    if isinstance(decider, Logistic):
+        return _estimated(decider, logits)
     return _SCORES[type(decider)](logits)
 
 
@@ -49,8 +60,39 @@ def hard(decider: Decider, logits: Array) -> npt.NDArray[np.bool_]:
     return np.asarray(ease(decider, logits) < _limit(decider))
 
 
+def with_limit(decider: Decider, limit: float) -> Decider:
+    """The decider that calls samples hard whose ``ease`` lies below ``limit``."""
+    return msgspec.structs.replace(decider, threshold=-limit if isinstance(decider, Entropy) else limit)
+
+
+def everything_is_hard(decider: Decider) -> Decider:
+    """The decider with a threshold that no sample's ease reaches."""
+    return with_limit(decider, math.nextafter(_EASIEST.get(type(decider), 1.0), math.inf))
+
+
 def _limit(decider: Decider) -> float:
     return -decider.threshold if isinstance(decider, Entropy) else decider.threshold
+
+
+def _estimated(decider: Logistic, logits: Array) -> Scores:
+    total = np.full(len(logits), decider.bias)
+    for name, weight in zip(decider.features, decider.weights, strict=True):
+        total += weight * feature(name, logits)
+    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(total, -_STEEPEST, _STEEPEST))))
+
+
+def _log_sum_exp(logits: Array) -> Scores:
+    wide = logits.astype(np.float64)
+    highest = wide.max(axis=1)
+    return np.asarray(highest + np.log(np.exp(wide - highest[:, None]).sum(axis=1)))
+
+
+def _top(logits: Array, rank: int) -> Scores:
+    """The value of this rank, 0 for the largest; of too few classes 0."""
+    wide = logits.astype(np.float64)
+    if wide.shape[1] <= rank:
+        return np.zeros(len(wide))
+    return np.asarray(np.partition(wide, -rank - 1, axis=1)[:, -rank - 1])
 
 
 def _probabilities(logits: Array) -> Scores:
@@ -63,4 +105,13 @@ _SCORES: dict[type, Callable[[Array], Scores]] = {
     MaxConfidence: confidence,
     Entropy: lambda logits: -entropy(logits),
     Margin: margin,
+}
+_EASIEST: dict[type, float] = {Entropy: 0.0}  # the largest ease of a kind, else 1
+
+_FEATURES: dict[LogitFeature, Callable[[Array], Scores]] = {
+    "top_1": confidence,
+    "top_2": lambda logits: _top(_probabilities(logits), 1),
+    "entropy": entropy,
+    "logit_margin": lambda logits: _top(logits, 0) - _top(logits, 1),
+    "log_sum_exp": _log_sum_exp,
 }

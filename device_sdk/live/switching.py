@@ -2,7 +2,7 @@
 
 Source: AdaptiveNet §5.3: with the drift ratio r = actual / estimated latency, the best subnet is the most accurate one
 whose estimated latency is within T / r; down when the budget T is exceeded, up when there is room. Ours are the
-hysteresis (a candidate has to fit with a margin), the cooldowns, that a slight excess has to last, since noise passes,
+hysteresis (a candidate has to fit with a margin), the cooldowns, that an excess has to add up, since noise passes,
 and that going up takes more evidence: while other processes take the core in slices, most short calls are as quick as
 ever and only a few are slow, so the median promises what longer calls cannot keep. Their mean does not.
 """
@@ -17,11 +17,12 @@ from typing import Literal
 import numpy as np
 
 from device_sdk.errors import UsageError
-from device_sdk.execution.service_times import KEPT
 from device_sdk.search.port import Candidate, best_within
 from device_sdk.supernet.cost import MB, Budget
 
 Why = Literal["slower", "faster"]
+
+_EXCESS_CALLS = 15
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,9 +30,8 @@ class LiveSettings:
     """How eager live update is. Times are seconds of a monotonic clock.
 
     ``window``: the calls whose median counts; ``up_window``: those that must agree before a slower subnet is taken.
-    ``tolerance``: latencies this close to the budget are equal to it. An excess of up to ``slight_excess`` of the
-    budget must be the median of calls that together took ``slight_s``; a larger one counts after a ``window``.
-    ``margin``: what a candidate must have to spare.
+    ``tolerance``: latencies this close to the budget are equal to it. ``excess_ms``: how much above it, in all, the
+    last calls must have been before a faster subnet is taken. ``margin``: what a candidate must have to spare.
     ``up_cooldown_s`` doubles, up to ``up_cooldown_max_s``, whenever a switch up had to be taken back soon.
     ``absurd_ratio``: calls that took this many times the estimate, as after a suspension, are not looked at.
     ``warm_bytes``: what plans that are kept ready ahead may take. ``search_cooldown_s`` and ``search_time_limit_s`` are
@@ -44,8 +44,7 @@ class LiveSettings:
     window: int = 5
     up_window: int = 20
     tolerance: float = 0.02
-    slight_excess: float = 0.25
-    slight_s: float = 0.25
+    excess_ms: float = 30.0
     margin: float = 0.02
     cooldown_s: float = 0.1
     up_cooldown_s: float = 0.2
@@ -136,16 +135,14 @@ def decide(
 
 
 def _is_lasting(calls_ms: Sequence[float], limit_ms: float, settings: LiveSettings) -> bool:
-    """Whether calls exceed the limit clearly, or slightly and for ``slight_s``."""
-    if np.median(calls_ms[-settings.window :]) > limit_ms * (1 + settings.slight_excess):
-        return True
-    taken_ms, count = 0.0, 0
-    for count, call_ms in enumerate(reversed(calls_ms), start=1):  # noqa: B007  # the count at which the loop ends
-        taken_ms += call_ms
-        if taken_ms >= 1e3 * settings.slight_s and count >= settings.window:
-            break
-    is_known = taken_ms >= 1e3 * settings.slight_s or count >= KEPT
-    return is_known and bool(np.median(calls_ms[-count:]) > limit_ms * (1 + settings.tolerance))
+    """Whether the time above the limit has added up to ``excess_ms`` since some call: a cumulative sum test (Page).
+
+    A call counts as at most twice the limit: a single very long one is no sign of a slower device. Of short calls
+    those of ``_EXCESS_CALLS`` at twice the limit suffice.
+    """
+    allowed_ms = limit_ms * (1 + settings.tolerance)
+    excess_ms = np.minimum(np.asarray(calls_ms), 2 * allowed_ms) - allowed_ms
+    return bool(np.cumsum(excess_ms[::-1]).max() > min(settings.excess_ms, _EXCESS_CALLS * allowed_ms))
 
 
 def _down(

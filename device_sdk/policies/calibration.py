@@ -15,22 +15,21 @@ import numpy.typing as npt
 from device_sdk.errors import InputError, UsageError
 from device_sdk.execution.deciders import confidence
 from device_sdk.execution.paging_plan import all_stay
-from device_sdk.execution.plan_segments import PlanSegment, segments
+from device_sdk.execution.plan_segments import segments
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.expected_cost import Evidence, expected_cost
+from device_sdk.policies.answers import Answers, answer_everywhere
+from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.placement import ExitCandidate, place
-from device_sdk.policies.thresholds import ExitSamples, Rights, choose_exits, hard_threshold
+from device_sdk.policies.route import Route
+from device_sdk.policies.thresholds import choose_exits, hard_threshold
 from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
-from device_sdk.runtimes.port import Array, LoadedStretch
-from device_sdk.supernet.blocks import Exit
+from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import MB, CostModel
 from device_sdk.supernet.plan import (
     ANY_SERVER,
-    UNREACHABLE_CONFIDENCE,
     Ask,
-    ExitChoice,
     MaxConfidence,
     Plan,
     RemoteRef,
@@ -119,11 +118,13 @@ def calibrate_plan(
         raise InputError(f"there are {len(inputs)} samples and labels of shape {labels.shape}")
     costs = profile.cost_model()
     with progress.task("calibrate", 1) as task:
-        seen = _answer_everywhere(workspace, subnet, inputs, labels, settings)
-        kept = _placed(seen, costs, settings)
+        answers = answer_everywhere(
+            workspace, subnet, inputs, labels, use_exits=settings.use_exits, batch=settings.batch
+        )
+        kept = _placed(answers, costs, settings)
         choices = choose_exits(
-            [seen.at_exit(number, costs) for number in kept],
-            right_at_end=seen.right(-1),
+            [answers.at_exit(number, costs) for number in kept],
+            right_at_end=answers.right(-1),
             full_ms=costs.latency_ms(subnet),
             accuracy_drop=settings.accuracy_drop,
         )
@@ -132,109 +133,22 @@ def calibrate_plan(
         if mean_ms is not None and without_ms is not None and mean_ms >= without_ms:
             plan, mean_ms, without_ms = Plan(subnet), None, None
         task.advance()
-    return _judged(workspace.supernet, costs, seen, plan, settings, mean_ms=mean_ms, without_ms=without_ms)
+    return _judged(workspace.supernet, costs, answers, plan, settings, mean_ms=mean_ms, without_ms=without_ms)
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What the exits along a subnet and its end answer to the calibration samples.
-
-    ``logits``: of each exit, then of the end, [count, classes]; ``edges``: how many of the subnet's an exit needs.
-    """
-
-    subnet: Subnet
-    exits: tuple[Exit, ...]
-    edges: tuple[int, ...]
-    logits: tuple[Array, ...]
-    labels: npt.NDArray[np.int64]
-
-    @property
-    def evidence(self) -> Evidence:
-        """The same as ``expected_cost`` takes it."""
-        exits = {
-            (self.subnet.edges[:count], exit_.id, exit_.renditions[0].name): logits
-            for exit_, count, logits in zip(self.exits, self.edges, self.logits, strict=False)
-        }
-        return Evidence(self.labels, ends={self.subnet: self.logits[-1]}, exits=exits)
-
-    def reach_end(self, plan: Plan) -> Rights:
-        """Which samples no exit of ``plan`` answers."""
-        numbers = {exit_.id: number for number, exit_ in enumerate(self.exits)}
-        early = [confidence(self.logits[numbers[one.exit]]) >= one.threshold for one in plan.exits]
-        return ~np.any(early, axis=0) if early else np.ones(len(self.labels), dtype=bool)
-
-    def right(self, number: int) -> Rights:
-        return np.asarray(self.logits[number].argmax(axis=1) == self.labels)
-
-    def at_exit(self, number: int, costs: CostModel) -> ExitSamples:
-        choice = _choice(self.exits[number])
-        return ExitSamples(
-            choice=choice,
-            confidence=confidence(self.logits[number]),
-            right=self.right(number),
-            reach_ms=costs.latency_along_ms(self.subnet.edges[: self.edges[number]]),
-            branch_ms=costs.exit_latency_ms(choice, self.subnet.input_size),
-        )
-
-
-def _choice(exit_: Exit) -> ExitChoice:
-    return ExitChoice(exit_.id, threshold=UNREACHABLE_CONFIDENCE, rendition=exit_.renditions[0].name)
-
-
-def _answer_everywhere(
-    workspace: Workspace,
-    subnet: Subnet,
-    inputs: Array,
-    labels: npt.NDArray[np.int64] | None,
-    settings: CalibrationSettings,
-) -> _Seen:
-    """Run the subnet once over all samples, batch by batch, and every branch on the features at its cut point."""
-    exits = workspace.supernet.exits_along(subnet) if settings.use_exits else ()
-    ends = [block.end for _, block in workspace.supernet.walk(subnet)]
-    needed = [ends.index(exit_.position) + 1 for exit_ in exits]
-    parts: list[PlanSegment] = []
-    for exit_, start, until in zip(exits, [0, *needed], needed, strict=False):
-        parts += [PlanSegment(subnet.edges[start:until], None), PlanSegment((), _choice(exit_))]
-    parts.append(PlanSegment(subnet.edges[needed[-1] if needed else 0 :], None))
-    parts = [
-        part for part in parts if part.runs
-    ]  # of several exits at one cut point only the first has edges before it
-    batch = workspace.largest_batch(parts, wanted=settings.batch)
-    loaded = workspace.load_segments(parts, batch=batch)
-    try:
-        runs = [(part, stretch) for part, stretch in zip(parts, loaded.stretches, strict=True) if stretch is not None]
-        answers = [_answers(runs, inputs[at : at + batch]) for at in range(0, len(inputs), batch)]
-    finally:
-        loaded.close()
-    logits = [np.concatenate(one) for one in zip(*answers, strict=True)]
-    stand_in = logits[-1].argmax(axis=1) if labels is None else labels
-    return _Seen(subnet, tuple(exits), tuple(needed), tuple(logits), stand_in)
-
-
-def _answers(runs: Sequence[tuple[PlanSegment, LoadedStretch]], batch: Array) -> list[Array]:
-    """What each branch and then the end answers to ``batch`` [batch, *input]."""
-    features, answers = [batch], []
-    for part, stretch in runs:
-        if part.edges:
-            features = stretch.run(features)
-        else:
-            answers.append(stretch.run(features)[-1])
-    return [*answers, features[-1]]
-
-
-def _placed(seen: _Seen, costs: CostModel, settings: CalibrationSettings) -> list[int]:
+def _placed(answers: Answers, costs: CostModel, settings: CalibrationSettings) -> list[int]:
     """Which exits are kept in memory, by their number: accuracies and times are this device's own."""
-    full_ms = costs.latency_ms(seen.subnet)
+    full_ms = costs.latency_ms(answers.subnet)
     candidates = []
-    for number, exit_ in enumerate(seen.exits):
-        found = seen.at_exit(number, costs)
+    for number, exit_ in enumerate(answers.exits):
+        found = answers.at_exit(number, costs)
         size = costs.exit_bytes(found.choice)
         candidates.append(
             ExitCandidate(exit_.id, exit_.position, float(found.right.mean()), found.reach_ms, found.branch_ms, size)
         )
     limit = None if settings.exit_memory_mb is None else int(settings.exit_memory_mb * MB)
     kept = place(candidates, full_time=full_ms, memory_bytes=limit).exits
-    return [number for number, exit_ in enumerate(seen.exits) if exit_.id in kept]
+    return [number for number, exit_ in enumerate(answers.exits) if exit_.id in kept]
 
 
 def _measure(workspace: Workspace, plan: Plan, inputs: Array) -> list[float]:
@@ -261,7 +175,7 @@ def _timed(workspace: Workspace, plans: Sequence[Plan], inputs: Array) -> list[f
 def _judged(
     supernet: Supernet,
     costs: CostModel,
-    seen: _Seen,
+    answers: Answers,
     plan: Plan,
     settings: CalibrationSettings,
     *,
@@ -269,20 +183,20 @@ def _judged(
     without_ms: float | None,
 ) -> Calibration:
     """The finished plan, and what it does to the calibration samples."""
-    here = expected_cost(supernet, plan, seen.evidence, costs)
+    here = expected_cost(supernet, plan, answers.evidence, costs)
     share_hard = 0.0
     if settings.escalated_share > 0:
-        rest = seen.reach_end(plan)
-        at_end = confidence(seen.logits[-1])[rest]
-        threshold = hard_threshold(at_end, share=settings.escalated_share, samples=len(seen.labels))
+        rest = Route.to_end(supernet, plan, answers.evidence, costs).open
+        at_end = confidence(answers.logits[-1])[rest]
+        threshold = hard_threshold(at_end, share=settings.escalated_share, samples=len(answers.labels))
         plan = msgspec.structs.replace(plan, hard=Ask(MaxConfidence(threshold), settings.server))
-        share_hard = expected_cost(supernet, plan, seen.evidence, costs).share_asked
+        share_hard = expected_cost(supernet, plan, answers.evidence, costs).share_asked
     assert here.accuracy is not None
     return Calibration(
         plan=plan,
-        samples=len(seen.labels),
+        samples=len(answers.labels),
         accuracy=here.accuracy,
-        accuracy_without_exits=float(seen.right(-1).mean()),
+        accuracy_without_exits=float(answers.right(-1).mean()),
         share_early=here.share_early,
         share_escalated=share_hard,
         mean_ms=mean_ms,

@@ -8,6 +8,7 @@ of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 
@@ -161,3 +162,26 @@ class Uplink(msgspec.Struct, frozen=True):
     def transfer_ms(self, size_bytes: int) -> float:
         """How long a question of ``size_bytes`` is under way, its short answer included."""
         return self.round_trip_ms + 8 * size_bytes / (self.mbps * _BITS_PER_MS_AND_MBPS)
+
+
+class Power(msgspec.Struct, frozen=True, kw_only=True):
+    """The stated power of a device in watts: computing, sending, and waiting for a server (HI Eq. 4).
+
+    Raises:
+        UsageError: a power is negative, or not finite.
+    """
+
+    active_w: float
+    radio_w: float = 0.0
+    waiting_w: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("active_w", "radio_w", "waiting_w"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise UsageError(f"{name} is {value:g}; it must be finite and at least 0")
+
+    @property
+    def source(self) -> str:
+        """Where energies that are computed from it come from."""
+        return f"model: {self.active_w:g} W computing, {self.radio_w:g} W sending, {self.waiting_w:g} W waiting"

@@ -144,7 +144,34 @@ class Margin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
     threshold: float
 
 
-Decider = MaxConfidence | Entropy | Margin
+LogitFeature = Literal["top_1", "top_2", "entropy", "logit_margin", "log_sum_exp"]
+"""A number of one sample's logits: the two largest class probabilities, their entropy in nats, the difference of the
+two largest logits, and the logarithm of the sum of the logits' exponentials."""
+
+
+class Logistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="logistic"):
+    """Hard is a sample whose estimated probability that the answer is right lies below ``threshold``.
+
+    The estimate is ``sigmoid(bias + Σ weights · features)``; with the features ``top_1`` and ``top_2`` it is HI's
+    binary logistic regression (§3.3).
+
+    Raises:
+        ValueError: there is not one weight per feature, or a number is not finite.
+    """
+
+    threshold: float
+    features: tuple[LogitFeature, ...]
+    weights: tuple[float, ...]
+    bias: float
+
+    def __post_init__(self) -> None:
+        if not self.features or len(self.features) != len(self.weights):
+            raise ValueError(f"a logistic decider has {len(self.features)} features and {len(self.weights)} weights")
+        if not all(map(math.isfinite, (*self.weights, self.bias))):
+            raise ValueError("a logistic decider has a weight that is not finite")
+
+
+Decider = MaxConfidence | Entropy | Margin | Logistic
 """Which samples are hard, by their logits. Scored in ``execution/deciders.py``."""
 
 

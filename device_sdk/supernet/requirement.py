@@ -51,17 +51,19 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
         peak_bytes = None if budget.memory_mb is None else round(budget.memory_mb * MB)
         return cls(latency_ms=budget.latency_ms, peak_bytes=peak_bytes)
 
+    @property
+    def limits(self) -> list[tuple[str, float, bool]]:
+        """What is limited: the name of the quantity, its limit, and whether that is the least allowed."""
+        named = [(name, getattr(self, name), name in _AT_LEAST) for name in (*_AT_LEAST, *_AT_MOST)]
+        return [(name, limit, is_least) for name, limit, is_least in named if limit is not None]
+
     def misses(self, cost: PlanCost) -> dict[str, float]:
         """The limits that ``cost`` breaks, each with what it has; what is unknown breaks its limit (inf, or 0)."""
         broken: dict[str, float] = {}
-        for name in _AT_LEAST:
-            limit, value = getattr(self, name), getattr(cost, name)
-            if limit is not None and (value is None or value < limit):
-                broken[name] = 0.0 if value is None else value
-        for name in _AT_MOST:
-            limit, value = getattr(self, name), getattr(cost, name)
-            if limit is not None and (value is None or value > limit):
-                broken[name] = math.inf if value is None else value
+        for name, limit, is_least in self.limits:
+            value = getattr(cost, name)
+            if value is None or (value < limit if is_least else value > limit):
+                broken[name] = (0.0 if is_least else math.inf) if value is None else value
         return broken
 
     def value(self, cost: PlanCost) -> float:

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import UsageError
-from device_sdk.policies.expected_cost import Evidence, Network, expected_cost
+from device_sdk.policies.evidence import Evidence, Network
+from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Uplink
 from device_sdk.supernet.plan import Abstain, Ask, Edge, ExitChoice, MaxConfidence, Plan, RemoteRef, Split, Subnet

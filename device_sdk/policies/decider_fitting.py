@@ -1,0 +1,61 @@
+"""Fitting deciders on private samples: logistic regression by iteratively reweighted least squares. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.errors import InputError
+from device_sdk.execution.deciders import feature
+from device_sdk.runtimes.port import Array
+from device_sdk.supernet.plan import Logistic, LogitFeature
+
+TOP_TWO: tuple[LogitFeature, ...] = ("top_1", "top_2")  # HI §3.3
+ALL_FEATURES: tuple[LogitFeature, ...] = ("top_1", "top_2", "entropy", "logit_margin", "log_sum_exp")
+
+_RIDGE = 1.0  # of the standardised weights: a few dozen wrong answers must not make them large
+_ITERATIONS = 50
+_CONVERGED = 1e-8
+
+
+def fit_logistic(
+    logits: Array, easy: npt.NDArray[np.bool_], *, features: Sequence[LogitFeature] = ALL_FEATURES
+) -> Logistic | None:
+    """A decider that estimates the probability of ``easy`` [count] from ``logits`` [count, classes].
+
+    The target is usually whether the answer is right; where a server is asked, whether asking it gains nothing. Its
+    threshold is 0.5 until it is tuned. None if all samples are easy, or none is: there is nothing to learn.
+
+    Raises:
+        InputError: the numbers of samples differ, or a logit is not finite.
+    """
+    if len(logits) != len(easy):
+        raise InputError(f"there are {len(logits)} samples and {len(easy)} outcomes")
+    if not np.isfinite(logits).all():
+        raise InputError("a logit is not finite")
+    if easy.all() or not easy.any():
+        return None
+    values = np.stack([feature(name, logits) for name in features], axis=1)
+    mean, spread = values.mean(axis=0), values.std(axis=0)
+    spread[spread == 0] = 1.0
+    weights = _fit((values - mean) / spread, easy.astype(np.float64))
+    own = weights[1:] / spread
+    return Logistic(0.5, tuple(features), tuple(own.tolist()), float(weights[0] - own @ mean))
+
+
+def _fit(values: npt.NDArray[np.float64], targets: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The bias, which is not penalised, and the weights of standardised ``values`` [count, features]."""
+    design = np.hstack([np.ones((len(values), 1)), values])
+    penalty = np.diag([0.0, *[_RIDGE] * values.shape[1]])
+    weights = np.zeros(design.shape[1])
+    for _ in range(_ITERATIONS):
+        odds = 1.0 / (1.0 + np.exp(-np.clip(design @ weights, -30, 30)))
+        gradient = design.T @ (targets - odds) - penalty @ weights
+        curvature = (design * (odds * (1 - odds))[:, None]).T @ design + penalty
+        change = np.linalg.solve(curvature + 1e-9 * np.eye(len(weights)), gradient)
+        weights += change
+        if np.abs(change).max() < _CONVERGED:
+            break
+    return weights

@@ -1,0 +1,47 @@
+"""What plans are judged by: logits on private samples, and what is known of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.runtimes.port import Array
+from device_sdk.supernet.cost import CostModel, Uplink
+from device_sdk.supernet.plan import Edge, RemoteRef, Subnet
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Logits [count, classes] on the same private samples, and their ``labels`` [count].
+
+    ``ends``: of whole paths, also of those whose rest a server runs; ``exits``: of an exit's branch, by the edges
+    before it, its id and its rendition; ``servers``: of the server's models on the inputs.
+    """
+
+    labels: npt.NDArray[np.int64]
+    ends: Mapping[Subnet, Array] = field(default_factory=dict)
+    exits: Mapping[tuple[tuple[Edge, ...], str, str], Array] = field(default_factory=dict)
+    servers: Mapping[RemoteRef, Array] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return len(self.labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """What lies between a device and its servers.
+
+    ``server``: the cost model of the machine that runs tails; ``answer_ms``: how long a server's model takes for one
+    input; ``input_bytes``: what a request with one input takes; ``overhead_bytes``: what a request adds to a packet.
+    """
+
+    uplink: Uplink
+    server: CostModel | None = None
+    answer_ms: Mapping[RemoteRef, float] = field(default_factory=dict)
+    input_bytes: int = 0
+    overhead_bytes: int = 0

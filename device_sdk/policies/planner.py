@@ -1,0 +1,231 @@
+"""One planner over subnets, exits, deciders, abstention, asking a server and splits: the best plan for a requirement.
+
+Exhaustive: plans that differ in a threshold alone are judged together in closed form (``threshold_sweep``), all others
+one by one, and the plan that wins is judged again by ``expected_cost``. Pure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from msgspec.structs import replace
+
+from device_sdk.errors import InfeasibleBudgetError, UsageError
+from device_sdk.offload.packing import BITS, can_travel
+from device_sdk.offload.remote_model import Privacy
+from device_sdk.policies.decider_fitting import ALL_FEATURES, TOP_TWO, fit_logistic
+from device_sdk.policies.evidence import Evidence, Network
+from device_sdk.policies.expected_cost import expected_cost
+from device_sdk.policies.route import Route
+from device_sdk.policies.threshold_sweep import Costs, sweep
+from device_sdk.runtimes.port import Array
+from device_sdk.supernet.cost import CostModel, PlanCost, Power
+from device_sdk.supernet.plan import (
+    Abstain,
+    Ask,
+    Decider,
+    Entropy,
+    ExitChoice,
+    Margin,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Split,
+    Subnet,
+)
+from device_sdk.supernet.requirement import Requirement
+from device_sdk.supernet.supernet import Supernet
+
+_UNFITTED: tuple[Decider, ...] = (MaxConfidence(0.0), Entropy(0.0), Margin(0.0))
+
+
+@dataclass(frozen=True)
+class Option:
+    """A plan, its expected cost, and the limits of the requirement that it breaks, with what it has."""
+
+    plan: Plan
+    cost: PlanCost
+    misses: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The plan that a requirement puts first.
+
+    ``by_kind``: the best of each kind of plan, or of a kind that breaks limits always the nearest to keeping them;
+    ``considered``: how many plans were judged.
+    """
+
+    plan: Plan
+    cost: PlanCost
+    by_kind: Mapping[str, Option]
+    considered: int
+
+
+@dataclass(frozen=True)
+class _Family:
+    """Plans of one kind that differ in one threshold, or a single plan."""
+
+    kind: str
+    costs: Costs
+    plan: Callable[[int], Plan]
+
+
+class Planner:
+    """Chooses among all plans that ``evidence`` can judge.
+
+    Args:
+        subnets: those that the device may run; the evidence has their logits.
+        exit_sets: exits with thresholds, calibrated for a subnet; each set is tried with everything else.
+        server: the server's model that may be asked, None for none.
+        tail_server: the server's model that runs tails, None for none.
+        privacy: what may be sent: plans that send more are left out.
+    """
+
+    def __init__(
+        self,
+        supernet: Supernet,
+        evidence: Evidence,
+        cost_model: CostModel,
+        subnets: Sequence[Subnet],
+        *,
+        exit_sets: Mapping[Subnet, Sequence[tuple[ExitChoice, ...]]] | None = None,
+        server: RemoteRef | None = None,
+        tail_server: RemoteRef | None = None,
+        privacy: Privacy = "inputs",
+    ) -> None:
+        if not subnets:
+            raise UsageError("there are no subnets to plan with")
+        self._supernet, self._evidence, self._costs = supernet, evidence, cost_model
+        self._server = server if privacy == "inputs" else None
+        self._tail_server = tail_server if privacy != "never" else None
+        self._sends_input = privacy == "inputs"
+        sets = exit_sets or {}
+        self._local = [Plan(subnet, exits) for subnet in subnets for exits in ((), *sets.get(subnet, ()))]
+        self._abstaining = {subnet: self._deciders(subnet, None) for subnet in subnets}
+        self._asking = {subnet: self._deciders(subnet, self._server) for subnet in subnets}
+
+    def best(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
+        """The best plan under the requirement's limits.
+
+        Raises:
+            InfeasibleBudgetError: no plan keeps them; names the nearest, and what it misses.
+        """
+        families = list(self._families(network, power))
+        judged = _Judged(families, requirement)
+        kinds = sorted({family.kind for family in families})
+        by_kind = {kind: self._option(judged.best(kind), requirement, network, power) for kind in kinds}
+        plan = judged.best()
+        cost = expected_cost(self._supernet, plan, self._evidence, self._costs, network, power)
+        misses = requirement.misses(cost)
+        if misses:
+            missed = ", ".join(f"{name} {value:.4g}" for name, value in misses.items())
+            raise InfeasibleBudgetError(
+                f"no plan keeps the requirement; the nearest ({plan.kind}) has {missed}",
+                nearest=plan.subnet.block_ids,
+                nearest_latency_ms=math.inf if cost.latency_ms is None else cost.latency_ms,
+                nearest_peak_bytes=cost.peak_bytes,
+                hint="relax what it misses",
+            )
+        return Choice(plan, cost, by_kind, judged.count)
+
+    def _option(self, plan: Plan, requirement: Requirement, network: Network | None, power: Power | None) -> Option:
+        cost = expected_cost(self._supernet, plan, self._evidence, self._costs, network, power)
+        return Option(plan, cost, requirement.misses(cost))
+
+    def _deciders(self, subnet: Subnet, server: RemoteRef | None) -> list[Decider]:
+        """Those of a fixed score, and those fitted to the subnet's logits: to gain where a server can be asked."""
+        logits = self._evidence.ends[subnet]
+        easy = _right(logits, self._evidence)
+        if server is not None and server in self._evidence.servers:
+            easy |= ~_right(self._evidence.servers[server], self._evidence)
+        fitted = [fit_logistic(logits, easy, features=features) for features in (TOP_TWO, ALL_FEATURES)]
+        return [*_UNFITTED, *(decider for decider in fitted if decider is not None)]
+
+    def _families(self, network: Network | None, power: Power | None) -> Iterator[_Family]:
+        for plan in self._local:
+            route = Route.to_end(self._supernet, plan, self._evidence, self._costs)
+            yield _Family(plan.kind, Costs.of(route.cost(power)), _always(plan))
+            for decider in self._abstaining[plan.subnet]:
+                yield from self._swept(route, plan, Abstain(decider), network, power)
+            if self._server is not None:
+                for decider in self._asking[plan.subnet]:
+                    yield from self._swept(route, plan, Ask(decider, self._server), network, power)
+            for split in self._splits(plan, network):
+                cost = expected_cost(self._supernet, split, self._evidence, self._costs, network, power)
+                yield _Family(split.kind, Costs.of(cost), _always(split))
+
+    def _swept(
+        self, route: Route, plan: Plan, policy: Abstain | Ask, network: Network | None, power: Power | None
+    ) -> Iterator[_Family]:
+        asking = route.asking(policy, network) if isinstance(policy, Ask) else None
+        found = sweep(route, policy.decider, asking, power)
+        if found is None:
+            return
+
+        def at(number: int) -> Plan:
+            return replace(plan, hard=replace(policy, decider=found.decider(number)))
+
+        yield _Family(replace(plan, hard=policy).kind, found.costs, at)
+
+    def _splits(self, plan: Plan, network: Network | None) -> Iterator[Plan]:
+        """The ways to let a server run the rest of the plan's own subnet."""
+        if self._tail_server is None or network is None or network.server is None:
+            return
+        supernet = self._supernet
+        last = max((supernet.exit(choice.exit).position for choice in plan.exits), default=0)
+        for edge, block in supernet.walk(plan.subnet):
+            tail = plan.subnet.edges[plan.subnet.edges.index(edge) :]
+            cut = supernet.cut_points[block.start]
+            is_allowed = block.start >= last and can_travel(cut) and (block.start > 0 or self._sends_input)
+            if is_allowed and all(one in network.server.edge_costs for one in tail):
+                bits = (BITS,) * len(cut.tensors)
+                yield replace(plan, split=Split(block.start, bits, tail, self._tail_server))
+
+
+class _Judged:
+    """All plans of all families in columns, by how well they keep a requirement."""
+
+    def __init__(self, families: Sequence[_Family], requirement: Requirement) -> None:
+        self._families = families
+        sizes = [len(family.costs.accuracy) for family in families]
+        self._starts = np.append(0, np.cumsum(sizes))
+        self._kinds = np.repeat(np.array([family.kind for family in families]), sizes)
+        excess = np.zeros(self.count)
+        for name, limit, is_least in requirement.limits:
+            values = self._column(name)
+            broken = ~(values >= limit if is_least else values <= limit)
+            distance = np.abs(values - limit) / limit if limit else values
+            excess += np.where(broken, np.where(np.isnan(distance), math.inf, distance), 0.0)
+        value = self._column(requirement.optimise)
+        value = value if requirement.optimise == "accuracy" else -value
+        latency_ms = self._column("latency_ms")
+        keys = (np.nan_to_num(latency_ms, nan=math.inf), -np.nan_to_num(value, nan=-math.inf), excess)
+        self._order = np.lexsort(keys)
+
+    @property
+    def count(self) -> int:
+        """The number of plans."""
+        return int(self._starts[-1])
+
+    def best(self, kind: str | None = None) -> Plan:
+        """The first of all plans, or of one kind: none is nearer to keeping the limits, none of these is better."""
+        order = self._order if kind is None else self._order[self._kinds[self._order] == kind]
+        place = int(order[0])
+        number = int(np.searchsorted(self._starts, place, side="right")) - 1
+        return self._families[number].plan(place - int(self._starts[number]))
+
+    def _column(self, name: str) -> npt.NDArray[np.float64]:
+        return np.concatenate([getattr(family.costs, name) for family in self._families])
+
+
+def _always(plan: Plan) -> Callable[[int], Plan]:
+    return lambda number: plan
+
+
+def _right(logits: Array, evidence: Evidence) -> npt.NDArray[np.bool_]:
+    return np.asarray(logits.argmax(axis=1) == evidence.labels)

@@ -1,0 +1,199 @@
+"""The way of private samples through a plan: where each is answered, whether rightly, and what it takes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.errors import UsageError
+from device_sdk.execution.deciders import confidence, hard
+from device_sdk.offload.packing import packet_bytes
+from device_sdk.policies.evidence import Evidence, Network
+from device_sdk.runtimes.port import Array
+from device_sdk.supernet.blocks import CutPoint
+from device_sdk.supernet.cost import CostModel, PlanCost, Power
+from device_sdk.supernet.plan import Abstain, Ask, Edge, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.supernet import Supernet
+
+Correct = npt.NDArray[np.bool_]
+Milliseconds = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RemoteCall:
+    """One sample's way to a server and back. Times are None where the server, or the way to it, is unknown."""
+
+    size_bytes: int
+    transfer_ms: float | None
+    server_ms: float | None
+
+
+@dataclass(frozen=True)
+class Asking:
+    """What asking a server adds: whether it is right about each sample [count], None if unknown, and the call."""
+
+    correct: Correct | None
+    call: RemoteCall
+
+
+def _tail_call(cut: CutPoint, tail: tuple[Edge, ...], network: Network | None) -> RemoteCall:
+    size = packet_bytes(cut, tail, batch=1) + (network.overhead_bytes if network is not None else 0)
+    server = network.server if network is not None else None
+    known = server is not None and all(edge in server.edge_costs for edge in tail)
+    return _call(size, server.latency_along_ms(tail) if server is not None and known else None, network)
+
+
+def _input_call(server: RemoteRef, network: Network | None) -> RemoteCall:
+    if network is None:
+        return RemoteCall(0, None, None)
+    return _call(network.input_bytes, network.answer_ms.get(server), network)
+
+
+def _call(size: int, server_ms: float | None, network: Network | None) -> RemoteCall:
+    return RemoteCall(size, None if network is None else network.uplink.transfer_ms(size), server_ms)
+
+
+class Route:
+    """The way of all samples through a plan: which are open, which are right, how long each took. [count] each.
+
+    ``open``: no exit has answered the sample; ``device_ms``, ``transfer_ms`` and ``server_ms``: where its time goes;
+    ``logits``: of the end [count, classes].
+    """
+
+    def __init__(self, supernet: Supernet, plan: Plan, evidence: Evidence, cost_model: CostModel) -> None:
+        self._supernet, self._plan, self._evidence, self._costs = supernet, plan, evidence, cost_model
+        count = evidence.count
+        self.open = np.ones(count, dtype=bool)  # no exit has answered them
+        self.correct = np.zeros(count, dtype=bool)
+        self.device_ms, self.transfer_ms, self.server_ms = np.zeros((3, count))
+        self.bytes_sent = np.zeros(count)
+        self._tried_ms = 0.0  # of the branches so far
+        self._logits: Array | None = None
+        self._asked = np.zeros(count, dtype=bool)
+        self._abstained = np.zeros(count, dtype=bool)
+        self.accuracy_known = self.latency_known = True
+
+    @classmethod
+    def to_end(
+        cls,
+        supernet: Supernet,
+        plan: Plan,
+        evidence: Evidence,
+        cost_model: CostModel,
+        network: Network | None = None,
+    ) -> Route:
+        """The way through exits and the path to the end, here or at a server; hard samples are not looked at yet."""
+        route = cls(supernet, plan, evidence, cost_model)
+        route.take_exits()
+        if plan.split is not None:
+            route.cross(plan.split, network)
+        else:
+            route.reach_end()
+        return route
+
+    @property
+    def logits(self) -> Array:
+        """Logits of the end, [count, classes]."""
+        assert self._logits is not None
+        return self._logits
+
+    def take_exits(self) -> None:
+        ends = [block.end for _, block in self._supernet.walk(self._plan.subnet)]
+        for choice in self._plan.exits:
+            before = self._plan.subnet.edges[: ends.index(self._supernet.exit(choice.exit).position) + 1]
+            logits = self._found(self._evidence.exits, (before, choice.exit, choice.rendition), f"exit {choice.exit}")
+            self._tried_ms += self._costs.exit_latency_ms(choice, self._plan.input_size)
+            answers = self.open & (confidence(logits) >= choice.threshold)
+            self.device_ms[answers] = self._costs.latency_along_ms(before) + self._tried_ms
+            self.correct[answers] = self._right(logits)[answers]
+            self.open &= ~answers
+
+    def reach_end(self) -> None:
+        self._logits = self._found(self._evidence.ends, self._plan.subnet, "the subnet")
+        self.device_ms[self.open] = self._costs.latency_ms(self._plan.subnet) + self._tried_ms
+        self.correct[self.open] = self._right(self._logits)[self.open]
+
+    def cross(self, split: Split, network: Network | None) -> None:
+        edges = self._supernet.walk(self._plan.subnet)
+        head = tuple(edge for edge, block in edges if block.end <= split.position)
+        self._logits = self._found(self._evidence.ends, Subnet(head + split.tail), "the split's path")
+        self.correct[self.open] = self._right(self._logits)[self.open]
+        own_ms = (self._costs.latency_along_ms(head) if head else 0.0) + self._tried_ms
+        self.device_ms[self.open] = own_ms
+        self._send(self.open, _tail_call(self._supernet.cut_points[split.position], split.tail, network))
+
+    def abstain(self, policy: Abstain) -> None:
+        self._abstained = self._hard(policy)
+
+    def ask(self, policy: Ask, network: Network | None) -> None:
+        self._asked = asked = self._hard(policy)
+        asking = self.asking(policy, network)
+        self._send(asked, asking.call)
+        if asking.correct is not None:
+            self.correct[asked] = asking.correct[asked]
+        elif asked.any():
+            self.accuracy_known = False
+
+    @property
+    def latency_ms(self) -> Milliseconds:
+        """End to end, without what is unknown."""
+        return self.device_ms + self.transfer_ms + self.server_ms
+
+    @property
+    def peak_bytes(self) -> int:
+        """Memory of the subnet and the exits."""
+        return self._costs.peak_bytes(self._plan.subnet) + sum(map(self._costs.exit_bytes, self._plan.exits))
+
+    def energy_mj(self, power: Power) -> Milliseconds:
+        """Energy of the device (HI Eq. 4)."""
+        return power.active_w * self.device_ms + power.radio_w * self.transfer_ms + power.waiting_w * self.server_ms
+
+    def cost(self, power: Power | None = None) -> PlanCost:
+        """The mean over all samples."""
+        count, answered = self._evidence.count, ~self._abstained
+        known_ms = self.latency_ms if self.latency_known else None
+        return PlanCost(
+            accuracy=float(self.correct[answered].mean()) if self.accuracy_known and answered.any() else None,
+            latency_ms=None if known_ms is None else float(known_ms.mean()),
+            p95_latency_ms=None if known_ms is None else float(np.percentile(known_ms, 95)),
+            bytes_sent=float(self.bytes_sent.mean()),
+            peak_bytes=self.peak_bytes,
+            energy_mj=None if power is None or known_ms is None else float(self.energy_mj(power).mean()),
+            share_early=1 - float(self.open.mean()),
+            share_asked=float(np.count_nonzero(self._asked)) / count,
+            share_abstained=float(np.count_nonzero(self._abstained)) / count,
+        )
+
+    def _hard(self, policy: Abstain | Ask) -> Correct:
+        return self.open & hard(policy.decider, self.logits)
+
+    def asking(self, policy: Ask, network: Network | None) -> Asking:
+        """What asking adds to a sample."""
+        if policy.sends == "input":
+            logits, call = self._evidence.servers.get(policy.server), _input_call(policy.server, network)
+        else:
+            edges = self._supernet.walk(self._plan.subnet)
+            head = tuple(edge for edge, block in edges if block.end <= policy.sends)
+            logits = self._evidence.ends.get(Subnet(head + policy.tail))
+            call = _tail_call(self._supernet.cut_points[policy.sends], policy.tail, network)
+        return Asking(None if logits is None else self._right(logits), call)
+
+    def _send(self, samples: Correct, call: RemoteCall) -> None:
+        self.bytes_sent[samples] += call.size_bytes
+        if call.transfer_ms is None or call.server_ms is None:
+            self.latency_known &= not samples.any()
+        else:
+            self.transfer_ms[samples] += call.transfer_ms
+            self.server_ms[samples] += call.server_ms
+
+    def _right(self, logits: Array) -> Correct:
+        return np.asarray(logits.argmax(axis=1) == self._evidence.labels)
+
+    @staticmethod
+    def _found(logits: Mapping[object, Array] | Mapping, key: object, what: str) -> Array:  # type: ignore[type-arg]
+        if key not in logits:
+            raise UsageError(f"the evidence has no answers of {what}")
+        return logits[key]

@@ -1,0 +1,136 @@
+"""Costs of a plan at every threshold of its decider at once: what ``expected_cost`` says of each, in closed form. Pure.
+
+Samples are ordered by ease. The threshold that calls the k hardest ones hard changes only k, so all costs are
+cumulative sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.execution.deciders import ease, everything_is_hard, with_limit
+from device_sdk.policies.route import Asking, RemoteCall, Route
+from device_sdk.supernet.cost import PlanCost, Power
+from device_sdk.supernet.plan import Decider
+
+Column = npt.NDArray[np.float64]
+_PERCENTILE = 0.95
+_NO_CALL = RemoteCall(0, 0.0, 0.0)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of several plans: a column per field of ``PlanCost``, NaN where it is unknown."""
+
+    accuracy: Column
+    latency_ms: Column
+    p95_latency_ms: Column
+    energy_mj: Column
+    bytes_sent: Column
+    peak_bytes: Column
+    coverage: Column
+
+    @classmethod
+    def of(cls, cost: PlanCost) -> Costs:
+        """The columns of one plan."""
+        values = {name: getattr(cost, name) for name in cls.__dataclass_fields__}
+        return cls(**{name: np.array([math.nan if one is None else float(one)]) for name, one in values.items()})
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The costs at thresholds that call the ``hardest`` [thresholds] samples hard; ``decider`` makes the decider."""
+
+    hardest: npt.NDArray[np.int64]
+    costs: Costs
+    decider: Callable[[int], Decider]
+
+
+def sweep(route: Route, decider: Decider, asking: Asking | None, power: Power | None) -> Sweep | None:
+    """All thresholds of ``decider`` on a plan whose ``route`` has reached its end. None if no sample gets there.
+
+    Args:
+        asking: what becomes of hard samples; None: they stay without an answer.
+    """
+    open_ = np.flatnonzero(route.open)
+    if not len(open_):
+        return None
+    eases = ease(decider, route.logits[open_])
+    order = np.argsort(eases, kind="stable")
+    ordered, samples = eases[order], open_[order]
+    hardest = np.append(1 + np.flatnonzero(ordered[:-1] < ordered[1:]), len(open_))
+
+    def decider_at(number: int) -> Decider:
+        count = int(hardest[number])
+        if count == len(ordered):
+            return everything_is_hard(decider)
+        below, above = float(ordered[count - 1]), float(ordered[count])
+        middle = (below + above) / 2
+        return with_limit(decider, middle if below < middle else above)
+
+    return Sweep(hardest, _costs(route, samples, hardest, asking, power), decider_at)
+
+
+def _costs(
+    route: Route,
+    samples: npt.NDArray[np.int64],
+    hardest: npt.NDArray[np.int64],
+    asking: Asking | None,
+    power: Power | None,
+) -> Costs:
+    count = len(route.open)
+    call = _NO_CALL if asking is None else asking.call
+    lost = np.append(0, np.cumsum(route.correct[samples]))[hardest]
+    right = route.correct.sum() - lost
+    answered = count if asking is not None else count - hardest
+    if asking is not None:
+        won = np.full(count, math.nan) if asking.correct is None else asking.correct.astype(float)
+        right = right + np.append(0.0, np.cumsum(won[samples]))[hardest]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        accuracy = np.where(answered > 0, right / answered, math.nan)
+    transfer_ms = math.nan if call.transfer_ms is None else call.transfer_ms
+    server_ms = math.nan if call.server_ms is None else call.server_ms
+    known = route.latency_known
+    share = hardest / count
+    latency_ms = route.latency_ms.mean() + share * (transfer_ms + server_ms) if known else _unknown(hardest)
+    energy_mj = _unknown(hardest)
+    if power is not None and known:
+        added_mj = power.radio_w * transfer_ms + power.waiting_w * server_ms
+        energy_mj = route.energy_mj(power).mean() + share * added_mj
+    return Costs(
+        accuracy=accuracy,
+        latency_ms=latency_ms,
+        p95_latency_ms=_percentiles(route, samples, hardest, transfer_ms + server_ms) if known else _unknown(hardest),
+        energy_mj=energy_mj,
+        bytes_sent=route.bytes_sent.mean() + share * call.size_bytes,
+        peak_bytes=np.full(len(hardest), float(route.peak_bytes)),
+        coverage=np.ones(len(hardest)) if asking is not None else 1 - share,
+    )
+
+
+def _percentiles(
+    route: Route, samples: npt.NDArray[np.int64], hardest: npt.NDArray[np.int64], added_ms: float
+) -> Column:
+    """The 95th percentile of latencies; all samples that reach the end take equally long, and longest."""
+    if math.isnan(added_ms):
+        return _unknown(hardest)
+    latency_ms = np.sort(route.latency_ms)
+    count = len(latency_ms)
+    place = _PERCENTILE * (count - 1)
+    low = math.floor(place)
+
+    def at(rank: int) -> Column:
+        rank = min(rank, count - 1)
+        return np.where(rank < count - hardest, latency_ms[rank], latency_ms[rank] + added_ms)
+
+    below, above = at(low), at(low + 1)
+    return np.asarray(below + (above - below) * (place - low))
+
+
+def _unknown(like: npt.NDArray[np.int64]) -> Column:
+    return np.full(len(like), math.nan)

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import itertools
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from device_sdk.errors import InfeasibleBudgetError, UsageError
+from device_sdk.policies.evidence import Evidence, Network
+from device_sdk.policies.expected_cost import expected_cost
+from device_sdk.policies.planner import Planner
+from device_sdk.policies.route import Route
+from device_sdk.policies.threshold_sweep import sweep
+from device_sdk.supernet.blocks import Exit, Golden, Rendition
+from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
+from device_sdk.supernet.paths import enumerate_subnets
+from device_sdk.supernet.plan import (
+    Abstain,
+    AnswerLocally,
+    Ask,
+    Entropy,
+    ExitChoice,
+    Logistic,
+    Margin,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+)
+from device_sdk.supernet.requirement import Requirement, best_plan
+from device_sdk.supernet.supernet import Supernet
+
+COUNT, CLASSES = 40, 3
+SERVER, TAILS = RemoteRef("big"), RemoteRef("model:tail", "0" * 64)
+DECIDERS = (
+    MaxConfidence(0.0),
+    Entropy(0.0),
+    Margin(0.0),
+    Logistic(0.5, ("top_1", "top_2"), (3.0, -1.0), -1.0),
+)
+POWER = Power(active_w=2.0, radio_w=3.0, waiting_w=0.5)
+
+
+class World:
+    """A supernet of three cut points with an exit, random evidence, and a network with a server."""
+
+    def __init__(self, elastic_supernet, seed: int) -> None:
+        random = np.random.default_rng(seed)
+        plain = elastic_supernet(3)
+        rendition = Rendition("fp32", "none", "0" * 64, 1, Golden((), 0.0))
+        self.supernet = Supernet(plain.cut_points, plain.blocks, [Exit("x1", 1, "pooled", 1, 1, (rendition,))])
+        times = random.uniform(1, 10, len(self.supernet.edges))
+        edges = {
+            edge: EdgeCost(time, time, 100, 10) for edge, time in zip(self.supernet.edges, times.tolist(), strict=True)
+        }
+        self.costs = CostModel(edges, exit_costs={("x1", "fp32", ()): EdgeCost(0.5, 0.5, 7, 1)})
+        self.subnets = list(enumerate_subnets(self.supernet, limit=20))
+        labels = random.integers(0, CLASSES, COUNT)
+
+        def logits(skill: float):
+            found = random.normal(size=(COUNT, CLASSES))
+            found[np.arange(COUNT), labels] += skill
+            return np.round(found * 4).astype(np.float32) / 4  # with ties
+
+        heads = {one.edges[:1] for one in self.subnets if self.supernet.ends(one.edges[0])[1].index == 1}
+        self.evidence = Evidence(
+            labels,
+            ends={subnet: logits(random.uniform(0.3, 1.5)) for subnet in self.subnets},
+            exits={(head, "x1", "fp32"): logits(0.5) for head in heads},
+            servers={SERVER: logits(3.0)},
+        )
+        self.exit_sets = {
+            one: [(ExitChoice("x1", 0.6),)] for one in self.subnets if one.edges[:1] in heads and len(one.edges) > 1
+        }
+        self.network = Network(
+            uplink=Uplink(random.uniform(0.1, 20), 2.0),
+            server=CostModel({edge: EdgeCost(0.5, 0.5, 1, 1) for edge in self.supernet.edges}),
+            answer_ms={SERVER: 1.0},
+            input_bytes=500,
+        )
+
+    def planner(self, **choices) -> Planner:
+        given = {"exit_sets": self.exit_sets, "server": SERVER, "tail_server": TAILS} | choices
+        return Planner(self.supernet, self.evidence, self.costs, self.subnets, **given)
+
+    def cost(self, plan: Plan):
+        return expected_cost(self.supernet, plan, self.evidence, self.costs, self.network, POWER)
+
+
+@pytest.fixture
+def make_world(elastic_supernet):
+    return lambda seed: World(elastic_supernet, seed)
+
+
+@pytest.mark.parametrize("decider", DECIDERS, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("policy", ["abstain", "ask", "ask a server of unknown answers"])
+@pytest.mark.parametrize("exits", [False, True])
+def test_the_sweep_of_a_threshold_says_of_each_what_expected_cost_says(make_world, decider, policy, exits):
+    world = make_world(3)
+    subnet = next(iter(world.exit_sets))
+    plan = Plan(subnet, exits=world.exit_sets[subnet][0] if exits else ())
+    route = Route.to_end(world.supernet, plan, world.evidence, world.costs, world.network)
+    server = SERVER if policy == "ask" else RemoteRef("other")
+    hard = Abstain(decider) if policy == "abstain" else Ask(decider, server)
+    asking = None if policy == "abstain" else route.asking(hard, world.network)
+    found = sweep(route, decider, asking, POWER)
+    assert len(found.hardest) > 3
+    for number, hardest in enumerate(found.hardest):
+        at = msgspec.structs.replace(hard, decider=found.decider(number))
+        cost = world.cost(msgspec.structs.replace(plan, hard=at))
+        assert round((cost.share_asked + cost.share_abstained) * COUNT) == hardest
+        for name in ("accuracy", "latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_bytes", "coverage"):
+            column = getattr(found.costs, name)[number]
+            expected = getattr(cost, name)
+            assert math.isnan(column) if expected is None else column == pytest.approx(expected), name
+
+
+REQUIREMENTS = [
+    Requirement(accuracy=0.7, optimise="latency_ms"),
+    Requirement(accuracy=0.8, optimise="energy_mj"),
+    Requirement(accuracy=0.9, coverage=0.6, optimise="latency_ms"),
+    Requirement(latency_ms=12.0),
+    Requirement(p95_latency_ms=15.0, coverage=0.9),
+    Requirement(bytes_sent=100, accuracy=0.6, optimise="latency_ms"),
+    Requirement(accuracy=0.75, latency_ms=20.0, optimise="bytes_sent"),
+]
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda one: f"{one.optimise}")
+@pytest.mark.parametrize("seed", range(4))
+def test_no_plan_with_the_deciders_known_is_better_than_the_chosen_one(make_world, requirement, seed):
+    world = make_world(seed)
+    judged = []
+    for plan in (Plan(s, exits) for s in world.subnets for exits in ((), *world.exit_sets.get(s, ()))):
+        judged.append((plan, world.cost(plan)))
+        route = Route.to_end(world.supernet, plan, world.evidence, world.costs)
+        for decider, asks in itertools.product(DECIDERS[:3], (False, True)):
+            hard = Ask(decider, SERVER) if asks else Abstain(decider)
+            found = sweep(route, decider, route.asking(hard, world.network) if asks else None, POWER)
+            for number in range(len(found.hardest)):
+                at = msgspec.structs.replace(hard, decider=found.decider(number))
+                one = msgspec.structs.replace(plan, hard=at)
+                judged.append((one, world.cost(one)))
+    try:
+        _, expected = best_plan(judged, requirement)
+    except InfeasibleBudgetError:
+        expected = None
+    try:
+        choice = world.planner().best(requirement, world.network, POWER)
+    except InfeasibleBudgetError:
+        assert expected is None
+        return
+    assert not requirement.misses(choice.cost)
+    assert choice.considered >= len(judged)
+    if expected is not None:
+        assert requirement.value(choice.cost) >= requirement.value(expected) - 1e-9
+
+
+def test_each_kind_has_its_best_plan_and_says_what_limits_it(make_world):
+    world = make_world(1)
+    choice = world.planner().best(Requirement(latency_ms=1000.0), world.network, POWER)
+    assert {"subnet", "exits", "abstain", "ask", "exits + ask", "split", "remote"} <= set(choice.by_kind)
+    for kind, option in choice.by_kind.items():
+        assert option.plan.kind == kind
+        assert option.misses == Requirement(latency_ms=1000.0).misses(option.cost)
+
+
+def test_privacy_leaves_out_plans_that_send_more_than_is_allowed(make_world):
+    world = make_world(1)
+    requirement = Requirement(latency_ms=1000.0)
+    kinds = {
+        privacy: set(world.planner(privacy=privacy).best(requirement, world.network).by_kind)
+        for privacy in ("never", "activations", "inputs")
+    }
+    assert not any("ask" in kind or "split" in kind or "remote" in kind for kind in kinds["never"])
+    assert "split" in kinds["activations"]
+    assert not any("ask" in kind or "remote" in kind for kind in kinds["activations"])
+    assert {"ask", "remote"} <= kinds["inputs"]
+
+
+def test_without_a_network_nothing_is_planned_whose_time_would_be_unknown(make_world):
+    choice = make_world(1).planner().best(Requirement(latency_ms=1000.0))
+    assert not isinstance(choice.plan.hard, Ask)
+    assert choice.plan.split is None
+
+
+def test_a_requirement_that_no_plan_keeps_names_the_nearest_and_what_it_misses(make_world):
+    world = make_world(1)
+    with pytest.raises(InfeasibleBudgetError, match=r"nearest .* has latency_ms"):
+        world.planner().best(Requirement(latency_ms=1e-6), world.network)
+
+
+def test_only_right_answers_leave_nothing_to_decide(make_world):
+    world = make_world(1)
+    subnet = world.subnets[0]
+    perfect = np.eye(CLASSES, dtype=np.float32)[world.evidence.labels] * 9
+    planner = Planner(world.supernet, Evidence(world.evidence.labels, {subnet: perfect}), world.costs, [subnet])
+    choice = planner.best(Requirement(accuracy=0.9, optimise="latency_ms"))
+    assert (choice.plan.subnet, choice.plan.hard) == (subnet, AnswerLocally())
+
+
+def test_a_planner_without_subnets_is_refused(make_world):
+    world = make_world(1)
+    with pytest.raises(UsageError, match="no subnets"):
+        Planner(world.supernet, world.evidence, world.costs, [])
