@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from device_sdk.policies.calibration import CalibrationSettings
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.answer import Answer
-    from device_sdk.supernet.cost import Budget, PlanCost
+    from device_sdk.supernet.cost import UPLINKS, Budget, PlanCost, Power, Uplink
     from device_sdk.supernet.plan import (
         Abstain,
         AnswerLocally,
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
         Edge,
         Entropy,
         ExitChoice,
+        Logistic,
         Margin,
         MaxConfidence,
         Plan,
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
     from device_sdk.supernet.supernet import Supernet
 
 __all__ = [
+    "UPLINKS",
     "Abstain",
     "AdaptationSettings",
     "AdaptiveModel",
@@ -86,6 +88,7 @@ __all__ = [
     "InfeasibleBudgetError",
     "InputError",
     "LiveSettings",
+    "Logistic",
     "ManifestError",
     "Margin",
     "MaxConfidence",
@@ -94,6 +97,7 @@ __all__ = [
     "PathweaveError",
     "Plan",
     "PlanCost",
+    "Power",
     "ProtocolError",
     "RefusedError",
     "RemoteModel",
@@ -109,6 +113,7 @@ __all__ = [
     "Supernet",
     "TransferError",
     "UnsupportedFormatError",
+    "Uplink",
     "UsageError",
     "__version__",
 ]
@@ -130,9 +135,13 @@ _HOME = {
     "Edge": "device_sdk.supernet.plan",
     "Entropy": "device_sdk.supernet.plan",
     "ExitChoice": "device_sdk.supernet.plan",
+    "Logistic": "device_sdk.supernet.plan",
     "Margin": "device_sdk.supernet.plan",
     "MaxConfidence": "device_sdk.supernet.plan",
     "PlanCost": "device_sdk.supernet.cost",
+    "Power": "device_sdk.supernet.cost",
+    "UPLINKS": "device_sdk.supernet.cost",
+    "Uplink": "device_sdk.supernet.cost",
     "RemoteRef": "device_sdk.supernet.plan",
     "Requirement": "device_sdk.supernet.requirement",
     "Split": "device_sdk.supernet.plan",

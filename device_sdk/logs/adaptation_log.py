@@ -95,6 +95,25 @@ class Calibrated(msgspec.Struct, frozen=True, tag="calibrated", tag_field="event
     without_exits_ms: float | None
 
 
+class PlanChosen(msgspec.Struct, frozen=True, tag="plan_chosen", tag_field="event"):
+    """A plan was chosen for a requirement among ``considered`` ones; what is expected of it on samples held out."""
+
+    plan_kind: str
+    subnet: str
+    optimise: str
+    limits: dict[str, float]
+    considered: int
+    samples: int
+    accuracy: float | None
+    latency_ms: float | None
+    energy_mj: float | None
+    bytes_sent: float
+    share_early: float
+    share_asked: float
+    share_abstained: float
+    notes: tuple[str, ...]
+
+
 class Escalating(msgspec.Struct, frozen=True, tag="escalating", tag_field="event"):
     """The server for hard samples became available or unavailable; ``failure``: the reason."""
 
@@ -182,6 +201,7 @@ Event = (
     | Infeasible
     | Delivered
     | Calibrated
+    | PlanChosen
     | Escalating
     | SplitChosen
     | Splitting

@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.logs.adaptation_log import Adapted, Calibrated, Delivered, Infeasible, Profiled, SplitChosen
+from device_sdk.logs.adaptation_log import Adapted, Calibrated, Delivered, Infeasible, PlanChosen, Profiled, SplitChosen
 from device_sdk.supernet.cost import Budget
 
 if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered as Delivery
     from device_sdk.policies.adaptation import Adaptation
     from device_sdk.policies.calibration import Calibration
+    from device_sdk.policies.plan_choice import Planned
     from device_sdk.policies.split_decision import SplitDecision
     from device_sdk.profiling.profile import Profile
+    from device_sdk.supernet.requirement import Requirement
 
 
 def delivered(delivery: Delivery) -> Delivered:
@@ -99,4 +101,25 @@ def split_chosen(decision: SplitDecision) -> SplitChosen:
         predicted_ms=decision.best.latency_ms,
         on_device_ms=decision.on_device.latency_ms,
         bytes_sent=decision.best.bytes_sent,
+    )
+
+
+def planned(found: Planned, requirement: Requirement) -> PlanChosen:
+    """A plan was chosen for a requirement and is in use."""
+    plan, cost = found.choice.plan, found.held_out or found.choice.cost
+    return PlanChosen(
+        plan_kind=plan.kind,
+        subnet=str(plan.subnet),
+        optimise=requirement.optimise,
+        limits={name: float(limit) for name, limit, _ in requirement.limits},
+        considered=found.choice.considered,
+        samples=found.samples,
+        accuracy=cost.accuracy,
+        latency_ms=cost.latency_ms,
+        energy_mj=cost.energy_mj,
+        bytes_sent=cost.bytes_sent,
+        share_early=cost.share_early,
+        share_asked=cost.share_asked,
+        share_abstained=cost.share_abstained,
+        notes=found.servers.notes,
     )

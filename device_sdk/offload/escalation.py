@@ -8,10 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import UsageError
 from device_sdk.offload.agreement import Agreement, agree, fill
 from device_sdk.offload.circuit_breaker import CircuitBreaker
+from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.remote_calls import RemoteCalls, RemoteReply, checked_logits, default_transport, make_client
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.runtimes.port import Array
@@ -57,10 +58,13 @@ class Escalator:
         """The server's logits for all samples, or the reason of the failure.
 
         ``tensors``: prepared, float32 [n, *input_shape]; ``images``: the same samples as raw pixels, uint8
-        [n, h, w, c], or None to recover them from the tensors if the server takes images. More than ``max_batch``
+        [n, h, w, c], or None to recover them from the tensors if the server takes images. Tensors of a plan with
+        another input size are prepared again from the images. More than ``max_batch``
         samples are sent in several requests; if one fails, all do. ``digest``: of the bundle that the server's model
         must come from; empty for any.
         """
+        if images is not None and images.ndim == 4 and len(images) and tensors.shape[1:] != self._input_shape:
+            tensors = self._prepared_again(tensors, images)
         unfit = self._unfit(tensors, images)
         if unfit is not None:
             return RemoteReply(None, unfit)
@@ -75,6 +79,25 @@ class Escalator:
         """Send nothing from now on. Idempotent."""
         self._calls.close()
         self._transport.close()
+
+    def request_bytes(self, tensors: Array, images: npt.NDArray[np.uint8] | None) -> int:
+        """What a request with these samples takes on the wire, once the model's metadata is known; else 0."""
+        agreement = self._agreement
+        if agreement is None:
+            return 0
+        filled = fill(agreement, tensors, images, preprocessing=self._preprocessing)
+        return filled.data.nbytes + request_overhead_bytes(self._model.model)
+
+    @property
+    def digest(self) -> str:
+        """Of the bundle that the server's model comes from; empty if it states none, or before the first request."""
+        return "" if self._agreement is None else self._agreement.metadata.bundle or ""
+
+    def _prepared_again(self, tensors: Array, images: npt.NDArray[np.uint8]) -> Array:
+        if len(self._input_shape) != 3 or len(images) != len(tensors):
+            return tensors
+        channels, height, width = self._input_shape
+        return prepare(images, self._preprocessing, input_shape=(channels, height, width))
 
     def _unfit(self, tensors: Array, images: npt.NDArray[np.uint8] | None) -> str | None:
         """The local reason not to send these samples, or None."""

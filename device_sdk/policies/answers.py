@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,11 @@ class Answers:
             for exit_, count, logits in zip(self.exits, self.edges, self.logits, strict=False)
         }
         return Evidence(self.labels, ends={self.subnet: self.logits[-1]}, exits=exits)
+
+    def part(self, positions: npt.NDArray[np.int64]) -> Answers:
+        """The same for the samples at ``positions``."""
+        logits = tuple(one[positions] for one in self.logits)
+        return replace(self, logits=logits, labels=self.labels[positions])
 
     def right(self, number: int) -> Rights:
         return np.asarray(self.logits[number].argmax(axis=1) == self.labels)

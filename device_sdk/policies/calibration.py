@@ -121,7 +121,8 @@ def calibrate_plan(
         answers = answer_everywhere(
             workspace, subnet, inputs, labels, use_exits=settings.use_exits, batch=settings.batch
         )
-        kept = _placed(answers, costs, settings)
+        memory_bytes = None if settings.exit_memory_mb is None else int(settings.exit_memory_mb * MB)
+        kept = placed_exits(answers, costs, memory_bytes=memory_bytes)
         choices = choose_exits(
             [answers.at_exit(number, costs) for number in kept],
             right_at_end=answers.right(-1),
@@ -136,9 +137,8 @@ def calibrate_plan(
     return _judged(workspace.supernet, costs, answers, plan, settings, mean_ms=mean_ms, without_ms=without_ms)
 
 
-def _placed(answers: Answers, costs: CostModel, settings: CalibrationSettings) -> list[int]:
+def placed_exits(answers: Answers, costs: CostModel, *, memory_bytes: int | None) -> list[int]:
     """Which exits are kept in memory, by their number: accuracies and times are this device's own."""
-    full_ms = costs.latency_ms(answers.subnet)
     candidates = []
     for number, exit_ in enumerate(answers.exits):
         found = answers.at_exit(number, costs)
@@ -146,8 +146,7 @@ def _placed(answers: Answers, costs: CostModel, settings: CalibrationSettings) -
         candidates.append(
             ExitCandidate(exit_.id, exit_.position, float(found.right.mean()), found.reach_ms, found.branch_ms, size)
         )
-    limit = None if settings.exit_memory_mb is None else int(settings.exit_memory_mb * MB)
-    kept = place(candidates, full_time=full_ms, memory_bytes=limit).exits
+    kept = place(candidates, full_time=costs.latency_ms(answers.subnet), memory_bytes=memory_bytes).exits
     return [number for number, exit_ in enumerate(answers.exits) if exit_.id in kept]
 
 

@@ -31,6 +31,15 @@ class Evidence:
         """The number of samples."""
         return len(self.labels)
 
+    def part(self, positions: npt.NDArray[np.int64]) -> Evidence:
+        """The same for the samples at ``positions``."""
+        return Evidence(
+            self.labels[positions],
+            ends={subnet: logits[positions] for subnet, logits in self.ends.items()},
+            exits={branch: logits[positions] for branch, logits in self.exits.items()},
+            servers={server: logits[positions] for server, logits in self.servers.items()},
+        )
+
 
 @dataclass(frozen=True, kw_only=True)
 class Network:

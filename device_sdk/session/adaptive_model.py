@@ -24,6 +24,7 @@ from device_sdk.logs.adaptation_log import AdaptationLog, Opened
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
 from device_sdk.policies.calibration import Calibration, CalibrationSettings
+from device_sdk.policies.plan_choice import Planned
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime, runs_on
@@ -36,8 +37,9 @@ from device_sdk.session.measuring import Measuring
 from device_sdk.session.opening import open_location
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
-from device_sdk.supernet.cost import MB, Budget
+from device_sdk.supernet.cost import MB, Budget, Power, Uplink
 from device_sdk.supernet.plan import AnswerLocally, Plan, Subnet
+from device_sdk.supernet.requirement import Requirement
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -281,6 +283,56 @@ class AdaptiveModel:
         inputs = self._samples.prepare_all(samples, subnet.input_size)
         quick = replace(settings, confirm=False)
         return self._measuring.calibrate(inputs, targets, settings=quick, progress=progress, subnet=subnet).plan
+
+    def plan_for(
+        self,
+        samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image],
+        labels: npt.NDArray[np.int64] | Sequence[int] | None,
+        requirement: Requirement,
+        *,
+        uplink: Uplink | None = None,
+        power: Power | None = None,
+        progress: Progress | None = None,
+    ) -> Planned:
+        """Choose among all kinds of plans for a requirement, and run the best from now on. Live update ends.
+
+        Plans are made of the subnets of the last adaptation, the one in use and the full model, with exits, deciders,
+        abstention, and the connected servers: those are asked about all samples once, as far as their privacy settings
+        allow.
+
+        Args:
+            samples, labels: as for ``adapt``, but others than those it searched on; without labels the server's answers
+                stand in, or else the full model's.
+            uplink: planned with instead of the measured one; see ``UPLINKS``.
+            power: of the device; without it energies are unknown.
+
+        Raises:
+            InfeasibleBudgetError: no plan keeps the requirement; names the nearest. The plan in use stays.
+            InputError: samples or labels are not what the model takes.
+            UsageError: the model is no classifier.
+        """
+        self._in_use.running()
+        self._samples.require_classifier()
+        progress = progress or SilentProgress()
+        targets = None if labels is None else self._samples.labels(labels)
+        with self._change:
+            original, running = self._bundle.supernet.original, self._in_use.running().plan.subnet
+            pool = self._state.load_pool()
+            subnets = [original, running, *(one.subnet for one in (pool.candidates if pool is not None else ()))]
+            tensors, images = self._samples.prepare_all(samples), self._samples.pixels(samples)
+            servers = self._remote.gather(tensors, images, uplink=uplink, progress=progress)
+            planned = self._measuring.plan(
+                list(dict.fromkeys(subnets)),
+                lambda input_size: self._samples.prepare_all(samples, input_size) if input_size else tensors,
+                targets,
+                requirement,
+                servers,
+                power=power,
+                progress=progress,
+            )
+            self._take(planned.choice.plan)
+            self._log.write(log_events.planned(planned, requirement))
+        return planned
 
     def use(self, plan: Plan) -> None:
         """Run ``plan`` from now on, whatever a search or calibration found. Live update ends.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,13 +14,16 @@ from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, find_plan
 from device_sdk.policies.calibration import Calibration, CalibrationSettings, calibrate_plan
+from device_sdk.policies.plan_choice import Planned, choose_plan
+from device_sdk.policies.server_evidence import Servers
 from device_sdk.profiling.profile import Profile
 from device_sdk.profiling.profile import profile as measure_profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.device_state import DeviceState
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.cost import Budget, Power
 from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.requirement import Requirement
 
 
 class Measuring:
@@ -73,3 +78,21 @@ class Measuring:
             subnet = self._in_use.running().plan.subnet
         workspace = self._in_use.lend_workspace()
         return calibrate_plan(workspace, profile, subnet, inputs, labels, settings=settings, progress=progress)
+
+    def plan(
+        self,
+        subnets: Sequence[Subnet],
+        prepared: Callable[[tuple[int, ...]], Array],
+        labels: npt.NDArray[np.int64] | None,
+        requirement: Requirement,
+        servers: Servers,
+        *,
+        power: Power | None,
+        progress: Progress,
+    ) -> Planned:
+        """As ``policies.plan_choice``."""
+        profile = self.profile(progress=progress)
+        workspace = self._in_use.lend_workspace()
+        return choose_plan(
+            workspace, profile, subnets, prepared, labels, requirement, servers, power=power, progress=progress
+        )

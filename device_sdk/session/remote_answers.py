@@ -18,8 +18,11 @@ from device_sdk.offload.packing import Activations
 from device_sdk.offload.remote_calls import RemoteReply
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TailClient, runs_tails
+from device_sdk.policies.server_evidence import Servers, ask_servers
+from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER, SUBNET
+from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Edge, Plan, RemoteRef
 
 if TYPE_CHECKING:
@@ -74,6 +77,26 @@ class RemoteAnswers:
         for client in old:
             if client is not None:
                 client.close()
+
+    def gather(
+        self,
+        tensors: Array,
+        images: Sequence[npt.NDArray[np.uint8]] | None,
+        *,
+        uplink: Uplink | None,
+        progress: Progress,
+    ) -> Servers:
+        """What the connected servers answer to all samples, and how long it takes (``policies.server_evidence``)."""
+        tail = self._tail
+        return ask_servers(
+            self._escalator,
+            None if tail is None else tail.model,
+            (self._bundle.manifest.name, self._bundle.digest),
+            tensors,
+            images,
+            uplink=uplink,
+            progress=progress,
+        )
 
     def why_not(self, plan: Plan) -> str | None:
         """Why a server that ``plan`` needs cannot be used now; None if all can, or it needs none."""

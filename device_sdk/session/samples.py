@@ -47,6 +47,17 @@ class SampleChecker:
             raise InputError("there are no samples")
         return np.concatenate([self.prepare(sample, input_size) for sample in samples])
 
+    def pixels(self, samples: Any) -> list[npt.NDArray[np.uint8]]:
+        """The same samples as arrays [height, width, channels]."""
+        if (
+            isinstance(samples, np.ndarray)
+            and samples.ndim < 4
+            and not (samples.ndim == 3 and self._preprocessing.channels == 1)
+        ):
+            samples = [samples]
+        arrays = [np.asarray(sample, dtype=np.uint8) for sample in samples]
+        return [array if array.ndim == 3 else array[..., np.newaxis] for array in arrays]
+
     def inputs(self, samples: Any) -> Inputs:
         """The same samples, prepared when they are needed, at any input size."""
         if not len(samples):

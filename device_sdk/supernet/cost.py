@@ -164,6 +164,15 @@ class Uplink(msgspec.Struct, frozen=True):
         return self.round_trip_ms + 8 * size_bytes / (self.mbps * _BITS_PER_MS_AND_MBPS)
 
 
+UPLINKS: Mapping[str, Uplink] = {  # typical ones, for plans before a network can be measured
+    "wifi": Uplink(40.0, 5.0),
+    "lte": Uplink(10.0, 50.0),
+    "3g": Uplink(1.5, 100.0),
+    "ble": Uplink(0.7, 40.0),
+    "lora": Uplink(0.005, 500.0),
+}
+
+
 class Power(msgspec.Struct, frozen=True, kw_only=True):
     """The stated power of a device in watts: computing, sending, and waiting for a server (HI Eq. 4).
 

@@ -26,6 +26,7 @@ from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, MaxConfidence, Plan, RemoteRef, Split
+from device_sdk.supernet.requirement import Requirement
 from pathweave.server_process import running_server
 
 ROOT = Path(__file__).parents[2]
@@ -354,3 +355,37 @@ def test_a_server_with_another_version_runs_no_tail(demo_folder, public_key, tmp
 
 def tail_of(server: str) -> RemoteModel:
     return RemoteModel(server=server, model="digits:tail", privacy="activations", timeout_s=5.0)
+
+
+def test_a_plan_that_asks_is_chosen_by_the_servers_answers_and_keeps_what_it_promises(
+    server, demo_folder, public_key, state
+):
+    data = load_dataset("digits#search")
+    images, labels = data.images[:150], data.labels[:150]
+    with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
+        cheapest(model)
+        model.connect(settings(server, timeout_s=10.0))
+        model.connect(settings(server, model="digits:tail", timeout_s=10.0))
+        requirement = Requirement(accuracy=0.9, optimise="latency_ms")
+        planned = model.plan_for(images, labels, requirement)
+        kinds = planned.choice.by_kind
+        assert planned.servers.notes == ()
+        assert {"ask", "split", "remote"} <= set(kinds)
+        asking = kinds["ask"]
+        model.use(asking.plan)
+        report = load_dataset("digits#report")
+        answer = model(report.images[:200])
+    share = sum(source == SERVER for source in answer.source) / 200
+    assert FALLBACK not in answer.source
+    assert share == pytest.approx(asking.cost.share_asked, abs=0.15)
+    assert asking.cost.bytes_sent > 0
+    assert (answer.output.argmax(axis=1) == report.labels[:200]).mean() > asking.cost.accuracy - 0.1
+
+
+def test_a_server_that_is_away_is_planned_without(demo_folder, public_key, state):
+    data = load_dataset("digits#search")
+    with AdaptiveModel.open(demo_folder / "bundles" / "digits", trust=public_key, state_folder=state) as model:
+        model.connect(settings("http://127.0.0.1:9"))
+        planned = model.plan_for(data.images[:60], data.labels[:60], Requirement(accuracy=0.5, optimise="latency_ms"))
+    assert "ask" not in planned.choice.by_kind
+    assert planned.servers.notes[0].startswith("no server is asked:")

@@ -18,12 +18,13 @@ from device_sdk.errors import (
     SignatureError,
     UsageError,
 )
-from device_sdk.logs.adaptation_log import Adapted, Infeasible, Opened, read_log
+from device_sdk.logs.adaptation_log import Adapted, Infeasible, Opened, PlanChosen, read_log
 from device_sdk.policies.adaptation import AdaptationSettings
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.cost import Budget, Power
 from device_sdk.supernet.plan import Edge, Plan, Subnet
+from device_sdk.supernet.requirement import Requirement
 
 SMALL, LARGE = Budget(memory_mb=4.5), Budget(memory_mb=100)  # with the slow profile: the cheapest, and all
 
@@ -380,3 +381,46 @@ def test_a_model_whose_blobs_are_deleted_keeps_serving_and_stays_with_its_plan(o
             model.use(Plan(Subnet((Edge("o0"), Edge("m1-4"), Edge("o4")))))
         assert np.array_equal(model(own_bundle.images[0]).output, before)
         assert model.plan == Plan(model.bundle.supernet.original)
+
+
+# Planning for a requirement
+
+
+def test_the_plan_that_a_requirement_puts_first_runs_from_then_on(model, tiny_bundle, bundle):
+    requirement = Requirement(accuracy=0.5, optimise="latency_ms", coverage=0.9)
+    planned = model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement)
+    assert model.plan == planned.choice.plan
+    assert not requirement.misses(planned.choice.cost)
+    assert (planned.samples, planned.judged) == (60, 20)
+    assert {"subnet", "exits", "abstain"} <= set(planned.choice.by_kind)
+    [last] = [line.event for line in read_log(model.log_path) if isinstance(line.event, PlanChosen)]
+    assert (last.plan_kind, last.limits) == (model.plan.kind, {"accuracy": 0.5, "coverage": 0.9})
+    assert last.accuracy == planned.held_out.accuracy
+
+
+def test_subnets_of_the_last_adaptation_are_planned_with(model, tiny_bundle):
+    alone = model.plan_for(tiny_bundle.images, tiny_bundle.labels, Requirement(latency_ms=1000.0))
+    model.adapt(tiny_bundle.images, tiny_bundle.labels, Budget(latency_ms=200.0))
+    planned = model.plan_for(tiny_bundle.images, tiny_bundle.labels, Requirement(latency_ms=200.0))
+    assert planned.choice.cost.latency_ms <= 200.0
+    assert planned.choice.considered > alone.choice.considered
+
+
+def test_a_requirement_that_no_plan_keeps_leaves_the_plan_in_use(model, tiny_bundle):
+    before = model.plan
+    with pytest.raises(InfeasibleBudgetError, match="no plan keeps the requirement"):
+        model.plan_for(tiny_bundle.images, tiny_bundle.labels, Requirement(latency_ms=1e-6))
+    assert model.plan == before
+
+
+def test_without_labels_the_full_models_answers_stand_in(model, tiny_bundle, bundle):
+    planned = model.plan_for(tiny_bundle.images, None, Requirement(accuracy=1.0, optimise="latency_ms"))
+    assert planned.choice.cost.accuracy == 1.0
+
+
+def test_energy_is_known_with_the_devices_power_alone(model, tiny_bundle):
+    requirement = Requirement(energy_mj=1000.0)
+    with pytest.raises(InfeasibleBudgetError, match="energy_mj inf"):
+        model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement)
+    planned = model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement, power=Power(active_w=2.0))
+    assert planned.choice.cost.energy_mj == pytest.approx(2.0 * planned.choice.cost.latency_ms)

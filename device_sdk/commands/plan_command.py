@@ -1,0 +1,207 @@
+"""``pathweave plan``: the best plan of any kind for a requirement."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import click
+
+from device_sdk.commands.command_line import emit, progress
+from device_sdk.commands.command_options import bundle_options, load_data, open_model
+from device_sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    from device_sdk.policies.plan_choice import Planned
+    from device_sdk.session.adaptive_model import AdaptiveModel
+    from device_sdk.supernet.cost import PlanCost, Power, Uplink
+
+_OPTIMISED = {"accuracy": "accuracy", "latency": "latency_ms", "energy": "energy_mj", "bytes": "bytes_sent"}
+
+
+@click.command()
+@bundle_options
+@click.option(
+    "--data", required=True, help="Private images: FOLDER or FILE.zip with a folder per class, perhaps #part."
+)
+@click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
+@click.option("--unlabelled", is_flag=True, help="Use the server's or the full model's predictions instead of labels.")
+@click.option(
+    "--optimise", type=click.Choice(list(_OPTIMISED)), default="accuracy", show_default=True, help="What to optimise."
+)
+@click.option("--accuracy", type=float, help="Least accuracy, 0 to 1, of the samples that are answered.")
+@click.option("--coverage", type=float, help="Least share of samples that are answered, 0 to 1.")
+@click.option("--latency-ms", type=float, help="Limit of the mean latency.")
+@click.option("--p95-latency-ms", type=float, help="Limit of the 95th percentile of the latency.")
+@click.option("--energy-mj", type=float, help="Limit of the mean energy; needs --active-w.")
+@click.option("--bytes-sent", type=float, help="Limit of the mean bytes sent per sample.")
+@click.option("--memory-mb", type=float, help="Limit of the memory in megabytes.")
+@click.option("--server", help="URL of a server that may be asked.")
+@click.option("--model", "asked", help="Name of its model that answers hard samples.")
+@click.option(
+    "--privacy",
+    type=click.Choice(["activations", "inputs"]),
+    default="activations",
+    show_default=True,
+    help="What the server may be sent.",
+)
+@click.option("--network", help="Plan with a typical network instead of the measured one: wifi, lte, 3g, ble or lora.")
+@click.option("--uplink-mbps", type=float, help="Plan with this uplink in Mbit/s instead of the measured one.")
+@click.option("--round-trip-ms", type=float, default=0.0, show_default=True, help="Round-trip time with --uplink-mbps.")
+@click.option("--active-w", type=float, help="Power of the device while it computes, watts.")
+@click.option("--radio-w", type=float, default=0.0, show_default=True, help="While it sends.")
+@click.option("--waiting-w", type=float, default=0.0, show_default=True, help="While it waits for a server.")
+def plan(
+    bundle: str,
+    trust: Path | None,
+    token: str | None,
+    threads: int,
+    state: Path | None,
+    data: str,
+    limit: int | None,
+    unlabelled: bool,
+    optimise: str,
+    accuracy: float | None,
+    coverage: float | None,
+    latency_ms: float | None,
+    p95_latency_ms: float | None,
+    energy_mj: float | None,
+    bytes_sent: float | None,
+    memory_mb: float | None,
+    server: str | None,
+    asked: str | None,
+    privacy: Literal["activations", "inputs"],
+    network: str | None,
+    uplink_mbps: float | None,
+    round_trip_ms: float,
+    active_w: float | None,
+    radio_w: float,
+    waiting_w: float,
+    as_json: bool,
+) -> None:
+    """Choose among all kinds of plans for a requirement, and use the best from now on.
+
+    Subnets are those of the last ``adapt``. With a server, asking it and splitting are planned with too.
+    """
+    from device_sdk.supernet.cost import MB
+    from device_sdk.supernet.requirement import Requirement
+
+    requirement = Requirement(
+        optimise=_OPTIMISED[optimise],  # type: ignore[arg-type]
+        accuracy=accuracy,
+        coverage=coverage,
+        latency_ms=latency_ms,
+        p95_latency_ms=p95_latency_ms,
+        energy_mj=energy_mj,
+        bytes_sent=bytes_sent,
+        peak_bytes=None if memory_mb is None else round(memory_mb * MB),
+    )
+    uplink = _uplink(network, uplink_mbps, round_trip_ms)
+    power = _power(active_w, radio_w, waiting_w)
+    if power is None and (energy_mj is not None or optimise == "energy"):
+        raise UsageError("energies are unknown without the device's power", hint="give --active-w")
+    with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
+        _connect(model, server, asked, token, privacy)
+        dataset = load_data(model, data, limit=limit, as_json=as_json)
+        labels = None if unlabelled else dataset.labels
+        planned = model.plan_for(
+            dataset.images, labels, requirement, uplink=uplink, power=power, progress=progress(as_json)
+        )
+    emit(_summary(planned), as_json=as_json, text=lambda: _print(planned))
+
+
+def _uplink(network: str | None, mbps: float | None, round_trip_ms: float) -> Uplink | None:
+    from device_sdk.supernet.cost import UPLINKS, Uplink
+
+    if network is not None and mbps is not None:
+        raise UsageError("give --network or --uplink-mbps, not both")
+    if mbps is not None:
+        return Uplink(mbps, round_trip_ms)
+    if network is not None and network not in UPLINKS:
+        raise UsageError(f"there is no network {network!r}", hint="known: " + ", ".join(UPLINKS))
+    return None if network is None else UPLINKS[network]
+
+
+def _power(active_w: float | None, radio_w: float, waiting_w: float) -> Power | None:
+    from device_sdk.supernet.cost import Power
+
+    return None if active_w is None else Power(active_w=active_w, radio_w=radio_w, waiting_w=waiting_w)
+
+
+def _connect(
+    model: AdaptiveModel,
+    server: str | None,
+    asked: str | None,
+    token: str | None,
+    privacy: Literal["activations", "inputs"],
+) -> None:
+    from device_sdk.offload.remote_model import RemoteModel
+
+    if server is None:
+        if asked is not None:
+            raise UsageError("--model names a model of a server", hint="give --server too")
+        return
+    if asked is not None:
+        model.connect(RemoteModel(server=server, model=asked, token=token, privacy=privacy))
+    tails = f"{model.bundle.manifest.name}:tail"
+    model.connect(RemoteModel(server=server, model=tails, token=token, privacy=privacy))
+
+
+def _summary(planned: Planned) -> dict[str, Any]:
+    from device_sdk.supernet.plan_json import encode_plan
+
+    choice = planned.choice
+    return {
+        "kind": choice.plan.kind,
+        "plan": encode_plan(choice.plan).decode(),
+        "expected": _cost(choice.cost),
+        "held_out": None if planned.held_out is None else _cost(planned.held_out),
+        "samples": planned.samples,
+        "judged": planned.judged,
+        "considered": choice.considered,
+        "kinds": {
+            kind: {"subnet": str(one.plan.subnet), "expected": _cost(one.cost), "misses": sorted(one.misses)}
+            for kind, one in choice.by_kind.items()
+        },
+        "notes": list(planned.servers.notes),
+    }
+
+
+def _cost(cost: PlanCost) -> dict[str, Any]:
+    import msgspec
+
+    return msgspec.structs.asdict(cost)
+
+
+def _print(planned: Planned) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(
+        "kind", "accuracy", "mean ms", "p95 ms", "energy mJ", "bytes", "early", "asked", "abstained", "misses"
+    )
+    for kind, one in planned.choice.by_kind.items():
+        style = "bold" if one.plan == planned.choice.plan else None
+        table.add_row(kind, *_cells(one.cost), ", ".join(sorted(one.misses)), style=style)
+    Console().print(table)
+    choice = planned.choice
+    click.echo(f"best of {choice.considered:,} plans: {choice.plan.kind}, {choice.plan.subnet}")
+    if planned.held_out is not None:
+        accuracy, mean_ms = _cells(planned.held_out)[:2]
+        click.echo(f"on {planned.judged} samples that it did not see: accuracy {accuracy}, {mean_ms} ms")
+    for note in planned.servers.notes:
+        click.echo(f"note: {note}")
+
+
+def _cells(cost: PlanCost) -> list[str]:
+    def number(value: float | None, form: str) -> str:
+        return "unknown" if value is None else format(value, form)
+
+    return [
+        number(cost.accuracy, ".1%"),
+        number(cost.latency_ms, ".3f"),
+        number(cost.p95_latency_ms, ".3f"),
+        number(cost.energy_mj, ".3g"),
+        f"{cost.bytes_sent:,.0f}",
+        *(f"{share:.0%}" for share in (cost.share_early, cost.share_asked, cost.share_abstained)),
+    ]

@@ -1,0 +1,118 @@
+"""Choosing a plan for a requirement: the device answers private samples in all ways it has, ``planner`` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.errors import InputError
+from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.answers import Answers, answer_everywhere
+from device_sdk.policies.calibration import placed_exits
+from device_sdk.policies.evidence import Evidence
+from device_sdk.policies.expected_cost import expected_cost
+from device_sdk.policies.planner import Choice, Planner
+from device_sdk.policies.server_evidence import Servers
+from device_sdk.policies.thresholds import choose_exits
+from device_sdk.profiling.profile import Profile
+from device_sdk.progress import Progress
+from device_sdk.runtimes.port import Array
+from device_sdk.supernet.cost import CostModel, PlanCost, Power
+from device_sdk.supernet.plan import ExitChoice, Subnet
+from device_sdk.supernet.requirement import Requirement
+
+_BATCH = 64
+_DROPS = (0.0025, 0.01, 0.03)  # accuracy that exits may cost: a set of exits for each
+_HELD_OUT = 3  # every third sample judges the choice
+_FEW_SAMPLES = 30  # below, all of them choose
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A choice, and what its plan is expected to cost on ``judged`` of the ``samples``, which it did not see.
+
+    ``held_out``: None where there were too few samples to hold any out; ``servers``: what was known of them.
+    """
+
+    choice: Choice
+    held_out: PlanCost | None
+    samples: int
+    judged: int
+    servers: Servers
+
+
+def choose_plan(
+    workspace: Workspace,
+    profile: Profile,
+    subnets: Sequence[Subnet],
+    prepared: Callable[[tuple[int, ...]], Array],
+    labels: npt.NDArray[np.int64] | None,
+    requirement: Requirement,
+    servers: Servers,
+    *,
+    power: Power | None,
+    progress: Progress,
+) -> Planned:
+    """Choose a plan on two thirds of the samples, and judge it on the rest.
+
+    Args:
+        prepared: all samples [count, *input] at an input size; empty: the model's own.
+        labels: [count]; without them the server's answers stand in, or else those of the first subnet.
+
+    Raises:
+        InfeasibleBudgetError: no plan keeps the requirement; names the nearest.
+        InputError: there are no samples, or labels and samples differ in number.
+    """
+    costs = profile.cost_model()
+    if labels is None and servers.logits is not None:
+        labels = servers.logits.argmax(axis=1)
+    answers: list[Answers] = []
+    with progress.task("answer in all ways", len(subnets)) as task:
+        for subnet in subnets:
+            inputs = prepared(subnet.input_size)
+            if not len(inputs) or (labels is not None and len(labels) != len(inputs)):
+                raise InputError(f"there are {len(inputs)} samples and {0 if labels is None else len(labels)} labels")
+            answers.append(answer_everywhere(workspace, subnet, inputs, labels, use_exits=True, batch=_BATCH))
+            labels = answers[0].labels
+            task.advance()
+    evidence = _joined(answers, servers)
+    judging = np.arange(0, evidence.count, _HELD_OUT) if evidence.count >= _FEW_SAMPLES else np.arange(0)
+    choosing = np.setdiff1d(np.arange(evidence.count), judging)
+    planner = Planner(
+        workspace.supernet,
+        evidence.part(choosing),
+        costs,
+        subnets,
+        exit_sets={one.subnet: exit_sets(one.part(choosing), costs) for one in answers},
+        server=servers.asked,
+        tail_server=servers.tails,
+        privacy=servers.privacy,
+    )
+    choice = planner.best(requirement, servers.network, power)
+    held_out = None
+    if len(judging):
+        part = evidence.part(judging)
+        held_out = expected_cost(workspace.supernet, choice.plan, part, costs, servers.network, power)
+    return Planned(choice, held_out, evidence.count, len(judging), servers)
+
+
+def exit_sets(answers: Answers, costs: CostModel) -> list[tuple[ExitChoice, ...]]:
+    """Exits with thresholds for a subnet: one set for each accuracy that they may cost."""
+    exits = [answers.at_exit(number, costs) for number in placed_exits(answers, costs, memory_bytes=None)]
+    right, full_ms = answers.right(-1), costs.latency_ms(answers.subnet)
+    found = [choose_exits(exits, right_at_end=right, full_ms=full_ms, accuracy_drop=drop) for drop in _DROPS]
+    return [one for one in dict.fromkeys(map(tuple, found)) if one]
+
+
+def _joined(answers: Sequence[Answers], servers: Servers) -> Evidence:
+    """All answers to the same samples."""
+    found = [one.evidence for one in answers]
+    return Evidence(
+        answers[0].labels,
+        ends={subnet: logits for one in found for subnet, logits in one.ends.items()},
+        exits={branch: logits for one in found for branch, logits in one.exits.items()},
+        servers={} if servers.asked is None or servers.logits is None else {servers.asked: servers.logits},
+    )
