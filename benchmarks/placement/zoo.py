@@ -8,7 +8,7 @@ parameters, and has normal noise per structure and per branch.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -64,7 +64,7 @@ def branch_cost(stage: Stage, convolution: tuple[str, int, int], hidden: tuple[i
         weights = channels * taps + (channels * channels if kind == "separable" else 0)
         macs, parameters = macs + weights * side**2, parameters + weights + 2 * channels
     widths = (channels * POOLED**2, *hidden, CLASSES)
-    for inputs, outputs in zip(widths, widths[1:], strict=False):
+    for inputs, outputs in pairwise(widths):
         macs, parameters = macs + inputs * outputs, parameters + (inputs + 1) * outputs
     return macs, parameters
 

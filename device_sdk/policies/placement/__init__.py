@@ -41,7 +41,7 @@ def place(
 
     ``memory_bytes``: limit for all kept ones; None for no limit. ``time_limit_s``: of the search, read from ``clock``;
     None for no limit. At the limit the better of the best choice so far and the greedy one is returned; a limit of
-    zero gives the greedy one. Equally good choices: fewer bytes first, then by position and name.
+    zero gives the greedy one. Of equally good choices the exact search returns one of the fewest bytes.
 
     Raises:
         UsageError: a limit is negative, ``full_time`` not above zero, or there is no such strategy.
