@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.placement.zoo import generated_zoo
-from device_sdk.policies.placement import UNIFORM, ExitCandidate, Placement, StopTimes, place
+from device_sdk.policies.placement import UNIFORM, ExitCandidate, Placement, StopTimes, Strategy, place
 from device_sdk.policies.placement.candidates import worthwhile
 from device_sdk.policies.placement.hpf import SCORES, place_by_priority
 from device_sdk.policies.placement.problem import PlacementProblem
@@ -43,13 +43,13 @@ class _Instance:
     candidates: list[ExitCandidate]
     full_macs: float
 
-    def place(self, strategy: str, *, time_limit_s: float | None = 1.0) -> Placement:
+    def place(self, strategy: Strategy, *, time_limit_s: float | None = 1.0) -> Placement:
         return place(
             self.candidates,
             full_time=self.full_macs,
             memory_bytes=self.memory_bytes,
             stop_times=STOP_TIMES[self.stops],
-            strategy=strategy,  # type: ignore[arg-type]  # one of the registered names
+            strategy=strategy,
             time_limit_s=time_limit_s,
         )
 
