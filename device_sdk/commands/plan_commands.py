@@ -272,6 +272,7 @@ def place(bundle: str, trust: Path | None, state: Path | None, memory_kb: float 
         "exits": list(placement.exits),
         "expectation": placement.expectation,
         "memory_bytes": placement.memory_bytes,
+        "optimal": placement.optimal,
         "basis": "macs",
     }
     emit(summary, as_json=as_json, text=_placement_text(placement))

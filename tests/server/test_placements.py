@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from device_sdk.policies.placement import candidates_by_macs, place
 from server.errors import MalformedError, UnprocessableError
-from server.placements import MeasuredExit, PlacementRequest, decide
+from server.placements import MeasuredExit, PlacementRequest, StopTimesPiece, Transfer, decide
 
 
 @pytest.fixture(scope="module")
@@ -26,6 +26,7 @@ def test_without_measurements_it_is_what_a_device_decides_alone(supernet, memory
         "exits": list(alone.exits),
         "expectation": alone.expectation,
         "memory_bytes": alone.memory_bytes,
+        "optimal": True,
     }
 
 
@@ -56,3 +57,48 @@ def test_exits_and_the_full_latency_go_together(supernet, exits):
     asked = PlacementRequest("tiny", None, exits, full_latency_ms=None if exits else 4.0)
     with pytest.raises(MalformedError):
         decide(asked, supernet, version=1)
+
+
+def measured_two(size=1000):
+    return {"x1-pooled": MeasuredExit(1.0, size), "x3-pooled": MeasuredExit(2.0, size)}
+
+
+def test_what_does_not_arrive_within_the_latency_budget_is_not_placed(supernet):
+    exits = measured_two()
+
+    def placed(budget_ms):
+        transfer = Transfer(latency_budget_ms=budget_ms, uplink_mbps=8.0, downlink_mbps=8.0)
+        asked = PlacementRequest("tiny", None, exits, full_latency_ms=4.0, transfer=transfer, search_ms=10.0)
+        return decide(asked, supernet, version=1)["memory_bytes"]
+
+    # at 8 Mbit/s a kilobyte takes a millisecond, the request of 16 bytes 0.016 ms, the search up to 10 ms
+    assert placed(10.0) == 0
+    assert placed(11.0) == 0
+    assert placed(11.02) == 1000
+    best = decide(PlacementRequest("tiny", None, exits, full_latency_ms=4.0), supernet, version=1)["memory_bytes"]
+    assert placed(12.02) == best
+
+
+def test_stop_times_decide_between_an_early_and_an_accurate_exit(supernet):
+    exits = measured_two()
+    assert supernet.exit("x1-pooled").accuracy < supernet.exit("x3-pooled").accuracy
+
+    def placed(*pieces):
+        asked = PlacementRequest("tiny", 1000, exits, full_latency_ms=4.0, stop_times=pieces)
+        return decide(asked, supernet, version=1)["exits"]
+
+    assert placed(StopTimesPiece(0.5, 1), StopTimesPiece(1.0, 0)) == ["x1-pooled"]
+    assert placed(StopTimesPiece(0.5, 0), StopTimesPiece(1.0, 1)) == ["x3-pooled"]
+
+
+@pytest.mark.parametrize("pieces", [(), (StopTimesPiece(0.5, 1),), (StopTimesPiece(1.0, -1),)])
+def test_impossible_stop_times_are_malformed(supernet, pieces):
+    with pytest.raises(MalformedError, match="stop times"):
+        decide(PlacementRequest("tiny", stop_times=pieces), supernet, version=1)
+
+
+def test_without_time_to_search_the_greedy_choice_is_not_called_optimal(supernet):
+    answer = decide(PlacementRequest("tiny", 2000, search_ms=0.0), supernet, version=1)
+    greedy = decide(PlacementRequest("tiny", 2000, strategy="greedy"), supernet, version=1)
+    assert answer == greedy
+    assert answer["optimal"] is False

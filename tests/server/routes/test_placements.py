@@ -34,6 +34,12 @@ def test_a_device_sends_what_it_measured(server):
         {"exits": {"x1-pooled": {"latency_ms": 0, "memory_bytes": 1}}, "full_latency_ms": 1.0},
         {"exits": {"x1-pooled": {"latency_ms": 1, "memory_bytes": 1}}},
         {"full_latency_ms": 0},
+        {"strategy": "best"},
+        {"search_ms": 1e9},
+        {"stop_times": [{"until": 0.5, "weight": 1}]},
+        {"stop_times": [{"until": 1, "weight": 1}] * 1001},
+        {"transfer": {"latency_budget_ms": 10}},
+        {"transfer": {"latency_budget_ms": 10, "uplink_mbps": 0, "downlink_mbps": 1}},
     ],
 )
 def test_wrong_types_and_values_are_400(server, change):

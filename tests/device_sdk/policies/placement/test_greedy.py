@@ -8,13 +8,18 @@ from hypothesis import strategies as st
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
-from device_sdk.policies.placement import ExitCandidate, candidates_by_macs, expectation, place
+from device_sdk.policies.placement import ExitCandidate, Placement, candidates_by_macs, expectation
+from device_sdk.policies.placement import place as place_by
 
 
 def candidate(
     name: str, position: int, accuracy: float, time: float, size: int = 100, branch: float = 0.0
 ) -> ExitCandidate:
     return ExitCandidate(name, position, accuracy, time - branch, branch, size)
+
+
+def place(candidates: list[ExitCandidate], *, full_time: float, memory_bytes: int | None) -> Placement:
+    return place_by(candidates, full_time=full_time, memory_bytes=memory_bytes, strategy="greedy")
 
 
 @st.composite

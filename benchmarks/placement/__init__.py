@@ -1,0 +1,1 @@
+"""Placement of exits: searches compared on a generated branch zoo."""
