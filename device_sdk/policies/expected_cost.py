@@ -6,7 +6,7 @@ latency of asking is that of HI (Eq. 3): what runs here comes first, then the tr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -121,7 +121,7 @@ class _Route:
         self._correct[self._open] = self._right(self._logits)[self._open]
         own_ms = (self._costs.latency_along_ms(head) if head else 0.0) + self._tried_ms
         self._latency_ms[self._open] = own_ms
-        self._send_tail(self._open, split.position, split.tail, network)
+        self._send_tail(self._open, split.position, split.tail, network, split.bits)
 
     def abstain(self, policy: Abstain) -> None:
         self._abstained = self._hard(policy)
@@ -159,9 +159,16 @@ class _Route:
         assert self._logits is not None
         return self._open & hard(policy.decider, self._logits)
 
-    def _send_tail(self, samples: Correct, position: int, tail: tuple[Edge, ...], network: Network | None) -> None:
+    def _send_tail(
+        self,
+        samples: Correct,
+        position: int,
+        tail: tuple[Edge, ...],
+        network: Network | None,
+        bits: Sequence[int] | None = None,
+    ) -> None:
         cut = self._supernet.cut_points[position]
-        size = packet_bytes(cut, tail, batch=1) + (network.overhead_bytes if network is not None else 0)
+        size = packet_bytes(cut, tail, batch=1, bits=bits) + (network.overhead_bytes if network is not None else 0)
         server = network.server if network is not None else None
         known = server is not None and all(edge in server.edge_costs for edge in tail)
         server_ms = server.latency_along_ms(tail) if server is not None and known else None
