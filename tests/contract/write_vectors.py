@@ -19,6 +19,7 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from manifest_cases import manifest_cases, raw_cases
+from packet_cases import packet_vectors
 from reference_bundle import CLASSES, EXITS, SIDE, ReferenceBundle, Values
 
 from device_sdk.bundles import protobuf, signing
@@ -72,6 +73,7 @@ def main(target: Path) -> None:
         "subnets": subnet_vectors(),
         "plans": plan_vectors(),
         "deciders": decider_vectors(),
+        "packets": packet_vectors(),
         "golden": golden_vectors(),
         "composition": composition_vectors(),
         "signature": signature_vectors(),
