@@ -121,8 +121,9 @@ def _refused() -> Iterable[tuple[str, bytes]]:
     compressed = _compressed()
     stream = entry + ENTRY_BYTES + 2 * RANGE_BYTES
     yield "a damaged stream", compressed[:stream] + b"\xff" * (len(compressed) - stream)
-    yield "a stream of fewer codes", compressed[: entry + 2] + struct.pack("<I", 4) + compressed[entry + 6 : stream] + (
-        bytes.fromhex("63000000")
+    yield (
+        "a stream of fewer codes",
+        compressed[: entry + 2] + struct.pack("<I", 4) + compressed[entry + 6 : stream] + (bytes.fromhex("63000000")),
     )
 
 
