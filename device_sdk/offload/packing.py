@@ -234,7 +234,10 @@ def _read_entries(packet: bytes, at: int, count: int, cut: CutPoint, batch: int)
     if 4 * batch * sum(spec.size for spec in cut.tensors) > MAX_DECODED_BYTES:
         raise ProtocolError(f"the packet decodes to more than {MAX_DECODED_BYTES} bytes")
     fields = _ENTRY.iter_unpack(packet[at : at + _ENTRY.size * count])
-    return [_checked_entry(*field, spec, batch) for field, spec in zip(fields, cut.tensors, strict=True)]
+    return [
+        _checked_entry(bits, flags, stored, spec, batch)
+        for (bits, flags, stored), spec in zip(fields, cut.tensors, strict=True)
+    ]
 
 
 def _checked_entry(bits: int, flags: int, stored: int, spec: TensorSpec, batch: int) -> _Entry:
