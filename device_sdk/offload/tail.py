@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -55,12 +56,15 @@ class TailClient:
         """The remote model."""
         return self._model
 
-    def run(self, activations: Activations) -> RemoteReply:
-        """The logits [batch, classes] of the tail of ``activations``, or the reason of the failure."""
+    def run(self, activations: Activations, *, bits: Sequence[int] | None = None) -> RemoteReply:
+        """The logits [batch, classes] of the tail of ``activations``, or the reason of the failure.
+
+        ``bits``: of the values of each tensor on the way; by default 8.
+        """
         if self._model.privacy == "never" or (self._model.privacy != "inputs" and activations.position == 0):
             sent = "the input" if activations.position == 0 else "activations"
             return RemoteReply(None, f"the privacy setting {self._model.privacy} forbids to send {sent}")
-        reply = self._calls.run(lambda deadline: self._ask(activations, deadline))
+        reply = self._calls.run(lambda deadline: self._ask(activations, bits, deadline))
         if reply.output is None:
             self._metadata = None
         return reply
@@ -70,9 +74,9 @@ class TailClient:
         self._calls.close()
         self._transport.close()
 
-    def _ask(self, activations: Activations, deadline: float) -> Array:
+    def _ask(self, activations: Activations, bits: Sequence[int] | None, deadline: float) -> Array:
         metadata = self._fitting(deadline)
-        packet = np.frombuffer(pack(activations), np.uint8)[np.newaxis]
+        packet = np.frombuffer(pack(activations, bits=bits), np.uint8)[np.newaxis]
         response = self._client.infer(
             [NamedTensor(metadata.inputs[0].name, packet)],
             timeout_s=self._calls.left_s(deadline),

@@ -39,8 +39,10 @@ class Asking:
     call: RemoteCall
 
 
-def _tail_call(cut: CutPoint, tail: tuple[Edge, ...], network: Network | None) -> RemoteCall:
-    size = packet_bytes(cut, tail, batch=1) + (network.overhead_bytes if network is not None else 0)
+def _tail_call(
+    cut: CutPoint, tail: tuple[Edge, ...], network: Network | None, bits: tuple[int, ...] | None = None
+) -> RemoteCall:
+    size = packet_bytes(cut, tail, batch=1, bits=bits) + (network.overhead_bytes if network is not None else 0)
     server = network.server if network is not None else None
     known = server is not None and all(edge in server.edge_costs for edge in tail)
     return _call(size, server.latency_along_ms(tail) if server is not None and known else None, network)
@@ -123,7 +125,7 @@ class Route:
         self.correct[self.open] = self._right(self._logits)[self.open]
         own_ms = (self._costs.latency_along_ms(head) if head else 0.0) + self._tried_ms
         self.device_ms[self.open] = own_ms
-        self._send(self.open, _tail_call(self._supernet.cut_points[split.position], split.tail, network))
+        self._send(self.open, _tail_call(self._supernet.cut_points[split.position], split.tail, network, split.bits))
 
     def abstain(self, policy: Abstain) -> None:
         self._abstained = self._hard(policy)

@@ -125,7 +125,9 @@ class RemoteAnswers:
         if split is None or tail is None or self._tail_unfit(split.server, split.position) is not None:
             outcome = loaded.run(tensor)
         else:
-            outcome = loaded.run(tensor, lambda features: self._run_tail(tail, split.position, split.tail, features))
+            outcome = loaded.run(
+                tensor, lambda features: self._run_tail(tail, split.position, split.tail, features, split.bits)
+            )
         if isinstance(plan.hard, AnswerLocally):
             return outcome.output, tuple(_sources(plan, outcome))
         return self._with_hard(plan, plan.hard, outcome, tensor, images)
@@ -177,9 +179,14 @@ class RemoteAnswers:
         return self._noted(Escalating, reply)
 
     def _run_tail(
-        self, client: TailClient, position: int, tail: tuple[Edge, ...], features: Sequence[Array]
+        self,
+        client: TailClient,
+        position: int,
+        tail: tuple[Edge, ...],
+        features: Sequence[Array],
+        bits: Sequence[int] | None = None,
     ) -> Array | None:
-        reply = client.run(Activations(self._bundle.digest, position, tail, tuple(features)))
+        reply = client.run(Activations(self._bundle.digest, position, tail, tuple(features)), bits=bits)
         return self._noted(Splitting, reply)
 
     def _tail_unfit(self, server: RemoteRef, position: int) -> str | None:

@@ -14,7 +14,7 @@ from device_sdk.errors import ManifestError, UsageError
 from device_sdk.supernet.blocks import ITEM_BYTES, Block, CutPoint, Exit, InputSize, Rendition, TensorSpec, free_axes
 from device_sdk.supernet.plan import Ask, Edge, ExitChoice, Plan, Split, Subnet, size_text
 
-_SPLIT_BITS = 8
+_MOST_BITS = 8  # of a value on its way to a server
 
 
 class Supernet:
@@ -300,8 +300,8 @@ class Supernet:
         if len(split.bits) != len(self.cut_points[split.position].tensors):
             raise UsageError(f"the split gives bits for {len(split.bits)} tensors at cut point {split.position}")
         for bits in split.bits:
-            if bits != _SPLIT_BITS:
-                raise UsageError(f"activations travel in {_SPLIT_BITS} bits, not in {bits}")
+            if not 1 <= bits <= _MOST_BITS:
+                raise UsageError(f"activations travel in 1 to {_MOST_BITS} bits, not in {bits}")
         if exits and exits[-1] > split.position:
             raise UsageError(f"an exit at cut point {exits[-1]} lies behind the split at {split.position}")
 

@@ -19,6 +19,7 @@ import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from manifest_cases import manifest_cases, raw_cases
+from packet_cases import packet_vectors
 from reference_bundle import CLASSES, EXITS, SIDE, ReferenceBundle, Values
 
 from device_sdk.bundles import protobuf, signing
@@ -45,6 +46,7 @@ from device_sdk.supernet.plan import (
     Edge,
     Entropy,
     ExitChoice,
+    Logistic,
     Margin,
     MaxConfidence,
     Plan,
@@ -72,6 +74,7 @@ def main(target: Path) -> None:
         "subnets": subnet_vectors(),
         "plans": plan_vectors(),
         "deciders": decider_vectors(),
+        "packets": packet_vectors(),
         "golden": golden_vectors(),
         "composition": composition_vectors(),
         "signature": signature_vectors(),
@@ -235,6 +238,19 @@ def graph_at_sizes_vectors() -> dict[str, Any]:
     }
 
 
+LOGISTIC = Logistic(
+    0.75, ("top_1", "top_2", "entropy", "logit_margin", "log_sum_exp"), (1.5, -2.0, -0.25, 0.5, 0.125), -0.5
+)
+LOGISTIC_JSON = json.loads(msgspec.json.encode(LOGISTIC))
+BAD_LOGISTIC: list[dict[str, Any]] = [
+    {"weights": [1.0]},
+    {"features": [], "weights": []},
+    {"features": ["top_3"], "weights": [1.0]},
+    {"bias": None},
+    {"temperature": 1.0},
+]
+
+
 def plan_vectors() -> list[dict[str, Any]]:
     """Plans as JSON: one of each kind that the reference bundle has, byte for byte; others are refused.
 
@@ -253,7 +269,9 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), exits=early),
         Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails)),
         Plan(Subnet(own), split=Split(0, (8,), whole, tails)),
+        Plan(Subnet(whole), split=Split(2, (4, 2), whole[2:], tails)),
         Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), server)),
+        Plan(Subnet(whole), hard=Ask(LOGISTIC, server)),
         Plan(Subnet(whole), hard=Ask(Entropy(0.25), ANY_SERVER)),
         Plan(Subnet(own), exits=early[:1], hard=Ask(Margin(0.125), tails, 2, whole[2:])),
         Plan(Subnet(whole), hard=Abstain(MaxConfidence(0.5))),
@@ -267,7 +285,8 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(path("m0-2", "o2", "o3")), exits=early[:1]),
         Plan(Subnet(whole), split=Split(4, (8,), (), tails)),
         Plan(Subnet(whole), split=Split(2, (8,), whole[2:], tails)),
-        Plan(Subnet(whole), split=Split(2, (4, 4), whole[2:], tails)),
+        Plan(Subnet(whole), split=Split(2, (8, 9), whole[2:], tails)),
+        Plan(Subnet(whole), split=Split(2, (0, 8), whole[2:], tails)),
         Plan(Subnet(whole), split=Split(2, (8, 8), whole[1:], tails)),
         Plan(Subnet(whole), split=Split(2, (8, 8), tuple(edge.at((4, 4)) for edge in whole[2:]), tails)),
         Plan(Subnet(path("m0-2", "o2", "o3")), split=Split(1, (8,), whole[1:], tails)),
@@ -288,6 +307,7 @@ def plan_vectors() -> list[dict[str, Any]]:
         good | {"hard": None},
         good | {"hard": {"kind": "abstain", "decider": {"kind": "oracle", "threshold": 0.5}}},
         good | {"hard": {"kind": "abstain", "decider": {"kind": "margin"}}},
+        *(good | {"hard": {"kind": "abstain", "decider": LOGISTIC_JSON | one}} for one in BAD_LOGISTIC),
         good | {"hard": {"kind": "answer", "loudly": True}},
         good | {"exits": [{"exit": "x1-pooled"}]},
         good | {"exits": [{"exit": "x1-pooled", "threshold": 0.5, "bits": 4}]},
@@ -302,7 +322,7 @@ def decider_vectors() -> dict[str, Any]:
     """Logits, and for each decider which of the samples are hard."""
     random = SplitMix64(5)
     logits = np.array([[8 * random.uniform() - 4 for _ in range(5)] for _ in range(12)], dtype=np.float32)
-    deciders = [MaxConfidence(0.6), Entropy(0.9), Margin(0.3)]
+    deciders = [MaxConfidence(0.6), Entropy(0.9), Margin(0.3), LOGISTIC]
     return {
         "logits": [float32s(row) for row in logits],
         "deciders": [{**json.loads(msgspec.json.encode(one)), "hard": hard(one, logits).tolist()} for one in deciders],

@@ -21,12 +21,20 @@ from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import decode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
-from device_sdk.errors import CompositionError, ManifestError, SignatureError, UnsupportedFormatError, UsageError
+from device_sdk.errors import (
+    CompositionError,
+    ManifestError,
+    ProtocolError,
+    SignatureError,
+    UnsupportedFormatError,
+    UsageError,
+)
 from device_sdk.execution.deciders import confidence, hard
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.files.untrusted_json import decode_json
+from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
 from device_sdk.supernet.paths import (
@@ -46,6 +54,7 @@ VECTORS = json.loads((CONTRACT / "vectors.json").read_text())
 GRAPH = VECTORS["graph"]
 AT_SIZES = VECTORS["graph_at_sizes"]
 BUNDLE = VECTORS["bundle"]
+PACKETS = VECTORS["packets"]
 REFERENCE = CONTRACT / BUNDLE["folder"]
 ERRORS = {"ManifestError": ManifestError, "UnsupportedFormatError": UnsupportedFormatError}
 
@@ -198,7 +207,7 @@ def test_plans_as_json_are_the_same_everywhere(reference, case):
 @pytest.mark.parametrize("case", VECTORS["deciders"]["deciders"], ids=lambda case: case["kind"])
 def test_deciders_find_the_same_samples_hard_everywhere(case):
     logits = np.array([float32s(row) for row in VECTORS["deciders"]["logits"]], dtype=np.float32)
-    decider = msgspec.json.decode(json.dumps({key: case[key] for key in ("kind", "threshold")}), type=Decider)
+    decider = msgspec.json.decode(json.dumps({key: value for key, value in case.items() if key != "hard"}), type=Decider)
     assert hard(decider, logits).tolist() == case["hard"]
 
 
@@ -286,6 +295,43 @@ def test_pixels_are_prepared_to_the_same_bits_everywhere():
     )
     prepared = prepare(images, preprocessing, input_shape=(3, *images.shape[1:3]))
     assert prepared.ravel().tolist() == float32s(vector["prepared"])
+
+
+@pytest.fixture(scope="module")
+def packet_supernet():
+    cuts = [
+        CutPoint(index, tuple(TensorSpec(f"cut_{index}_{number}", tuple(shape)) for number, shape in enumerate(shapes)))
+        for index, shapes in enumerate(PACKETS["shapes"])
+    ]
+    blocks = []
+    for number in range(len(cuts) - 1):
+        forms = [Rendition(name, "none", "0" * 64, 1, Golden((), 0.0)) for name in ("fp32", "int8")]
+        blocks.append(Block(f"o{number}", number, number + 1, "original", 0, 0, tuple(forms)))
+    return Supernet(cuts, blocks)
+
+
+@pytest.mark.parametrize("case", PACKETS["written"], ids=lambda case: f"{case['bits']} {case['per_channel']}")
+def test_packets_are_written_to_the_same_bytes_everywhere(case):
+    shapes = PACKETS["shapes"][case["position"]]
+    tensors = tuple(
+        np.array(float32s(values), np.float32).reshape(case["batch"], *shape)
+        for values, shape in zip(case["tensors"], shapes, strict=True)
+    )
+    sent = Activations(PACKETS["bundle"], case["position"], tuple(map(Edge.parse, case["tail"])), tensors)
+    assert pack(sent, bits=case["bits"], per_channel=case["per_channel"]).hex() == case["packet"]
+
+
+@pytest.mark.parametrize("case", PACKETS["written"] + PACKETS["read"], ids=lambda case: case["packet"][92:130])
+def test_packets_are_read_to_the_same_values_everywhere(packet_supernet, case):
+    found = unpack(bytes.fromhex(case["packet"]), supernet=packet_supernet, bundle=PACKETS["bundle"])
+    assert (found.position, list(map(str, found.tail))) == (case["position"], case["tail"])
+    assert [tensor.ravel().tolist() for tensor in found.tensors] == list(map(float32s, case["decoded"]))
+
+
+@pytest.mark.parametrize("case", PACKETS["refused"], ids=lambda case: case["name"])
+def test_packets_that_do_not_fit_are_refused_everywhere(packet_supernet, case):
+    with pytest.raises(ProtocolError):
+        unpack(bytes.fromhex(case["packet"]), supernet=packet_supernet, bundle=PACKETS["bundle"])
 
 
 @pytest.mark.parametrize("case", VECTORS["confidence"], ids=lambda case: str(case["logits"]))

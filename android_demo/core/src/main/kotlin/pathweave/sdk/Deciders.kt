@@ -4,6 +4,9 @@ package pathweave.sdk
 import kotlin.math.exp
 import kotlin.math.ln
 
+/** Of the logarithm of the odds: beyond it the exponential overflows. */
+private const val STEEPEST = 700.0
+
 /** The highest softmax probability of each sample: logits [batch, classes] -> [batch], above 0 and at most 1. */
 public fun confidence(logits: Tensor): DoubleArray = scores(logits) { powers -> 1.0 / powers.sum() }
 
@@ -29,17 +32,42 @@ internal fun hardSamples(decider: Decider, logits: Tensor): List<Boolean> {
         is Decider.MaxConfidence -> confidence(logits).map { it < threshold }
         is Decider.Entropy -> entropy(logits).map { it > threshold }
         is Decider.Margin -> margin(logits).map { it < threshold }
+        is Decider.Logistic -> estimates(decider, logits).map { it < threshold }
     }
 }
 
+/** The estimated probability that the answer is right: logits [batch, classes] -> [batch]. */
+private fun estimates(decider: Decider.Logistic, logits: Tensor): DoubleArray {
+    val columns = decider.features.map { feature(it, logits) }
+    return DoubleArray(logits.batch) { sample ->
+        val terms = columns.indices.map { decider.weights[it] * columns[it][sample] }
+        1.0 / (1.0 + exp(-(terms.fold(decider.bias, Double::plus)).coerceIn(-STEEPEST, STEEPEST)))
+    }
+}
+
+private fun feature(feature: LogitFeature, logits: Tensor): DoubleArray = when (feature) {
+    LogitFeature.TOP_1 -> confidence(logits)
+    LogitFeature.TOP_2 -> scores(logits) { powers -> probabilities(powers).largest(1) }
+    LogitFeature.ENTROPY -> entropy(logits)
+    LogitFeature.LOGIT_MARGIN -> rows(logits) { row -> row.largest(0) - row.largest(1) }
+    LogitFeature.LOG_SUM_EXP -> rows(logits) { row -> row.max().let { top -> top + ln(row.sumOf { exp(it - top) }) } }
+}
+
+/** The value of this rank, 0 for the largest; of too few values 0. */
+private fun DoubleArray.largest(rank: Int): Double = sortedArrayDescending().getOrElse(rank) { 0.0 }
+
 /** The [score] of each sample by exp(logit − highest logit) of its classes. */
 private inline fun scores(logits: Tensor, score: (powers: DoubleArray) -> Double): DoubleArray {
-    val classes = logits.size / logits.batch
-    return DoubleArray(logits.batch) { sample ->
-        val row = DoubleArray(classes) { logits[sample * classes + it] }
+    return rows(logits) { row ->
         val highest = row.max()
-        score(DoubleArray(classes) { exp(row[it] - highest) })
+        score(DoubleArray(row.size) { exp(row[it] - highest) })
     }
+}
+
+/** The [score] of each sample by its logits. */
+private inline fun rows(logits: Tensor, score: (row: DoubleArray) -> Double): DoubleArray {
+    val classes = logits.size / logits.batch
+    return DoubleArray(logits.batch) { sample -> score(DoubleArray(classes) { logits[sample * classes + it] }) }
 }
 
 private fun probabilities(powers: DoubleArray): DoubleArray {

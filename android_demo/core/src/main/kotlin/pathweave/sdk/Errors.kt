@@ -19,7 +19,8 @@
  * ├── ClosedError                the model was closed
  * ├── TransferError              something could not be fetched from a server
  * │   ├── DeadlineError          the server was too slow
- * │   └── RefusedError           the server answered with an error; has its status
+ * │   ├── RefusedError           the server answered with an error; has its status
+ * │   └── ProtocolError          a message breaks the protocol
  * └── StorageError               a file could not be written
  * ```
  *
@@ -91,6 +92,10 @@ public class DeadlineError(message: String, cause: Throwable? = null) : Transfer
 
 /** The server answered with an error; [status] is its HTTP status. */
 public class RefusedError(message: String, public val status: Int, hint: String? = null) : TransferError(message, hint)
+
+/** A message breaks the protocol: cut short, wrong shape or type, made for another bundle. */
+public class ProtocolError(message: String, hint: String? = null, cause: Throwable? = null) :
+    TransferError(message, hint, cause)
 
 /** A file could not be written: the disk is full or the folder is read-only. */
 public class StorageError(message: String, cause: Throwable? = null) : PathweaveError(message, null, cause)

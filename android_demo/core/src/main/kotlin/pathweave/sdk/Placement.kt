@@ -158,13 +158,19 @@ internal class PlacementProblem private constructor(
     }
 
     companion object {
-        fun of(given: List<ExitCandidate>, fullTime: Double, memoryBytes: Long?, stopTimes: StopTimes): PlacementProblem {
+        fun of(
+            given: List<ExitCandidate>,
+            fullTime: Double,
+            memoryBytes: Long?,
+            stopTimes: StopTimes,
+        ): PlacementProblem {
             if (memoryBytes != null && memoryBytes < 0) {
                 throw UsageError("the memory for exits is $memoryBytes bytes; it cannot be negative")
             }
             if (!(fullTime > 0)) throw UsageError("the full model's time is $fullTime; it must be above zero")
             val useful = given.sortedWith(compareBy({ it.position }, { it.exit }))
-                .filter { it.memoryBytes <= (memoryBytes ?: Long.MAX_VALUE) && it.answerTime < fullTime && it.accuracy > 0 }
+                .filter { it.memoryBytes <= (memoryBytes ?: Long.MAX_VALUE) }
+                .filter { it.answerTime < fullTime && it.accuracy > 0 }
                 .groupBy { it.position }.values.flatMap(::undominated)
             val limit = memoryBytes ?: useful.sumOf { it.memoryBytes }
             return PlacementProblem(useful, Survival(stopTimes, fullTime), limit, perByte = memoryBytes != null)
@@ -173,7 +179,12 @@ internal class PlacementProblem private constructor(
         /** The Pareto front at one cut point, in the order given; of equal ones the first. */
         private fun undominated(several: List<ExitCandidate>): List<ExitCandidate> {
             val front = mutableListOf<ExitCandidate>()
-            val cheapestFirst = compareBy<ExitCandidate>({ it.memoryBytes }, { it.answerTime }, { it.branchTime }, { -it.accuracy })
+            val cheapestFirst = compareBy<ExitCandidate>(
+                { it.memoryBytes },
+                { it.answerTime },
+                { it.branchTime },
+                { -it.accuracy },
+            )
             for (one in several.sortedWith(cheapestFirst)) {
                 val beaten = front.any {
                     it.answerTime <= one.answerTime && it.branchTime <= one.branchTime && it.accuracy >= one.accuracy

@@ -54,7 +54,8 @@ internal class PlacementSearch(private val problem: PlacementProblem, private va
     fun best(): List<ExitCandidate> {
         val label = kept.minWith(compareBy({ -it.value }, { it.size }))
         if (label.value < floor - SLACK) return relaxed
-        return generateSequence(label) { it.parent }.filter { it.exit >= 0 }.map { candidates[it.exit] }.toList().reversed()
+        val labels = generateSequence(label) { it.parent }.filter { it.exit >= 0 }
+        return labels.map { candidates[it.exit] }.toList().reversed()
     }
 
     private fun extend(labels: List<Label>, end: Int): Boolean {
@@ -116,21 +117,23 @@ internal class PlacementSearch(private val problem: PlacementProblem, private va
         val following = IntArray(candidates.size) { -1 }
         var end = candidates.size
         for (number in candidates.indices.reversed()) {
-            if (number + 1 < candidates.size && candidates[number + 1].position > candidates[number].position) end = number + 1
-            for (next in end until candidates.size) {
-                val higher = candidates[next].accuracy - candidates[number].accuracy
-                val gain = higher * chances[next] + after[next] - at * candidates[next].memoryBytes
+            val next = candidates.getOrNull(number + 1)
+            if (next != null && next.position > candidates[number].position) end = number + 1
+            for (later in end until candidates.size) {
+                val higher = candidates[later].accuracy - candidates[number].accuracy
+                val gain = higher * chances[later] + after[later] - at * candidates[later].memoryBytes
                 if (higher > 0 && gain > after[number]) {
                     after[number] = gain
-                    following[number] = next
+                    following[number] = later
                 }
             }
         }
         fun total(number: Int) =
             candidates[number].accuracy * chances[number] + after[number] - at * candidates[number].memoryBytes
         val first = candidates.indices.maxBy { total(it) }
-        val path = if (total(first) <= 0) emptyList() else generateSequence(first) { following[it].takeIf { n -> n >= 0 } }
-            .map { candidates[it] }.toList()
+        val start = first.takeIf { total(it) > 0 }
+        val numbers = generateSequence(start) { last -> following[last].takeIf { it >= 0 } }
+        val path = numbers.map { candidates[it] }.toList()
         val spare = (problem.memoryBytes - path.sumOf { it.memoryBytes }).toDouble()
         val value = problem.value(path)
         if (spare >= 0 && value > floor) {

@@ -78,6 +78,42 @@ public sealed interface Decider {
 
     /** Hard is a sample whose two largest class probabilities differ by less than [threshold]. */
     public data class Margin(override val threshold: Double) : Decider
+
+    /**
+     * Hard is a sample whose estimated probability that the answer is right lies below [threshold].
+     *
+     * The estimate is `sigmoid(bias + Σ weights · features)`; with the features top 1 and top 2 it is HI's binary
+     * logistic regression (§3.3).
+     *
+     * @throws UsageError there is not one weight per feature, or a number is not finite.
+     */
+    public data class Logistic(
+        override val threshold: Double,
+        val features: List<LogitFeature>,
+        val weights: List<Double>,
+        val bias: Double,
+    ) : Decider {
+        init {
+            if (features.isEmpty() || features.size != weights.size) {
+                throw UsageError("a logistic decider has ${features.size} features and ${weights.size} weights")
+            }
+            if (!(weights + bias).all { it.isFinite() }) {
+                throw UsageError("a logistic decider has a weight that is not finite")
+            }
+        }
+    }
+}
+
+/**
+ * A number of one sample's logits: the two largest class probabilities, their entropy in nats, the difference of the
+ * two largest logits, and the logarithm of the sum of the logits' exponentials.
+ */
+public enum class LogitFeature(internal val key: String) {
+    TOP_1("top_1"),
+    TOP_2("top_2"),
+    ENTROPY("entropy"),
+    LOGIT_MARGIN("logit_margin"),
+    LOG_SUM_EXP("log_sum_exp"),
 }
 
 /** What a plan sends to a server for a hard sample. */

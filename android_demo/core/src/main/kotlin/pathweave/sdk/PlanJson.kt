@@ -116,6 +116,13 @@ private fun json(decider: Decider): JsonElement {
         is Decider.MaxConfidence -> kind("max_confidence", threshold)
         is Decider.Entropy -> kind("entropy", threshold)
         is Decider.Margin -> kind("margin", threshold)
+        is Decider.Logistic -> kind(
+            "logistic",
+            threshold,
+            "features" to JsonArray(decider.features.map { JsonPrimitive(it.key) }),
+            "weights" to JsonArray(decider.weights.map(::json)),
+            "bias" to json(decider.bias),
+        )
     }
 }
 
@@ -239,17 +246,24 @@ private fun sends(place: JsonPlace): Sends =
         Sends.Activations(place.int(least = 1))
     }
 
-private fun decider(place: JsonPlace): Decider {
-    val make: (Double) -> Decider = place["kind"].oneOf { kind ->
-        when (kind) {
-            "max_confidence" -> Decider::MaxConfidence
-            "entropy" -> Decider::Entropy
-            "margin" -> Decider::Margin
-            else -> null
-        }
+private fun decider(place: JsonPlace): Decider = place["kind"].oneOf { kind ->
+    when (kind) {
+        "max_confidence" -> Decider.MaxConfidence(threshold(place))
+        "entropy" -> Decider.Entropy(threshold(place))
+        "margin" -> Decider.Margin(threshold(place))
+        "logistic" -> logistic(place.only("kind", "threshold", "features", "weights", "bias"))
+        else -> null
     }
-    return make(place.only("kind", "threshold")["threshold"].number())
 }
+
+private fun threshold(place: JsonPlace): Double = place.only("kind", "threshold")["threshold"].number()
+
+private fun logistic(place: JsonPlace) = Decider.Logistic(
+    threshold = place["threshold"].number(),
+    features = place["features"].items().map { one -> one.oneOf { key -> LogitFeature.entries.find { it.key == key } } },
+    weights = place["weights"].items().map { it.number() },
+    bias = place["bias"].number(),
+)
 
 private fun JsonPlace.int(least: Int = Int.MIN_VALUE): Int =
     whole(least = least.toLong(), most = Int.MAX_VALUE.toLong()).toInt()

@@ -6,7 +6,7 @@
  */
 package pathweave.sdk
 
-private const val SPLIT_BITS = 8
+private const val MOST_BITS = 8 // of a value on its way to a server
 
 /**
  * The directed acyclic graph whose edges are the renditions of all blocks.
@@ -214,8 +214,8 @@ public class Supernet(
         if (split.bits.size != cutPoints[split.position].tensors.size) {
             throw UsageError("the split gives bits for ${split.bits.size} tensors at cut point ${split.position}")
         }
-        split.bits.find { it != SPLIT_BITS }?.let { bits ->
-            throw UsageError("activations travel in $SPLIT_BITS bits, not in $bits")
+        split.bits.find { it !in 1..MOST_BITS }?.let { bits ->
+            throw UsageError("activations travel in 1 to $MOST_BITS bits, not in $bits")
         }
         exitPositions.lastOrNull()?.let { last ->
             if (last > split.position) {

@@ -25,6 +25,12 @@ class DecidersTest {
             val decider = when (case["kind"].text) {
                 "max_confidence" -> Decider.MaxConfidence(threshold)
                 "entropy" -> Decider.Entropy(threshold)
+                "logistic" -> Decider.Logistic(
+                    threshold,
+                    case["features"].items.map { name -> LogitFeature.entries.single { it.key == name.text } },
+                    case["weights"].items.map { it.double },
+                    case["bias"].double,
+                )
                 else -> Decider.Margin(threshold).also { assertEquals("margin", case["kind"].text) }
             }
             assertEquals(case["hard"].items.map { it.jsonPrimitive.boolean }, hardSamples(decider, logits))
