@@ -183,7 +183,18 @@ class Bundle:
             entry_points=() if runtime == COMPOSED else tuple(one.entry_point or "forward" for one in renditions),
             branch=bool(edges) and exit_ is not None,
             free_axes=supernet.free_axes if any_size or not edges else {},
+            owners=self._owners(names, edges, exit_),
         )
+
+    def _owners(self, names: Iterable[str], edges: Sequence[Edge], exit_: ExitChoice | None) -> tuple[str, ...]:
+        """For each blob, the block or exit that reads it first."""
+        parts = [f"block {edge.block}@{edge.rendition}" for edge in edges]
+        parts += [] if exit_ is None else [f"exit {exit_.exit}@{exit_.rendition}"]
+        readers: dict[str, str] = {}
+        for part, one in zip(parts, self._renditions(edges, exit_), strict=True):
+            for name in (*one.shared, one.blob):
+                readers.setdefault(name, part)
+        return tuple(readers[name] for name in names)
 
     def _renditions(self, edges: Sequence[Edge], exit_: ExitChoice | None) -> list[Rendition]:
         renditions = [self.supernet.rendition(edge) for edge in edges]
