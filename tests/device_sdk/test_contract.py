@@ -18,6 +18,7 @@ import pytest
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch, compose
+from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import decode_manifest
 from device_sdk.data.preprocessing import Preprocessing, prepare
@@ -273,6 +274,12 @@ def test_fragments_that_make_no_model_are_refused_everywhere(stretch, case):
     fragments = tuple(map(bytes.fromhex, case["fragments"]))
     with pytest.raises(CompositionError):
         compose(replace(stretch, fragments=fragments))
+
+
+def test_the_table_of_operators_and_element_types_is_the_same_everywhere():
+    table = VECTORS["fragment_table"]
+    assert set(table["operators"]) == OPERATORS
+    assert set(table["element_types"]) == ELEMENT_BYTES.keys()
 
 
 def test_pixels_are_prepared_to_the_same_bits_everywhere():
