@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from device_sdk.bundles import protobuf
 from device_sdk.bundles.fragment import Fragment, read_fragment
+from device_sdk.bundles.sizes import check_sizes
 from device_sdk.errors import CompositionError
 from device_sdk.supernet.blocks import TensorSpec
 
@@ -55,13 +56,15 @@ def compose(stretch: Stretch) -> bytes:
     """The serialized ONNX model of ``stretch``, its batch axis symbolic.
 
     Raises:
-        CompositionError: a fragment is malformed or holds what it may not hold (``fragment``), two define the same
-            name, or the stretch holds programs of another runtime.
+        CompositionError: a fragment is malformed or holds what it may not hold (``fragment``, ``sizes``), two define
+            the same name, or the stretch holds programs of another runtime.
     """
     if stretch.runtime != COMPOSED:
         raise CompositionError(f"blocks for {stretch.runtime} are separate programs and cannot be composed")
     fragments = tuple(stretch.fragments)  # read once
-    refuse_duplicates(read_fragments(fragments, stretch.owners))
+    graphs = read_fragments(fragments, stretch.owners)
+    refuse_duplicates(graphs)
+    check_sizes(graphs, stretch.inputs, stretch.outputs)
     opset = protobuf.integer_field(_OPSET_VERSION, stretch.opset)
     parts = [
         protobuf.integer_field(_MODEL_IR_VERSION, stretch.ir_version),

@@ -6,6 +6,7 @@ differently from the runtime. No level nests: subgraphs, the only recursion in O
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -205,6 +206,8 @@ def _read_tensor(data: memoryview) -> Tensor:
         raise CompositionError(f"tensor {_shown(name)} has the element type {element_type}, which it may not have")
     if len(shape) > MAX_PARTS or min(shape, default=0) < 0:
         raise CompositionError(f"tensor {_shown(name)} has the shape {shape[:8]}")
+    if math.prod(shape) > len(data):  # at least a byte each, however they are stored
+        raise CompositionError(f"tensor {_shown(name)} has fewer elements than its shape {shape[:8]} says")
     return Tensor(name, element_type, tuple(shape), raw, tuple(int64s))
 
 
