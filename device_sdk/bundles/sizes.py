@@ -32,13 +32,13 @@ def check_sizes(fragments: Sequence[Fragment], inputs: Iterable[TensorSpec], out
     """
     inputs = tuple(inputs)
     largest = max((spec.size for spec in (*inputs, *outputs)), default=0)
-    values = {tensor.name: _constant(tensor) for fragment in fragments for tensor in fragment.initializers}
+    values = {tensor.name: constant(tensor) for fragment in fragments for tensor in fragment.initializers}
     values |= {spec.name.encode(): Inferred((1, *spec.shape)) for spec in inputs}
     weights = max((math.prod(tensor.shape) for one in fragments for tensor in one.initializers), default=0)
     limit = max(MIN_LIMIT_ELEMENTS, _GROWTH * largest, _WEIGHT_GROWTH * weights)
     driven = 0
     for node in (node for fragment in fragments for node in fragment.nodes):
-        for name, found in zip(node.outputs, _inferred(node, values), strict=False):
+        for name, found in zip(node.outputs, inferred(node, values), strict=False):
             size = math.prod(found.shape or ())
             driven += size if node.operator in SHAPE_DRIVEN else 0
             if max(size, driven) > limit:
@@ -46,9 +46,9 @@ def check_sizes(fragments: Sequence[Fragment], inputs: Iterable[TensorSpec], out
             values[name] = found
 
 
-def _inferred(node: Node, values: dict[bytes, Inferred]) -> list[Inferred]:
+def inferred(node: Node, values: dict[bytes, Inferred]) -> list[Inferred]:
     attributes = {
-        name: _constant(found) if isinstance(found, Tensor) else found for name, found in node.attributes.items()
+        name: constant(found) if isinstance(found, Tensor) else found for name, found in node.attributes.items()
     }
     given = [values.get(name, Inferred(None)) if name else None for name in node.inputs]
     try:
@@ -66,7 +66,7 @@ _INTEGERS = {2: "u1", 3: "i1", 6: "<i4", 7: "<i8", 9: "u1"}
 _FLOATS = {1: "<f4", 11: "<f8"}
 
 
-def _constant(tensor: Tensor) -> Inferred:
+def constant(tensor: Tensor) -> Inferred:
     """A constant, with its values if it may be a shape, a list of axes or scales."""
     kind = (_INTEGERS | _FLOATS).get(tensor.element_type)
     count = math.prod(tensor.shape)
