@@ -47,6 +47,7 @@ def check_sizes(fragments: Sequence[Fragment], inputs: Iterable[TensorSpec], out
 
 
 def inferred(node: Node, values: dict[bytes, Inferred]) -> list[Inferred]:
+    """The outputs of ``node``, or CompositionError if it is shape-driven and its size is unknown."""
     attributes = {
         name: constant(found) if isinstance(found, Tensor) else found for name, found in node.attributes.items()
     }

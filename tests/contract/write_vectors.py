@@ -23,9 +23,9 @@ from reference_bundle import CLASSES, EXITS, SIDE, ReferenceBundle, Values
 
 from device_sdk.bundles import protobuf, signing
 from device_sdk.bundles.composition import Stretch, compose
-from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, encode_manifest
+from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.execution.deciders import confidence, hard
 from device_sdk.random_source import SplitMix64, uniform_floats
@@ -458,9 +458,20 @@ def refused_nodes() -> dict[str, list[bytes]]:
     graph, tensor = protobuf.text_field(2, "branch"), protobuf.integer_field(2, 1) + protobuf.integer_field(1, 1)
     outside = tensor + protobuf.integer_field(14, 1)
     one = attribute(protobuf.integer_field(3, 1))
-    refused = ("If", "Loop", "Scan", "SequenceMap", "OptionalGetElement", "RandomNormal", "ImageDecoder", "StringConcat")
+    refused = (
+        "If",
+        "Loop",
+        "Scan",
+        "SequenceMap",
+        "OptionalGetElement",
+        "RandomNormal",
+        "ImageDecoder",
+        "StringConcat",
+    )
     cases = {f"operator {name}": operator(name) for name in refused}
-    cases |= {f"domain {name}": operator("Relu", name) for name in ("com.microsoft", "ai.onnx.ml", "org.example", "a\0")}
+    cases |= {
+        f"domain {name}": operator("Relu", name) for name in ("com.microsoft", "ai.onnx.ml", "org.example", "a\0")
+    }
     return cases | {
         "no operator": operator(""),
         "a subgraph": relu(attribute(protobuf.bytes_field(6, graph))),

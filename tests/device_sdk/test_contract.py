@@ -18,9 +18,9 @@ import pytest
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch, compose
-from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import decode_manifest
+from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.errors import CompositionError, ManifestError, SignatureError, UnsupportedFormatError, UsageError
 from device_sdk.execution.deciders import confidence, hard
