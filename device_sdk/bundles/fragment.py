@@ -153,7 +153,8 @@ def _read_node(data: memoryview) -> Node:
 
 
 def _read_attribute(data: memoryview) -> tuple[bytes, AttributeValue]:
-    name, found, integers = b"", None, []
+    name, integers = b"", list[int]()
+    found: AttributeValue = None
     kinds = set()
     for number, kind, value in protobuf.read_fields(data):
         if number in _GRAPH_ATTRIBUTES:

@@ -39,7 +39,7 @@ def check_limits(manifest: Manifest) -> None:
     for cut in manifest.cut_points:
         _count(f"tensors at cut point {cut.index}", len(cut.tensors), MAX_TENSORS)
     edges = 0
-    for owner in (*manifest.blocks, *manifest.exits):
+    for owner in _owners(manifest):
         edges += _check_owner(owner)
     _count("edges", edges * (1 + len(manifest.input_sizes)), MAX_EDGES)
     for shape in _shapes(manifest):
@@ -50,6 +50,11 @@ def check_limits(manifest: Manifest) -> None:
     for text in _texts(manifest):
         if len(text) > MAX_TEXT:
             raise ManifestError(f"the name {text[:40]!r}… has more than {MAX_TEXT} characters")
+
+
+def _owners(manifest: Manifest) -> Iterator[Block | Exit]:
+    yield from manifest.blocks
+    yield from manifest.exits
 
 
 def _check_owner(owner: Block | Exit) -> int:
@@ -74,7 +79,7 @@ def _texts(manifest: Manifest) -> Iterable[str]:
         yield from ids
     for cut in manifest.cut_points:
         yield from (spec.name for spec in cut.tensors)
-    for owner in (*manifest.blocks, *manifest.exits):
+    for owner in _owners(manifest):
         for one in owner.renditions:
             yield from (one.name, one.runtime, one.entry_point or "", *one.providers)
 

@@ -63,6 +63,8 @@ def infer(operator: str, given: Given, attributes: Attributes, outputs: int) -> 
     try:
         if operator in _SAME:
             return [Inferred(shape_of(given, 0))] + [Inferred(None)] * (outputs - 1)
+        if operator == "Split":
+            return _split(given, attributes, outputs)
         if operator in _BROADCAST:
             return [Inferred(broadcast([shape_of(given, index) for index in range(len(given))]))]
         if operator in _RULES:
@@ -71,6 +73,14 @@ def infer(operator: str, given: Given, attributes: Attributes, outputs: int) -> 
         if operator in SHAPE_DRIVEN:
             raise UndeterminedError from error
     return [Inferred(None)] * outputs
+
+
+def _split(given: Given, attributes: Attributes, outputs: int) -> list[Inferred]:
+    shape, axis = shape_of(given, 0), attributes.get(b"axis", 0) % len(shape_of(given, 0))
+    share = -(-shape[axis] // outputs)
+    even = [min(share, shape[axis] - share * number) for number in range(outputs)]
+    parts = integers_of(given, 1) if given_at(given, 1) is not None else attributes.get(b"split") or even
+    return [Inferred((*shape[:axis], part, *shape[axis + 1 :])) for part in parts]
 
 
 def _expand(given: Given, _: Attributes) -> Shape:

@@ -169,6 +169,8 @@ AS_ONNX = {
     "MatMul": ([node("MatMul", ["cut_0", "w"])], {"w": (8, 3)}),
     "MatMul of a vector": ([node("MatMul", ["cut_0", "w"])], {"w": (8,)}),
     "Gemm": ([node("Flatten", ["cut_0"], to=["f"]), node("Gemm", ["f", "w"], transB=1)], {"w": (7, 256)}),
+    "Split": ([node("Split", ["cut_0", "i"], to=["cut_1", "x", "y"], axis=-1)], {"i": [1, 5, 2]}),
+    "Split evenly": ([node("Split", ["cut_0"], to=["cut_1", "x", "y"], axis=2, num_outputs=3)], {}),
     "Where": (
         [node("Greater", ["cut_0", "w"], to=["g"]), node("Where", ["g", "w", "v"])],
         {"w": (8,), "v": (2, 1, 1, 1, 1)},
@@ -201,8 +203,8 @@ def test_shapes_are_those_that_onnx_infers(case):
     values = {tensor.name: sizes.constant(tensor) for tensor in fragment.initializers}
     values[b"cut_0"] = sizes.Inferred((1, 4, 8, 8))
     for one in fragment.nodes:
-        [values[one.outputs[0]]] = sizes.inferred(one, values)
-        found[one.outputs[0].decode()] = values[one.outputs[0]].shape
+        values |= dict(zip(one.outputs, sizes.inferred(one, values), strict=True))
+        found |= {name.decode(): values[name].shape for name in one.outputs}
     expected = shapes_by_onnx(nodes, weights)
     assert found["cut_1"] is not None
     assert {name: found[name] for name in expected} == expected
