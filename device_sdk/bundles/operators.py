@@ -1,8 +1,9 @@
 """The operators and element types that a fragment may contain. Mirrored in Kotlin (``Operators.kt``).
 
 The deterministic operators of ONNX's standard domain that compute tensors from tensors. Left out: control flow
-(subgraphs may read files and need not end), sequences, optionals and strings, random numbers, decoding of images, and
-losses. Of other domains, ``com.microsoft`` included, the packager writes none.
+(subgraphs may read files and need not end), optionals and strings, random numbers, decoding of images, losses, and
+sequences, except for the pair that torch's exporter may write for ``chunk``. Of other domains, ``com.microsoft``
+included, the packager writes none.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _REDUCTIONS = """
 _MOVEMENT = """
     AffineGrid CenterCropPad Col2Im Compress Concat Constant ConstantOfShape DepthToSpace Expand EyeLike Flatten Gather
     GatherElements GatherND GridSample NonZero OneHot Pad Range Reshape Resize ReverseSequence Scatter ScatterElements
-    ScatterND Shape Size Slice SpaceToDepth Split Squeeze TensorScatter Tile Transpose Trilu Unsqueeze Upsample
+    ScatterND SequenceAt Shape Size Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile Transpose Trilu
+    Unsqueeze Upsample
 """
 _SIGNALS = "BlackmanWindow DFT HammingWindow HannWindow MelWeightMatrix STFT"
 

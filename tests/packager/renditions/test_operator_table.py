@@ -13,7 +13,7 @@ from device_sdk.bundles.fragment import read_fragment
 from device_sdk.bundles.sizes import check_sizes
 from device_sdk.progress import SilentProgress
 from device_sdk.supernet.blocks import TensorSpec
-from packager.exporting.onnx_exporter import export_side_by_side
+from packager.exporting.part_graphs import Part, part_graphs
 from packager.renditions.fp16 import make_fp16
 
 
@@ -52,10 +52,9 @@ class Attention(nn.Module):
 def test_a_network_of_another_kind_is_accepted_and_its_sizes_are_inferred():
     """Attention, upsampling, Tile and Pad: the last shape is that of torch."""
     spec, module = TensorSpec("cut_0", (8, 6, 6)), Attention().eval()
-    model = export_side_by_side([module], [[spec]], inputs=["cut_0"], outputs=["cut_1"]).model
-    graph = type(model.graph)(node=model.graph.node, initializer=model.graph.initializer)
-    fragment = read_fragment(graph.SerializeToString())
     shape = tuple(module(torch.zeros(1, 8, 6, 6)).shape)
+    part = Part("o0", module, (spec,), (TensorSpec("cut_1", shape[1:]),))
+    fragment = read_fragment(part_graphs([part])["o0"].SerializeToString())
     check_sizes([fragment], [spec], [TensorSpec("cut_1", shape[1:])])
     values = {tensor.name: sizes.constant(tensor) for tensor in fragment.initializers}
     values[b"cut_0"] = sizes.Inferred((1, 8, 6, 6))

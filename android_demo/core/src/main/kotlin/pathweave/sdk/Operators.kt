@@ -2,8 +2,9 @@
  * The operators and element types that a fragment may contain; the same table as `device_sdk/bundles/operators.py`.
  *
  * The deterministic operators of ONNX's standard domain that compute tensors from tensors. Left out: control flow
- * (subgraphs may read files and need not end), sequences, optionals and strings, random numbers, decoding of images,
- * and losses. Of other domains, `com.microsoft` included, the packager writes none.
+ * (subgraphs may read files and need not end), optionals and strings, random numbers, decoding of images, losses, and
+ * sequences, except for the pair that torch's exporter may write for `chunk`. Of other domains, `com.microsoft`
+ * included, the packager writes none.
  */
 package pathweave.sdk
 
@@ -31,7 +32,8 @@ private const val REDUCTIONS = """
 private const val MOVEMENT = """
     AffineGrid CenterCropPad Col2Im Compress Concat Constant ConstantOfShape DepthToSpace Expand EyeLike Flatten Gather
     GatherElements GatherND GridSample NonZero OneHot Pad Range Reshape Resize ReverseSequence Scatter ScatterElements
-    ScatterND Shape Size Slice SpaceToDepth Split Squeeze TensorScatter Tile Transpose Trilu Unsqueeze Upsample
+    ScatterND SequenceAt Shape Size Slice SpaceToDepth Split SplitToSequence Squeeze TensorScatter Tile Transpose Trilu
+    Unsqueeze Upsample
 """
 private const val SIGNALS = "BlackmanWindow DFT HammingWindow HannWindow MelWeightMatrix STFT"
 
