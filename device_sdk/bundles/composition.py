@@ -64,7 +64,7 @@ def compose(stretch: Stretch) -> bytes:
     fragments = tuple(stretch.fragments)  # read once
     graphs = read_fragments(fragments, stretch.owners)
     refuse_duplicates(graphs)
-    check_sizes(graphs, stretch.inputs, stretch.outputs)
+    check_sizes(graphs, stretch.inputs, stretch.outputs, stretch.owners)
     opset = protobuf.integer_field(_OPSET_VERSION, stretch.opset)
     parts = [
         protobuf.integer_field(_MODEL_IR_VERSION, stretch.ir_version),

@@ -53,7 +53,7 @@ def known_values(operator: str, given: Given, attributes: Attributes) -> npt.NDA
     try:
         with np.errstate(all="ignore"):
             found = np.asarray(_ARITHMETIC[operator](attributes, *operands))
-    except (ValueError, IndexError, TypeError, KeyError, OverflowError):
+    except (ValueError, LookupError, TypeError, ArithmeticError, AttributeError):
         return None
     return found if found.size <= MAX_VALUES else None
 

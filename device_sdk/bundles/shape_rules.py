@@ -57,10 +57,10 @@ def infer(operator: str, given: Given, attributes: Attributes, outputs: int) -> 
     Raises:
         UndeterminedError: the operator is shape-driven and its size is unknown.
     """
-    values = known_values(operator, given, attributes)
-    if values is not None:
-        return [Inferred(values.shape, values)]
     try:
+        values = known_values(operator, given, attributes)
+        if values is not None:
+            return [Inferred(values.shape, values)]
         if operator in _SAME:
             return [Inferred(shape_of(given, 0))] + [Inferred(None)] * (outputs - 1)
         if operator == "Split":
@@ -69,10 +69,14 @@ def infer(operator: str, given: Given, attributes: Attributes, outputs: int) -> 
             return [Inferred(broadcast([shape_of(given, index) for index in range(len(given))]))]
         if operator in _RULES:
             return [Inferred(_RULES[operator](given, attributes))] + [Inferred(None)] * (outputs - 1)
-    except (ValueError, IndexError, TypeError, KeyError, OverflowError, UndeterminedError) as error:
+    except _INAPPLICABLE as error:
         if operator in SHAPE_DRIVEN:
             raise UndeterminedError from error
     return [Inferred(None)] * outputs
+
+
+# what a rule raises on unknown shapes, and on inputs and attributes that its operator cannot have
+_INAPPLICABLE = (UndeterminedError, ValueError, LookupError, TypeError, ArithmeticError, AttributeError)
 
 
 def _split(given: Given, attributes: Attributes, outputs: int) -> list[Inferred]:

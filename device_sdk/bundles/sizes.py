@@ -25,10 +25,16 @@ _GROWTH = 64  # times the largest tensor at the ends
 _WEIGHT_GROWTH = 2  # times the largest initializer, which DequantizeLinear widens
 
 
-def check_sizes(fragments: Sequence[Fragment], inputs: Iterable[TensorSpec], outputs: Iterable[TensorSpec]) -> None:
+def check_sizes(
+    fragments: Sequence[Fragment],
+    inputs: Iterable[TensorSpec],
+    outputs: Iterable[TensorSpec],
+    owners: Sequence[str] = (),
+) -> None:
     """Raise CompositionError if a tensor inside the model may exceed the limit, or a shape cannot be determined.
 
-    The limit: 64 times the elements of the largest tensor at the ends, or 2²⁶ elements, whichever is larger.
+    The limit in elements: 64 times the largest tensor at the ends, twice the largest initializer, or 2²⁶, whichever is
+    most. ``owners``: of the fragments, for the error.
     """
     inputs = tuple(inputs)
     largest = max((spec.size for spec in (*inputs, *outputs)), default=0)
@@ -37,13 +43,27 @@ def check_sizes(fragments: Sequence[Fragment], inputs: Iterable[TensorSpec], out
     weights = max((math.prod(tensor.shape) for one in fragments for tensor in one.initializers), default=0)
     limit = max(MIN_LIMIT_ELEMENTS, _GROWTH * largest, _WEIGHT_GROWTH * weights)
     driven = 0
-    for node in (node for fragment in fragments for node in fragment.nodes):
+    for number, fragment in enumerate(fragments):
+        try:
+            driven = _check_nodes(fragment, values, limit, driven)
+        except CompositionError as error:
+            owner = owners[number] if number < len(owners) else f"fragment {number}"
+            raise CompositionError(f"{owner} is refused: {error}") from error
+
+
+def _check_nodes(fragment: Fragment, values: dict[bytes, Inferred], limit: int, driven: int) -> int:
+    """Adds the outputs of a fragment to ``values``.
+
+    ``driven``: elements of all outputs of shape-driven operators before it; returns those after it.
+    """
+    for node in fragment.nodes:
         for name, found in zip(node.outputs, inferred(node, values), strict=False):
             size = math.prod(found.shape or ())
             driven += size if node.operator in SHAPE_DRIVEN else 0
             if max(size, driven) > limit:
                 raise _refused(node, f"needs {max(size, driven)} elements of one sample; {limit} are allowed")
             values[name] = found
+    return driven
 
 
 def inferred(node: Node, values: dict[bytes, Inferred]) -> list[Inferred]:

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import contextlib
 import tracemalloc
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from device_sdk.bundles import sizes
 from device_sdk.bundles.composition import Stretch, compose, read_fragments
+from device_sdk.bundles.known_values import UndeterminedError
+from device_sdk.bundles.operators import OPERATORS
+from device_sdk.bundles.shape_rules import infer
 from device_sdk.bundles.sizes import MIN_LIMIT_ELEMENTS, check_sizes
 from device_sdk.errors import CompositionError
 from device_sdk.supernet.blocks import TensorSpec
@@ -79,6 +85,35 @@ def test_what_would_take_gigabytes_is_refused_without_taking_them(case):
     finally:
         tracemalloc.stop()
     assert "cut_1" in str(caught.value)
+
+
+def test_the_error_names_the_block():
+    graph = onnx.GraphProto(node=[node("ConstantOfShape", ["s"])], initializer=[constant("s", [1 << 30])])
+    fragments = read_fragments([b"", graph.SerializeToString()])
+    with pytest.raises(CompositionError, match="block o1@fp32 is refused: operator ConstantOfShape"):
+        check_sizes(fragments, INPUT, OUTPUT, owners=("block o0@fp32", "block o1@fp32"))
+
+
+integers = st.integers(-(2**40), 2**40) | st.sampled_from([-1, 0, 1, 2])
+attributes = integers | st.lists(integers, max_size=4).map(tuple) | st.binary(max_size=3) | st.none()
+tensors = st.none() | st.builds(
+    sizes.Inferred,
+    st.none() | st.lists(st.integers(0, 9), max_size=4),
+    st.none() | st.lists(integers, max_size=4).map(lambda values: np.array(values, np.int64)),
+)
+NAMES = "axis axes perm pads strides dilations kernel_shape output_shape blocksize group split value start to keepdims"
+
+
+@given(
+    st.sampled_from(sorted(OPERATORS)),
+    st.lists(tensors, max_size=4),
+    st.dictionaries(st.sampled_from(NAMES.encode().split()), attributes, max_size=4),
+    st.integers(0, 3),
+)
+@settings(max_examples=1500)
+def test_nodes_that_make_no_sense_are_inferred_or_undetermined_but_never_anything_else(operator, inputs, told, outputs):
+    with contextlib.suppress(UndeterminedError):
+        infer(operator, inputs, told, outputs)
 
 
 def test_several_that_are_allowed_alone_are_refused_together():
@@ -193,10 +228,10 @@ AS_ONNX = {
 
 @pytest.mark.parametrize("case", AS_ONNX)
 def test_shapes_are_those_that_onnx_infers(case):
-    nodes, given = AS_ONNX[case]
+    nodes, weights_given = AS_ONNX[case]
     weights = [
         onnx.numpy_helper.from_array(np.zeros(shape, F32), name) if isinstance(shape, tuple) else constant(name, shape)
-        for name, shape in given.items()
+        for name, shape in weights_given.items()
     ]
     found = {}
     [fragment] = read_fragments([onnx.GraphProto(node=nodes, initializer=weights).SerializeToString()])

@@ -41,7 +41,7 @@ internal class ProtobufWriter(capacity: Int = 32) {
     }
 }
 
-/** One field of wire type [kind]: an [integer], or the bytes from [start] to [end] of the data ([integer] is null then). */
+/** One field of wire type [kind]: an [integer], or, where that is null, the bytes from [start] to [end] of the data. */
 internal class ProtobufField(val number: Long, val kind: Int, val integer: Long?, val start: Int, val end: Int) {
     val size: Int get() = end - start
 }
