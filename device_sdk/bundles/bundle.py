@@ -7,6 +7,7 @@ signature over the exact bytes before they are parsed, the digest of a blob befo
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from device_sdk.supernet.supernet import Supernet
 
 MANIFEST, SIGNATURE, BLOBS = "manifest.json", "manifest.sig", "blobs"
 MANIFEST_MAX_BYTES = 64_000_000
+BLOB_MAX_BYTES = 2**31  # the limit of protobuf; the manifest does not state the size of shared blobs
 
 
 class Bundle:
@@ -37,6 +39,7 @@ class Bundle:
         self.digest = digest  # sha256 of manifest.json: identifies the bundle
         self.has_signature = has_signature
         self.supernet: Supernet = manifest.supernet()
+        self._sizes = manifest.blobs()
 
     @classmethod
     def open(
@@ -78,10 +81,14 @@ class Bundle:
         """The bytes of a blob, their digest verified.
 
         Raises:
-            BlobError: missing, unreadable, truncated or altered.
+            BlobError: missing, unreadable, truncated, altered, or larger than a blob may be. The size is checked first.
         """
+        expected = self._sizes.get(name)
         try:
-            data = (self.blobs / name).read_bytes()
+            with (self.blobs / name).open("rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                _check_size(name, size, expected)
+                data = file.read(size)
         except OSError as error:
             raise BlobError(f"blob {name[:12]}… cannot be read: {error.strerror}", hint=FETCH_AGAIN) from error
         if hashlib.sha256(data).hexdigest() != name:
@@ -127,8 +134,11 @@ class Bundle:
         """Open and verify these blobs; they stay readable after the files are deleted.
 
         Raises:
-            BlobError: a digest does not match.
+            BlobError: a size or a digest does not match.
         """
+        names = tuple(names)
+        for name in names:
+            _check_size(name, self.blob_size(name), self._sizes.get(name))
         return HeldBlobs(self.blobs, names)
 
     def blob_names(self, edges: Sequence[Edge], exit_: ExitChoice | None = None) -> tuple[str, ...]:
@@ -183,7 +193,18 @@ class Bundle:
             entry_points=() if runtime == COMPOSED else tuple(one.entry_point or "forward" for one in renditions),
             branch=bool(edges) and exit_ is not None,
             free_axes=supernet.free_axes if any_size or not edges else {},
+            owners=self._owners(names, edges, exit_),
         )
+
+    def _owners(self, names: Iterable[str], edges: Sequence[Edge], exit_: ExitChoice | None) -> tuple[str, ...]:
+        """For each blob, the block or exit that reads it first."""
+        parts = [f"block {edge.block}@{edge.rendition}" for edge in edges]
+        parts += [] if exit_ is None else [f"exit {exit_.exit}@{exit_.rendition}"]
+        readers: dict[str, str] = {}
+        for part, one in zip(parts, self._renditions(edges, exit_), strict=True):
+            for name in (*one.shared, one.blob):
+                readers.setdefault(name, part)
+        return tuple(readers[name] for name in names)
 
     def _renditions(self, edges: Sequence[Edge], exit_: ExitChoice | None) -> list[Rendition]:
         renditions = [self.supernet.rendition(edge) for edge in edges]
@@ -197,10 +218,15 @@ class Bundle:
         return renditions
 
     def _check_blobs_present(self) -> None:
-        for name, size in self.manifest.blobs().items():
-            actual = self.blob_size(name)
-            if size is not None and actual != size:
-                raise BlobError(f"blob {name[:12]}… has {actual} bytes instead of {size}", hint=FETCH_AGAIN)
+        for name, size in self._sizes.items():
+            _check_size(name, self.blob_size(name), size)
+
+
+def _check_size(name: str, actual: int, stated: int | None) -> None:
+    if stated is not None and actual != stated:
+        raise BlobError(f"blob {name[:12]}… has {actual} bytes instead of {stated}", hint=FETCH_AGAIN)
+    if actual > BLOB_MAX_BYTES:
+        raise BlobError(f"blob {name[:12]}… has {actual} bytes; {BLOB_MAX_BYTES} are allowed", hint=FETCH_AGAIN)
 
 
 def _read_manifest(folder: Path) -> bytes:

@@ -7,19 +7,19 @@ of a message field, so a model is: header, one ``graph`` field per fragment, one
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from device_sdk.bundles import protobuf
+from device_sdk.bundles.fragment import Fragment, read_fragment
+from device_sdk.bundles.sizes import check_sizes
 from device_sdk.errors import CompositionError
 from device_sdk.supernet.blocks import TensorSpec
 
 # field numbers of onnx.proto
 _MODEL_IR_VERSION, _MODEL_GRAPH, _MODEL_OPSET_IMPORT = 1, 7, 8
 _OPSET_VERSION = 2
-_GRAPH_NODE, _GRAPH_NAME, _GRAPH_INITIALIZER, _GRAPH_INPUT, _GRAPH_OUTPUT = 1, 2, 5, 11, 12
-_TENSOR_NAME, _TENSOR_EXTERNAL_DATA, _TENSOR_DATA_LOCATION = 8, 13, 14
-_NODE_OUTPUT = 2
+_GRAPH_NAME, _GRAPH_INPUT, _GRAPH_OUTPUT = 2, 11, 12
 _VALUE_NAME, _VALUE_TYPE = 1, 2
 _TYPE_TENSOR, _TENSOR_TYPE_ELEMENT, _TENSOR_TYPE_SHAPE = 1, 1, 2
 _SHAPE_DIMENSION, _DIMENSION_VALUE, _DIMENSION_SYMBOL = 1, 1, 2
@@ -37,6 +37,7 @@ class Stretch:
     block, that run one after the other, and ``entry_points`` the method of each. With ``branch`` the last program is an
     exit's: its input is the output of the blocks, and both outputs are returned. ``free_axes``: by tensor, the axes (0
     is the batch) that stay symbolic in the composed model, so that one session runs at several input sizes.
+    ``owners``: the block or exit of each fragment, for errors; empty where unknown.
     """
 
     fragments: Sequence[bytes]  # may be read from disk on access
@@ -48,19 +49,22 @@ class Stretch:
     entry_points: tuple[str, ...] = ()
     branch: bool = False
     free_axes: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    owners: tuple[str, ...] = ()
 
 
 def compose(stretch: Stretch) -> bytes:
     """The serialized ONNX model of ``stretch``, its batch axis symbolic.
 
     Raises:
-        CompositionError: a fragment is malformed, two define the same name, an initializer refers to external data, or
-            the stretch holds programs of another runtime.
+        CompositionError: a fragment is malformed or holds what it may not hold (``fragment``, ``sizes``), two define
+            the same name, or the stretch holds programs of another runtime.
     """
     if stretch.runtime != COMPOSED:
         raise CompositionError(f"blocks for {stretch.runtime} are separate programs and cannot be composed")
     fragments = tuple(stretch.fragments)  # read once
-    refuse_duplicates(fragments)
+    graphs = read_fragments(fragments, stretch.owners)
+    refuse_duplicates(graphs)
+    check_sizes(graphs, stretch.inputs, stretch.outputs, stretch.owners)
     opset = protobuf.integer_field(_OPSET_VERSION, stretch.opset)
     parts = [
         protobuf.integer_field(_MODEL_IR_VERSION, stretch.ir_version),
@@ -77,49 +81,29 @@ def compose(stretch: Stretch) -> bytes:
     return b"".join(parts)
 
 
-def refuse_duplicates(fragments: Sequence[bytes]) -> None:
+def read_fragments(fragments: Sequence[bytes], owners: Sequence[str] = ()) -> list[Fragment]:
+    """Read and check all fragments; an error names the owner of the fragment, or its number."""
+    found = []
+    for number, data in enumerate(fragments):
+        try:
+            found.append(read_fragment(data))
+        except CompositionError as error:
+            owner = owners[number] if number < len(owners) else f"number {number}"
+            raise CompositionError(f"the fragment of {owner} is refused: {error}", hint=_PACKAGE_AGAIN) from error
+    return found
+
+
+_PACKAGE_AGAIN = "docs/bundle_format.md says what a fragment may contain; package the model again"
+
+
+def refuse_duplicates(fragments: Iterable[Fragment]) -> None:
     """Raise CompositionError if two initializers or node outputs share a name (the runtime only warns)."""
     seen: set[bytes] = set()
     for fragment in fragments:
-        for name in defined_names(fragment):
+        for name in fragment.defined_names():
             if name in seen:
                 raise CompositionError(f"two fragments define {name.decode(errors='replace')!r}")
             seen.add(name)
-
-
-def defined_names(fragment: bytes) -> list[bytes]:
-    """The names that a fragment defines: its initializers and its nodes' outputs.
-
-    Raises:
-        CompositionError: not a fragment, or an initializer refers to external data.
-    """
-    names: list[bytes] = []
-    try:
-        for number, value in protobuf.read_fields(memoryview(fragment)):
-            if number not in (_GRAPH_NODE, _GRAPH_INITIALIZER) or isinstance(value, int):
-                raise CompositionError(f"a fragment holds field {number}, which is not a node or an initializer")
-            names += _initializer_name(value) if number == _GRAPH_INITIALIZER else _node_outputs(value)
-    except ValueError as error:
-        raise CompositionError(f"a fragment is not a serialized graph: {error}") from error
-    return names
-
-
-def _initializer_name(tensor: memoryview) -> list[bytes]:
-    name = b""
-    for number, value in protobuf.read_fields(tensor):
-        if number == _TENSOR_NAME and not isinstance(value, int):
-            name = bytes(value)
-        elif number == _TENSOR_EXTERNAL_DATA or (number == _TENSOR_DATA_LOCATION and value):
-            raise CompositionError("a fragment keeps data outside the bundle, which is not allowed")
-    return [name]
-
-
-def _node_outputs(node: memoryview) -> list[bytes]:
-    return [
-        bytes(value)
-        for number, value in protobuf.read_fields(node)
-        if number == _NODE_OUTPUT and not isinstance(value, int) and len(value)
-    ]
 
 
 def _value_info(spec: TensorSpec, free_axes: Collection[int]) -> bytes:

@@ -27,10 +27,12 @@ class HeldBlobs:
 
     def __init__(self, folder: Path, names: Iterable[str]) -> None:
         self._files: dict[str, int] = {}  # descriptors
+        self._sizes: dict[str, int] = {}  # when they were verified; a file that grows is not read into memory
         self._reading = threading.Lock()  # close waits for reads, since the system reuses closed descriptors
         try:
             for name in dict.fromkeys(names):
                 file = self._files[name] = _open(folder / name)
+                self._sizes[name] = os.fstat(file).st_size
                 _check(name, _digest(name, file))
         except BaseException:
             self.close()
@@ -51,7 +53,8 @@ class HeldBlobs:
                 raise BlobError(f"blob {name[:12]}… is not held open")
             file = self._files[name]
             try:
-                data = os.pread(file, os.fstat(file).st_size, 0)
+                size = os.fstat(file).st_size
+                data = os.pread(file, size, 0) if size == self._sizes[name] else b""
             except OSError as error:
                 raise _unreadable(name, error) from error
         _check(name, hashlib.sha256(data).hexdigest())

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from device_sdk.bundles.manifest_limits import check_limits
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import ManifestError, UnsupportedFormatError
 from device_sdk.files.untrusted_json import decode_json
@@ -142,14 +143,16 @@ def decode_manifest(data: bytes) -> Manifest:
 
     Raises:
         UnsupportedFormatError: the format's major version is not supported.
-        ManifestError: not JSON, a missing or mistyped field, an invalid graph, a name that is unsafe in a path, or a
-            number of outputs that does not match the classes.
+        ManifestError: not JSON, a missing or mistyped field, an invalid graph, more of something than a bundle may
+            have (``manifest_limits``), a name that is unsafe in a path, or a number of outputs that does not match the
+            classes.
     """
     _check_format_version(data)
     try:
         manifest = decode_json(data, Manifest)
     except ValueError as error:
         raise ManifestError(f"manifest.json breaks the schema: {error}") from error
+    check_limits(manifest)
     _check_names(manifest)
     _check_output(manifest)
     return manifest

@@ -40,8 +40,8 @@ def text_field(number: int, value: str) -> bytes:
     return bytes_field(number, value.encode())
 
 
-def read_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """The fields of one message: (number, integer or bytes), without copying.
+def read_fields(data: memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
+    """The fields of one message: (number, wire type, integer or bytes), without copying.
 
     Raises:
         ValueError: the bytes are not a message.
@@ -52,7 +52,7 @@ def read_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
         number, kind = tag >> 3, tag & 7
         if kind == VARINT:
             value, position = _read_varint(data, position)
-            yield number, value
+            yield number, kind, value
             continue
         if kind == LENGTH_DELIMITED:
             length, position = _read_varint(data, position)
@@ -64,8 +64,20 @@ def read_fields(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             raise ValueError(f"unknown wire type {kind}")
         if position + length > size:
             raise ValueError("truncated field")
-        yield number, data[position : position + length]
+        yield number, kind, data[position : position + length]
         position += length
+
+
+def read_varints(data: memoryview) -> Iterator[int]:
+    """The integers of a packed field.
+
+    Raises:
+        ValueError: the bytes are not varints.
+    """
+    position = 0
+    while position < len(data):
+        value, position = _read_varint(data, position)
+        yield value
 
 
 def _read_varint(data: memoryview, position: int) -> tuple[int, int]:

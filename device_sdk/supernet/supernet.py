@@ -7,6 +7,7 @@ share the input and the output. Algorithms on paths see nodes and edges only and
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 
@@ -48,8 +49,9 @@ class Supernet:
             raise ManifestError("two blocks have the same id")
         for cut in self.cut_points:
             self._check_tensors(cut)
+        mandatory = [cut.index for cut in self.cut_points if cut.mandatory]
         for block in self.blocks:
-            self._check_block(block)
+            self._check_block(block, mandatory)
         if len(self._exits_by_id) != len(self.exits):
             raise ManifestError("two exits have the same id")
         for exit_ in self.exits:
@@ -92,16 +94,16 @@ class Supernet:
             if tensor.dtype not in ITEM_BYTES:
                 raise ManifestError(f"tensor {tensor.name} at cut point {cut.index} is of unknown type {tensor.dtype}")
 
-    def _check_block(self, block: Block) -> None:
+    def _check_block(self, block: Block, mandatory: list[int]) -> None:
         if not 0 <= block.start < block.end <= self.output_index:
             raise ManifestError(f"block {block.id} runs from {block.start} to {block.end}")
         # an identity skips a span of any length
         if block.kind != "identity" and (block.end - block.start > 1) != (block.kind == "merged"):
             raise ManifestError(f"block {block.id} is {block.kind}, but runs from {block.start} to {block.end}")
         _check_renditions(f"block {block.id}", block.renditions)
-        jumped = [cut.index for cut in self.cut_points[block.start + 1 : block.end] if cut.mandatory]
-        if jumped:
-            raise ManifestError(f"block {block.id} jumps over the mandatory cut point {jumped[0]}")
+        following = bisect_right(mandatory, block.start)
+        if following < len(mandatory) and mandatory[following] < block.end:
+            raise ManifestError(f"block {block.id} jumps over the mandatory cut point {mandatory[following]}")
 
     @property
     def output_index(self) -> int:

@@ -26,6 +26,7 @@ from device_sdk.bundles import protobuf, signing
 from device_sdk.bundles.composition import Stretch, compose
 from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, encode_manifest
+from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.execution.deciders import confidence, hard
 from device_sdk.random_source import SplitMix64, uniform_floats
@@ -79,6 +80,7 @@ def main(target: Path) -> None:
         "composition": composition_vectors(),
         "signature": signature_vectors(),
         "refused_fragments": refused_fragments(),
+        "fragment_table": {"operators": sorted(OPERATORS), "element_types": sorted(ELEMENT_BYTES)},
         "preprocessing": preprocessing_vectors(),
         "confidence": confidence_vectors(),
         "manifests": manifest_cases(),
@@ -391,10 +393,10 @@ def golden_vectors() -> list[dict[str, Any]]:
     ]
 
 
-def node(operator: str, inputs: list[str], output: str) -> bytes:
-    """A node as a field of a graph."""
+def node(operator: str, inputs: list[str], output: str, *, also: bytes = b"") -> bytes:
+    """A node as a field of a graph; ``also``: further fields of it."""
     body = b"".join(protobuf.text_field(1, name) for name in inputs)
-    return protobuf.bytes_field(1, body + protobuf.text_field(2, output) + protobuf.text_field(4, operator))
+    return protobuf.bytes_field(1, body + protobuf.text_field(2, output) + protobuf.text_field(4, operator) + also)
 
 
 def initializer(name: str, values: list[float], *, also: bytes = b"") -> bytes:
@@ -456,8 +458,63 @@ def refused_fragments() -> list[dict[str, Any]]:
         "cut short": [good[:-1]],
         "no graph at all": [b"\xff" * 12],
         "a group": [good + bytes([1 << 3 | 3])],
+        **refused_nodes(),
     }
     return [{"name": name, "fragments": [one.hex() for one in fragments]} for name, fragments in cases.items()]
+
+
+def refused_nodes() -> dict[str, list[bytes]]:
+    """Nodes and constants that a fragment may not have (docs/bundle_format.md)."""
+
+    def attribute(*fields: bytes, name: str = "a") -> bytes:
+        return protobuf.bytes_field(5, protobuf.text_field(1, name) + b"".join(fields))
+
+    def relu(*also: bytes) -> list[bytes]:
+        return [node("Relu", ["cut_0"], "cut_1", also=b"".join(also))]
+
+    def operator(name: str, domain: str = "") -> list[bytes]:
+        return [node(name, ["cut_0"], "cut_1", also=protobuf.text_field(7, domain))]
+
+    graph, tensor = protobuf.text_field(2, "branch"), protobuf.integer_field(2, 1) + protobuf.integer_field(1, 1)
+    outside = tensor + protobuf.integer_field(14, 1)
+    one = attribute(protobuf.integer_field(3, 1))
+    refused = (
+        "If",
+        "Loop",
+        "Scan",
+        "SequenceMap",
+        "OptionalGetElement",
+        "RandomNormal",
+        "ImageDecoder",
+        "StringConcat",
+    )
+    cases = {f"operator {name}": operator(name) for name in refused}
+    cases |= {
+        f"domain {name}": operator("Relu", name) for name in ("com.microsoft", "ai.onnx.ml", "org.example", "a\0")
+    }
+    return cases | {
+        "no operator": operator(""),
+        "a subgraph": relu(attribute(protobuf.bytes_field(6, graph))),
+        "subgraphs": relu(attribute(protobuf.bytes_field(11, graph))),
+        "a sparse tensor": relu(attribute(protobuf.bytes_field(22, tensor))),
+        "sparse tensors": relu(attribute(protobuf.bytes_field(23, tensor))),
+        "several tensors": relu(attribute(protobuf.bytes_field(10, tensor))),
+        "a type": relu(attribute(protobuf.bytes_field(14, b""))),
+        "types": relu(attribute(protobuf.bytes_field(15, b""))),
+        "an attribute of a function": relu(attribute(protobuf.text_field(21, "a"))),
+        "a constant in another file": relu(attribute(protobuf.bytes_field(5, outside))),
+        "an attribute twice": relu(one, one),
+        "an attribute of two kinds": relu(attribute(protobuf.integer_field(3, 1), protobuf.text_field(4, "a"))),
+        "an attribute said to be a graph": relu(attribute(protobuf.integer_field(20, 5))),
+        "a tensor merged from two": relu(attribute(protobuf.bytes_field(5, tensor) * 2)),
+        "a cast to strings": relu(attribute(protobuf.integer_field(3, 8), name="to")),
+        "strings": [initializer("o0/w", [1.0], also=protobuf.integer_field(2, 8))],
+        "complex numbers": [initializer("o0/w", [1.0], also=protobuf.integer_field(2, 14))],
+        "string data": [initializer("o0/w", [1.0], also=protobuf.text_field(6, "a"))],
+        "functions": [*relu(), protobuf.bytes_field(25, b"")],
+        "training info": [*relu(), protobuf.bytes_field(20, b"")],
+        "an operator hidden by another wire type": relu(protobuf.varint(4 << 3 | protobuf.FIXED32) + b"Relu"),
+    }
 
 
 def signature_vectors() -> dict[str, Any]:

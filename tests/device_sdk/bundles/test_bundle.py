@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from device_sdk.bundles.bundle import MANIFEST_MAX_BYTES, Bundle
+from device_sdk.bundles.bundle import BLOB_MAX_BYTES, MANIFEST_MAX_BYTES, Bundle
 from device_sdk.bundles.signing import new_key_pair
 from device_sdk.errors import BlobError, BundleError, ManifestError, SignatureError
 from device_sdk.execution.self_test import run_self_test
@@ -126,6 +126,29 @@ def test_a_flipped_bit_is_found_whenever_the_blob_is_read(own_bundle, runtime):
         lambda: run_self_test(Workspace(bundle, runtime)),
     ):
         with pytest.raises(BlobError, match="does not match its digest"):
+            read()
+
+
+def test_a_blob_whose_size_is_not_stated_is_bounded_before_it_is_read(own_bundle):
+    """The manifest does not state the sizes of shared blobs: any size was read into memory, and then its digest."""
+    bundle = Bundle.open(own_bundle.folder)
+    [shared] = bundle.manifest.blocks[0].renditions[0].shared
+    os.truncate(own_bundle.folder / "blobs" / shared, BLOB_MAX_BYTES + 1)  # takes no space on disk
+    for read in (
+        lambda: Bundle.open(own_bundle.folder),
+        lambda: bundle.read_blob(shared),
+        lambda: bundle.hold([shared]),
+    ):
+        with pytest.raises(BlobError, match=f"{BLOB_MAX_BYTES} are allowed"):
+            read()
+
+
+def test_a_blob_that_grew_after_opening_is_not_read(own_bundle):
+    blob, bundle = own_bundle.blob("m1-3"), Bundle.open(own_bundle.folder)
+    size = blob.stat().st_size
+    os.truncate(blob, 1 << 40)
+    for read in (lambda: bundle.read_blob(blob.name), lambda: bundle.hold([blob.name])):
+        with pytest.raises(BlobError, match=f"has {1 << 40} bytes instead of {size}"):
             read()
 
 

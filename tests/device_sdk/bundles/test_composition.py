@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from device_sdk.bundles import protobuf
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.composition import Stretch, compose, defined_names
+from device_sdk.bundles.composition import Stretch, compose
+from device_sdk.bundles.fragment import read_fragment
 from device_sdk.bundles.golden import golden_inputs
 from device_sdk.errors import CompositionError, RuntimeFailedError
 from device_sdk.supernet.blocks import Golden, InputSize, TensorSpec
@@ -169,7 +170,7 @@ def test_an_initializer_may_not_take_the_name_of_a_nodes_output():
 def test_left_out_optional_outputs_are_no_names():
     pool = node("MaxPool", ["cut_0"], ["cut_1", ""], kernel_shape=[1, 1])
     other = node("MaxPool", ["cut_1"], ["cut_2", ""], kernel_shape=[1, 1])
-    assert defined_names(fragment(nodes=[pool, other])) == [b"cut_1", b"cut_2"]
+    assert list(read_fragment(fragment(nodes=[pool, other])).defined_names()) == [b"cut_1", b"cut_2"]
 
 
 @pytest.mark.parametrize("place", ["data_location", "external_data"])

@@ -52,6 +52,13 @@ def test_a_file_damaged_in_place_is_never_used(blob, damage):
     assert caught.value.hint
 
 
+def test_a_file_that_grows_is_not_read_into_memory(blob):
+    held = HeldBlobs(blob.parent, [blob.name])
+    os.truncate(blob, 1 << 40)
+    with pytest.raises(BlobError, match="does not match its digest"):
+        held.read(blob.name)
+
+
 def test_what_is_missing_damaged_or_no_file_is_found_when_it_is_opened(blob, tmp_path):
     (tmp_path / ("0" * 64)).write_bytes(b"other bytes")
     (tmp_path / ("1" * 64)).mkdir()

@@ -13,7 +13,7 @@ words = st.integers(0, 2**64 - 1)
 def fields(data: bytes) -> list[tuple[int, int | bytes]]:
     return [
         (number, value if isinstance(value, int) else bytes(value))
-        for number, value in protobuf.read_fields(memoryview(data))
+        for number, _, value in protobuf.read_fields(memoryview(data))
     ]
 
 
@@ -41,6 +41,13 @@ def test_fixed_width_fields_are_stepped_over(number, four, eight):
     encoded = protobuf.varint(number << 3 | protobuf.FIXED32) + four
     encoded += protobuf.varint(number << 3 | protobuf.FIXED64) + eight
     assert fields(encoded) == [(number, four), (number, eight)]
+    kinds = [kind for _, kind, _ in protobuf.read_fields(memoryview(encoded))]
+    assert kinds == [protobuf.FIXED32, protobuf.FIXED64]
+
+
+@given(st.lists(words))
+def test_packed_integers_are_read(values):
+    assert list(protobuf.read_varints(memoryview(b"".join(map(protobuf.varint, values))))) == values
 
 
 @given(numbers, st.binary(max_size=50), st.data())

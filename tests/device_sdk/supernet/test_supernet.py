@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -294,3 +296,15 @@ def test_an_edge_is_read_from_the_text_that_it_is_written_as(edge, text):
 def test_what_follows_the_colon_of_an_edge_is_a_size(text):
     with pytest.raises(ValueError, match="invalid literal"):
         Edge.parse(text)
+
+
+def test_long_blocks_over_many_cut_points_are_checked_in_linear_time():
+    """Each of them was compared with every cut point that it jumps over."""
+    count = 20_000
+    rendition = Rendition("fp32", "none", "0" * 64, 1, Golden((), 0.0))
+    cuts = [CutPoint(index, (TensorSpec(f"cut_{index}", (1,)),)) for index in range(count + 1)]
+    blocks = [Block(f"o{n}", n, n + 1, "original", 1, 1, (rendition,)) for n in range(count)]
+    blocks += [Block(f"i{n}", 0, count, "identity", 1, 1, (rendition,)) for n in range(count)]
+    start = time.perf_counter()
+    Supernet(cuts, blocks)
+    assert time.perf_counter() - start < 1

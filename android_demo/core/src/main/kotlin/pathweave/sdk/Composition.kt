@@ -12,15 +12,9 @@ private const val MODEL_IR_VERSION = 1
 private const val MODEL_GRAPH = 7
 private const val MODEL_OPSET_IMPORT = 8
 private const val OPSET_VERSION = 2
-private const val GRAPH_NODE = 1
 private const val GRAPH_NAME = 2
-private const val GRAPH_INITIALIZER = 5
 private const val GRAPH_INPUT = 11
 private const val GRAPH_OUTPUT = 12
-private const val TENSOR_NAME = 8L
-private const val TENSOR_EXTERNAL_DATA = 13L
-private const val TENSOR_DATA_LOCATION = 14L
-private const val NODE_OUTPUT = 2L
 private const val VALUE_NAME = 1
 private const val VALUE_TYPE = 2
 private const val TYPE_TENSOR = 1
@@ -51,7 +45,7 @@ public class Stretch(
 /**
  * The serialized ONNX model of [stretch], its batch axis symbolic.
  *
- * @throws CompositionError a fragment is not one, two of them define the same name, or data lies outside the file.
+ * @throws CompositionError a fragment is not one or holds what it may not hold, or two define the same name.
  */
 public fun compose(stretch: Stretch): ByteArray {
     refuseDuplicates(stretch.fragments)
@@ -72,57 +66,17 @@ public fun compose(stretch: Stretch): ByteArray {
 /** Refuses two initializers or node outputs of one name: the runtime would only warn, and take the last. */
 private fun refuseDuplicates(fragments: List<ByteArray>) {
     val seen = HashSet<String>()
-    for (name in fragments.flatMap(::definedNames)) {
+    for (name in fragments.flatMapIndexed(::namesIn)) {
         if (!seen.add(name)) throw CompositionError("two fragments define '$name'")
     }
 }
 
-/**
- * The names that a fragment defines: its initializers and the outputs of its nodes.
- *
- * @throws CompositionError not a fragment, or an initializer whose data lies in another file.
- */
-internal fun definedNames(fragment: ByteArray): List<String> {
-    val names = mutableListOf<String>()
-    try {
-        readFields(fragment) { field ->
-            val initializer = field.number == GRAPH_INITIALIZER.toLong()
-            if (field.integer != null || !(initializer || field.number == GRAPH_NODE.toLong())) {
-                throw CompositionError("a fragment holds field ${field.number}, which is not a node or an initializer")
-            }
-            if (initializer) names += initializerName(fragment, field) else names += nodeOutputs(fragment, field)
-        }
-    } catch (error: ProtobufError) {
-        throw CompositionError("a fragment is not a serialized graph: ${error.message}", error)
-    }
-    return names
+/** The names that fragment [number] of a stretch defines; an error says which fragment it is. */
+private fun namesIn(number: Int, fragment: ByteArray): List<String> = try {
+    definedNames(fragment)
+} catch (error: CompositionError) {
+    throw CompositionError("the fragment number $number is refused: ${error.message}", error)
 }
-
-private fun initializerName(data: ByteArray, tensor: ProtobufField): String {
-    var name = ""
-    readFields(data, tensor.start, tensor.end) { field ->
-        if (field.number == TENSOR_NAME && field.integer == null) {
-            name = textOf(data, field)
-        } else if (field.number == TENSOR_EXTERNAL_DATA || field.number == TENSOR_DATA_LOCATION && isSet(field)) {
-            throw CompositionError("a fragment keeps data outside the bundle, which is not allowed")
-        }
-    }
-    return name
-}
-
-private fun isSet(field: ProtobufField): Boolean = field.integer?.let { it != 0L } ?: (field.size > 0)
-
-private fun nodeOutputs(data: ByteArray, node: ProtobufField): List<String> {
-    val names = mutableListOf<String>()
-    readFields(data, node.start, node.end) { field ->
-        if (field.number == NODE_OUTPUT && field.integer == null && field.size > 0) names += textOf(data, field)
-    }
-    return names
-}
-
-/** Latin-1 keeps every byte apart, whatever the bytes are: two names are equal only if their bytes are. */
-private fun textOf(data: ByteArray, field: ProtobufField): String =
-    String(data, field.start, field.size, Charsets.ISO_8859_1)
 
 private fun ProtobufWriter.valueInfo(spec: TensorSpec, freeAxes: Set<Int>?) {
     text(VALUE_NAME, spec.name)

@@ -3,10 +3,10 @@ package pathweave.sdk
 
 import java.io.ByteArrayOutputStream
 
-private const val VARINT = 0
-private const val FIXED64 = 1
-private const val LENGTH_DELIMITED = 2
-private const val FIXED32 = 5
+internal const val VARINT = 0
+internal const val FIXED64 = 1
+internal const val LENGTH_DELIMITED = 2
+internal const val FIXED32 = 5
 private const val LONGEST_VARINT_SHIFT = 63
 
 /** Builds one message. */
@@ -41,8 +41,8 @@ internal class ProtobufWriter(capacity: Int = 32) {
     }
 }
 
-/** One field: an [integer], or the bytes from [start] to [end] of the data that is read ([integer] is null then). */
-internal class ProtobufField(val number: Long, val integer: Long?, val start: Int, val end: Int) {
+/** One field of wire type [kind]: an [integer], or, where that is null, the bytes from [start] to [end] of the data. */
+internal class ProtobufField(val number: Long, val kind: Int, val integer: Long?, val start: Int, val end: Int) {
     val size: Int get() = end - start
 }
 
@@ -56,8 +56,9 @@ internal class ProtobufReader(private val data: ByteArray, private var position:
         if (position >= end) return null
         val tag = varint()
         val number = tag ushr 3
-        val length = when (val kind = (tag and 7).toInt()) {
-            VARINT -> return ProtobufField(number, varint(), 0, 0)
+        val kind = (tag and 7).toInt()
+        val length = when (kind) {
+            VARINT -> return ProtobufField(number, kind, varint(), 0, 0)
             LENGTH_DELIMITED -> varint()
             FIXED64 -> 8L
             FIXED32 -> 4L
@@ -66,7 +67,7 @@ internal class ProtobufReader(private val data: ByteArray, private var position:
         if (length < 0 || length > end - position) throw ProtobufError("truncated field")
         val start = position
         position += length.toInt()
-        return ProtobufField(number, null, start, position)
+        return ProtobufField(number, kind, null, start, position)
     }
 
     private fun varint(): Long {

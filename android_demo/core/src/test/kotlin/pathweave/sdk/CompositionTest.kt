@@ -59,6 +59,13 @@ class CompositionTest {
         }
     }
 
+    @Test
+    fun `the table of operators and element types is the one that Python has`() {
+        val table = Contract.vectors["fragment_table"]
+        assertEquals(table["operators"].items.map { it.text }.toSet(), OPERATORS)
+        assertEquals(table["element_types"].items.map { it.int.toLong() }.toSet(), ELEMENT_TYPES)
+    }
+
     private fun answers(stretch: Stretch): List<List<Double>> = OnnxRuntime().load(stretch).use { loaded ->
         loaded.run(listOf(input)).map { output -> List(output.size) { output[it] } }
     }
