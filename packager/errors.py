@@ -8,7 +8,8 @@ PathweaveError (device_sdk.errors)
     ├── TrainingError      distillation or tuning went wrong (a loss that is not a number)
     ├── VerificationError  an exported block does not reproduce its torch module
     ├── NotDelegatedError  a delegate does not take all operators of a block
-    └── ResumeError        the saved state of an interrupted run does not belong to this one
+    ├── ResumeError        the saved state of an interrupted run does not belong to this one
+    └── OutputBusyError    another process writes the same bundle folder
 
 The exception text says what happened in one line; ``hint`` says what to do about it.
 """
@@ -48,3 +49,7 @@ class NotDelegatedError(PackagingError):
 
 class ResumeError(PackagingError):
     """The saved state of an interrupted run does not belong to this one."""
+
+
+class OutputBusyError(PackagingError):
+    """Another process writes the same bundle folder."""

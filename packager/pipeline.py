@@ -19,7 +19,8 @@ from device_sdk.bundles import signing
 from device_sdk.errors import DataError, UsageError
 from device_sdk.progress import Progress, SilentProgress
 from packager.assembly.bundle_writer import BundleWriter
-from packager.assembly.packaged import REPORT, Packaged, already_there, but_renditions, clear, work_folder
+from packager.assembly.output_claim import OutputClaim, work_folder
+from packager.assembly.packaged import REPORT, Packaged, already_there, but_renditions, clear
 from packager.assembly.stored_manifest import stored_manifest
 from packager.assembly.validation import SUBNETS_PER_RANGE, Validation, validate
 from packager.assembly.verified import verify
@@ -98,6 +99,7 @@ def package(
         DataError: the model does not have one output per class of the data.
         UsageError: the minutes or the memory are below the minimum; names it.
         ResumeError: ``out`` or its work folder belongs to another run.
+        OutputBusyError: another process writes ``out``.
         SignatureError: the key cannot be used.
         StorageError: the disk is full.
     """
@@ -107,6 +109,22 @@ def package(
         raise UsageError(f"{out} cannot be the folder of a bundle", hint="name a folder that packaging may create")
     if private_key is not None:
         signing.sign(b"", private_key=private_key)  # an unusable key fails now, not after the training
+    with OutputClaim(out) as claim:
+        return _package(job, out, claim, private_key, restart, save_branches, times, ranks, limits)
+
+
+def _package(
+    job: Job,
+    out: Path,
+    claim: OutputClaim,
+    private_key: Path | None,
+    restart: bool,
+    save_branches: Path | None,
+    times: StepTimes,
+    ranks: Ranks,
+    limits: Limits,
+) -> Packaged:
+    """The steps of ``package``, with the claim on ``out``."""
     description = job.description()
     if restart:
         clear(out)
@@ -158,7 +176,7 @@ def package(
     check = AnySizeCheck(exported, sizes)
     kinds = tuple(check.checked(kind, times) for kind in kinds)
     validated = _validate(job, exported, batch=batch, seconds=plan.validation_seconds(), limits=limits, progress=times)
-    with plan.step(times, WRITE), BundleWriter(out) as writer:
+    with plan.step(times, WRITE), BundleWriter(claim) as writer:
         manifest = stored_manifest(
             job, expansion, kinds, check.described(), verified, validated, trainer.steps_done, writer
         )

@@ -1,30 +1,33 @@
-"""Writing a bundle: blobs by digest, manifest, signature; the whole folder is moved into place atomically."""
+"""Writing a bundle: blobs by digest, manifest, signature; the whole folder is verified, then moved into place."""
 
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from pathlib import Path
 
 from device_sdk.bundles import signing
-from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
+from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE, Bundle
 from device_sdk.bundles.manifest import Manifest, encode_manifest
+from device_sdk.errors import BundleError
 from device_sdk.files.atomic import storage_errors, write_atomically
+from packager.assembly.folder_exchange import Swap, replace_folder, swap_folders, sync_folder, temporary_beside
+from packager.assembly.output_claim import OutputClaim
+from packager.errors import PackagingError
 
 
 class BundleWriter:
-    """Collects blobs in a temporary folder beside ``target`` and moves it there on ``finish``.
+    """Collects blobs in a temporary folder beside the claimed folder and moves it there on ``finish``.
 
-    A context manager: on an exception the temporary folder is removed and ``target`` is unchanged.
+    A context manager: on an exception the temporary folder is removed and the claimed folder is unchanged.
     """
 
-    def __init__(self, target: Path) -> None:
-        self._target = target
-        self._temporary = target.with_name(f".{target.name}.writing")
+    def __init__(self, claim: OutputClaim, *, swap: Swap = swap_folders) -> None:
+        self._target = claim.target
+        self._swap = swap
+        self._temporary = temporary_beside(claim.target)
 
     def __enter__(self) -> BundleWriter:
-        shutil.rmtree(self._temporary, ignore_errors=True)
         with storage_errors(self._temporary):
             (self._temporary / BLOBS).mkdir(parents=True)
         return self
@@ -43,9 +46,10 @@ class BundleWriter:
         write_atomically(self._temporary / name, data)
 
     def finish(self, manifest: Manifest, *, private_key: Path | None) -> None:
-        """Write and sign the manifest, then replace the target with the bundle.
+        """Write and sign the manifest, verify what was written, then replace the target with the bundle.
 
         Raises:
+            PackagingError: a blob or the signature is not as it was written.
             StorageError: the disk is full or the folder cannot be written.
             SignatureError: the key cannot be used.
         """
@@ -54,9 +58,22 @@ class BundleWriter:
         if private_key is not None:
             write_atomically(self._temporary / SIGNATURE, signing.sign(data, private_key=private_key))
         with storage_errors(self._target):
-            replaced = self._target.with_name(f".{self._target.name}.replaced")
-            shutil.rmtree(replaced, ignore_errors=True)
-            if self._target.exists():
-                os.replace(self._target, replaced)
-            os.replace(self._temporary, self._target)
-            shutil.rmtree(replaced, ignore_errors=True)
+            sync_folder(self._temporary / BLOBS)
+            sync_folder(self._temporary)
+        self._verify(data, private_key)
+        with storage_errors(self._target):
+            replace_folder(self._temporary, self._target, swap=self._swap)
+
+    def _verify(self, manifest: bytes, private_key: Path | None) -> None:
+        """Read everything back: the manifest, every blob's digest, and the signature, which is deterministic."""
+        hint = "another process changed the files, or the disk is faulty; repeat the command"
+        try:
+            Bundle.open(self._temporary).verify()
+            same = (self._temporary / MANIFEST).read_bytes() == manifest
+            if private_key is not None:
+                signature = (self._temporary / SIGNATURE).read_bytes()
+                same = same and signature == signing.sign(manifest, private_key=private_key)
+        except (BundleError, OSError) as error:
+            raise PackagingError(f"{self._target} was not replaced: {error}", hint=hint) from error
+        if not same:
+            raise PackagingError(f"{self._target} was not replaced: manifest or signature differ", hint=hint)

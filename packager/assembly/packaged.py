@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,8 @@ from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import PathweaveError
 from device_sdk.files.atomic import write_atomically
+from packager.assembly.folder_exchange import discard
+from packager.assembly.output_claim import work_folder
 from packager.errors import PackagingError, ResumeError
 from packager.training.checkpoints import require_same_run
 
@@ -37,11 +38,6 @@ class Packaged:
     training_report: tuple[str, ...] = ()
 
 
-def work_folder(out: Path) -> Path:
-    """The folder of unfinished work on the bundle ``out``."""
-    return out.with_name(f"{out.name}.work")
-
-
 def but_renditions(description: Mapping[str, Any]) -> dict[str, Any]:
     """The description without renditions, so training can be reused with different ones."""
     recipe = {key: value for key, value in description["recipe"].items() if key != "renditions"}
@@ -52,7 +48,7 @@ def clear(out: Path) -> None:
     """Delete unfinished work. An existing bundle at ``out`` is replaced later; anything else there is an error."""
     if out.exists() and not (out / MANIFEST).exists():
         raise PackagingError(f"{out} exists and is not a bundle", hint="choose another --out folder")
-    shutil.rmtree(work_folder(out), ignore_errors=True)
+    discard(work_folder(out))
 
 
 def already_there(out: Path, description: Mapping[str, Any], *, private_key: Path | None) -> Packaged:
@@ -76,7 +72,7 @@ def already_there(out: Path, description: Mapping[str, Any], *, private_key: Pat
         raise ResumeError(f"{out} is damaged: {error}", hint="add --restart to package it again") from error
     if private_key is not None:
         _sign_again(out, private_key)
-    shutil.rmtree(work_folder(out), ignore_errors=True)  # remains if an earlier run was killed just before its end
+    discard(work_folder(out))  # remains if an earlier run was killed just before its end
     report = json.loads((out / REPORT).read_bytes())
     steps, training = report.get("step_seconds", {}), tuple(report.get("training_report", ()))
     return Packaged(out, bundle.manifest, report["seconds"], report.get("peak_rss_bytes"), False, steps, training)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import shutil
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from device_sdk.files.atomic import write_atomically
+from packager.assembly.folder_exchange import discard
 from packager.errors import ResumeError
 from packager.planning.budget import peak_resident_bytes
 
@@ -91,7 +91,7 @@ class Checkpoints:
 
     def remove(self) -> None:
         """Delete the work folder, once the bundle is written."""
-        shutil.rmtree(self._folder, ignore_errors=True)
+        discard(self._folder)
 
     def _load(self) -> dict[str, Any] | None:
         path = self._folder / _STATE

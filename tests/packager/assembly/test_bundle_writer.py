@@ -10,38 +10,11 @@ from pathlib import Path
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.manifest import FORMAT_VERSION, Manifest, Metrics, Onnx, Provenance, SelfTest, Task
 from device_sdk.bundles.signing import new_key_pair
-from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import SignatureError, StorageError
-from device_sdk.supernet.blocks import Block, CutPoint, Golden, Rendition, TensorSpec
 from packager.assembly.bundle_writer import BundleWriter
-
-ROOT = Path(__file__).parents[3]
-BLOB = b"weights" * 100
-
-
-def manifest_of(blob: str, *, size: int, version: int = 1) -> Manifest:
-    golden = Golden(((0.0,),), 0.1)
-    rendition = Rendition("fp32", "onnxruntime", blob=blob, size_bytes=size, golden=golden)
-    return Manifest(
-        format_version=FORMAT_VERSION,
-        name="small",
-        version=version,
-        task=Task("classification", ("a", "b")),
-        preprocessing=Preprocessing(scale=1.0, mean=(0.0,), std=(1.0,), channels=1),
-        cut_points=(CutPoint(0, (TensorSpec("cut_0", (1, 2, 2)),)), CutPoint(1, (TensorSpec("cut_1", (2,)),))),
-        blocks=(Block("o0", 0, 1, "original", parameters=1, macs=1, renditions=(rendition,)),),
-        onnx=Onnx(10, 20),
-        self_test=SelfTest(1, 1, golden),
-        metrics=Metrics("d", 1, 1.0, (), 0.0, 0, 0),
-        provenance=Provenance("m", "s", None, None, "d", {}, {}),
-    )
-
-
-def write(target: Path, *, data: bytes = BLOB, version: int = 1, key: Path | None = None) -> None:
-    with BundleWriter(target) as writer:
-        writer.finish(manifest_of(writer.add_blob(data), size=len(data), version=version), private_key=key)
+from packager.assembly.output_claim import OutputClaim
+from tests.packager.assembly.small_bundle import BLOB, ROOT, manifest_of, write
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -49,7 +22,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_written_bundle_opens_and_verifies(tmp_path):
-    with BundleWriter(tmp_path / "out") as writer:
+    with OutputClaim(tmp_path / "out") as claim, BundleWriter(claim) as writer:
         name = writer.add_blob(BLOB)
         writer.add_note("packaging.json", b"{}")
         writer.finish(manifest_of(name, size=len(BLOB)), private_key=None)
@@ -59,7 +32,7 @@ def test_a_written_bundle_opens_and_verifies(tmp_path):
 
 
 def test_equal_blobs_are_stored_once(tmp_path):
-    with BundleWriter(tmp_path / "out") as writer:
+    with OutputClaim(tmp_path / "out") as claim, BundleWriter(claim) as writer:
         assert writer.add_blob(BLOB) == writer.add_blob(BLOB)
         writer.finish(manifest_of(writer.add_blob(BLOB), size=len(BLOB)), private_key=None)
     assert len(list((tmp_path / "out" / "blobs").iterdir())) == 1
@@ -76,7 +49,7 @@ def test_a_new_bundle_replaces_the_old_one_whole(tmp_path):
 
 
 def test_nothing_is_at_the_target_before_everything_is_written(tmp_path):
-    with BundleWriter(tmp_path / "out") as writer:
+    with OutputClaim(tmp_path / "out") as claim, BundleWriter(claim) as writer:
         writer.add_blob(BLOB)
         assert not (tmp_path / "out").exists()
 
@@ -86,17 +59,18 @@ def test_an_exception_leaves_the_target_untouched_and_nothing_else(tmp_path, the
     if there_before:
         write(tmp_path / "out", data=b"old")
     before = contents(tmp_path)
-    with pytest.raises(TypeError), BundleWriter(tmp_path / "out") as writer:
+    with pytest.raises(TypeError), OutputClaim(tmp_path / "out") as claim, BundleWriter(claim) as writer:
         writer.finish(manifest_of(writer.add_blob(BLOB)), private_key=None)  # the size is missing
     assert contents(tmp_path) == before
     assert [path.name for path in tmp_path.iterdir()] == ["out"] * there_before
 
 
 def test_what_a_killed_process_left_is_cleaned_away(tmp_path):
-    killed = (
-        "import os, signal, sys; from pathlib import Path; from packager.assembly.bundle_writer import BundleWriter\n"
-    )
-    killed += "with BundleWriter(Path(sys.argv[1])) as w: w.add_blob(b'half'); os.kill(os.getpid(), signal.SIGKILL)"
+    killed = "import os, signal, sys; from pathlib import Path\n"
+    killed += "from packager.assembly.bundle_writer import BundleWriter\n"
+    killed += "from packager.assembly.output_claim import OutputClaim\n"
+    killed += "with OutputClaim(Path(sys.argv[1])) as claim, BundleWriter(claim) as writer:\n"
+    killed += "    writer.add_blob(b'half'); os.kill(os.getpid(), signal.SIGKILL)"
     done = subprocess.run([sys.executable, "-c", killed, str(tmp_path / "out")], env=_environment(), timeout=60)
     assert done.returncode == -9
     assert contents(tmp_path)
@@ -171,9 +145,10 @@ import resource, sys
 from pathlib import Path
 from device_sdk.errors import StorageError
 from packager.assembly.bundle_writer import BundleWriter
+from packager.assembly.output_claim import OutputClaim
 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, 10_000))
 try:
-    with BundleWriter(Path(sys.argv[1])) as writer:
+    with OutputClaim(Path(sys.argv[1])) as c, BundleWriter(c) as writer:
         writer.add_blob(b"x" * 5_000)
         writer.add_blob(b"y" * 50_000)
 except StorageError as error:
