@@ -8,7 +8,7 @@ from flask import Flask, g, request
 
 from server.cross_site import check_content_type, check_host, check_origin
 from server.errors import ForbiddenError
-from server.scopes import Client, Scope, required_scope
+from server.scopes import Client, required_scope
 from server.tokens import Gate
 
 _FOR_PEOPLE = frozenset({"page.page", "page.jobs"})

@@ -79,9 +79,7 @@ class Enrolments:
                     hint='send {"code": …, "device": "NAME"}',
                 )
             if _is_taken(connection, name) or (bound is None and _is_known(connection, name)):
-                raise ConflictError(
-                    f"the device {name} is known already", hint=f"make a code with --device {name}, or choose a new name"
-                )
+                raise ConflictError(f"the device {name} is known already", hint=f"make a code with --device {name}")
             connection.execute("UPDATE enrolment_codes SET used = ? WHERE hash = ?", (_text(self._now()), digest))
             connection.execute("UPDATE tokens SET revoked = 1 WHERE device = ? AND scope = 'device'", (name,))
             token = self._tokens.insert(connection, name, days=days, scope=Scope.DEVICE, device=name)

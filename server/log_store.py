@@ -13,7 +13,6 @@ from server.database import Database
 from server.log_lines import CheckedLine
 from server.tokens import utc_now
 
-
 _MAX_SKEW = timedelta(minutes=5)
 
 

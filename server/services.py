@@ -59,9 +59,7 @@ def make_services(
         tokens=tokens,
         enrolments=Enrolments(database, now=now),
         enrolment_attempts=AttemptLimit(),
-        logs=LogStore(
-            database, keep_lines=settings.keep_log_lines, keep_digests=settings.keep_log_digests, now=now
-        ),
+        logs=LogStore(database, keep_lines=settings.keep_log_lines, keep_digests=settings.keep_log_digests, now=now),
         models=ModelCache(
             runtime or make_runtime("onnxruntime", threads=settings.inference_threads), limit=settings.max_models
         ),

@@ -101,7 +101,7 @@ class TokenStore:
             connection.execute(statement, (scope.label, device, name))
 
     def claim(self, name: str, device: str) -> bool:
-        """Bind a token to the first device that it sends a log of; False if that device has lines or a token already."""
+        """Bind a token to the first device that it sends a log of; False if the device has lines or a token already."""
         with self._database.writing() as connection:
             for table in ("tokens", "log_lines"):
                 if connection.execute(f"SELECT 1 FROM {table} WHERE device = ? LIMIT 1", (device,)).fetchone():

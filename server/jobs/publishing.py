@@ -73,9 +73,7 @@ def publish(out: Path, *, name: str, version: int, folder: Path, catalogue: Cata
     target = place_of(name, version, folder=folder)
     served = [bundle.version for bundle in catalogue.listing().bundles.get(name, ())]
     if version in served or target.exists():
-        raise PublishError(
-            f"version {version} of {name} exists in the served folder already", hint="publish it again"
-        )
+        raise PublishError(f"version {version} of {name} exists in the served folder already", hint="publish it again")
     with storage_errors(target):
         try:
             os.rename(out, target)

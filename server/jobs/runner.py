@@ -42,8 +42,7 @@ _PRIVATE_VERSION = 1  # in the manifest that a worker writes; publishing sets th
 
 @dataclass
 class _Work:
-    """A job in progress. ``failure`` and ``digest`` are valid once ``over``: the process has ended, its bundle is checked.
-    """
+    """A job in progress. ``over``: the process has ended and its bundle was checked, with ``failure`` or ``digest``."""
 
     job: Job
     process: subprocess.Popen[bytes] | None = None

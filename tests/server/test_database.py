@@ -16,7 +16,7 @@ def count(database):
 
 
 def insert(connection, name):
-    connection.execute("INSERT INTO tokens VALUES (?, ?, '', '', 0)", (name, name.encode()))
+    connection.execute("INSERT INTO tokens (name, hash, created, expires) VALUES (?, ?, '', '')", (name, name.encode()))
 
 
 def test_it_makes_its_folder_and_finds_its_contents_again(tmp_path):

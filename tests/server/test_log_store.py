@@ -42,9 +42,9 @@ def test_the_oldest_lines_go(store, lines):
 
 def test_lines_that_went_do_not_come_in_again(store, lines):
     store.add("a", lines(*range(20)))
-    assert store.add("a", lines(*range(20))) == Ingested(0, 20)
+    assert store.add("a", lines(*range(20))) == Ingested(0, 20, dropped=15)
     assert minutes(store) == [19, 18, 17, 16, 15]
-    assert store.add("a", lines(*range(21))) == Ingested(1, 20)
+    assert store.add("a", lines(*range(21))) == Ingested(1, 20, dropped=16)
     assert minutes(store) == [20, 19, 18, 17, 16]
 
 

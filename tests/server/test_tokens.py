@@ -5,7 +5,10 @@ import pytest
 from device_sdk.errors import UsageError
 from server.database import Database
 from server.errors import UnauthorizedError
+from server.scopes import Client, Scope
 from server.tokens import Gate, TokenStore
+
+REMOTE = "192.0.2.7"
 
 
 @pytest.fixture
@@ -20,20 +23,22 @@ def store(path, clock):
 
 def refused(gate, token):
     with pytest.raises(UnauthorizedError) as caught:
-        gate.admit(token)
+        gate.admit(token, REMOTE)
     return str(caught.value)
 
 
 def test_without_tokens_everybody_is_let_in(store):
     assert not Gate(store, None).closed
-    assert Gate(store, None).admit(None) is None
+    assert Gate(store, None).admit(None, "127.0.0.1") == Client("127.0.0.1", Scope.OPERATOR)
+    assert Gate(store, None).admit(None, "::ffff:127.0.0.1").scope is Scope.OPERATOR
+    assert Gate(store, None).admit(None, REMOTE) == Client(REMOTE, Scope.DEVICE)
 
 
 def test_a_token_lets_its_owner_in_and_nobody_else(store):
     gate = Gate(store, None)
     token = store.new("laptop", days=1)
     assert gate.closed
-    assert gate.admit(token) == "laptop"
+    assert gate.admit(token, REMOTE) == Client("laptop", Scope.DEVICE)
     assert refused(gate, None) == "this server requires a token"
     assert refused(gate, "") == "this server requires a token"
     for wrong in ("x", token[:-1], f"{token}x", token.upper(), "ÿ"):
@@ -57,7 +62,7 @@ def test_expired_and_revoked_are_told_to_who_had_the_token(store, clock):
     short, long = store.new("short", days=1), store.new("long", days=30)
     clock.forward(days=1)
     assert refused(gate, short) == "the token has expired"
-    assert gate.admit(long) == "long"
+    assert gate.admit(long, REMOTE).name == "long"
     store.revoke("long")
     assert refused(gate, long) == "the token has been revoked"
     assert refused(gate, "guess") == "the token is wrong"
@@ -74,9 +79,9 @@ def test_the_server_stays_closed_when_the_last_token_ends(store):
 
 def test_the_token_of_the_environment_counts_beside_the_others(store):
     gate = Gate(store, "secret")
-    assert gate.admit("secret") == "environment"
+    assert gate.admit("secret", REMOTE) == Client("environment", Scope.OPERATOR)
     assert refused(gate, "Secret") == "the token is wrong"
-    assert gate.admit(store.new("laptop", days=1)) == "laptop"
+    assert gate.admit(store.new("laptop", days=1), REMOTE).name == "laptop"
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "x" * 129, "-x", "a\n"])

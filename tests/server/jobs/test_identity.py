@@ -56,9 +56,7 @@ def test_a_device_cannot_cancel_a_job(closed, device, job_request):
 
 def test_a_device_cannot_write_into_the_log_of_another(closed, device, log_line, ndjson):
     def send(line, headers):
-        return closed.ask(
-            "/v1/logs", method="POST", body=ndjson(line), headers={"Pathweave-Device": "pi-1", **headers}
-        )
+        return closed.ask("/v1/logs", method="POST", body=ndjson(line), headers={"Pathweave-Device": "pi-1", **headers})
 
     assert send(log_line(1), OPERATOR).status == 200
     assert send(log_line(2), device).status == 403
