@@ -17,10 +17,10 @@ class Settings:
     """The settings of one server.
 
     ``allowed_hosts``: names of this server in the header Host, if no token is required. ``queue_limit``: maximum infer
-    requests that wait or run; ``client_share``: of them per client; ``max_batch``: rows per run; ``max_body_bytes``: limit of a body as received and decompressed, ``max_json_bytes`` of the JSON in it (as
-    Python objects it takes many times its size). ``jobs_at_once``: 0 disables jobs; ``max_weights_bytes``: limit of
-    weights sent with a job; ``signing_key``: private key for the bundles of jobs; ``package_command``: the packager's
-    command line.
+    requests that wait or run; ``client_share``: of them per client; ``max_batch``: rows per run; ``max_body_bytes``:
+    limit of a body as received and decompressed, ``max_json_bytes`` of the JSON in it (as Python objects it takes many
+    times its size). ``jobs_at_once``: 0 disables jobs; ``max_weights_bytes``: limit of weights sent with a job;
+    ``signing_key``: private key for published bundles of jobs; ``package_command``: the packager's command line.
     """
 
     folder: Path

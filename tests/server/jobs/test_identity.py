@@ -6,7 +6,10 @@ import json
 
 import pytest
 
+from pathweave.cli import main
 from server.database import Database
+from server.job_commands import jobs
+from server.scopes import Scope
 from server.settings import database_path
 from server.tokens import TokenStore
 
@@ -80,6 +83,35 @@ def test_a_recipe_names_no_file_of_the_server(packaging_server, job_request):
     reply = packaging_server.post("/v1/jobs", job_request(recipe=recipe), **JSON_TYPE)
     assert reply.status == 422
     assert "branch_weights" in reply.json()["error"]
+
+
+def test_of_two_packagers_neither_sees_or_cancels_the_jobs_of_the_other(closed, store, job_request):
+    a, b = (bearer(store.new(name, days=1, scope=Scope.PACKAGE)) for name in ("a", "b"))
+    address = closed.post("/v1/jobs", job_request("waits"), **a).headers["location"]
+    assert closed.ask("/v1/jobs", headers=b).json()["jobs"] == []
+    for end, method in (("", "GET"), ("", "DELETE"), ("/log", "GET")):
+        reply, unknown = (closed.ask(f"{at}{end}", method=method, headers=b) for at in (address, "/v1/jobs/x"))
+        assert (reply.status, reply.json()) == (404, unknown.json())
+    for headers in (a, b):
+        assert closed.post(f"{address}/publish", {}, **headers).status == 403
+    told = closed.ask(address, headers=OPERATOR).json()
+    assert (told["client"], told["bundle"]) == ("a", "jobs/a/digits")
+    assert closed.ask(address, method="DELETE", headers=a).json()["state"] == "cancelled"
+
+
+def test_publishing_is_an_operators_act(closed, job_request, eventually, capsys):
+    address = closed.post("/v1/jobs", job_request(name="mine"), **OPERATOR).headers["location"]
+    assert closed.post(f"{address}/publish", {"name": 7}, **OPERATOR).status == 400
+    eventually(lambda: closed.ask(address, headers=OPERATOR).json()["state"] == "done")
+    job_id = address.rpartition("/")[2]
+    assert main(["publish", closed.url, job_id, "--name", "digits", "--token", "secret"], group=jobs) == 0
+    assert capsys.readouterr().out == "serves digits 2\n"
+    told = closed.ask(address, headers=OPERATOR).json()
+    assert (told["bundle"], told["version"], told["published_by"]) == ("digits", 2, "environment")
+    assert closed.ask("/v1/bundles/digits", headers=OPERATOR).json()["digest"] == told["digest"]
+    assert closed.post(f"{address}/publish", {"name": "other"}, **OPERATOR).status == 409
+    assert main(["list", closed.url, "--token", "secret"], group=jobs) == 0
+    assert capsys.readouterr().out == f"{job_id}  done  digits 2\n"
 
 
 @pytest.mark.parametrize(
