@@ -114,7 +114,10 @@ class TokenStore:
         with self._database.reading() as connection:
             query = "SELECT name, scope, device, created, expires, revoked FROM tokens ORDER BY name"
             rows = connection.execute(query).fetchall()
-        return [TokenInfo(*row, self._state(row[-1], revoked)) for *row, revoked in rows]
+        return [
+            TokenInfo(name, scope, device, created, expires, self._state(expires, revoked))
+            for name, scope, device, created, expires, revoked in rows
+        ]
 
     def revoke(self, name: str) -> None:
         """Revoke a token (UsageError if there is none of this name)."""
