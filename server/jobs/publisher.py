@@ -38,14 +38,19 @@ class Publisher:
         check_name(name)
         if job.state is not State.DONE:
             raise ConflictError(f"the job is {job.state}", hint="only a job that is done has a bundle")
+        if job.published is None and self._is_there(job):
+            job = self._mark(job, workplace)
         if job.published is not None:
             if job.published_name != name:
                 raise ConflictError(f"the bundle was published as {job.published_name} {job.published_version} already")
             return
-        if not self._is_there(job):
-            self._seal_and_move(job, workplace.out, name, by)
+        self._seal_and_move(job, workplace.out, name, by)
+        self._mark(job, workplace)
+
+    def _mark(self, job: Job, workplace: Workplace) -> Job:
         self._store.mark_published(job.id)
         workplace.clear()
+        return self._store.find(job.id)
 
     def _is_there(self, job: Job) -> bool:
         """Whether the server was killed between publishing the bundle and recording it."""
