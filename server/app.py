@@ -14,6 +14,7 @@ from server.routes.logs import log_routes
 from server.routes.page import page_routes
 from server.routes.placements import placement_routes
 from server.routes.split import split_routes
+from server.routes.tokens import token_routes
 from server.services import Services, make_services
 from server.settings import Settings
 
@@ -24,6 +25,7 @@ ROUTES = (
     split_routes,
     log_routes,
     job_routes,
+    token_routes,
     page_routes,
     health_routes,
 )
@@ -45,7 +47,7 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     app.url_map.merge_slashes = False  # addresses with repeated slashes are not found
     app.url_map.strict_slashes = False
     answer_errors(app)
-    ask_for_tokens(app, services.gate)
+    ask_for_tokens(app, services.gate, allowed_hosts=settings.allowed_hosts)
     for routes in ROUTES:
         app.register_blueprint(routes(services))
     return app

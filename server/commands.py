@@ -1,9 +1,8 @@
-"""The server's commands: ``pathweave serve`` and ``pathweave token``."""
+"""``pathweave serve``. ``pathweave token`` and ``pathweave jobs`` are in modules of their own."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 from collections.abc import Iterator
@@ -15,11 +14,13 @@ import click
 from device_sdk.commands.command_line import emit, json_option
 from device_sdk.errors import UsageError
 from device_sdk.extras import require
+from server.token_commands import token
 
 if TYPE_CHECKING:
     from server.serving import HttpServer
     from server.settings import Settings
-    from server.tokens import TokenStore
+
+__all__ = ["serve", "token"]
 
 _folder = click.Path(file_okay=False, path_type=Path)
 _file = click.Path(dir_okay=False, path_type=Path)
@@ -33,6 +34,7 @@ _at_least_one = click.IntRange(min=1)
 @click.option("--data", type=_folder, help="Folder for tokens, logs and jobs [default: .pathweave-server in FOLDER].")
 @click.option("--token", envvar="PATHWEAVE_TOKEN", help="Require this token [$PATHWEAVE_TOKEN].")
 @click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine without requiring a token.")
+@click.option("--allow-host", multiple=True, help="A name of this server, if no token is required. Repeatable.")
 @click.option("--threads", type=_at_least_one, help="Threads per inference [default: one per core].")
 @click.option("--queue", type=_at_least_one, default=32, show_default=True, help="Maximum concurrent infer requests.")
 @click.option("--client-share", type=_at_least_one, help="Of them per client [default: all].")
@@ -53,6 +55,7 @@ def serve(
     data: Path | None,
     token: str | None,
     allow_anyone: bool,
+    allow_host: tuple[str, ...],
     threads: int | None,
     queue: int,
     client_share: int | None,
@@ -76,6 +79,7 @@ def serve(
         folder=folder,
         data_folder=data or default_data_folder(folder),
         token=token,
+        allowed_hosts=tuple(name.lower() for name in allow_host),
         queue_limit=queue,
         client_share=client_share,
         max_batch=max_batch,
@@ -150,51 +154,3 @@ def _stopped_by_signals(server: HttpServer) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-_data = click.option("--data", type=_folder, required=True, help="The server's data folder (see pathweave serve).")
-
-
-@click.group()
-def token() -> None:
-    """Access tokens of a server. Once one exists, every request needs a token."""
-
-
-@token.command("new")
-@click.argument("name")
-@click.option("--days", type=_at_least_one, default=90, show_default=True, help="How long it is valid.")
-@_data
-@json_option
-def new_token(name: str, days: int, data: Path, as_json: bool) -> None:
-    """Make a token and print it; it cannot be shown again."""
-    made = _store(data).new(name, days=days)
-    emit({"name": name, "token": made, "days": days}, as_json=as_json, text=made)
-
-
-@token.command("list")
-@_data
-@json_option
-def list_tokens(data: Path, as_json: bool) -> None:
-    """List tokens by name, without the tokens themselves."""
-    tokens = _store(data).all()
-    lines = [f"{token_.name}  {token_.state}  until {token_.expires}" for token_ in tokens]
-    text = "\n".join(lines) or "no token: the server is open to all clients"
-    emit({"tokens": [dataclasses.asdict(token_) for token_ in tokens]}, as_json=as_json, text=text)
-
-
-@token.command("revoke")
-@click.argument("name")
-@_data
-@json_option
-def revoke_token(name: str, data: Path, as_json: bool) -> None:
-    """Revoke a token; takes effect at once on a running server."""
-    _store(data).revoke(name)
-    emit({"name": name, "state": "revoked"}, as_json=as_json, text=f"{name} is revoked")
-
-
-def _store(data: Path) -> TokenStore:
-    from server.database import Database
-    from server.settings import database_path
-    from server.tokens import TokenStore
-
-    return TokenStore(Database(database_path(data)))

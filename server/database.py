@@ -1,4 +1,7 @@
-"""The server's SQLite file: tokens, log lines and jobs. Each use opens a connection, so threads share none."""
+"""The server's SQLite file: tokens, enrolment codes, log lines and jobs.
+
+Each use opens a connection, so threads share none.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from pathlib import Path
 
 from device_sdk.errors import StorageError
 
-SCHEMA_VERSION = 1
 _BUSY_TIMEOUT_S = 10.0
 
-_SCHEMA = """
+# The statements that lead from each version of the schema to the next. Released ones never change.
+_MIGRATIONS = (
+    """
 CREATE TABLE IF NOT EXISTS tokens (
     name TEXT PRIMARY KEY,
     hash BLOB NOT NULL UNIQUE,     -- sha256 of the token, which is not stored
@@ -48,7 +52,43 @@ CREATE TABLE IF NOT EXISTS jobs (
     started TEXT,
     finished TEXT
 ) STRICT;
-"""
+""",
+    # Until this version every token could do everything but manage tokens. Existing ones keep that.
+    """
+ALTER TABLE tokens ADD COLUMN scope TEXT NOT NULL DEFAULT 'device';
+-- The device whose log lines it may send. NULL: not bound.
+ALTER TABLE tokens ADD COLUMN device TEXT;
+UPDATE tokens SET scope = 'operator';
+UPDATE log_lines SET time = received WHERE time > received;
+CREATE TABLE enrolment_codes (
+    hash BLOB PRIMARY KEY,         -- sha256 of the code, which is not stored
+    device TEXT,                   -- the device that it enrols; NULL: any new one
+    days REAL NOT NULL,            -- validity of the token
+    created TEXT NOT NULL,
+    expires TEXT NOT NULL,
+    used TEXT                      -- when it was exchanged
+) STRICT;
+CREATE TABLE dropped_lines (
+    number INTEGER PRIMARY KEY,    -- order of arrival
+    device TEXT NOT NULL,
+    digest BLOB NOT NULL,
+    UNIQUE (device, digest)
+) STRICT;
+CREATE TABLE retention (
+    device TEXT PRIMARY KEY,
+    dropped INTEGER NOT NULL       -- lines that retention has dropped
+) STRICT;
+ALTER TABLE jobs ADD COLUMN published_name TEXT;
+ALTER TABLE jobs ADD COLUMN published_version INTEGER;
+ALTER TABLE jobs ADD COLUMN published_by TEXT;
+-- When. The three columns above are set just before.
+ALTER TABLE jobs ADD COLUMN published TEXT;
+UPDATE jobs SET published_name = json_extract(CAST(request AS TEXT), '$.name'), published_version = version,
+    published_by = client, published = finished WHERE state = 'done';
+CREATE INDEX log_lines_by_arrival ON log_lines (device, id);
+""",
+)
+SCHEMA_VERSION = len(_MIGRATIONS)
 
 
 class Database:
@@ -97,8 +137,9 @@ class Database:
         [version] = connection.execute("PRAGMA user_version").fetchone()
         if version > SCHEMA_VERSION:
             raise StorageError(f"{self._path} was written by a newer server", hint="update Pathweave")
-        for statement in _SCHEMA.split(";\n"):
-            connection.execute(statement)
+        for migration in _MIGRATIONS[version:]:
+            for statement in migration.split(";\n"):
+                connection.execute(statement)
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
 

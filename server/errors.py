@@ -4,12 +4,14 @@ PathweaveError
 ├── RequestError               a request is answered with an error; has the HTTP status
 │   ├── MalformedError         400, the request does not have the expected format
 │   ├── UnauthorizedError      401, the token is missing, wrong, expired or revoked
+│   ├── ForbiddenError         403, the token does not permit this, or a web page of another site sent it
 │   ├── NotFoundError          404, no such bundle, blob, model or version
 │   ├── ConflictError          409, not possible in this server's configuration or state
 │   ├── TooLargeError          413, the body is too large, as received or decompressed
-│   ├── EncodingError          415, the body has an unsupported content encoding
+│   ├── EncodingError          415, the body has an unsupported content encoding or type
 │   ├── UnprocessableError     422, well-formed, but with unacceptable content
 │   ├── BusyClientError        429, this client has too many requests at once
+│   ├── AttemptsError          429, this address sent too many wrong enrolment codes
 │   ├── ConfigurationError     500, the server's configuration is wrong
 │   ├── NotInstalledError      501, an optional part is not installed
 │   └── OverloadedError        503, the server has too many requests at once
@@ -40,6 +42,12 @@ class UnauthorizedError(RequestError):
     status = 401
 
 
+class ForbiddenError(RequestError):
+    """The token does not permit this, or a web page of another site sent the request."""
+
+    status = 403
+
+
 class NotFoundError(RequestError):
     """There is no such bundle, blob, model or version."""
 
@@ -59,7 +67,7 @@ class TooLargeError(RequestError):
 
 
 class EncodingError(RequestError):
-    """The body has an unsupported content encoding."""
+    """The body has an unsupported content encoding or type."""
 
     status = 415
 
@@ -75,6 +83,13 @@ class BusyClientError(RequestError):
 
     status = 429
     retry_after_s = 1
+
+
+class AttemptsError(RequestError):
+    """This address sent too many wrong enrolment codes."""
+
+    status = 429
+    retry_after_s = 900
 
 
 class ConfigurationError(RequestError):

@@ -34,9 +34,14 @@ class CheckedLine:
         return msgspec.json.encode(self.line)
 
 
+def is_device(name: str) -> bool:
+    """Whether ``name`` can be the name of a device."""
+    return _DEVICE.fullmatch(name) is not None
+
+
 def check_device(name: str | None) -> str:
     """The name of the sending device (MalformedError if it is invalid)."""
-    if name is None or not _DEVICE.fullmatch(name):
+    if name is None or not is_device(name):
         raise MalformedError(
             "the header Pathweave-Device does not name a device",
             hint="1 to 128 letters, digits, dots, dashes and underscores",

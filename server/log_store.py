@@ -1,11 +1,11 @@
-"""The log lines of all devices, without duplicates; only the latest per device are kept."""
+"""The log lines of all devices, without duplicates; per device only those that arrived last are kept."""
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from device_sdk.files.untrusted_json import decode_json
 from device_sdk.logs.adaptation_log import LogLine
@@ -13,22 +13,32 @@ from server.database import Database
 from server.log_lines import CheckedLine
 from server.tokens import utc_now
 
+_MAX_SKEW = timedelta(minutes=5)
+
 
 @dataclass(frozen=True)
 class Ingested:
-    """``accepted``: new lines; ``duplicates``: stored already, or older than the lines kept."""
+    """``accepted``: new lines; ``duplicates``: byte-identical to accepted ones.
+
+    ``dropped``: how many lines of the device retention has dropped so far, this upload included.
+    """
 
     accepted: int
     duplicates: int
+    dropped: int = 0
 
 
 @dataclass(frozen=True)
 class Device:
-    """A device that sent lines: the number stored, and the time of the last reception, ISO 8601 in UTC."""
+    """A device that sent lines: the number stored, and the time of the last reception, ISO 8601 in UTC.
+
+    ``dropped``: how many of its lines retention has dropped.
+    """
 
     device: str
     lines: int
     last_seen: str
+    dropped: int
 
 
 @dataclass(frozen=True)
@@ -41,12 +51,31 @@ class StoredLine:
     line: LogLine
 
 
-class LogStore:
-    """Log lines in a database; per device the ``keep_lines`` latest by their own timestamps."""
+_INSERT = """
+    INSERT OR IGNORE INTO log_lines (device, digest, time, received, event, line)
+    SELECT :device, :digest, :time, :received, :event, :line
+    WHERE NOT EXISTS (SELECT 1 FROM dropped_lines WHERE device = :device AND digest = :digest)
+"""
 
-    def __init__(self, database: Database, *, keep_lines: int, now: Callable[[], datetime] = utc_now) -> None:
+
+class LogStore:
+    """Log lines in a database; per device the ``keep_lines`` that arrived last.
+
+    Of dropped lines the latest ``keep_digests`` digests are kept per device, since devices send their whole log every
+    time: it holds a few ten thousand lines. Times that are more than 5 minutes in the future count as the time of
+    arrival, for sorting; the line itself keeps its own.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        keep_lines: int,
+        keep_digests: int = 100_000,
+        now: Callable[[], datetime] = utc_now,
+    ) -> None:
         self._database = database
-        self._keep_lines = keep_lines
+        self._keep_lines, self._keep_digests = keep_lines, keep_digests
         self._now = now
 
     def add(self, device: str, lines: Sequence[CheckedLine]) -> Ingested:
@@ -55,21 +84,24 @@ class LogStore:
         Raises:
             StorageError: they could not be stored.
         """
-        received = self._now().isoformat(timespec="milliseconds")
-        insert = (
-            "INSERT OR IGNORE INTO log_lines (device, digest, time, received, event, line) VALUES (?, ?, ?, ?, ?, ?)"
-        )
+        now = self._now()
+        received, latest = _text(now), _text(now + _MAX_SKEW)
+        rows = [
+            {
+                "device": device,
+                "digest": line.digest,
+                "time": received if line.time > latest else line.time,
+                "received": received,
+                "event": line.event,
+                "line": line.encoded(),
+            }
+            for line in lines
+        ]
         with self._database.writing() as connection:
-            # A device sends its whole log every time; deleted lines must not be stored again.
-            oldest = self._oldest_kept(connection, device)
-            rows = [
-                (device, line.digest, line.time, received, line.event, line.encoded())
-                for line in lines
-                if line.time >= oldest
-            ]
-            accepted = connection.executemany(insert, rows).rowcount if rows else 0
+            accepted = connection.executemany(_INSERT, rows).rowcount if rows else 0
             self._let_go(connection, device)
-        return Ingested(accepted, len(lines) - accepted)
+            dropped = _dropped(connection, device)
+        return Ingested(accepted, len(lines) - accepted, dropped)
 
     def latest(self, count: int) -> list[StoredLine]:
         """The latest lines of all devices, the newest first."""
@@ -88,24 +120,45 @@ class LogStore:
 
     def devices(self) -> list[Device]:
         """All devices that sent lines, the latest first."""
-        query = "SELECT device, count(*), max(received) FROM log_lines GROUP BY device ORDER BY max(received) DESC"
+        query = """
+            SELECT device, count(*), max(received), coalesce(dropped, 0)
+            FROM log_lines LEFT JOIN retention USING (device)
+            GROUP BY device ORDER BY max(received) DESC
+        """
         with self._database.reading() as connection:
             return [Device(*row) for row in connection.execute(query).fetchall()]
 
-    def _oldest_kept(self, connection: sqlite3.Connection, device: str) -> str:
-        """The timestamp of the oldest line to keep; "" below the limit."""
-        query = "SELECT time FROM log_lines WHERE device = ? ORDER BY time DESC LIMIT 1 OFFSET ?"
-        row = connection.execute(query, (device, self._keep_lines - 1)).fetchone()
-        return row[0] if row else ""
-
     def _let_go(self, connection: sqlite3.Connection, device: str) -> None:
+        """Drop what arrived before the lines to keep; count it, and remember its digests."""
+        query = "SELECT id FROM log_lines WHERE device = ? ORDER BY id DESC LIMIT 1 OFFSET ?"
+        row = connection.execute(query, (device, self._keep_lines)).fetchone()
+        if row is None:
+            return
+        old = "FROM log_lines WHERE device = ? AND id <= ?"
+        remember = f"INSERT INTO dropped_lines (device, digest) SELECT device, digest {old} ORDER BY id"
+        connection.execute(remember, (device, *row))
+        count = connection.execute(f"DELETE {old}", (device, *row)).rowcount
+        statement = (
+            "INSERT INTO retention (device, dropped) VALUES (?, ?)"
+            " ON CONFLICT (device) DO UPDATE SET dropped = dropped + excluded.dropped"
+        )
+        connection.execute(statement, (device, count))
         connection.execute(
-            "DELETE FROM log_lines WHERE id IN"
-            " (SELECT id FROM log_lines WHERE device = ? ORDER BY time DESC, id DESC LIMIT -1 OFFSET ?)",
-            (device, self._keep_lines),
+            "DELETE FROM dropped_lines WHERE number IN"
+            " (SELECT number FROM dropped_lines WHERE device = ? ORDER BY number DESC LIMIT -1 OFFSET ?)",
+            (device, self._keep_digests),
         )
 
     def _lines(self, query: str, parameters: tuple[int, ...]) -> list[StoredLine]:
         with self._database.reading() as connection:
             rows = connection.execute(query, parameters).fetchall()
         return [StoredLine(device, received, time, decode_json(line, LogLine)) for device, received, time, line in rows]
+
+
+def _dropped(connection: sqlite3.Connection, device: str) -> int:
+    row = connection.execute("SELECT dropped FROM retention WHERE device = ?", (device,)).fetchone()
+    return row[0] if row else 0
+
+
+def _text(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds")

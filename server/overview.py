@@ -48,7 +48,10 @@ class JobRow:
 
 @dataclass(frozen=True)
 class DeviceRow:
-    """A device and its latest state. Latencies in milliseconds; "" means unknown."""
+    """A device and its latest state. Latencies in milliseconds; "" means unknown.
+
+    ``dropped``: how many of its log lines retention has dropped.
+    """
 
     device: str
     bundle: str
@@ -57,6 +60,7 @@ class DeviceRow:
     measured_ms: str
     budget_ms: str
     over_budget: bool
+    dropped: str
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,16 @@ class Overview:
     events: tuple[EventRow, ...]
 
 
-def overview(listing: Listing, of_each_event: Iterable[StoredLine], latest: Iterable[StoredLine]) -> Overview:
-    """The overview. ``of_each_event``: for each device its latest line of each kind of event, grouped by device."""
+def overview(
+    listing: Listing,
+    of_each_event: Iterable[StoredLine],
+    latest: Iterable[StoredLine],
+    dropped: Mapping[str, int],
+) -> Overview:
+    """The overview. ``of_each_event``: for each device its latest line of each kind of event, grouped by device.
+
+    ``dropped``: by device, the number of lines that retention has dropped.
+    """
     names = {
         served.bundle.digest: f"{served.name} {served.version}"
         for versions in listing.bundles.values()
@@ -98,7 +110,10 @@ def overview(listing: Listing, of_each_event: Iterable[StoredLine], latest: Iter
         )
         for served in listing.served
     )
-    devices = [_device(name, list(lines), names) for name, lines in groupby(of_each_event, lambda line: line.device)]
+    devices = [
+        _device(name, list(lines), names, dropped.get(name, 0))
+        for name, lines in groupby(of_each_event, lambda line: line.device)
+    ]
     devices.sort(key=lambda row: row.last_seen, reverse=True)
     return Overview(bundles, listing.broken, tuple(devices), tuple(_event(line) for line in latest))
 
@@ -108,7 +123,7 @@ def job_rows(jobs: Iterable[tuple[Job, ProgressReport | None]]) -> tuple[JobRow,
     return tuple(
         JobRow(
             id=job.id,
-            bundle=job.request.name if job.version is None else f"{job.request.name} {job.version}",
+            bundle=job.private_name if job.published is None else f"{job.published_name} {job.published_version}",
             model=job.request.model,
             state=job.state,
             created=_shown_time(job.created),
@@ -123,7 +138,7 @@ def _doing(progress: ProgressReport) -> str:
     return f"{progress.task}, {progress.share:.0%}" + (f", {progress.note}" if progress.note else "")
 
 
-def _device(device: str, lines: list[StoredLine], names: Mapping[str, str]) -> DeviceRow:
+def _device(device: str, lines: list[StoredLine], names: Mapping[str, str], dropped: int) -> DeviceRow:
     lines.sort(key=lambda line: line.time)
     newest = lines[-1].line
     adapted = next((e for e in (line.line.event for line in reversed(lines)) if isinstance(e, Adapted)), None)
@@ -136,6 +151,7 @@ def _device(device: str, lines: list[StoredLine], names: Mapping[str, str]) -> D
         measured_ms="" if adapted is None else f"{adapted.measured_ms:.3g}",
         budget_ms="" if budget_ms is None else f"{budget_ms:.3g}",
         over_budget=adapted is not None and budget_ms is not None and adapted.measured_ms > budget_ms,
+        dropped=f"{dropped:,}" if dropped else "",
     )
 
 

@@ -8,13 +8,16 @@ from flask import Flask, Response, jsonify, request
 from werkzeug.exceptions import HTTPException
 
 from device_sdk.errors import InputError, PathweaveError, ProtocolError, StorageError, UsageError
-from server.errors import RequestError, UnauthorizedError
+from server.errors import PublishError, RequestError, UnauthorizedError
 
 _log = logging.getLogger(__name__)
 
 _INTERNAL = "the server failed; its log says why"
-# Errors of the SDK that are caused by the request. All others are server errors.
-_STATUS_OF: dict[type[PathweaveError], int] = {ProtocolError: 400, InputError: 400, UsageError: 400}
+# Other errors that are caused by the request. All others are server errors.
+_STATUS_OF: dict[type[PathweaveError], int] = {
+    **dict.fromkeys((ProtocolError, InputError, UsageError), 400),
+    PublishError: 409,
+}
 _RETRY_AFTER_S = 5  # for storage errors
 
 

@@ -10,6 +10,7 @@ from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Runtime
 from server.catalogue import Catalogue
 from server.database import Database
+from server.enrolment import AttemptLimit, Enrolments
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
 from server.jobs.runner import JobRunner
@@ -26,6 +27,9 @@ class Services:
     settings: Settings
     catalogue: Catalogue
     gate: Gate
+    tokens: TokenStore
+    enrolments: Enrolments
+    enrolment_attempts: AttemptLimit
     logs: LogStore
     models: ModelCache
     queue: BatchQueue
@@ -47,12 +51,15 @@ def make_services(
         StorageError: the data folder cannot be used.
     """
     database, catalogue = Database(settings.database), Catalogue(settings.folder)
-    jobs = JobStore(database, now=now)
+    jobs, tokens = JobStore(database, now=now), TokenStore(database, now=now)
     return Services(
         settings=settings,
         catalogue=catalogue,
-        gate=Gate(TokenStore(database, now=now), settings.token),
-        logs=LogStore(database, keep_lines=settings.keep_log_lines, now=now),
+        gate=Gate(tokens, settings.token),
+        tokens=tokens,
+        enrolments=Enrolments(database, now=now),
+        enrolment_attempts=AttemptLimit(),
+        logs=LogStore(database, keep_lines=settings.keep_log_lines, keep_digests=settings.keep_log_digests, now=now),
         models=ModelCache(
             runtime or make_runtime("onnxruntime", threads=settings.inference_threads), limit=settings.max_models
         ),

@@ -16,16 +16,17 @@ MIB = 2**20  # bytes
 class Settings:
     """The settings of one server.
 
-    ``queue_limit``: maximum infer requests that wait or run; ``client_share``: of them per client; ``max_batch``: rows
-    per run; ``max_body_bytes``: limit of a body as received and decompressed, ``max_json_bytes`` of the JSON in it (as
-    Python objects it takes many times its size). ``jobs_at_once``: 0 disables jobs; ``max_weights_bytes``: limit of
-    weights sent with a job; ``signing_key``: private key for the bundles of jobs; ``package_command``: the packager's
-    command line.
+    ``allowed_hosts``: names of this server in the header Host, if no token is required. ``queue_limit``: maximum infer
+    requests that wait or run; ``client_share``: of them per client; ``max_batch``: rows per run; ``max_body_bytes``:
+    limit of a body as received and decompressed, ``max_json_bytes`` of the JSON in it (as Python objects it takes many
+    times its size). ``jobs_at_once``: 0 disables jobs; ``max_weights_bytes``: limit of weights sent with a job;
+    ``signing_key``: private key for published bundles of jobs; ``package_command``: the packager's command line.
     """
 
     folder: Path
     data_folder: Path
     token: str | None = field(default=None, repr=False)
+    allowed_hosts: tuple[str, ...] = ()
     queue_limit: int = 32
     client_share: int | None = None
     max_batch: int = 64
@@ -38,10 +39,11 @@ class Settings:
     max_log_body_bytes: int = 4_000_000
     max_log_line_bytes: int = 64_000
     keep_log_lines: int = 10_000  # per device
+    keep_log_digests: int = 100_000  # of lines that were dropped, per device; its log has fewer
     jobs_at_once: int = 1
     max_queued_jobs: int = 16
     max_weights_bytes: int = 256 * MIB
-    keep_jobs: int = 100  # finished ones
+    keep_jobs: int = 100  # finished ones, per client
     signing_key: Path | None = None
     package_command: tuple[str, ...] = (sys.executable, "-m", "pathweave", "package")
 

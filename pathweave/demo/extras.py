@@ -101,6 +101,8 @@ def package_on_server(delivery: Delivery, weights: Path, progress: Progress) -> 
         task.advance()
     if job["state"] != "done":
         raise TransferError(f"the packaging job {job['state']}: {job['error']}")
+    with closing(make_transport(delivery.server)) as transport:
+        job = _publish(transport, delivery.server, job["id"])
     seconds = time.monotonic() - started
     held_back = load_dataset(HELD_BACK)
     address = f"{delivery.server}/v1/bundles/{JOB_NAME}"
@@ -131,6 +133,11 @@ def _post(transport: Transport, server: str, weights: Path) -> dict[str, Any]:
     headers = {"Content-Type": f"multipart/form-data; boundary={boundary}"}
     body += f"--{boundary}--\r\n".encode()
     return _ask(transport, f"{server}/v1/jobs", method="POST", headers=headers, body=body)
+
+
+def _publish(transport: Transport, server: str, job_id: str) -> dict[str, Any]:
+    headers = {"Content-Type": "application/json"}
+    return _ask(transport, f"{server}/v1/jobs/{job_id}/publish", method="POST", headers=headers, body=b"{}")
 
 
 def _ask(transport: Transport, url: str, *, method: str = "GET", **request: Any) -> dict[str, Any]:

@@ -14,7 +14,18 @@ from device_sdk.files.untrusted_json import decode_json
 from server.errors import MalformedError, UnprocessableError
 
 MAX_BYTES = 65_536
-_MAX_FIELDS = 64
+
+# Fields of the packager's recipe that a request may set: numbers, switches, and words from fixed lists. Not among them:
+# ``branch_weights``, which names a file, ``cache_mb``, which is the operator's disk, and fields that are lists.
+RECIPE_FIELDS = frozenset(
+    {
+        *("gamma", "max_span", "tiled", "shrink_rates", "identity", "identity_points", "exit_positions"),
+        *("steps", "budget_minutes", "distil_share", "exit_share"),
+        *("batch", "distil_rate", "tune_rate", "exit_rate", "temperature", "label_weight"),
+        *("sampling", "distil_from", "recalibrate_batches", "patience", "variants", "flip", "crop", "seed"),
+        *("device", "precision", "checkpoint_seconds", "input_sizes"),
+    }
+)
 
 SCHEMES = ("zoo", "torchvision", "timm")
 # No / and no second colon: timm would load from hf-hub:… and local-dir:….
@@ -32,8 +43,8 @@ Scalar = (
 class JobRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A client's packaging request.
 
-    ``data``, ``validation``: names of data sets on the server. ``recipe``: fields of the packager's recipe with plain
-    values, which the packager validates.
+    ``data``, ``validation``: names of data sets on the server. ``recipe``: fields of the packager's recipe, those in
+    RECIPE_FIELDS, with plain values, which the packager validates.
     """
 
     name: str
@@ -55,21 +66,30 @@ def check_request(request: JobRequest, *, known_data: Collection[str]) -> None:
     """Check that a request only refers to models and data of the server, and runs no code of the client.
 
     Raises:
-        UnprocessableError: an invalid bundle name, a model of another kind, unknown data, too many fields.
+        UnprocessableError: an invalid bundle name, a model of another kind, unknown data, or a recipe field that is not
+            in RECIPE_FIELDS.
     """
-    if not IDENTIFIER.fullmatch(request.name):
-        raise UnprocessableError(
-            f"{request.name[:80]!r} cannot be the name of a bundle",
-            hint="up to 128 letters, digits, _ . and -, a letter or digit first",
-        )
+    check_name(request.name)
     _check_model(request.model)
     for reference in (request.data, request.validation):
         if reference not in known_data:
             raise UnprocessableError(
                 f"the server has no data {reference[:80]!r}", hint="it has " + ", ".join(sorted(known_data))
             )
-    if len(request.recipe) > _MAX_FIELDS:
-        raise UnprocessableError(f"the recipe has more than {_MAX_FIELDS} fields")
+    others = sorted(request.recipe.keys() - RECIPE_FIELDS)
+    if others:
+        raise UnprocessableError(
+            f"a request cannot set the recipe's {others[0]}", hint="it can set " + ", ".join(sorted(RECIPE_FIELDS))
+        )
+
+
+def check_name(name: str) -> None:
+    """Check the name of a bundle (UnprocessableError if it is invalid)."""
+    if not IDENTIFIER.fullmatch(name):
+        raise UnprocessableError(
+            f"{name[:80]!r} cannot be the name of a bundle",
+            hint="up to 128 letters, digits, _ . and -, a letter or digit first",
+        )
 
 
 def recipe_toml(recipe: Mapping[str, bool | int | float | str]) -> str:

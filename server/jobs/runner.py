@@ -1,4 +1,4 @@
-"""Runs the jobs of one data folder: a thread that starts and monitors workers and publishes their bundles.
+"""Runs the jobs of one data folder: a thread that starts and monitors workers and checks their bundles.
 
 The state in the database suffices to resume after a kill at any point. Of several servers with the same data folder,
 one at a time holds the lock and runs the jobs.
@@ -24,7 +24,8 @@ from server.errors import ConflictError
 from server.jobs.data_sets import data_references, locations
 from server.jobs.job_request import recipe_toml
 from server.jobs.processes import WorkerMark, end_group, end_orphan, mark_of
-from server.jobs.publishing import is_published, next_version, publish, seal
+from server.jobs.publisher import Publisher
+from server.jobs.publishing import check_made
 from server.jobs.store import Job, JobStore, State
 from server.jobs.worker import Failure, arguments_of, failure_of, start_worker
 from server.jobs.workplace import ProgressReport, Workplace
@@ -36,20 +37,22 @@ _IDLE_S = 2.0  # without workers: adding a job wakes the thread; polling detects
 _TROUBLE_S = 5.0  # delay after a failed iteration, such as on a full disk
 _END_S = 10.0
 DATA_FILE = "data.toml"
+_PRIVATE_VERSION = 1  # in the manifest that a worker writes; publishing sets the served one
 
 
 @dataclass
 class _Work:
-    """A job in progress. ``failure`` is valid once ``over``: the process has ended and publishing is done."""
+    """A job in progress. ``over``: the process has ended and its bundle was checked, with ``failure`` or ``digest``."""
 
     job: Job
     process: subprocess.Popen[bytes] | None = None
     over: bool = False
     failure: Failure | None = None
+    digest: str = ""
 
 
 class JobRunner:
-    """Runs up to ``at_once`` jobs of ``store`` and publishes their bundles in ``folder``, signed with ``private_key``.
+    """Runs up to ``at_once`` jobs of ``store``; ``publish`` puts a bundle into ``folder``, signed with ``private_key``.
 
     ``command``: of the packager. ``data_folder`` contains the jobs' folders and ``data.toml``. The ``keep`` newest
     finished jobs are kept. The thread runs from ``start`` to ``close``, which stops the workers; the next server
@@ -69,10 +72,11 @@ class JobRunner:
         keep: int,
         now: Callable[[], datetime],
     ) -> None:
-        self._store, self._catalogue = store, catalogue
+        self._store = store
         self._folder, self._data_folder = folder.absolute(), data_folder.absolute()
         self._jobs_folder = self._data_folder / "jobs"
-        self._command, self._private_key = tuple(command), private_key
+        self._command = tuple(command)
+        self._publisher = Publisher(store, catalogue, folder=self._folder, private_key=private_key)
         self._at_once, self._keep, self._now = at_once, keep, now
         self._claim: int | None = None  # file descriptor of the lock file
         self._recovered = False
@@ -149,6 +153,18 @@ class JobRunner:
                     self.workplace(job_id).remove()
         return self._store.find(job_id)
 
+    def publish(self, job_id: str, *, name: str | None, by: str) -> Job:
+        """Publish the bundle of a done job (``Publisher.publish``). Returns its new state.
+
+        Raises:
+            NotFoundError: unknown id. ConflictError: another server runs the jobs. As ``Publisher.publish``.
+        """
+        self._store.find(job_id)
+        self.require_ours()
+        with self._turn:
+            self._publisher.publish(self._store.find(job_id), self.workplace(job_id), name=name, by=by)
+        return self._store.find(job_id)
+
     def _run(self) -> None:
         while not self._closed:
             try:
@@ -202,25 +218,13 @@ class JobRunner:
             worker = None if job.worker is None else WorkerMark.parse(job.worker)
             if worker is not None and not end_orphan(worker):
                 raise StorageError(f"process {worker.pid} of the job {job.id} does not end")
-            if self._was_published(job):
-                self._store.finish(job.id)
-                self.workplace(job.id).clear()
-            else:
-                self._store.queue_again(job.id)
+            self._store.queue_again(job.id)
         self._recovered = True
-
-    def _was_published(self, job: Job) -> bool:
-        """Whether the server was killed between publishing the bundle and recording it."""
-        name, version, digest = job.request.name, job.version, job.digest
-        if version is None or digest is None:
-            return False
-        return is_published(name, version, digest, catalogue=self._catalogue)
 
     def _begin(self, job: Job) -> None:
         work = _Work(job)
         try:
-            version = job.version or self._next_version(job)
-            if not self._store.start(job.id, version=version):
+            if not self._store.start(job.id, version=job.version or _PRIVATE_VERSION):
                 return  # cancelled
             self._work[job.id] = work
             work.job = self._store.find(job.id)
@@ -235,11 +239,6 @@ class JobRunner:
             self._conclude(work, Failure(f"the worker could not be started: {error}", getattr(error, "hint", None)))
             self._look_after(work)
 
-    def _next_version(self, job: Job) -> int:
-        name = job.request.name
-        promised = self._store.unfinished_versions(name)
-        return next_version(name, catalogue=self._catalogue, folder=self._folder, promised=promised)
-
     def _start(self, job: Job) -> subprocess.Popen[bytes]:
         references, workplace = self.references(), self.workplace(job.id)
         for name in (job.request.data, job.request.validation):
@@ -251,19 +250,21 @@ class JobRunner:
         write_atomically(workplace.recipe, recipe_toml(job.request.recipe).encode())
         with workplace.log.open("a") as log:
             resumed = "resumes" if workplace.out.with_name("out.work").exists() else "starts"
-            log.write(f"[{self._now().isoformat(timespec='seconds')}] version {job.version} {resumed}\n")
+            log.write(f"[{self._now().isoformat(timespec='seconds')}] packaging {resumed}\n")
         return start_worker([*self._command, *arguments], workplace)
 
     def _look_after(self, work: _Work) -> None:
-        """Publish the bundle of an ended worker, or record its failure. Storage errors are retried."""
+        """Check the bundle of an ended worker, or record its failure. Storage errors are retried."""
         job, workplace = work.job, self.workplace(work.job.id)
         if not work.over:
             if work.process is None or work.process.poll() is None:
                 return
-            self._conclude(work, failure_of(work.process.returncode, workplace) or self._publish(job))
-        workplace.clear()  # first, to free disk space for the database update
-        error, hint = (None, None) if work.failure is None else (work.failure.error, work.failure.hint)
-        self._store.finish(job.id, error, hint)
+            self._conclude(work, failure_of(work.process.returncode, workplace) or self._check(work))
+        workplace.clear(keep_bundle=work.failure is None)  # first, to free disk space for the database update
+        if work.failure is None:
+            self._store.finish(job.id, work.digest)
+        else:
+            self._store.fail(job.id, work.failure.error, work.failure.hint)
         del self._work[job.id]
         for forgotten in self._store.forget_old(self._keep):
             self.workplace(forgotten).remove()
@@ -274,14 +275,11 @@ class JobRunner:
             _log.warning("job %s (%s) failed: %s", work.job.id, work.job.request.name, failure.error)
         work.over, work.failure = True, failure
 
-    def _publish(self, job: Job) -> Failure | None:
-        out, name, version = self.workplace(job.id).out, job.request.name, job.version
-        assert version is not None
+    def _check(self, work: _Work) -> Failure | None:
+        job = work.job
+        assert job.version is not None
         try:
-            digest = seal(out, name=name, version=version, private_key=self._private_key)
-            if not self._store.note_digest(job.id, digest):
-                return Failure("the job was cancelled")
-            publish(out, name=name, version=version, folder=self._folder, catalogue=self._catalogue)
+            work.digest = check_made(self.workplace(job.id).out, name=job.request.name, version=job.version)
         except (PathweaveError, OSError) as error:
             return Failure(str(error), getattr(error, "hint", None))
         return None

@@ -37,7 +37,9 @@ class State(StrEnum):
 class Job:
     """A job in the database. Times are ISO 8601 in UTC; ``worker`` is a ``processes.WorkerMark`` as text.
 
-    ``version``: of the bundle, set at the first start. ``digest``: of the manifest, set just before publishing.
+    ``version``: in the manifest that the worker writes, set at the first start. ``digest``: of the manifest, once the
+    bundle is made; publishing changes it. ``published_…``: set just before the bundle is published as that version of
+    that name; ``published``: when it was.
     """
 
     id: str
@@ -53,11 +55,22 @@ class Job:
     created: str
     started: str | None
     finished: str | None
+    published_name: str | None
+    published_version: int | None
+    published_by: str | None
+    published: str | None
+
+    @property
+    def private_name(self) -> str:
+        """The name of its bundle until it is published, in the namespace of its client. Never served."""
+        return f"jobs/{self.client}/{self.request.name}"
 
 
 _COLUMNS = (
-    "id, client, request, weights_sha256, state, version, worker, digest, error, hint, created, started, finished"
+    "id, client, request, weights_sha256, state, version, worker, digest, error, hint, created, started, finished,"
+    " published_name, published_version, published_by, published"
 )
+NO_JOB, NO_JOB_HINT = "there is no such job", "GET /v1/jobs lists them"  # the same for jobs of other clients
 _UNFINISHED = "state IN ('queued', 'running')"
 
 
@@ -90,21 +103,16 @@ class JobStore:
         """The job of this id (NotFoundError if there is none)."""
         jobs = self._select("WHERE id = ?", job_id)
         if not jobs:
-            raise NotFoundError("there is no such job", hint="GET /v1/jobs lists them")
+            raise NotFoundError(NO_JOB, hint=NO_JOB_HINT)
         return jobs[0]
 
-    def latest(self, count: int) -> list[Job]:
-        """The newest jobs first."""
-        return self._select("ORDER BY number DESC LIMIT ?", count)
+    def latest(self, count: int, *, client: str | None = None) -> list[Job]:
+        """The newest jobs first, of all clients or only of ``client``."""
+        return self._select("WHERE coalesce(client = ?, TRUE) ORDER BY number DESC LIMIT ?", client, count)
 
     def in_state(self, state: State) -> list[Job]:
         """The jobs in ``state``, the oldest first."""
         return self._select("WHERE state = ? ORDER BY number", state)
-
-    def unfinished_versions(self, name: str) -> list[int]:
-        """The versions reserved by unfinished jobs of this name."""
-        jobs = self._select(f"WHERE {_UNFINISHED} AND version IS NOT NULL")
-        return [job.version for job in jobs if job.request.name == name and job.version is not None]
 
     def start(self, job_id: str, *, version: int) -> bool:
         """Queued becomes running; False if it is not queued."""
@@ -115,19 +123,28 @@ class JobStore:
         """Store the worker process of a running job."""
         return self._change(job_id, "running", "worker = ?", worker)
 
-    def note_digest(self, job_id: str, digest: str) -> bool:
-        """Store the digest before publishing; False if the job is no longer running."""
-        return self._change(job_id, "running", "digest = ?", digest)
-
     def queue_again(self, job_id: str) -> bool:
         """Running becomes queued, since its worker has ended. It keeps its version, which its saved work belongs to."""
         return self._change(job_id, "running", "state = 'queued', worker = NULL, digest = NULL")
 
-    def finish(self, job_id: str, error: str | None = None, hint: str | None = None) -> bool:
-        """Running becomes done, or failed with an error; False if it is not running."""
-        state = State.DONE if error is None else State.FAILED
-        change = "state = ?, error = ?, hint = ?, worker = NULL, finished = ?"
-        return self._change(job_id, "running", change, state, error, hint, self._time())
+    def finish(self, job_id: str, digest: str) -> bool:
+        """Running becomes done, with a bundle of this digest; False if it is not running."""
+        change = "state = 'done', digest = ?, worker = NULL, finished = ?"
+        return self._change(job_id, "running", change, digest, self._time())
+
+    def fail(self, job_id: str, error: str, hint: str | None = None) -> bool:
+        """Running becomes failed; False if it is not running."""
+        change = "state = 'failed', error = ?, hint = ?, worker = NULL, finished = ?"
+        return self._change(job_id, "running", change, error, hint, self._time())
+
+    def note_publication(self, job_id: str, *, name: str, version: int, digest: str, by: str) -> bool:
+        """Store what is about to be published, so that it is recognised after a kill."""
+        change = "published_name = ?, published_version = ?, digest = ?, published_by = ?"
+        return self._change(job_id, "done", change, name, version, digest, by)
+
+    def mark_published(self, job_id: str) -> bool:
+        """Store that the noted publication has taken place."""
+        return self._change(job_id, "done", "published = ?", self._time())
 
     def cancel(self, job_id: str) -> bool:
         """Queued or running becomes cancelled; False if it is neither."""
@@ -135,8 +152,13 @@ class JobStore:
         return any(self._change(job_id, state, change, self._time()) for state in ("queued", "running"))
 
     def forget_old(self, keep: int) -> list[str]:
-        """Delete all finished jobs but the ``keep`` newest; returns their ids."""
-        query = f"SELECT id FROM jobs WHERE NOT ({_UNFINISHED}) ORDER BY number DESC LIMIT -1 OFFSET ?"
+        """Delete all finished jobs but the ``keep`` newest of each client; returns their ids."""
+        query = f"""
+            SELECT id FROM (
+                SELECT id, row_number() OVER (PARTITION BY client ORDER BY number DESC) AS place
+                FROM jobs WHERE NOT ({_UNFINISHED})
+            ) WHERE place > ?
+        """
         with self._database.writing() as connection:
             ids = [row[0] for row in connection.execute(query, (keep,)).fetchall()]
             connection.executemany("DELETE FROM jobs WHERE id = ?", [(job_id,) for job_id in ids])

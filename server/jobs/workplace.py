@@ -38,7 +38,7 @@ class Workplace:
 
     @property
     def out(self) -> Path:
-        """The finished bundle, until it is published."""
+        """The finished bundle, until it is published. It is not signed and no catalogue serves it."""
         return self.folder / "out"
 
     @property
@@ -76,11 +76,12 @@ class Workplace:
             data = data.partition(b"\n")[2]
         return data.decode(errors="replace")
 
-    def clear(self) -> None:
-        """Remove everything but the log."""
+    def clear(self, *, keep_bundle: bool = False) -> None:
+        """Remove everything but the log, and with ``keep_bundle`` the finished bundle."""
+        kept = (self.log, self.out) if keep_bundle else (self.log,)
         if self.folder.is_dir():
             for path in self.folder.iterdir():
-                if path == self.log:
+                if path in kept:
                     continue
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)

@@ -8,14 +8,24 @@ from typing import Any
 import msgspec
 from flask import Blueprint, Response, jsonify, request
 
-from server.authentication import client_name
-from server.errors import NotFoundError
+from device_sdk.files.untrusted_json import decode_json
+from server.authentication import client, client_name
+from server.errors import MalformedError, NotFoundError
 from server.jobs.intake import take_job
-from server.jobs.store import Job, State
+from server.jobs.store import NO_JOB, NO_JOB_HINT, Job, State
 from server.jobs.worker import without_paths
+from server.request_body import read_body
+from server.scopes import Scope
 from server.services import Services
 
 _LOG_BYTES = 65_536
+_PUBLISH_BYTES = 4096
+
+
+class _Publication(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``name``: under which the bundle is served; None: that of the job."""
+
+    name: str | None = None
 
 
 def job_routes(services: Services) -> Blueprint:
@@ -26,11 +36,14 @@ def job_routes(services: Services) -> Blueprint:
     routes.add_url_rule("/<job_id>", "describe", partial(_describe, services))
     routes.add_url_rule("/<job_id>", "cancel", partial(_cancel, services), methods=["DELETE"])
     routes.add_url_rule("/<job_id>/log", "log", partial(_log, services))
+    routes.add_url_rule("/<job_id>/publish", "publish", partial(_publish, services), methods=["POST"])
     return routes
 
 
 def _list(services: Services) -> Response:
-    listed = [_described(services, job) for job in services.jobs.latest(services.settings.listed_jobs)]
+    owner = None if client().may(Scope.OPERATOR) else client_name()
+    jobs = services.jobs.latest(services.settings.listed_jobs, client=owner)
+    listed = [_described(services, job) for job in jobs]
     return jsonify({"jobs": listed, "data": sorted(services.runner.references())})
 
 
@@ -45,20 +58,37 @@ def _add(services: Services) -> Response:
 
 
 def _describe(services: Services, job_id: str) -> Response:
-    return jsonify(_described(services, services.jobs.find(job_id)))
+    return jsonify(_described(services, _find(services, job_id)))
 
 
 def _cancel(services: Services, job_id: str) -> Response:
-    return jsonify(_described(services, services.runner.cancel(job_id)))
+    return jsonify(_described(services, services.runner.cancel(_find(services, job_id).id)))
+
+
+def _publish(services: Services, job_id: str) -> Response:
+    body = read_body(request, max_bytes=_PUBLISH_BYTES)
+    try:
+        asked = decode_json(body, _Publication) if body else _Publication()
+    except ValueError as error:
+        raise MalformedError(f"the publication is invalid: {error}", hint='send {} or {"name": "NAME"}') from error
+    return jsonify(_described(services, services.runner.publish(job_id, name=asked.name, by=client_name())))
 
 
 def _log(services: Services, job_id: str) -> Response:
-    job = services.jobs.find(job_id)
+    job = _find(services, job_id)
     if job.state is State.CANCELLED:
         raise NotFoundError("the log was deleted when the job was cancelled")
     text = services.runner.workplace(job.id).read_log(max_bytes=_LOG_BYTES)
     text = without_paths(text, services.runner.names_of_paths(job.id))
     return Response(text, mimetype="text/plain", headers={"Cache-Control": "no-store"})
+
+
+def _find(services: Services, job_id: str) -> Job:
+    """A job of the client, or any job for an operator (NotFoundError otherwise)."""
+    job = services.jobs.find(job_id)
+    if job.client != client_name() and not client().may(Scope.OPERATOR):
+        raise NotFoundError(NO_JOB, hint=NO_JOB_HINT)
+    return job
 
 
 def _described(services: Services, job: Job) -> dict[str, Any]:
@@ -70,8 +100,11 @@ def _described(services: Services, job: Job) -> dict[str, Any]:
         "weights_sha256": job.weights_sha256,
         "state": job.state,
         "progress": None if progress is None else msgspec.to_builtins(progress),
-        "version": job.version,
+        "bundle": job.private_name if job.published is None else job.published_name,
+        "version": None if job.published is None else job.published_version,
         "digest": job.digest,
+        "published": job.published,
+        "published_by": None if job.published is None else job.published_by,
         "error": job.error,
         "hint": job.hint,
         "created": job.created,

@@ -7,6 +7,7 @@ from functools import partial
 
 from flask import Blueprint, Response, jsonify, request
 
+from server.authentication import client
 from server.log_lines import check_device, check_lines
 from server.request_body import read_body
 from server.services import Services
@@ -23,9 +24,10 @@ def log_routes(services: Services) -> Blueprint:
 def _add(services: Services) -> Response:
     settings = services.settings
     device = check_device(request.headers.get("Pathweave-Device"))
+    services.gate.require_device(client(), device)
     body = read_body(request, max_bytes=settings.max_log_body_bytes)
     stored = services.logs.add(device, check_lines(body, max_line_bytes=settings.max_log_line_bytes))
-    return jsonify({"accepted": stored.accepted, "duplicates": stored.duplicates})
+    return jsonify(dataclasses.asdict(stored))
 
 
 def _devices(services: Services) -> Response:

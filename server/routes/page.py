@@ -44,7 +44,10 @@ def page_routes(services: Services) -> Blueprint:
 
 def _page(services: Services) -> Response:
     logs = services.logs
-    shown = overview(services.catalogue.listing(), logs.latest_of_each_event(DEVICES), logs.latest(LATEST_EVENTS))
+    dropped = {device.device: device.dropped for device in logs.devices()}
+    shown = overview(
+        services.catalogue.listing(), logs.latest_of_each_event(DEVICES), logs.latest(LATEST_EVENTS), dropped
+    )
     closed = services.gate.closed
     return _html("page.html", shown=shown, jobs=_job_rows(services), style=_STYLE, version=__version__, closed=closed)
 

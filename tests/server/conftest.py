@@ -124,6 +124,7 @@ class Running:
 
     def post(self, path: str, value: Any, **headers: str) -> Reply:
         """POST JSON."""
+        headers = {"Content-Type": "application/json", **headers}
         return self.ask(path, method="POST", body=json.dumps(value).encode(), headers=headers)
 
     def connect(self) -> socket.socket:

@@ -5,6 +5,7 @@ import base64
 import pytest
 
 from server.database import Database
+from server.scopes import Scope
 from server.settings import database_path
 from server.tokens import TokenStore
 
@@ -23,7 +24,7 @@ ADDRESSES = ["/", "/v1/bundles", "/v1/bundles/tiny/manifest.json", "/v1/devices"
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_a_closed_server_asks_for_a_token_everywhere(serve, store, tiny, address):
-    token = store.new("laptop", days=1)
+    token = store.new("laptop", days=1, scope=Scope.OPERATOR)
     server = serve(tiny.folder)
     for headers in ({}, bearer("wrong"), {"Authorization": "Bearer"}, {"Authorization": token}, bearer("ÿ")):
         reply = server.ask(address, headers=headers)

@@ -7,7 +7,12 @@ from contextlib import closing
 import pytest
 
 from device_sdk.errors import StorageError
-from server.database import Database
+from server.database import _MIGRATIONS, Database
+from server.jobs.store import JobStore
+from server.log_lines import check_lines
+from server.log_store import LogStore
+from server.scopes import Client, Scope
+from server.tokens import TokenStore, hash_of
 
 
 def count(database):
@@ -16,7 +21,7 @@ def count(database):
 
 
 def insert(connection, name):
-    connection.execute("INSERT INTO tokens VALUES (?, ?, '', '', 0)", (name, name.encode()))
+    connection.execute("INSERT INTO tokens (name, hash, created, expires) VALUES (?, ?, '', '')", (name, name.encode()))
 
 
 def test_it_makes_its_folder_and_finds_its_contents_again(tmp_path):
@@ -69,6 +74,38 @@ def test_a_file_in_place_of_the_folder_is_a_storage_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError):
         Database(tmp_path / "file" / "x.sqlite3")
+
+
+def test_a_database_of_the_first_schema_keeps_its_tokens_lines_and_jobs(tmp_path, clock, log_line, ndjson):
+    path = tmp_path / "x.sqlite3"
+    [line] = check_lines(ndjson(log_line(1)), max_line_bytes=64_000)
+    received = "2026-04-01T00:00:00.000+00:00"
+    request = b'{"name":"digits","model":"zoo:x","data":"d","validation":"v","recipe":{}}'
+    rows = {
+        "tokens (name, hash, created, expires)": ("laptop", hash_of("pw_old"), received, "2026-06-01T00:00:00+00:00"),
+        "log_lines (device, digest, time, received, event, line)": (
+            *("pi", line.digest, "9999-01-01T00:00:00.000+00:00", received, "opened"),
+            line.encoded(),
+        ),
+        "jobs (id, client, request, state, version, digest, created, finished)": (
+            *("1", "laptop", request, "done", 4, "ff"),
+            *(received, received),
+        ),
+    }
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(_MIGRATIONS[0])
+        connection.execute("PRAGMA user_version = 1")
+        for table, row in rows.items():
+            connection.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)
+        connection.commit()
+    database = Database(path)
+    assert TokenStore(database, now=clock).owner("pw_old") == Client("laptop", Scope.OPERATOR)
+    logs = LogStore(database, keep_lines=5, now=clock)
+    assert [stored.time for stored in logs.latest(9)] == [received]
+    assert logs.add("pi", [line]).duplicates == 1
+    job = JobStore(database).find("1")
+    assert (job.published_name, job.published_version, job.published) == ("digits", 4, received)
+    Database(path)  # nothing is migrated twice
 
 
 def test_a_database_of_a_newer_server_is_left_alone(tmp_path):

@@ -42,9 +42,9 @@ def test_the_oldest_lines_go(store, lines):
 
 def test_lines_that_went_do_not_come_in_again(store, lines):
     store.add("a", lines(*range(20)))
-    assert store.add("a", lines(*range(20))) == Ingested(0, 20)
+    assert store.add("a", lines(*range(20))) == Ingested(0, 20, dropped=15)
     assert minutes(store) == [19, 18, 17, 16, 15]
-    assert store.add("a", lines(*range(21))) == Ingested(1, 20)
+    assert store.add("a", lines(*range(21))) == Ingested(1, 20, dropped=16)
     assert minutes(store) == [20, 19, 18, 17, 16]
 
 
@@ -82,3 +82,35 @@ def test_devices_may_send_at_once(store, lines):
         thread.join()
     assert minutes(store) == [4, 3, 2, 1, 0]
     assert sum(result.accepted for result in results) == 5
+
+
+def test_lines_from_the_future_push_out_only_what_arrived_first_and_count_as_of_now(store, log_line, ndjson, lines):
+    store.add("a", lines(1, 2, 3))
+    future = [{**log_line(n), "time": f"9999-01-01T00:{n:02d}:00.000+00:00"} for n in range(4)]
+    assert store.add("a", check_lines(ndjson(*future), max_line_bytes=64_000)) == Ingested(4, 0, dropped=2)
+    assert store.add("a", lines(4, 5)) == Ingested(2, 0, dropped=4)
+    assert {line.time[:16] for line in store.latest(9)} == {"2026-05-01T00:04", "2026-05-01T00:05", "2026-05-01T12:00"}
+
+
+def test_a_clock_that_is_a_little_fast_is_believed(store, log_line, ndjson):
+    line = {**log_line(), "time": "2026-05-01T12:04:00.000+00:00"}
+    store.add("a", check_lines(ndjson(line), max_line_bytes=64_000))
+    assert store.latest(1)[0].time == "2026-05-01T12:04:00.000+00:00"
+
+
+def test_an_old_line_that_was_never_sent_is_no_duplicate(store, lines):
+    store.add("a", lines(*range(10, 20)))
+    assert store.add("a", lines(1)) == Ingested(1, 0, dropped=6)
+
+
+def test_retention_of_one_device_leaves_the_others_alone(store, lines):
+    store.add("a", lines(1, 2))
+    store.add("b", lines(*range(20)))
+    assert {device.device: (device.lines, device.dropped) for device in store.devices()} == {"a": (2, 0), "b": (5, 15)}
+
+
+def test_digests_of_dropped_lines_are_bounded(tmp_path, clock, lines):
+    store = LogStore(Database(tmp_path / "y.sqlite3"), keep_lines=1, keep_digests=2, now=clock)
+    store.add("a", lines(*range(5)))
+    assert store.add("a", lines(2, 3)).duplicates == 2
+    assert store.add("a", lines(0)).accepted == 1

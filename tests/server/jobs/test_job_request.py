@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server.errors import MalformedError, UnprocessableError
-from server.jobs.job_request import check_request, read_request, recipe_toml
+from server.jobs.job_request import RECIPE_FIELDS, check_request, read_request, recipe_toml
 
 KNOWN = ("digits#train", "cifar-train")
 GOOD = {"name": "a", "model": "zoo:b", "data": "cifar-train", "validation": "digits#train", "recipe": {"steps": 3}}
@@ -120,8 +120,17 @@ def test_what_is_no_json_is_malformed(body):
         read_request(body)
 
 
-def test_a_recipe_with_too_many_fields_is_refused():
-    assert "more than 64 fields" in refused(recipe={f"f{n}": n for n in range(65)})
+@pytest.mark.parametrize("field", ["branch_weights", "cache_mb", "renditions", "fused", "speed"])
+def test_other_fields_of_the_recipe_are_refused(field):
+    assert f"cannot set the recipe's {field}" in refused(recipe={"steps": 3, field: "x"})
+
+
+def test_each_field_of_the_recipe_is_allowed_or_left_out_on_purpose():
+    pytest.importorskip("torch", reason="needs the extra: pip install 'pathweave[packager]'")
+    from packager.inputs.recipe import Recipe
+
+    left_out = {"branch_weights", "cache_mb", "renditions", "fused"}  # a path, the operator's disk, lists
+    assert set(Recipe.__struct_fields__) == RECIPE_FIELDS | left_out
 
 
 @given(st.dictionaries(fields, scalars, max_size=8))

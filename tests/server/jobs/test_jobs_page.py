@@ -44,14 +44,16 @@ def test_without_jobs_it_says_how_to_ask_for_one(packaging_server):
 
 
 def test_each_job_with_its_state_and_progress(packaging_server, add, eventually):
-    add("makes", "done")
+    published = add("makes", "done")
+    assert rows(page(packaging_server))["done"][0] == "jobs/127.0.0.1/digits"
+    packaging_server.post(f"{published}/publish", {})
     add("crashes", "failed")
     add("waits", "running")
     eventually(lambda: "tune, 25%, loss 0.5" in page(packaging_server))
     shown = rows(page(packaging_server))
     assert shown["done"][:2] == ["digits 1", "zoo:makes"]
     assert shown["failed"][3:] == ["failed", "the worker ended with status 3"]
-    assert shown["running"][0] == "digits 2"
+    assert shown["running"][0] == "jobs/127.0.0.1/digits"
     assert shown["running"][3:] == ["running", "tune, 25%, loss 0.5"]
     assert '<progress max="1" value="0.250">' in page(packaging_server)
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BlobError, SignatureError, StorageError
 from server.catalogue import Catalogue
 from server.errors import PublishError
-from server.jobs.publishing import is_published, next_version, place_of, publish, seal
+from server.jobs.publishing import check_made, is_published, next_version, place_of, publish, seal
 
 
 @pytest.fixture
@@ -29,20 +30,19 @@ def publish_made(made, bundles, catalogue):
 
 
 def test_the_first_version_is_one(bundles, catalogue):
-    assert next_version("digits", catalogue=catalogue, folder=bundles, promised=[]) == 1
+    assert next_version("digits", catalogue=catalogue, folder=bundles) == 1
 
 
-def test_the_next_version_is_above_all_that_are_served_or_promised(tiny, bundles, catalogue):
+def test_the_next_version_is_above_all_that_are_served(tiny, bundles, catalogue):
     tiny.copy_to(bundles / "old", name="digits", version=3)
     tiny.copy_to(bundles / "other", name="other", version=9)
-    assert next_version("digits", catalogue=catalogue, folder=bundles, promised=[]) == 4
-    assert next_version("digits", catalogue=catalogue, folder=bundles, promised=[6, 2]) == 7
+    assert next_version("digits", catalogue=catalogue, folder=bundles) == 4
 
 
 def test_a_version_whose_folder_holds_something_else_is_passed_over(bundles, catalogue):
     (bundles / "digits-1").mkdir()
     (bundles / "digits-2").write_text("")
-    assert next_version("digits", catalogue=catalogue, folder=bundles, promised=[]) == 3
+    assert next_version("digits", catalogue=catalogue, folder=bundles) == 3
 
 
 def test_sealing_signs_with_the_key_of_the_server(tiny, made):
@@ -55,14 +55,27 @@ def test_sealing_signs_with_the_key_of_the_server(tiny, made):
 
 
 def test_sealing_without_a_key_leaves_it_unsigned(made):
-    (made / "manifest.sig").unlink()
     seal(made, name="digits", version=2, private_key=None)
     assert not (made / "manifest.sig").exists()
 
 
-def test_sealing_refuses_what_was_not_ordered_or_is_damaged(made, tmp_path):
+def test_sealing_writes_the_served_name_and_version_and_nothing_else(made):
+    before = json.loads((made / "manifest.json").read_bytes())
+    seal(made, name="served", version=7, private_key=None)
+    assert json.loads((made / "manifest.json").read_bytes()) == {**before, "name": "served", "version": 7}
+
+
+def test_what_a_worker_made_is_refused_if_it_was_not_ordered_or_is_damaged(made):
+    assert check_made(made, name="digits", version=2) == Bundle.open(made).digest
     with pytest.raises(PublishError, match="digits 2 instead of digits 1"):
-        seal(made, name="digits", version=1, private_key=None)
+        check_made(made, name="digits", version=1)
+    blob = next((made / "blobs").iterdir())
+    blob.write_bytes(blob.read_bytes()[:-1])
+    with pytest.raises(BlobError):
+        check_made(made, name="digits", version=2)
+
+
+def test_sealing_refuses_a_key_that_cannot_sign_and_what_is_damaged(made, tmp_path):
     with pytest.raises(SignatureError):
         seal(made, name="digits", version=2, private_key=tmp_path / "no.key")
     blob = next((made / "blobs").iterdir())

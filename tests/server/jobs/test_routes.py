@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+JSON_TYPE = {"Content-Type": "application/json"}
 OPEN_ADDRESSES = ("/v1/jobs", "/v1/jobs/x", "/v1/jobs/x/log")
 
 
@@ -66,8 +67,12 @@ def test_a_job_from_the_request_to_the_bundle(packaging_server, job_request, ove
     assert (told["name"], told["model"], told["recipe"]) == ("digits", "zoo:makes", {"steps": 5})
     assert (told["data"], told["validation"], told["weights_sha256"]) == ("digits#train", "digits#search", None)
     done = over(told["id"])
-    assert (done["state"], done["version"], done["error"], done["progress"]) == ("done", 1, None, None)
+    assert (done["state"], done["version"], done["error"], done["progress"]) == ("done", None, None, None)
     assert done["created"] <= done["started"] <= done["finished"]
+    assert (done["bundle"], done["published"]) == ("jobs/127.0.0.1/digits", None)
+    assert server.ask("/v1/bundles").json()["bundles"] == []
+    done = server.post(f"/v1/jobs/{told['id']}/publish", {}).json()
+    assert (done["bundle"], done["version"], done["published_by"]) == ("digits", 1, "127.0.0.1")
     bundle = server.ask("/v1/bundles/digits").json()
     assert (bundle["version"], bundle["digest"]) == (1, done["digest"])
     log = server.ask(f"/v1/jobs/{told['id']}/log")
@@ -140,13 +145,13 @@ def test_what_is_not_acceptable_is_refused_with_the_reason(packaging_server, job
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"name": "a"}', b"null", b"\xff\xfe"])
 def test_what_is_no_job_is_malformed(packaging_server, tmp_path, body):
-    assert packaging_server.ask("/v1/jobs", method="POST", body=body).status == 400
+    assert packaging_server.ask("/v1/jobs", method="POST", body=body, headers=JSON_TYPE).status == 400
     assert job_folders(tmp_path) == []
 
 
 def test_a_job_that_is_too_large(packaging_server, job_request):
     request = json.dumps(job_request(recipe={"x": "a" * 100_000})).encode()
-    assert packaging_server.ask("/v1/jobs", method="POST", body=request).status == 413
+    assert packaging_server.ask("/v1/jobs", method="POST", body=request, headers=JSON_TYPE).status == 413
     assert post_form(packaging_server, form(("job", None, request))).status == 413
     assert post_form(packaging_server, form(("job", "job.json", request))).status == 413
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 
@@ -11,9 +12,10 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from server.catalogue import Catalogue
 from server.database import Database
-from server.errors import ConflictError
+from server.errors import ConflictError, UnprocessableError
 from server.jobs.job_request import JobRequest
 from server.jobs.processes import mark_of
+from server.jobs.publishing import seal
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore, State
 
@@ -94,28 +96,56 @@ def at_work(store, data, eventually):
     return wait
 
 
-def test_a_job_ends_as_a_bundle_that_is_served(make_runner, add, over, bundles, data):
+def test_a_job_ends_as_a_bundle_that_is_not_served(make_runner, add, over, bundles, data):
     runner = make_runner()
     job = over(add())
     assert (job.state, job.version, job.error) == (State.DONE, 1, None)
-    published = Bundle.open(bundles / "digits-1")
-    published.verify()
-    assert published.digest == job.digest
-    assert [path.name for path in (data / "jobs" / job.id).iterdir()] == ["log"]
+    assert Bundle.open(runner.workplace(job.id).out).digest == job.digest
+    assert {path.name for path in (data / "jobs" / job.id).iterdir()} == {"log", "out"}
+    assert not any(bundles.iterdir())
     log = runner.workplace(job.id).read_log(max_bytes=1000)
-    assert log.startswith("[2026-05-01T12:00:00+00:00] version 1 starts\n")
+    assert log.startswith("[2026-05-01T12:00:00+00:00] packaging starts\n")
     assert "asked for zoo:makes with ['steps', '=', '5']" in log
 
 
-def test_the_next_job_of_a_name_makes_the_next_version(make_runner, add, over):
-    make_runner()
-    assert [over(add()).version for _ in range(3)] == [1, 2, 3]
+def test_publishing_makes_the_next_version_of_a_name(make_runner, add, over, bundles, data, clock):
+    runner = make_runner()
+    jobs = [over(add()).id for _ in range(2)]
+    clock.forward(hours=1)
+    published = [runner.publish(job, name=None, by="boss") for job in jobs]
+    assert [job.published_version for job in published] == [1, 2]
+    assert (published[0].published_by, published[0].published) == ("boss", "2026-05-01T13:00:00.000+00:00")
+    bundle = Bundle.open(bundles / "digits-2")
+    bundle.verify()
+    assert (bundle.manifest.name, bundle.manifest.version, bundle.digest) == ("digits", 2, published[1].digest)
+    assert [path.name for path in (data / "jobs" / jobs[0]).iterdir()] == ["log"]
 
 
-def test_bundles_are_signed_with_the_key(make_runner, add, over, bundles, tiny):
-    make_runner(private_key=tiny.private_key)
-    assert over(add()).state is State.DONE
-    Bundle.open(bundles / "digits-1", trust=tiny.public_key)
+def test_publishing_signs_and_nothing_before_it_does(make_runner, add, over, bundles, tiny):
+    runner = make_runner(private_key=tiny.private_key)
+    job = over(add()).id
+    assert not Bundle.open(runner.workplace(job).out).has_signature
+    runner.publish(job, name="served", by="boss")
+    Bundle.open(bundles / "served-1", trust=tiny.public_key)
+
+
+def test_publishing_again_changes_nothing_and_under_another_name_is_refused(make_runner, add, over, bundles):
+    runner = make_runner()
+    job = over(add()).id
+    first = runner.publish(job, name="served", by="boss")
+    assert runner.publish(job, name=None, by="other") == first
+    with pytest.raises(ConflictError, match="published as served 1"):
+        runner.publish(job, name="digits", by="boss")
+    assert [path.name for path in bundles.iterdir()] == ["served-1"]
+
+
+def test_only_a_job_that_is_done_is_published_under_a_plain_name(make_runner, add, over, bundles):
+    runner = make_runner()
+    with pytest.raises(ConflictError, match="the job is failed"):
+        runner.publish(over(add("crashes")).id, name=None, by="boss")
+    with pytest.raises(UnprocessableError):
+        runner.publish(over(add()).id, name="../x", by="boss")
+    assert not any(bundles.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -182,26 +212,17 @@ def test_jobs_wait_for_their_turn(make_runner, add, over, store, at_work, let_go
     at_work(first)
     assert store.find(second).state is State.QUEUED
     let_go()
-    assert [over(first).version, over(second).version] == [1, 2]
+    assert [over(first).state, over(second).state] == [State.DONE, State.DONE]
 
 
-def test_several_at_once_promise_different_versions(make_runner, add, over, store, at_work, let_go):
+def test_several_run_at_once(make_runner, add, over, store, at_work, let_go):
     make_runner(at_once=2)
     jobs = [add("waits") for _ in range(3)]
     for job in jobs[:2]:
         at_work(job)
     assert store.find(jobs[2]).state is State.QUEUED
     let_go()
-    assert sorted(over(job).version for job in jobs) == [1, 2, 3]
-
-
-def test_a_version_that_appears_meanwhile_fails_the_job(make_runner, add, over, at_work, let_go, tiny, bundles):
-    make_runner()
-    job = add("waits")
-    at_work(job)
-    tiny.copy_to(bundles / "mine", name="digits", version=1)
-    let_go()
-    assert over(job).error == "version 1 of digits exists in the served folder already"
+    assert {over(job).state for job in jobs} == {State.DONE}
 
 
 def test_progress_is_read_while_it_works(make_runner, add, at_work):
@@ -231,12 +252,12 @@ def test_cancelling_a_job_that_waits_and_twice(make_runner, add, at_work):
         assert runner.cancel(second).state is State.CANCELLED
 
 
-def test_cancelling_what_is_over_changes_nothing(make_runner, add, over, bundles):
+def test_cancelling_what_is_over_changes_nothing(make_runner, add, over):
     runner = make_runner()
     done, failed = over(add()), over(add("crashes"))
     assert runner.cancel(done.id) == done
     assert runner.cancel(failed.id) == failed
-    assert (bundles / "digits-1").exists()
+    assert runner.workplace(done.id).out.exists()
 
 
 # Servers that end and begin
@@ -251,7 +272,7 @@ def test_a_server_that_ends_ends_its_workers_and_the_next_one_goes_on(make_runne
     let_go()
     second = make_runner()
     assert (over(job).state, over(job).version) == (State.DONE, 1)
-    assert "version 1 resumes" in second.workplace(job).read_log(max_bytes=1000)
+    assert "packaging resumes" in second.workplace(job).read_log(max_bytes=1000)
 
 
 def test_a_worker_that_outlived_its_server_is_ended_before_its_job_goes_on(make_runner, add, over, store, let_go):
@@ -289,21 +310,27 @@ def test_a_process_that_has_only_the_number_of_a_worker_is_left_alone(make_runne
         other.wait()
 
 
-def test_a_server_killed_between_publishing_and_saying_so(make_runner, add, over, store, bundles, tiny):
-    job = add("crashes")  # would fail if it were started again
-    store.start(job, version=1)
-    store.note_digest(job, Bundle.open(tiny.copy_to(bundles / "digits-1", name="digits", version=1)).digest)
-    make_runner()
-    assert over(job).state is State.DONE
+def test_a_server_killed_between_publishing_and_saying_so(make_runner, add, over, store, bundles):
+    runner = make_runner()
+    job = over(add()).id
+    digest = seal(runner.workplace(job).out, name="served", version=1, private_key=None)
+    store.note_publication(job, name="served", version=1, digest=digest, by="boss")
+    shutil.move(runner.workplace(job).out, bundles / "served-1")
+    runner.close()
+    runner = make_runner()
+    with pytest.raises(ConflictError, match="published as served 1"):
+        runner.publish(job, name="digits", by="other")
+    again = runner.publish(job, name="served", by="other")
+    assert (again.published_version, again.published_by) == (1, "boss")
+    assert [path.name for path in bundles.iterdir()] == ["served-1"]
 
 
 def test_a_server_killed_just_before_publishing(make_runner, add, over, store, bundles):
-    job = add()
-    store.start(job, version=1)
-    store.note_digest(job, "0" * 64)
-    make_runner()
-    assert over(job).state is State.DONE
-    assert over(job).digest == Bundle.open(bundles / "digits-1").digest
+    runner = make_runner()
+    job = over(add()).id
+    digest = seal(runner.workplace(job).out, name="served", version=1, private_key=None)
+    store.note_publication(job, name="served", version=1, digest=digest, by="boss")
+    assert runner.publish(job, name="served", by="boss").digest == Bundle.open(bundles / "served-1").digest
 
 
 def test_folders_of_requests_that_were_cut_short_are_removed(make_runner, add, store, data):
@@ -329,10 +356,10 @@ def test_of_two_servers_with_one_data_folder_one_runs_the_jobs(
         second.cancel(job)
     assert store.find(job).state is State.RUNNING
     let_go()
-    assert over(job).version == 1
+    assert over(job).state is State.DONE
     first.close()
     eventually(lambda: not raises(second.require_ours))  # it takes over
-    assert over(add()).version == 2
+    assert over(add()).state is State.DONE
 
 
 def raises(function):

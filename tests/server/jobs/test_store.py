@@ -36,9 +36,8 @@ def test_a_job_that_is_done(store, clock):
     clock.forward(seconds=1)
     assert store.start("1", version=3)
     assert store.note_worker("1", "17 boot/5")
-    assert store.note_digest("1", "ff")
     clock.forward(seconds=1)
-    assert store.finish("1")
+    assert store.finish("1", "ff")
     job = store.find("1")
     assert (job.state, job.version, job.digest, job.worker, job.error) == (State.DONE, 3, "ff", None, None)
     assert [time[17:19] for time in (job.created, job.started, job.finished)] == ["00", "01", "02"]
@@ -47,7 +46,7 @@ def test_a_job_that_is_done(store, clock):
 def test_a_job_that_failed_says_why(store):
     add(store, "1")
     store.start("1", version=1)
-    assert store.finish("1", "no data", "bring some")
+    assert store.fail("1", "no data", "bring some")
     job = store.find("1")
     assert (job.state, job.error, job.hint) == (State.FAILED, "no data", "bring some")
 
@@ -64,8 +63,9 @@ def test_a_job_that_goes_on_with_the_next_server_keeps_its_version_and_when_it_b
 
 def test_only_what_may_follow_follows(store):
     add(store, "1")
-    assert not store.finish("1")
-    assert not store.note_digest("1", "ff")
+    assert not store.finish("1", "ff")
+    assert not store.fail("1", "no data")
+    assert not store.mark_published("1")
     assert store.cancel("1")
     assert not store.cancel("1")
     assert not store.start("1", version=1)
@@ -78,7 +78,7 @@ def test_of_those_who_end_a_job_one_wins(store):
     add(store, "1")
     store.start("1", version=1)
     won, threads = [], []
-    for end in (store.cancel, store.finish) * 4:
+    for end in (store.cancel, lambda job_id: store.finish(job_id, "ff")) * 4:
         threads.append(threading.Thread(target=lambda end=end: won.append(end("1"))))
         threads[-1].start()
     for thread in threads:
@@ -107,14 +107,33 @@ def test_jobs_are_listed_from_either_end(store):
     assert store.ids() == {"1", "2", "3"}
 
 
-def test_versions_that_unfinished_jobs_will_have(store):
-    for job_id, name in (("1", "a"), ("2", "a"), ("3", "b"), ("4", "a")):
-        add(store, job_id, name)
+def test_a_client_sees_its_own_jobs(store):
+    add(store, "1")
+    store.add("2", request(), client="other", weights_sha256=None, max_queued=9)
+    assert [job.id for job in store.latest(9, client="other")] == ["2"]
+    assert [job.id for job in store.latest(9)] == ["2", "1"]
+    assert store.find("2").private_name == "jobs/other/a"
+
+
+def test_a_publication_is_noted_and_then_marked(store):
+    add(store, "1")
     store.start("1", version=1)
-    store.start("2", version=2)
-    store.start("3", version=7)
-    store.cancel("1")
-    assert store.unfinished_versions("a") == [2]
+    store.finish("1", "ff")
+    assert store.note_publication("1", name="b", version=4, digest="ee", by="boss")
+    noted = store.find("1")
+    assert (noted.published_name, noted.published_version, noted.published_by) == ("b", 4, "boss")
+    assert (noted.digest, noted.published) == ("ee", None)
+    assert store.mark_published("1")
+    assert store.find("1").published == "2026-05-01T12:00:00.000+00:00"
+
+
+def test_many_jobs_of_one_client_do_not_push_out_those_of_another(store):
+    store.add("0", request(), client="other", weights_sha256=None, max_queued=9)
+    for job_id in "123":
+        add(store, job_id)
+    for job_id in "0123":
+        store.cancel(job_id)
+    assert sorted(store.forget_old(1)) == ["1", "2"]
 
 
 def test_the_oldest_of_those_that_are_over_are_forgotten(store):

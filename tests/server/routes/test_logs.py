@@ -29,9 +29,9 @@ def stored(send):
 
 def test_lines_are_stored_once_however_often_they_are_sent(send, log_line, ndjson):
     body = ndjson(log_line(1), log_line(2))
-    assert send(body).json() == {"accepted": 2, "duplicates": 0}
-    assert send(body).json() == {"accepted": 0, "duplicates": 2}
-    assert send(ndjson(log_line(2), log_line(3))).json() == {"accepted": 1, "duplicates": 1}
+    assert send(body).json() == {"accepted": 2, "duplicates": 0, "dropped": 0}
+    assert send(body).json() == {"accepted": 0, "duplicates": 2, "dropped": 0}
+    assert send(ndjson(log_line(2), log_line(3))).json() == {"accepted": 1, "duplicates": 1, "dropped": 0}
     assert stored(send) == {"pi-4": 3}
 
 

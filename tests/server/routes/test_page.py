@@ -52,10 +52,17 @@ def test_devices_with_their_plan_and_whether_it_keeps_the_budget(running, log_li
         if (cells := [re.sub(r"<.*?>", "", cell) for cell in re.findall(r"<td.*?</td>", row, flags=re.DOTALL)])
     }
     assert rows["quick-one"][1] == "tiny 1"
-    assert rows["quick-one"][3:] == ["o0 m1-4 o4", "1.5", "2"]
+    assert rows["quick-one"][3:] == ["o0 m1-4 o4", "1.5", "2", "–"]
     assert rows["slow-one"][1] == "000000000000…"
-    assert rows["slow-one"][3:] == ["o0 o1 m2-4 o4", "7.25", "2"]
+    assert rows["slow-one"][3:] == ["o0 o1 m2-4 o4", "7.25", "2", "–"]
     assert '<td class="number bad">7.25</td>' in running.ask("/").body.decode()
+
+
+def test_dropped_lines_are_reported(serve, tiny, log_line, ndjson):
+    server = serve(tiny.folder, keep_log_lines=3)
+    send(server, "a", *(log_line(minute) for minute in range(5)), ndjson=ndjson)
+    assert '<td class="number">2</td></tr>' in server.ask("/").body.decode()
+    assert server.ask("/v1/devices").json()["devices"][0]["dropped"] == 2
 
 
 def test_the_latest_events_come_first(running, log_line, ndjson):

@@ -1,0 +1,174 @@
+"""``pathweave token``: the tokens of a server, in its data folder, and enrolment of a device over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+from device_sdk.commands.command_line import emit, json_option
+from server.scopes import SCOPES, Scope
+
+if TYPE_CHECKING:
+    from server.database import Database
+    from server.tokens import TokenStore
+
+_MAX_REPLY_BYTES = 64_000
+
+_positive = click.FloatRange(min=0, min_open=True)
+_folder = click.Path(file_okay=False, path_type=Path)
+_data = click.option("--data", type=_folder, required=True, help="The server's data folder (see pathweave serve).")
+_days = click.option(
+    *("--expires-days", "--days", "days"),
+    type=_positive,
+    default=90.0,
+    show_default=True,
+    help="How long the token is valid.",
+)
+
+
+@click.group()
+def token() -> None:
+    """Access tokens of a server. Once one exists, every request needs a token."""
+
+
+@token.command("new")
+@click.argument("name")
+@click.option("--scope", type=click.Choice(SCOPES), default="device", show_default=True, help="What it permits.")
+@click.option("--device", help="The only device whose log it may send [default: the first one whose log it sends].")
+@_days
+@_data
+@json_option
+def new_token(name: str, scope: str, device: str | None, days: float, data: Path, as_json: bool) -> None:
+    """Make a token and print it; it cannot be shown again."""
+    made = _store(data).new(name, days=days, scope=Scope.named(scope), device=device)
+    emit({"name": name, "token": made, "scope": scope, "device": device, "days": days}, as_json=as_json, text=made)
+
+
+@token.command("list")
+@_data
+@json_option
+def list_tokens(data: Path, as_json: bool) -> None:
+    """List tokens by name, without the tokens themselves."""
+    tokens = _store(data).all()
+    lines = [
+        f"{token_.name}  {token_.scope}  {token_.device or '-'}  {token_.state}  until {token_.expires}"
+        for token_ in tokens
+    ]
+    text = "\n".join(lines) or "no token: the server is open to all clients"
+    emit({"tokens": [dataclasses.asdict(token_) for token_ in tokens]}, as_json=as_json, text=text)
+
+
+@token.command("revoke")
+@click.argument("name")
+@_data
+@json_option
+def revoke_token(name: str, data: Path, as_json: bool) -> None:
+    """Revoke a token; takes effect at once on a running server."""
+    _store(data).revoke(name)
+    emit({"name": name, "state": "revoked"}, as_json=as_json, text=f"{name} is revoked")
+
+
+@token.command("rotate")
+@click.argument("name")
+@_days
+@_data
+@json_option
+def rotate_token(name: str, days: float, data: Path, as_json: bool) -> None:
+    """Replace a token by a new one with its scope and device; the old one ends at once."""
+    made = _store(data).rotate(name, days=days)
+    emit({"name": name, "token": made, "days": days}, as_json=as_json, text=made)
+
+
+@token.command("restrict")
+@click.argument("name")
+@click.option("--scope", type=click.Choice(SCOPES), default="device", show_default=True, help="Its new, lower scope.")
+@click.option("--device", help="The only device whose log it may send.")
+@_data
+@json_option
+def restrict_token(name: str, scope: str, device: str | None, data: Path, as_json: bool) -> None:
+    """Lower the scope of a token or bind it to a device; the token itself stays the same."""
+    _store(data).restrict(name, scope=Scope.named(scope), device=device)
+    text = f"{name} has the scope {scope}" + (f" and is bound to {device}" if device else "")
+    emit({"name": name, "scope": scope, "device": device}, as_json=as_json, text=text)
+
+
+@token.command("enrol-code")
+@click.option("--device", help="The device that it enrols [default: any new one].")
+@click.option("--expires-minutes", type=_positive, default=15.0, show_default=True, help="How long the code is valid.")
+@_days
+@_data
+@json_option
+def new_enrolment_code(device: str | None, expires_minutes: float, days: float, data: Path, as_json: bool) -> None:
+    """Make a one-time code that a device exchanges for a token bound to it, and print it."""
+    from server.enrolment import Enrolments
+
+    code = Enrolments(_database(data)).new_code(device=device, minutes=expires_minutes, days=days)
+    told = {"code": code, "device": device, "expires_minutes": expires_minutes, "expires_days": days}
+    emit(told, as_json=as_json, text=code)
+
+
+@token.command("enrol")
+@click.argument("url")
+@click.argument("code")
+@click.option("--device", help="The name of this device [default: the one that its logs are sent under].")
+@json_option
+def enrol(url: str, code: str, device: str | None, as_json: bool) -> None:
+    """On a device: exchange a code for a token and print it; it cannot be shown again."""
+    from device_sdk.session.device_state import default_state_folder, device_id
+    from device_sdk.transports import Deadlines, make_transport
+    from device_sdk.transports.addresses import base
+    from device_sdk.transports.replies import read_all, require_success
+
+    body = json.dumps({"code": code, "device": device or device_id(default_state_folder())}).encode()
+    with (
+        contextlib.closing(make_transport(url)) as transport,
+        transport.send(
+            "POST",
+            f"{base(url)}/v1/enrolments",
+            headers={"Content-Type": "application/json"},
+            body=body,
+            deadlines=Deadlines(idle_s=10.0, total_s=30.0),
+            max_bytes=_MAX_REPLY_BYTES,
+        ) as reply,
+    ):
+        require_success(reply, what="enrolment")
+        made = msgspec.to_builtins(decode_enrolled(read_all(reply)))
+    emit(made, as_json=as_json, text=made["token"])
+
+
+class Enrolled(msgspec.Struct, frozen=True):
+    """A server's reply to an enrolment."""
+
+    token: str
+    device: str
+    expires: str
+
+
+def decode_enrolled(data: bytes) -> Enrolled:
+    """The reply in ``data`` (ProtocolError if it is not one)."""
+    from device_sdk.errors import ProtocolError
+    from device_sdk.files.untrusted_json import decode_json
+
+    try:
+        return decode_json(data, Enrolled)
+    except ValueError as error:
+        raise ProtocolError(f"the server's response to an enrolment breaks the protocol: {error}") from error
+
+
+def _store(data: Path) -> TokenStore:
+    from server.tokens import TokenStore
+
+    return TokenStore(_database(data))
+
+
+def _database(data: Path) -> Database:
+    from server.database import Database
+    from server.settings import database_path
+
+    return Database(database_path(data))

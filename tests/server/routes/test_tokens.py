@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import pytest
+
+from server.database import Database
+from server.scopes import Scope
+from server.settings import database_path
+from server.tokens import TokenStore
+
+
+@pytest.fixture
+def admin(tmp_path):
+    """The headers of an administrator."""
+    store = TokenStore(Database(database_path(tmp_path / "data")))
+    return {"Authorization": f"Bearer {store.new('root', days=1, scope=Scope.ADMIN)}"}
+
+
+def test_a_device_enrols_and_uses_its_token_until_it_is_revoked(serve, tiny, admin, log_line, ndjson):
+    server = serve(tiny.folder)
+    made = server.post("/v1/enrolment-codes", {"device": "pi-1", "expires_minutes": 5}, **admin)
+    assert (made.status, made.headers["cache-control"]) == (201, "no-store")
+    reply = server.post("/v1/enrolments", {"code": made.json()["code"]})
+    assert (reply.status, reply.headers["cache-control"]) == (201, "no-store")
+    assert (reply.json()["device"], reply.json()["scope"]) == ("pi-1", "device")
+    token = {"Authorization": f"Bearer {reply.json()['token']}"}
+    headers = {"Pathweave-Device": "pi-1", **token}
+    assert server.ask("/v1/logs", method="POST", body=ndjson(log_line()), headers=headers).status == 200
+    listed = server.ask("/v1/tokens", headers=admin)
+    assert {info["name"]: info["device"] for info in listed.json()["tokens"]} == {"root": None, "pi-1": "pi-1"}
+    assert reply.json()["token"] not in listed.body.decode()
+    assert server.ask("/v1/tokens/pi-1", method="DELETE", headers=admin).json()["state"] == "revoked"
+    assert server.ask("/v1/bundles", headers=token).status == 401
+    assert server.ask("/v1/tokens/none", method="DELETE", headers=admin).status == 404
+
+
+def test_guessing_codes_is_cut_off(serve, tiny, admin):
+    server = serve(tiny.folder)
+    code = server.post("/v1/enrolment-codes", {"device": "pi-1"}, **admin).json()["code"]
+    statuses = [server.post("/v1/enrolments", {"code": f"GUESS-{n}"}).status for n in range(12)]
+    assert statuses == [401] * 10 + [429] * 2
+    refused = server.post("/v1/enrolments", {"code": code})
+    assert (refused.status, refused.headers["retry-after"]) == (429, "900")
+
+
+@pytest.mark.parametrize("value", [{}, [], {"code": 7}, {"code": "x" * 101}, {"code": "x", "scope": "admin"}])
+def test_what_is_no_enrolment_is_malformed(serve, tiny, admin, value):
+    assert serve(tiny.folder).post("/v1/enrolments", value).status == 400
