@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 
 
 class TooSlowError(DeadlineError):
-    """The server sent less than the minimum rate. Not repeated: what has come is kept, and the next delivery resumes."""
+    """The server sent less than the minimum rate. Not retried: the bytes received are kept for the next delivery."""
 
 
 class MinimumRate:

@@ -10,9 +10,10 @@ partial/                                  blobs being downloaded (see blob_write
 lock, installing                          advisory locks
 ```
 
-Files are written atomically, by a rename. Several processes may use one store at once: ``lock`` is held alone for the
-few writes that make a bundle the last good one, ``installing`` is shared by all who fetch, and held alone to delete what
-no bundle needs. Without locks each file is still whole, and a mark that another process has raised still counts.
+Files are written atomically, by a rename. Several processes may use one store at once: ``lock`` is held exclusively
+for the few writes that make a bundle the last good one. ``installing`` is shared by fetching processes and held
+exclusively to delete unneeded files. Without locks each file is still whole, and a mark raised by another process
+still counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Advisory locks between processes (flock).
 
 A lock goes with its holder: one that is killed leaves none behind. Where the system or the file system has no locks,
-``shared`` and ``exclusive`` do nothing, and ``try_exclusive`` always fails: what must not run beside others is left out.
+``shared`` and ``exclusive`` do nothing, and ``try_exclusive`` always fails, so what must run alone is skipped.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _is_lasting(calls_ms: Sequence[float], limit_ms: float, settings: LiveSettin
     if np.median(calls_ms[-settings.window :]) > limit_ms * (1 + settings.slight_excess):
         return True
     taken_ms, count = 0.0, 0
-    for count, call_ms in enumerate(reversed(calls_ms), start=1):  # noqa: B007  # the count at which the loop ends
+    for count, call_ms in enumerate(reversed(calls_ms), start=1):  # the count at which the loop ends
         taken_ms += call_ms
         if taken_ms >= 1e3 * settings.slight_s and count >= settings.window:
             break

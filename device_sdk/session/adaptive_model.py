@@ -96,10 +96,11 @@ class AdaptiveModel:
         full model. From a server only blobs that are not here yet are fetched; if it cannot be reached, or what it
         sends cannot be used, the last good bundle opens and the log says why. ``token``: of the server.
         ``allow_rollback``: take a version below one that this device has had, or other contents under its version.
-        ``update_deadline_s``: for fetching, where there is a last good bundle; what came by then is kept. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is not
-        here is refused, never replaced silently. ``memory_cap_mb``: for all that is loaded, beyond the bare runtime; a
-        plan that needs more runs in pages (docs/guide/memory.md). ``state_folder``: where fetched bundles, profiles,
-        the plan and the log are kept (default: the user's folder for state).
+        ``update_deadline_s``: for fetching, where there is a last good bundle; what came by then is kept. ``provider``:
+        of the runtime, such as ``CUDAExecutionProvider``; one that is not here is refused, never replaced silently.
+        ``memory_cap_mb``: for all that is loaded, beyond the bare runtime; a plan that needs more runs in pages
+        (docs/guide/memory.md). ``state_folder``: where fetched bundles, profiles, the plan and the log are kept
+        (default: the user's folder for state).
 
         Raises:
             BundleError: the bundle cannot be used (a kind of it says why).

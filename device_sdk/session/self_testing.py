@@ -40,7 +40,8 @@ def ensure_self_tested(state: DeviceState, test: Callable[[], None]) -> None:
     try:
         test()
     except (SelfTestError, CompositionError, RuntimeFailedError) as error:
-        _keep(lambda: state.save_attempts(_failed(begun, error)))
+        failed = _failed(begun, error)
+        _keep(lambda: state.save_attempts(failed))
         raise
     except BaseException:  # not the bundle's fault: a damaged blob, a memory cap, an interrupt
         _keep(lambda: state.save_attempts(attempts))

@@ -87,7 +87,11 @@ def _arm(point: int) -> None:
         if event != "c_call" or getattr(argument, "__name__", "") not in _CALLS:
             return
         owner = getattr(argument, "__self__", None)
-        if owner is os or getattr(owner, "__name__", "") == "posix" or isinstance(owner, (io.FileIO, io.BufferedWriter)):
+        if (
+            owner is os
+            or getattr(owner, "__name__", "") == "posix"
+            or isinstance(owner, (io.FileIO, io.BufferedWriter))
+        ):
             change()
 
     sys.addaudithook(audit)

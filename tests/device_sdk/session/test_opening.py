@@ -135,6 +135,25 @@ def test_where_no_file_can_be_written_the_last_good_bundle_opens(served):
     assert served.open() == 2
 
 
+def test_a_plan_that_cannot_be_stored_is_not_used_either(served, tmp_path):
+    other = Plan(Subnet((Edge("o0"), Edge("m1-4"), Edge("o4"))))
+    with small_disk(tmp_path / "disk", 4_000_000) as mounted:
+        if not mounted:
+            pytest.skip("needs a tmpfs, which root can mount")
+        served.state = tmp_path / "disk" / "state"
+        served.passes()
+        with AdaptiveModel.open(served.url, trust=served.key, state_folder=served.state) as model:
+            before = model.plan
+            filler = fill(tmp_path / "disk")
+            with pytest.raises(StorageError):
+                model.use(other)
+            assert model.plan == before
+            filler.unlink()
+            model.use(other)
+        with AdaptiveModel.open(served.url, trust=served.key, state_folder=served.state) as model:
+            assert model.plan == other
+
+
 def test_a_first_bundle_that_cannot_be_written_is_a_storage_error(served):
     served.state.rename(served.state.with_name("moved"))
     served.state.write_bytes(b"a file in the way")
