@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import itertools
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 from device_sdk.errors import BlobError, StorageError
-from device_sdk.files.atomic import storage_errors
+from device_sdk.files.atomic import make_folder, storage_errors, sync_folder
+from device_sdk.files.writers import in_use, unique
 
 COPY_BYTES = 1_000_000
 
 _PARTIAL = re.compile(r"([0-9a-f]{64})\.([0-9]{1,10})\.([0-9a-f]+)\.part")
-_RUN = secrets.token_hex(8)  # identifies this process run: process ids are recycled
-_numbers = itertools.count()
 
 
 class BlobWriter:
@@ -49,7 +46,7 @@ class BlobWriter:
 
     def __enter__(self) -> BlobWriter:
         with storage_errors(self._path):
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             self._file = open(self._path, "xb", buffering=0)  # unbuffered: a kill loses nothing
         self.restart()
         try:
@@ -99,8 +96,9 @@ class BlobWriter:
         with storage_errors(self._target):
             os.fsync(self._file.fileno())
             self._file.close()
-            self._target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self._target.parent)
             os.replace(self._path, self._target)
+            sync_folder(self._target.parent)
         self._in_store = True
 
     def __exit__(
@@ -137,26 +135,12 @@ def orphans(folder: Path, name: str | None = None) -> Iterator[Path]:
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             match = _PARTIAL.fullmatch(path.name)
-            if match and name in (None, match[1]) and not _in_use(int(match[2]), match[3]):
+            if match and name in (None, match[1]) and not in_use(int(match[2]), match[3]):
                 yield path
 
 
 def _own_path(folder: Path, name: str, process: int) -> Path:
-    return folder / f"{name}.{process}.{_RUN}{next(_numbers):x}.part"
-
-
-def _in_use(process: int, unique: str) -> bool:
-    if process == 0:
-        return False
-    if process == os.getpid():
-        return unique.startswith(_RUN)
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        pass
-    return True
+    return folder / f"{name}.{process}.{unique()}.part"
 
 
 def _size_of(path: Path) -> int:

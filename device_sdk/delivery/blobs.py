@@ -79,8 +79,9 @@ class BlobFetcher:
         self.tally.add(blobs=1)
 
     def received(self, count: int) -> None:
-        """Count and report ``count`` received bytes."""
+        """Count and report ``count`` received bytes. Raises TooSlowError."""
         self.tally.add(size_bytes=count)
+        self.schedule.rate.received(count)
         with self._reporting:
             self.on_bytes(count)
 

@@ -17,16 +17,17 @@ from device_sdk.bundles.runnable import RenditionFilter, runnable_part
 from device_sdk.delivery.blobs import BlobFetcher, Tally
 from device_sdk.delivery.schedule import Schedule
 from device_sdk.delivery.store import BundleStore, StoredBundle
-from device_sdk.errors import PathweaveError, RefusedError, RollbackError, SignatureError, TransferError, UsageError
+from device_sdk.errors import PathweaveError, RefusedError, SignatureError, TransferError, UsageError
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.transports.addresses import base
 from device_sdk.transports.port import Clock, Deadlines, Transport
-from device_sdk.transports.replies import read_all, require_success
+from device_sdk.transports.replies import require_success
 
 ATTEMPTS = 5
 REPLACED_TRIES = 3  # restarts after the server has replaced the bundle during the download
 SIGNATURE_MAX_BYTES = 1024  # a signature has 64; the rest is for error pages
-DEADLINES = Deadlines(idle_s=10.0, total_s=600.0)
+DEADLINES = Deadlines(idle_s=10.0, total_s=600.0)  # of the first download
+UPDATE_DEADLINES = Deadlines(idle_s=5.0, total_s=20.0)  # where the last good bundle can open instead
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +61,7 @@ def fetch_bundle(
     allow_rollback: bool = False,
     accepts: RenditionFilter | None = None,
     deadlines: Deadlines = DEADLINES,
+    update_deadlines: Deadlines = UPDATE_DEADLINES,
     attempts: int = ATTEMPTS,
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
@@ -67,30 +69,36 @@ def fetch_bundle(
 ) -> Delivered:
     """Fetch the bundle at ``url`` to the ``store``; on failure, return the last good bundle of that URL.
 
-    1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them; 3. refuse a
-    version below that of the last good bundle; 4. fetch the blobs that are not in the store, each verified before it is
-    stored; 5. store manifest and signature.
+    1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them; 3. refuse
+    another name than this URL had at first, a version below the high-water mark, and other bytes under the version of
+    the mark; 4. fetch the blobs that are not in the store, each verified before it is stored; 5. store manifest and
+    signature.
 
-    The result is not yet the last good bundle: call ``store.remember_good(name, digest)`` after its self-test passed.
-    ``accepts``: only the blobs of the accepted renditions are fetched; open the bundle with the same filter.
-    ``deadlines.idle_s`` is per request, ``total_s`` for the whole delivery. It fails after ``attempts`` consecutive
-    attempts without a new byte. If the server replaces the bundle during the transfer, the download
-    restarts; verified blobs are kept.
+    The result is not yet the last good bundle: call ``store.remember_good(url, name, digest)`` after its self-test
+    passed. ``accepts``: only the blobs of the accepted renditions are fetched; open the bundle with the same filter.
+
+    ``deadlines.idle_s`` is per request, ``total_s`` for the whole delivery; ``update_deadlines`` hold instead where
+    there is a last good bundle. It fails after ``attempts`` consecutive attempts without a new byte, and below the
+    minimum rate (``schedule``). If the server replaces the bundle during the transfer, the download restarts; verified
+    blobs are kept.
 
     Raises:
         UsageError: ``url`` is not an address.
         BundleError (refused), TransferError (not received), StorageError, RuntimeFailedError (``accepts`` refuses all
             renditions of an original block): and there is no last good bundle.
     """
-    schedule = Schedule(deadlines.idle_s, clock() + deadlines.total_s, attempts, sleep, clock)
+    url = base(url)
+    good = store.last_good_at(url, allow_rollback=allow_rollback)
+    limits = deadlines if good is None else update_deadlines
+    schedule = Schedule(limits.idle_s, clock() + limits.total_s, attempts, sleep, clock)
     shown = progress or SilentProgress()
-    delivery = _Delivery(base(url), store, transport, trust, allow_rollback, accepts, schedule, shown, Tally())
+    delivery = _Delivery(url, store, transport, trust, allow_rollback, accepts, schedule, shown, Tally())
     try:
         return delivery.run()
     except UsageError:
         raise
     except PathweaveError as error:
-        good = store.last_good_at(delivery.url)
+        good = store.last_good_at(url, allow_rollback=allow_rollback)
         if good is None:
             raise
         _log.warning("%s: %s; the last good version, %d, stays in use", url, error, good.version)
@@ -126,7 +134,7 @@ class _Delivery:
         """The steps of ``fetch_bundle``, restarted if the server replaced the bundle in between."""
         for turn in range(REPLACED_TRIES):
             fetched = self._fetch_manifest()  # 1, 2
-            self._refuse_rollback(fetched.manifest)  # 3
+            self._refuse(fetched)  # 3
             try:
                 self._fetch_blobs(fetched.manifest)  # 4
             except RefusedError as error:
@@ -179,19 +187,19 @@ class _Delivery:
     def _fetch_small(self, name: str, max_bytes: int) -> bytes:
         def request(deadlines: Deadlines) -> bytes:
             address = f"{self.url}/{name}"
+            data = bytearray()
             with self.transport.send("GET", address, deadlines=deadlines, max_bytes=max_bytes) as reply:
                 require_success(reply, what=address)
-                return read_all(reply)
+                for chunk in reply.chunks():
+                    data += chunk
+                    self.schedule.rate.received(len(chunk))
+            return bytes(data)
 
         return self.schedule.retry(request)
 
-    def _refuse_rollback(self, manifest: Manifest) -> None:
-        good = self.store.last_good(manifest.name)
-        if good is not None and manifest.version < good.version and not self.allow_rollback:
-            raise RollbackError(
-                f"{self.url} has version {manifest.version} of {manifest.name}; this device has had {good.version}",
-                hint="to install the older version, allow the rollback",
-            )
+    def _refuse(self, fetched: _Fetched) -> None:
+        name, version = fetched.manifest.name, fetched.manifest.version
+        self.store.refuse(self.url, name, version, fetched.digest, allow_rollback=self.allow_rollback)
 
     def _fetch_blobs(self, manifest: Manifest) -> None:
         blobs = (manifest if self.accepts is None else runnable_part(manifest, self.accepts)).blobs()
@@ -206,8 +214,6 @@ class _Delivery:
     def _keep(self, fetched: _Fetched) -> Delivered:
         name, digest = fetched.manifest.name, fetched.digest
         folder = self.store.save_bundle(name, fetched.data, fetched.signature)
-        self.store.remember_address(self.url, name)
-        self.store.remove_leftovers()
         good = self.store.last_good(name)
         same = good is not None and good.digest == digest and not self.tally.blobs
         bundle = StoredBundle(name, fetched.manifest.version, digest, folder)

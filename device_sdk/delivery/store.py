@@ -4,11 +4,16 @@
 blobs/<sha256>                            shared by all bundles and versions; verified before the rename
 bundles/<name>/<sha256>/manifest.json     a bundle by the digest of its manifest, with manifest.sig if it is signed
 bundles/<name>/current                    the digest of the last good bundle
-urls/<sha256 of the address>              the name of the bundle at that address
+bundles/<name>/previous                   the digest of the one before it
+bundles/<name>/mark, mark.copy            the highest version, its digest, and the addresses it came from (see marks)
 partial/                                  blobs being downloaded (see blob_writer)
+lock, installing                          advisory locks
 ```
 
-Files are written atomically, by a rename. There are no locks: several processes may use one store at once.
+Files are written atomically, by a rename. Several processes may use one store at once: ``lock`` is held exclusively
+for the few writes that make a bundle the last good one. ``installing`` is shared by fetching processes and held
+exclusively to delete unneeded files. Without locks each file is still whole, and a mark raised by another process
+still counts.
 """
 
 from __future__ import annotations
@@ -17,17 +22,21 @@ import contextlib
 import hashlib
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE
 from device_sdk.bundles.manifest import IDENTIFIER, decode_manifest
-from device_sdk.delivery.blob_writer import BlobWriter, orphans
+from device_sdk.delivery.blob_writer import BlobWriter
+from device_sdk.delivery.marks import ADDRESSES_MAX, Mark, decode_mark, encode_mark, refuse_other_name, refuse_rollback
 from device_sdk.errors import BundleError
-from device_sdk.files.atomic import storage_errors, write_atomically
+from device_sdk.files.atomic import storage_errors, write_if_changed
+from device_sdk.files.locks import Lease, exclusive, shared
 from device_sdk.transports.addresses import base
 
+CURRENT, PREVIOUS, MARKS = "current", "previous", ("mark.copy", "mark")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 _log = logging.getLogger(__name__)
@@ -49,7 +58,10 @@ class BundleStore:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.blobs = folder / "blobs"
-        self._partial = folder / "partial"
+        self.bundles = folder / "bundles"
+        self.partial = folder / "partial"
+
+    # Blobs
 
     def has_blob(self, name: str, size: int | None) -> bool:
         """Whether blob ``name`` is stored, with ``size`` bytes if given. Its digest was verified when it was stored."""
@@ -61,7 +73,7 @@ class BundleStore:
 
     def writer(self, name: str, *, max_bytes: int) -> BlobWriter:
         """A writer for blob ``name`` of at most ``max_bytes``."""
-        return BlobWriter(self._partial, name, self._blob(name), max_bytes=max_bytes)
+        return BlobWriter(self.partial, name, self._blob(name), max_bytes=max_bytes)
 
     def remove_altered(self, names: Iterable[str]) -> tuple[str, ...]:
         """Read blobs and delete those that no longer match their digest, so that they are fetched again.
@@ -79,12 +91,7 @@ class BundleStore:
                     removed.append(name)
         return tuple(removed)
 
-    def remove_leftovers(self) -> None:
-        """Delete orphans of blobs that are stored."""
-        for path in list(orphans(self._partial)):
-            if self.has_blob(path.name[:64], None):
-                with contextlib.suppress(OSError):
-                    path.unlink()
+    # Bundles
 
     def save_bundle(self, name: str, manifest: bytes, signature: bytes | None) -> Path:
         """Store a verified manifest with its signature; returns their folder. It does not become the last good one.
@@ -94,64 +101,185 @@ class BundleStore:
         """
         folder = self._bundle(name, hashlib.sha256(manifest).hexdigest())
         if signature is not None:
-            write_atomically(folder / SIGNATURE, signature)
-        write_atomically(folder / MANIFEST, manifest)
+            write_if_changed(folder / SIGNATURE, signature)
+        write_if_changed(folder / MANIFEST, manifest)
         return folder
 
-    def remember_good(self, name: str, digest: str) -> None:
-        """Make the bundle with this digest the last good one, the fallback of later downloads.
+    def remember_good(self, url: str, name: str, digest: str, *, allow_rollback: bool = False) -> None:
+        """Make the bundle with this digest the last good one of ``url``, the fallback of later downloads.
+
+        Nothing is written that is there already.
 
         Raises:
-            BundleError: it is not in the store.
+            BundleError: it is not in the store, or ``url`` has another name.
+            RollbackError: a newer version became the last good one meanwhile; not if ``allow_rollback``.
             StorageError: the record could not be written.
         """
-        if not (self._bundle(name, digest) / MANIFEST).is_file():
+        stored = self._load(name, digest)
+        if stored is None:
             raise BundleError(f"the store has no bundle {name} with digest {digest[:12]}…")
-        write_atomically(self._current(name), digest.encode() + b"\n")
+        with self._writing():
+            self.refuse(url, name, stored.version, digest, allow_rollback=allow_rollback)
+            replaced = self._read_digest(name, CURRENT)
+            if replaced not in (None, digest):
+                write_if_changed(self._of(name) / PREVIOUS, f"{replaced}\n".encode())
+            write_if_changed(self._of(name) / CURRENT, f"{digest}\n".encode())
+            data = encode_mark(self._raised(self._mark(name), url, stored))
+            for copy in MARKS:  # last: until then a mark is too low, never too high
+                write_if_changed(self._of(name) / copy, data)
 
-    def last_good(self, name: str) -> StoredBundle | None:
-        """The last good bundle ``name``; None if there is none or it cannot be read."""
-        current = self._current(name)
+    def refuse(self, url: str, name: str, version: int, digest: str, *, allow_rollback: bool = False) -> None:
+        """Refuse what may not be installed from ``url``: another name, and, unless allowed, what is below the mark.
+
+        Raises:
+            BundleError, RollbackError: refused (see ``marks``).
+        """
+        source = base(url)
+        refuse_other_name(self._pinned(url), name=name, source=source)
+        if not allow_rollback:
+            refuse_rollback(self.highest(name), name=name, version=version, digest=digest, source=source)
+
+    def highest(self, name: str) -> Mark | None:
+        """The mark of bundle ``name``, or the current bundle where that is newer: it is written first."""
+        mark = self._mark(name)
+        digest = self._read_digest(name, CURRENT)
+        if digest is None or (mark is not None and digest == mark.digest):
+            return mark
+        current = self._load(name, digest)
+        if current is not None and (mark is None or current.version > mark.version):
+            return Mark(name, current.version, current.digest)
+        return mark
+
+    def last_good(self, name: str, *, allow_rollback: bool = False) -> StoredBundle | None:
+        """The last good bundle ``name``; None if there is none or it cannot be read.
+
+        The first that is whole: the current one, the one of the mark, the previous one. None that is below the mark,
+        unless ``allow_rollback``.
+        """
+        mark = self._mark(name)
+        digests = [self._read_digest(name, CURRENT), mark.digest if mark else None, self._read_digest(name, PREVIOUS)]
+        for digest in dict.fromkeys(one for one in digests if one is not None):
+            stored = self._load(name, digest)
+            if stored is None:
+                continue
+            if mark is not None and stored.version < mark.version and not allow_rollback:
+                _log.warning("version %d of %s is here, but this device has had %d", stored.version, name, mark.version)
+                continue
+            return stored
+        return None
+
+    def last_good_at(self, url: str, *, allow_rollback: bool = False) -> StoredBundle | None:
+        """The last good bundle of the name that ``url`` had at first."""
+        name = self._pinned(url)
+        return None if name is None else self.last_good(name, allow_rollback=allow_rollback)
+
+    # Locks
+
+    def installing(self) -> AbstractContextManager[None]:
+        """Held while a bundle is fetched and tested: nothing is deleted meanwhile.
+
+        Raises:
+            StorageError: another process deletes what no bundle needs, and does not end.
+        """
+        return shared(self.folder / "installing")
+
+    def lease(self, name: str, digest: str) -> Lease:
+        """Until it is closed, no process deletes this bundle or its blobs."""
+        return Lease(self._bundle(name, digest))
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return exclusive(self.folder / "lock")
+
+    # Records
+
+    def names(self) -> Iterator[str]:
+        """The names of all bundles."""
+        with contextlib.suppress(OSError):
+            for path in sorted(self.bundles.iterdir()):
+                if IDENTIFIER.fullmatch(path.name):
+                    yield path.name
+
+    def digests_of(self, name: str) -> set[str]:
+        """The digests that the records of bundle ``name`` refer to."""
+        mark = self._mark(name)
+        found = {self._read_digest(name, CURRENT), self._read_digest(name, PREVIOUS), mark.digest if mark else None}
+        return {digest for digest in found if digest is not None}
+
+    def _raised(self, mark: Mark | None, url: str, stored: StoredBundle) -> Mark:
+        known = () if mark is None else mark.addresses
+        addresses = tuple(dict.fromkeys((*known, _address(url))))[-ADDRESSES_MAX:]
+        return Mark(stored.name, stored.version, stored.digest, addresses)
+
+    def _pinned(self, url: str) -> str | None:
+        """The name of the bundle that was installed from ``url``; None if there was none."""
+        address = _address(url)
+        for name in self.names():
+            mark = self._mark(name)
+            if mark is not None and address in mark.addresses:
+                return name
+        return self._name_in_old_record(address)
+
+    def _name_in_old_record(self, address: str) -> str | None:
+        """From a store of Pathweave before marks: ``urls/<sha256 of the address>`` has the name."""
         try:
-            digest = current.read_text(encoding="ascii").strip()
-            folder = self._bundle(name, digest)
+            name = (self.folder / "urls" / address).read_text(encoding="ascii").strip()
+        except (OSError, ValueError):
+            return None
+        return name if IDENTIFIER.fullmatch(name) and self._read_digest(name, CURRENT) is not None else None
+
+    def _mark(self, name: str) -> Mark | None:
+        """The higher of the two copies that can be read; None if neither can."""
+        marks = []
+        for copy in MARKS:
+            path = self._of(name) / copy
+            try:
+                mark = decode_mark(path.read_bytes())
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                _log.warning("%s is damaged: %s", path, error)
+                continue
+            if mark.name == name:
+                marks.append(mark)
+        return max(marks, key=lambda mark: mark.version, default=None)
+
+    def _read_digest(self, name: str, record: str) -> str | None:
+        path = self._of(name) / record
+        try:
+            digest = path.read_text(encoding="ascii").strip()
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            digest = ""
+        if _DIGEST.fullmatch(digest):
+            return digest
+        _log.warning("%s is damaged", path)
+        return None
+
+    def _load(self, name: str, digest: str) -> StoredBundle | None:
+        """A stored bundle whose manifest is whole, else None."""
+        folder = self._bundle(name, digest)
+        try:
             manifest = (folder / MANIFEST).read_bytes()
             if hashlib.sha256(manifest).hexdigest() != digest:
                 raise BundleError("its manifest does not match its digest")
             return StoredBundle(name, decode_manifest(manifest).version, digest, folder)
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError, BundleError) as error:
-            _log.warning("the last good bundle %s in %s cannot be used: %s", name, self.folder, error)
-            return None
-
-    def remember_address(self, url: str, name: str) -> None:
-        """Record that ``url`` serves bundle ``name``.
-
-        Raises:
-            StorageError: the record could not be written.
-        """
-        write_atomically(self._address(url), _checked(name, IDENTIFIER).encode() + b"\n")
-
-    def last_good_at(self, url: str) -> StoredBundle | None:
-        """The last good bundle of the name recorded for ``url``."""
-        try:
-            name = self._address(url).read_text(encoding="ascii").strip()
-            return self.last_good(_checked(name, IDENTIFIER))
-        except (OSError, ValueError, BundleError):
+        except (OSError, BundleError) as error:
+            _log.warning("bundle %s %s… in %s cannot be used: %s", name, digest[:12], self.folder, error)
             return None
 
     def _blob(self, name: str) -> Path:
         return self.blobs / _checked(name, _DIGEST)
 
     def _bundle(self, name: str, digest: str) -> Path:
-        return self.folder / "bundles" / _checked(name, IDENTIFIER) / _checked(digest, _DIGEST)
+        return self._of(name) / _checked(digest, _DIGEST)
 
-    def _current(self, name: str) -> Path:
-        return self.folder / "bundles" / _checked(name, IDENTIFIER) / "current"
+    def _of(self, name: str) -> Path:
+        return self.bundles / _checked(name, IDENTIFIER)
 
-    def _address(self, url: str) -> Path:
-        return self.folder / "urls" / hashlib.sha256(base(url).encode()).hexdigest()
+
+def _address(url: str) -> str:
+    return hashlib.sha256(base(url).encode()).hexdigest()
 
 
 def _checked(name: str, pattern: re.Pattern[str]) -> str:

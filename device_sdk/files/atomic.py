@@ -1,36 +1,92 @@
-"""Atomic file writes."""
+"""Atomic file writes, and the removal of what a killed writer left."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import tempfile
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from device_sdk.errors import StorageError
+from device_sdk.files.writers import in_use, own_suffix
+
+_TEMPORARY = re.compile(r"\..+\.([0-9]{1,10})\.([0-9a-f]+)\.tmp")
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM, errno.ENOSYS})
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Write ``data`` to ``path``: temporary file in the same folder, fsync, rename. ``mode``: its permissions.
+    """Write ``data`` to ``path``: temporary file in the same folder, fsync, rename, fsync of the folder.
+
+    ``mode``: the file's permissions.
 
     Raises:
         StorageError: the file could not be written; the old content of ``path`` is unchanged.
     """
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        make_folder(path.parent)
+        temporary = path.with_name(f".{path.name}.{own_suffix()}.tmp")
         try:
-            with os.fdopen(handle, "wb") as file:
-                os.fchmod(file.fileno(), mode)
+            with open(temporary, "xb") as file:
+                os.chmod(temporary, mode)
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(temporary, path)
         except BaseException:
-            with contextlib.suppress(FileNotFoundError):
+            with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+        sync_folder(path.parent)
+
+
+def write_if_changed(path: Path, data: bytes) -> None:
+    """``write_atomically``, unless ``path`` already has this content: a full disk then does not matter.
+
+    Raises:
+        StorageError: as ``write_atomically``.
+    """
+    with contextlib.suppress(OSError):
+        if path.stat().st_size == len(data) and path.read_bytes() == data:
+            return
+    write_atomically(path, data)
+
+
+def make_folder(folder: Path) -> None:
+    """Create ``folder`` and its missing parents; each new entry is synced to disk."""
+    missing = [one for one in (folder, *folder.parents) if not one.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for one in missing:
+        sync_folder(one.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in ``folder`` survive a power failure, where the file system can.
+
+    Raises:
+        OSError: the disk failed.
+    """
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError:  # Windows does not open folders
+        return
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(handle)
+
+
+def remove_temporaries(folder: Path) -> None:
+    """Delete the temporary files of ``write_atomically`` in ``folder`` whose writers have ended."""
+    with contextlib.suppress(OSError):
+        for path in list(folder.iterdir()):
+            match = _TEMPORARY.fullmatch(path.name)
+            if match and not in_use(int(match[1]), match[2]):
+                path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager

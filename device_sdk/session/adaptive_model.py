@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -29,12 +29,13 @@ from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.answer import SUBNET, Answer
 from device_sdk.session.async_calls import AsyncCalls
 from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, log_path
 from device_sdk.session.live_keeper import LiveKeeper, PrivateSamples
 from device_sdk.session.measuring import Measuring
-from device_sdk.session.opening import open_location
+from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import MB, Budget, Power, Uplink
@@ -82,6 +83,7 @@ class AdaptiveModel:
         trust: str | Path | None = None,
         token: str | None = None,
         allow_rollback: bool = False,
+        update_deadline_s: float = UPDATE_DEADLINE_S,
         runtime: str = "onnxruntime",
         threads: int = 1,
         provider: str | None = None,
@@ -92,13 +94,15 @@ class AdaptiveModel:
         """Open the bundle in a folder or at ``http(s)://…/v1/bundles/NAME`` and make it ready to answer.
 
         With ``trust``, a public key, an unsigned or wrongly signed bundle is refused. The first time, every block runs
-        its self-test. Starts with the plan that this device chose last, else with the full model. From a server only
-        blobs that are not here yet are fetched; if it cannot be reached, or what it sends cannot be used, the last good
-        bundle opens and the log says why. ``token``: of the server. ``allow_rollback``: take a version below
-        that of the last good bundle. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is not
-        here is refused, never replaced silently. ``memory_cap_mb``: for all that is loaded, beyond the bare runtime; a
-        plan that needs more runs in pages (docs/guide/memory.md). ``state_folder``: where fetched bundles, profiles,
-        the plan and the log are kept (default: the user's folder for state).
+        its self-test, in a child process with limits. Starts with the plan that this device chose last, else with the
+        full model. From a server only blobs that are not here yet are fetched; if it cannot be reached, or what it
+        sends cannot be used, the last good bundle opens and the log says why. ``token``: of the server.
+        ``allow_rollback``: take a version below one that this device has had, or other contents under its version.
+        ``update_deadline_s``: for fetching, where there is a last good bundle; what came by then is kept. ``provider``:
+        of the runtime, such as ``CUDAExecutionProvider``; one that is not here is refused, never replaced silently.
+        ``memory_cap_mb``: for all that is loaded, beyond the bare runtime; a plan that needs more runs in pages
+        (docs/guide/memory.md). ``state_folder``: where fetched bundles, profiles, the plan and the log are kept
+        (default: the user's folder for state).
 
         Raises:
             BundleError: the bundle cannot be used (a kind of it says why).
@@ -110,13 +114,16 @@ class AdaptiveModel:
         cap_bytes = None if memory_cap_mb is None else round(memory_cap_mb * MB)
         folder = Path(state_folder) if state_folder is not None else default_state_folder()
         capped, engines = cap_bytes is not None, folder / "engines"
+        settings = RuntimeSettings(runtime, threads, provider, capped, str(engines.resolve()))
         engine = make_runtime(runtime, threads=threads, provider=provider, lean=capped, cache_folder=engines)
         bundle, delivery = open_location(
             location,
             trust=trust,
             token=token,
             allow_rollback=allow_rollback,
+            update_deadline_s=update_deadline_s,
             runtime=engine,
+            settings=settings,
             accepts=runs_on(runtime, provider),
             state_folder=folder,
             memory_cap_bytes=cap_bytes,
@@ -409,14 +416,19 @@ class AdaptiveModel:
         self._remote.close()
 
     def _take(self, plan: Plan) -> None:
-        self._live.stop()
-        self._exchange(plan)
+        self._exchange(plan, before=self._live.stop)
 
-    def _exchange(self, plan: Plan) -> None:
-        """The old plan is never closed under a call: it goes with the last call that uses it."""
+    def _exchange(self, plan: Plan, *, before: Callable[[], None] = lambda: None) -> None:
+        """Load the plan, store it, call ``before``, exchange it. If one of the first two fails, nothing changes.
+
+        The old plan is freed after the last call that uses it returns.
+        """
         self._in_use.lend_workspace()
-        self._in_use.exchange(Active(plan, self._in_use.load(plan)))
+        loaded = self._in_use.load(plan)
+        self._in_use.running()
         self._state.save_plan(plan)
+        before()
+        self._in_use.exchange(Active(plan, loaded))
 
     def __call__(self, images: npt.NDArray[np.uint8] | Image.Image) -> Answer:
         """Answer for raw images: one [h, w, channels] or grey [h, w], a batch [n, h, w, channels], or a Pillow image.

@@ -15,7 +15,7 @@ import msgspec
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.manifest import IDENTIFIER
 from device_sdk.errors import BudgetError, UsageError
-from device_sdk.files.atomic import write_atomically
+from device_sdk.files.atomic import remove_temporaries, write_atomically
 from device_sdk.files.untrusted_json import decode_json
 from device_sdk.live.plan_pool import POOL_FORMAT, PlanPool
 from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity
@@ -70,6 +70,14 @@ class _StoredPlan(msgspec.Struct, frozen=True):
     runtime: str = "another runtime"
 
 
+class SelfTestAttempts(msgspec.Struct, frozen=True):
+    """Attempts at the self-test that did not pass, and the reason of the last one."""
+
+    strikes: int = 0
+    failure: str = ""
+
+
+_ATTEMPTS = "self-test-attempts"
 _PLAN, _POOL = f"plan-{PLAN_FORMAT}", f"pool-{POOL_FORMAT}"  # files of other formats are left as they are
 
 
@@ -96,6 +104,10 @@ class DeviceState:
         key = f"{device_identity()}|{runtime.identity}"
         self._key = hashlib.sha256(key.encode()).hexdigest()[:16]
 
+    def remove_temporaries(self) -> None:
+        """Delete what killed processes left half written."""
+        remove_temporaries(self.folder)
+
     def self_test_passed(self) -> bool:
         """Whether the bundle passed its self-test with this runtime on this device."""
         return self._path("self-test").exists()
@@ -103,6 +115,14 @@ class DeviceState:
     def remember_self_test(self) -> None:
         """The bundle passed its self-test."""
         write_atomically(self._path("self-test"), b"{}\n")
+
+    def load_attempts(self) -> SelfTestAttempts:
+        """The attempts at the self-test with this runtime on this device."""
+        return self._load(_ATTEMPTS, SelfTestAttempts) or SelfTestAttempts()
+
+    def save_attempts(self, attempts: SelfTestAttempts) -> None:
+        """Keep the attempts."""
+        self._save(_ATTEMPTS, attempts)
 
     def load_profile(self, *, batch: int = 1) -> Profile | None:
         """The profile for this bundle, runtime, batch size and cap under the conditions that hold now, if any."""

@@ -4,82 +4,100 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
-from dataclasses import replace
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.runnable import RenditionFilter
-from device_sdk.errors import BlobError, BudgetError, BundleError, RuntimeFailedError, UsageError
-from device_sdk.execution.self_test import run_self_test
-from device_sdk.execution.workspace import Workspace
+from device_sdk.errors import BlobError, BudgetError, BundleError, RuntimeFailedError, StorageError, UsageError
+from device_sdk.execution.guarded_self_test import run_guarded_self_test
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
+from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.device_state import DeviceState
+from device_sdk.session.self_testing import ensure_self_tested
 
 if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered
-    from device_sdk.delivery.store import BundleStore
+    from device_sdk.delivery.store import BundleStore, StoredBundle
 
+UPDATE_DEADLINE_S = 20.0  # for fetching where there is a last good bundle; what came by then is kept
 _USUAL = "onnxruntime"
 
 _log = logging.getLogger(__name__)
+
+SelfTest = Callable[[Bundle], None]
 
 
 def open_location(
     location: str | Path,
     *,
     trust: str | Path | None,
-    token: str | None,
+    token: str | None = None,
     allow_rollback: bool = False,
+    update_deadline_s: float = UPDATE_DEADLINE_S,
     runtime: Runtime,
+    settings: RuntimeSettings,
     accepts: RenditionFilter,
     state_folder: Path,
     memory_cap_bytes: int | None = None,
-    progress: Progress | None,
+    progress: Progress | None = None,
+    self_test: SelfTest | None = None,
 ) -> tuple[Bundle, Delivered | None]:
     """The bundle at ``location``, verified and self-tested here, and how it was delivered if it came from a server.
 
-    Renditions that ``accepts`` refuses are neither fetched nor part of the opened bundle.
+    Renditions that ``accepts`` refuses are neither fetched nor part of the opened bundle. ``self_test``: by default
+    ``run_guarded_self_test`` with a runtime of the same ``settings`` as ``runtime``.
 
     Raises:
         BundleError, TransferError, RuntimeFailedError, BudgetError, StorageError: see ``AdaptiveModel.open``.
     """
     shown = progress or SilentProgress()
 
+    def guarded(bundle: Bundle) -> None:
+        run_guarded_self_test(bundle, runtime, settings, memory_cap_bytes=memory_cap_bytes, progress=shown)
+
     def ready(bundle: Bundle) -> Bundle:
         state = DeviceState(state_folder, bundle, runtime)
-        if not state.self_test_passed():
-            run_self_test(Workspace(bundle, runtime, memory_cap_bytes), progress=shown)
-            state.remember_self_test()
+        state.remove_temporaries()
+        ensure_self_tested(state, lambda: (self_test or guarded)(bundle))
         return bundle
 
     key = Path(trust) if trust is not None else None
     if not _is_address(location):
         return ready(Bundle.open(location, trust=key, accepts=accepts)), None
     # most bundles are opened from a folder: what fetches them is imported when it is needed
-    from device_sdk.delivery.download import fetch_bundle
+    from device_sdk.delivery.collection import collect
+    from device_sdk.delivery.download import UPDATE_DEADLINES, fetch_bundle
     from device_sdk.transports import make_transport
 
     url, store = _base(str(location)), _store(state_folder)
+    opening = _Opening(url, store, key, allow_rollback, accepts, ready)
 
     def fetch() -> Delivered:
         with contextlib.closing(make_transport(url, token=token)) as transport:
             return fetch_bundle(
-                url, store, transport, trust=key, allow_rollback=allow_rollback, accepts=accepts, progress=shown
+                url,
+                store,
+                transport,
+                trust=key,
+                allow_rollback=allow_rollback,
+                accepts=accepts,
+                update_deadlines=replace(UPDATE_DEADLINES, total_s=update_deadline_s),
+                progress=shown,
             )
 
-    delivered = fetch()
-    try:
-        return _open_delivered(url, delivered, store, trust=key, accepts=accepts, ready=ready)
-    except BlobError:
-        # a blob decayed on this disk since it was verified: fetch it again, once
-        store.remove_altered(
-            Bundle.open(delivered.folder, trust=key, blobs=store.blobs, accepts=accepts).manifest.blobs()
-        )
-        return _open_delivered(url, fetch(), store, trust=key, accepts=accepts, ready=ready)
+    with _installing(store):
+        bundle, delivered = opening.open_fetched(fetch)
+        lease = store.lease(bundle.manifest.name, bundle.digest)
+    weakref.finalize(bundle, lease.close)  # until then no other process deletes its blobs
+    if delivered.source != "kept":
+        collect(store)
+    return bundle, delivered
 
 
 def bundle_at(location: str | Path, *, trust: Path | None, state_folder: Path) -> Bundle:
@@ -91,10 +109,10 @@ def bundle_at(location: str | Path, *, trust: Path | None, state_folder: Path) -
     """
     if not _is_address(location):
         return Bundle.open(location, trust=trust, accepts=runs_on(_USUAL))
-    store = _store(state_folder)
-    stored = store.last_good_at(_base(str(location)))
+    store, url = _store(state_folder), _base(str(location))
+    stored = store.last_good_at(url)
     if stored is None:
-        raise UsageError(f"nothing was fetched from {location} yet", hint="open it first, for example: pathweave run")
+        raise UsageError(f"nothing was fetched from {url} yet", hint="open it first, for example: pathweave run")
     return Bundle.open(stored.folder, trust=trust, blobs=store.blobs, accepts=runs_on(_USUAL))
 
 
@@ -114,28 +132,81 @@ def _base(location: str) -> str:
     return base(location)
 
 
-def _open_delivered(
-    url: str,
-    delivered: Delivered,
-    store: BundleStore,
-    *,
-    trust: Path | None,
-    accepts: RenditionFilter,
-    ready: Callable[[Bundle], Bundle],
-) -> tuple[Bundle, Delivered]:
-    """Make what was delivered the last good bundle once it has shown that it works here; else fall back."""
-    try:
-        bundle = Bundle.open(delivered.folder, trust=trust, blobs=delivered.blobs, accepts=accepts)
-        bundle.verify()  # disks decay: better now than when a search first needs a block
-        ready(bundle)
-    except (BundleError, RuntimeFailedError, BudgetError) as error:
-        kept = store.last_good_at(url)
-        if kept is None or kept.digest == delivered.digest:
-            raise
-        _log.warning("version %s does not work here, version %s stays: %s", delivered.version, kept.version, error)
-        delivered = replace(
-            delivered, folder=kept.folder, digest=kept.digest, version=kept.version, source="kept", failure=str(error)
+@contextlib.contextmanager
+def _installing(store: BundleStore) -> Iterator[None]:
+    """Keep others from deleting what is being fetched; where that cannot be said, go on without."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(store.installing())
+        except StorageError as error:
+            _log.warning("%s", error)
+        yield
+
+
+@dataclass(frozen=True)
+class _Opening:
+    """Opens what was fetched, and makes it the last good bundle once it has shown that it works here."""
+
+    url: str
+    store: BundleStore
+    trust: Path | None
+    allow_rollback: bool
+    accepts: RenditionFilter
+    ready: Callable[[Bundle], Bundle]
+
+    def open_fetched(self, fetch: Callable[[], Delivered]) -> tuple[Bundle, Delivered]:
+        delivered = fetch()
+        try:
+            return self._open(delivered)
+        except BlobError:
+            # a blob decayed on this disk since it was verified: fetch it again, once
+            self.store.remove_altered(self._bundle(delivered.folder).manifest.blobs())
+            return self._open(fetch())
+
+    def _open(self, delivered: Delivered) -> tuple[Bundle, Delivered]:
+        try:
+            bundle = self._bundle(delivered.folder)
+            bundle.verify()  # disks decay: better now than when a search first needs a block
+            self.ready(bundle)
+        except (BundleError, RuntimeFailedError, BudgetError) as error:
+            kept = self._other_good(delivered)
+            if kept is None:
+                raise
+            return self._open_kept(kept, delivered, error)
+        try:
+            name, digest = bundle.manifest.name, bundle.digest
+            self.store.remember_good(self.url, name, digest, allow_rollback=self.allow_rollback)
+        except (BundleError, StorageError) as error:  # another process was faster with a newer one; a full disk
+            kept = self._other_good(delivered)
+            if kept is not None:
+                return self._open_kept(kept, delivered, error)
+            if self.store.last_good_at(self.url) is None:
+                raise
+            _log.warning("%s: %s", self.url, error)
+        return bundle, delivered
+
+    def _open_kept(self, kept: StoredBundle, delivered: Delivered, error: Exception) -> tuple[Bundle, Delivered]:
+        _log.warning(
+            "version %s is not used here, version %s stays: %s",
+            delivered.version,
+            kept.version,
+            error,
         )
-        return ready(Bundle.open(kept.folder, trust=trust, blobs=store.blobs, accepts=accepts)), delivered
-    store.remember_good(bundle.manifest.name, bundle.digest)
-    return bundle, delivered
+        bundle = self.ready(self._bundle(kept.folder))
+        return bundle, replace(
+            delivered,
+            folder=kept.folder,
+            name=kept.name,
+            digest=kept.digest,
+            version=kept.version,
+            source="kept",
+            failure=str(error),
+        )
+
+    def _other_good(self, delivered: Delivered) -> StoredBundle | None:
+        """The last good bundle, if it is not the one that was delivered."""
+        kept = self.store.last_good_at(self.url, allow_rollback=self.allow_rollback)
+        return None if kept is None or kept.digest == delivered.digest else kept
+
+    def _bundle(self, folder: Path) -> Bundle:
+        return Bundle.open(folder, trust=self.trust, blobs=self.store.blobs, accepts=self.accepts)

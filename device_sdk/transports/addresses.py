@@ -20,14 +20,22 @@ def origin(url: str) -> str:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise UsageError(f"{url[:200]!r} is not an address: {error}", hint=_HINT) from error
+    except ValueError:
+        raise UsageError(f"{shown(url)!r} is not an address", hint=_HINT) from None
     if not parts.scheme or not host or _NOT_PRINTABLE.search(url):
-        raise UsageError(f"{url[:200]!r} is not an address", hint=_HINT)
+        raise UsageError(f"{shown(url)!r} is not an address", hint=_HINT)
     if parts.username is not None or parts.password is not None:
         raise UsageError(f"the address of {host} contains a user name or a password", hint="give a token instead")
     name = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{name}:{port or _DEFAULT_PORTS.get(parts.scheme, 0)}"
+
+
+def shown(url: str) -> str:
+    """``url`` for messages and logs: without user name, password, query and fragment, which may be secrets."""
+    scheme, separator, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
+    _, at, place = rest.rpartition("@")  # first: a password may have any of / ? #
+    place = re.split(r"[?#]", place, maxsplit=1)[0]
+    return f"{scheme}{separator}{'…@' if at else ''}{place}"[:200]
 
 
 def base(url: str) -> str:
@@ -38,7 +46,7 @@ def base(url: str) -> str:
     """
     origin(url)
     if "?" in url or "#" in url:
-        raise UsageError(f"{url[:200]!r} has a query or a fragment", hint=_HINT)
+        raise UsageError(f"{shown(url)!r} has a query or a fragment", hint=_HINT)
     return url.rstrip("/")
 
 

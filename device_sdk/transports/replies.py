@@ -6,6 +6,7 @@ import msgspec
 
 from device_sdk.errors import RefusedError, TransferError
 from device_sdk.files.untrusted_json import decode_json
+from device_sdk.transports.addresses import shown
 from device_sdk.transports.port import Reply
 
 REASON_MAX_BYTES = 65_536
@@ -41,7 +42,7 @@ def require_success(reply: Reply, *, what: str) -> None:
     hint = _HINTS.get(reply.status)
     if 300 <= reply.status < 400:
         hint = "redirects are not followed: give the address that the server names"
-        reason = reason or _one_line(reply.headers.get("location", ""))
+        reason = reason or _one_line(shown(reply.headers.get("location", "")))
     message = f"{what}: the server answered {reply.status}" + (f": {reason}" if reason else "")
     raise RefusedError(message, status=reply.status, hint=hint)
 

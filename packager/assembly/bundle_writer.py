@@ -10,8 +10,8 @@ from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE, Bundle
 from device_sdk.bundles.manifest import Manifest, encode_manifest
 from device_sdk.errors import BundleError
-from device_sdk.files.atomic import storage_errors, write_atomically
-from packager.assembly.folder_exchange import Swap, replace_folder, swap_folders, sync_folder, temporary_beside
+from device_sdk.files.atomic import storage_errors, sync_folder, write_atomically
+from packager.assembly.folder_exchange import Swap, replace_folder, swap_folders, temporary_beside
 from packager.assembly.output_claim import OutputClaim
 from packager.errors import PackagingError
 

@@ -24,6 +24,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from device_sdk.files.atomic import sync_folder
+
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)  # EPERM: by a seccomp filter
 
@@ -104,17 +106,6 @@ def sweep(target: Path) -> None:
     for path in target.parent.iterdir():
         if ours.fullmatch(path.name):
             _delete(path)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the names in ``folder`` durable: renames and new files in it survive a loss of power."""
-    if os.name != "posix":  # Windows cannot open a folder
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _ready(target: Path) -> Path:

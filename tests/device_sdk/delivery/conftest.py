@@ -219,15 +219,18 @@ def fetch(server, store, transport, own_bundle) -> Callable[..., Delivered]:
     """Fetches from the server with pauses that take no time; remembers what came as good, as a session would."""
 
     def run(*, good=True, **settings):
-        settings = {"trust": own_bundle.public_key, "deadlines": QUICK, "sleep": lambda seconds: None, **settings}
-        delivered = fetch_bundle(settings.pop("url", server.url), store, transport, **settings)
+        quick = {"deadlines": QUICK, "update_deadlines": QUICK, "sleep": lambda seconds: None}
+        settings = {"trust": own_bundle.public_key, **quick, **settings}
+        url = settings.pop("url", server.url)
+        delivered = fetch_bundle(url, store, transport, **settings)
         opened = Bundle.open(
             delivered.folder, trust=settings["trust"], blobs=delivered.blobs, accepts=settings.get("accepts")
         )
         opened.verify()
         assert (opened.digest, opened.manifest.version) == (delivered.digest, delivered.version)
         if good:
-            store.remember_good(delivered.name, delivered.digest)
+            allow_rollback = settings.get("allow_rollback", False)
+            store.remember_good(url, delivered.name, delivered.digest, allow_rollback=allow_rollback)
         return delivered
 
     return run

@@ -66,14 +66,6 @@ def test_what_a_dead_process_left_complete_is_not_sent_again(fetch, server, stor
     assert [one.status for one in server.of(f"blobs/{name}")] == ([416] if shared else [])
 
 
-def test_what_dead_processes_left_of_blobs_that_are_here_is_removed(fetch, store, sizes):
-    fetch()
-    leftover = store.folder / "partial" / f"{largest(sizes)}.0.ab.part"
-    leftover.write_bytes(b"x")
-    fetch()
-    assert not leftover.exists()
-
-
 def test_a_server_that_brings_a_byte_at_a_time_is_given_up(fetch, server, sizes, fault):
     name = largest(sizes)
     server.faults[f"blobs/{name}"] = [fault(cut_at=at) for at in range(1, 200)]

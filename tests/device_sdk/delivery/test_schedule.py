@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from device_sdk.delivery.schedule import LONGEST_PAUSE_S, Schedule, transient
+from device_sdk.delivery.schedule import LONGEST_PAUSE_S, MinimumRate, Schedule, TooSlowError, transient
 from device_sdk.errors import DeadlineError, ProtocolError, RefusedError, TransferError
+from tests.faults.clocks import FrozenClock, JumpingClock
 
 
 class Time:
@@ -93,3 +94,30 @@ def test_which_refusals_pass(status):
 
 def test_slowness_passes():
     assert transient(DeadlineError("slow"))
+
+
+def test_a_server_below_the_minimum_rate_is_given_up_and_not_tried_again():
+    clock = FrozenClock()
+    rate = MinimumRate(clock, bytes_per_s=100.0, window_s=10.0)
+    for _ in range(20):
+        rate.received(1)
+        clock.sleep(0.5)
+    with pytest.raises(TooSlowError, match="less than 100 bytes per second for 10 s") as caught:
+        rate.received(1)
+    assert not transient(caught.value)
+
+
+def test_each_window_counts_alone_and_bursts_are_enough():
+    clock = FrozenClock()
+    rate = MinimumRate(clock, bytes_per_s=100.0, window_s=10.0)
+    for _ in range(5):
+        rate.received(1000)
+        clock.sleep(10.0)
+        rate.received(1)
+
+
+@pytest.mark.parametrize("step_s", [-1000.0, 0.0])
+def test_a_clock_that_stands_still_or_jumps_back_fails_nothing(step_s):
+    rate = MinimumRate(JumpingClock([0.0, step_s, 1.0]), bytes_per_s=100.0, window_s=10.0)
+    for _ in range(5):
+        rate.received(1)

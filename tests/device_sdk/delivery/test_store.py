@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.delivery.collection import collect
 from device_sdk.delivery.store import BundleStore
 from device_sdk.errors import BundleError, UsageError
 
@@ -39,7 +40,7 @@ def test_a_store_is_empty_until_it_is_written_to(store):
     assert not store.has_blob(NAME, None)
     assert store.last_good("tiny") is None
     assert store.last_good_at(URL) is None
-    store.remove_leftovers()
+    assert collect(store) == 0
     assert not store.folder.exists()
 
 
@@ -52,7 +53,7 @@ def test_a_blob_counts_only_with_its_size(store):
 
 
 def test_what_was_saved_opens_as_a_bundle(store, saved, own_bundle):
-    store.remember_good("tiny", saved)
+    store.remember_good(URL, "tiny", saved)
     good = store.last_good("tiny")
     assert (good.name, good.version, good.digest) == ("tiny", 1, saved)
     bundle = Bundle.open(good.folder, trust=own_bundle.public_key, blobs=store.blobs)
@@ -66,40 +67,24 @@ def test_saving_alone_does_not_make_it_the_last_good_one(store, saved):
 
 def test_a_bundle_that_is_not_there_cannot_become_the_last_good_one(store, saved):
     with pytest.raises(BundleError):
-        store.remember_good("tiny", "0" * 64)
+        store.remember_good(URL, "tiny", "0" * 64)
     with pytest.raises(BundleError):
-        store.remember_good("other", saved)
+        store.remember_good(URL, "other", saved)
 
 
 def test_an_address_leads_to_the_last_good_bundle_of_its_name(store, saved):
-    store.remember_address(URL, "tiny")
     assert store.last_good_at(URL) is None
-    store.remember_good("tiny", saved)
+    store.remember_good(URL, "tiny", saved)
     assert store.last_good_at(URL + "/").digest == saved
     assert store.last_good_at(URL + "2") is None
 
 
 def test_an_altered_manifest_is_no_last_good_bundle(store, saved, caplog):
-    store.remember_good("tiny", saved)
+    store.remember_good(URL, "tiny", saved)
     path = store.last_good("tiny").folder / "manifest.json"
     path.write_bytes(path.read_bytes().replace(b'"version": 1', b'"version": 2'))
     assert store.last_good("tiny") is None
     assert "does not match its digest" in caplog.text
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff", b"../../../etc", b"0" * 64, b"x" * 64])
-def test_a_broken_current_file_counts_as_none(store, saved, content):
-    store.remember_good("tiny", saved)
-    (store.folder / "bundles" / "tiny" / "current").write_bytes(content)
-    assert store.last_good("tiny") is None
-
-
-@pytest.mark.parametrize("content", [b"", b"\xff", b"../../../etc", b"nobody"])
-def test_a_broken_address_file_counts_as_none(store, content):
-    store.remember_address(URL, "tiny")
-    (path,) = (store.folder / "urls").iterdir()
-    path.write_bytes(content)
-    assert store.last_good_at(URL) is None
 
 
 @given(st.text(max_size=80))
@@ -107,13 +92,13 @@ def test_no_name_leads_out_of_the_store(tmp_path_factory, name):
     store = BundleStore(tmp_path_factory.mktemp("outer") / "store")
     for call in (
         lambda: store.save_bundle(name, b"{}", None),
-        lambda: store.remember_address(URL, name),
+        lambda: store.remember_good(URL, name, "0" * 64),
         lambda: store.writer(name, max_bytes=1).__enter__(),
     ):
         with contextlib.suppress(BundleError):
             call()
     assert os.listdir(store.folder.parent) in ([], ["store"])
-    assert set(os.listdir(store.folder) if store.folder.exists() else []) <= {"bundles", "urls"}
+    assert set(os.listdir(store.folder) if store.folder.exists() else []) <= {"bundles", "lock"}
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "/etc", "a\0b", "", "a\n", "-a", "A" * 64, "0" * 63, f"{NAME}/"])
@@ -121,15 +106,15 @@ def test_names_with_path_tricks_are_refused(store, name):
     with pytest.raises(BundleError):
         store.has_blob(name, None)
     with pytest.raises(BundleError):
-        store.remember_good("tiny", name)
+        store.remember_good(URL, "tiny", name)
     if name != "A" * 64 and name != "0" * 63:
         with pytest.raises(BundleError):
             store.last_good(name)
 
 
-def test_what_is_no_address_is_refused(store):
+def test_what_is_no_address_is_refused(store, saved):
     with pytest.raises(UsageError):
-        store.remember_address("tiny", "tiny")
+        store.remember_good("tiny", "tiny", saved)
 
 
 def test_altered_blobs_are_found_and_removed(store):
@@ -137,12 +122,3 @@ def test_altered_blobs_are_found_and_removed(store):
     bad.write_bytes(b"anothEr blob")
     assert store.remove_altered([good.name, bad.name, "0" * 64]) == (bad.name,)
     assert (good.exists(), bad.exists()) == (True, False)
-
-
-def test_leftovers_of_blobs_that_are_here_are_removed_and_others_stay(store):
-    fill(store)
-    partial = store.folder / "partial"
-    for name in (NAME, "0" * 64):
-        (partial / f"{name}.0.ab.part").write_bytes(b"x")
-    store.remove_leftovers()
-    assert os.listdir(partial) == [f"{'0' * 64}.0.ab.part"]

@@ -7,13 +7,15 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import StorageError
-from device_sdk.files.atomic import storage_errors, write_atomically
+from device_sdk.files.atomic import remove_temporaries, storage_errors, write_atomically, write_if_changed
+from device_sdk.files.writers import unique
 
 ROOT = Path(__file__).parents[3]
 
@@ -116,3 +118,46 @@ def test_only_errors_of_the_system_are_translated(tmp_path: Path) -> None:
         raise ValueError("mine")
     with pytest.raises(StorageError, match="No space left"), storage_errors(tmp_path):
         raise OSError(28, "No space left on device")
+
+
+def test_the_folder_is_synced_after_the_rename(tmp_path: Path) -> None:
+    calls: list[tuple[str, str]] = []
+
+    def watch(frame: FrameType, event: str, argument: object) -> None:
+        name = getattr(argument, "__name__", "")
+        if event == "c_call" and name in ("fsync", "replace"):
+            calls.append((name, frame.f_code.co_name))
+
+    sys.setprofile(watch)
+    try:
+        write_atomically(tmp_path / "file", b"data")
+    finally:
+        sys.setprofile(None)
+    assert calls == [("fsync", "write_atomically"), ("replace", "write_atomically"), ("fsync", "sync_folder")]
+
+
+def test_what_is_there_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_if_changed(path, b"one")
+    first = path.stat().st_ino
+    write_if_changed(path, b"one")
+    assert path.stat().st_ino == first
+    write_if_changed(path, b"two")
+    assert path.read_bytes() == b"two"
+
+
+def test_temporaries_of_dead_writers_are_removed_and_those_of_running_ones_stay(tmp_path: Path) -> None:
+    writer = subprocess.Popen(["sleep", "60"])
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    names = [f".file.{pid}.ab.tmp" for pid in (writer.pid, dead.pid, os.getpid(), 0)]
+    for name in [*names, "file", ".hidden", f".file.{os.getpid()}.{unique()}.tmp"]:
+        (tmp_path / name).touch()
+    remove_temporaries(tmp_path)
+    remove_temporaries(tmp_path / "missing")
+    left = {path.name for path in tmp_path.iterdir()}
+    writer.kill()
+    writer.wait()
+    assert left >= {names[0], "file", ".hidden"}
+    assert left.isdisjoint(names[1:])
+    assert len(left) == 4

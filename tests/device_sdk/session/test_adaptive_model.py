@@ -236,7 +236,7 @@ def test_the_self_test_runs_when_the_bundle_is_first_opened_and_not_again(own_bu
         AdaptiveModel.open(own_bundle.folder, state_folder=tmp_path / "another state")
 
 
-def test_a_bundle_that_fails_its_self_test_is_tested_again_next_time(own_bundle, tmp_path):
+def test_a_bundle_that_failed_its_self_test_is_refused_again_next_time(own_bundle, tmp_path):
     def change(manifest):
         manifest["self_test"]["original"]["samples"][0][0] += 1.0
 

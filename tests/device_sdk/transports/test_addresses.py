@@ -44,3 +44,22 @@ def test_a_base_has_no_slash_at_its_end():
 def test_a_base_has_no_query_and_no_fragment(url):
     with pytest.raises(UsageError):
         base(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://me:secret@host/",
+        "http://me:secret@ho st/",
+        "http://me:sec/secret@host:port/",
+        "http://me:secret?x#@host",
+        "http://host/?token=secret",
+        "http://host/#secret",
+        "me:secret@host/v1",
+    ],
+)
+def test_no_error_about_an_address_repeats_a_secret(url):
+    with pytest.raises(UsageError) as caught:
+        base(url)
+    assert "secret" not in str(caught.value)
+    assert "secret" not in str(caught.value.__cause__)

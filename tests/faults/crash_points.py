@@ -1,0 +1,99 @@
+"""Kills an operation before each of its changes to the file system, in turn.
+
+The operation runs in a forked child. Audit events count files that are opened for writing, renames, deletions and new
+folders; a profile function counts writes and fsyncs, in all threads. Nothing is patched.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+_EVENTS = frozenset({"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate"})
+_CALLS = frozenset({"write", "flush", "truncate", "fsync", "fdatasync"})
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
+POINTS_MAX = 2000  # an operation with more of them is not one for this tool
+
+
+@dataclass(frozen=True)
+class Crash:
+    """The operation was killed before its ``point``-th change, or, the last time, ran to its end."""
+
+    point: int
+    killed: bool
+
+
+def each_crash(begin: Callable[[], Callable[[], object]]) -> Iterator[Crash]:
+    """For each point: ``begin`` makes a fresh start and returns the operation; it is killed there; the caller looks.
+
+    Ends after the first run that was not killed.
+
+    Raises:
+        AssertionError: the operation raised.
+    """
+    for point in range(1, POINTS_MAX):
+        killed = killed_before(begin(), point)
+        yield Crash(point, killed)
+        if not killed:
+            return
+    raise AssertionError(f"the operation makes more than {POINTS_MAX} changes")
+
+
+def killed_before(operation: Callable[[], object], point: int) -> bool:
+    """Run the operation in a forked child that is killed before its ``point``-th change; whether it came so far."""
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _run(operation, point)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL, f"the operation ended with signal {os.WTERMSIG(status)}"
+        return True
+    assert os.WEXITSTATUS(status) == 0, "the operation raised: see its traceback"
+    return False
+
+
+def _run(operation: Callable[[], object], point: int) -> None:
+    try:
+        _arm(point)
+        operation()
+        sys.setprofile(None)
+        os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _arm(point: int) -> None:
+    count = itertools.count(1)
+
+    def change() -> None:
+        if next(count) == point:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def audit(event: str, arguments: tuple[object, ...]) -> None:
+        opens = event == "open" and isinstance(arguments[2], int) and arguments[2] & _WRITING
+        if opens or event in _EVENTS:
+            change()
+
+    def profile(frame: object, event: str, argument: object) -> None:
+        if event != "c_call" or getattr(argument, "__name__", "") not in _CALLS:
+            return
+        owner = getattr(argument, "__self__", None)
+        if (
+            owner is os
+            or getattr(owner, "__name__", "") == "posix"
+            or isinstance(owner, (io.FileIO, io.BufferedWriter))
+        ):
+            change()
+
+    sys.addaudithook(audit)
+    threading.setprofile(profile)
+    sys.setprofile(profile)
