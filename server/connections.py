@@ -243,7 +243,7 @@ class Connection(HTTPChannel):  # type: ignore[misc]
     def handle_write(self) -> None:
         """Send what the socket takes, up to a turn's share."""
         self._turn_bytes = 0
-        if self._refuses_body and self.close_when_flushed:
+        if self._refuses_body and self.close_when_flushed and not self.will_close:
             self._flush_exception(self._flush_some)
             if not self.total_outbufs_len and not self.will_close:
                 self._linger()
@@ -258,13 +258,17 @@ class Connection(HTTPChannel):  # type: ignore[misc]
 
     def handle_read(self) -> None:
         """Take bytes from the socket; drop them if they belong to a refused body."""
-        if self._lingers_until_s is None:
-            super().handle_read()
-            return
         try:
-            self._dropped_bytes += len(self.recv(self.adj.recv_bytes))
+            data = self.recv(self.adj.recv_bytes)  # closes the connection if the client has
+        except BlockingIOError:  # the event was for an earlier connection of the same number
+            return
         except OSError:
             self.handle_close()
+            return
+        if self._lingers_until_s is None:
+            self.received(data)
+            return
+        self._dropped_bytes += len(data)
         if self._dropped_bytes > _LINGER_BYTES:
             self.handle_close()
 
@@ -301,8 +305,10 @@ class Connection(HTTPChannel):  # type: ignore[misc]
 
     def del_channel(self, map: Any = None) -> None:
         """Tell the server that the connection is over."""
+        was_open = self._fileno is not None
         super().del_channel(map)
-        self.server.forget(self)
+        if was_open:
+            self.server.forget(self)
 
     def _hand_over(self, request: RequestReader) -> None:
         if request.empty:

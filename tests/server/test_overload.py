@@ -89,7 +89,7 @@ def test_without_a_token_a_body_is_refused_at_its_head(serve, tiny):
     for path in (INFER, "/v1/jobs", "/v1/logs"):
         with connect(at(server)) as connection:
             connection.sendall(head(path, 50_000_000))
-            reply = connection.recv(65536)
+            reply = b"".join(iter(lambda: connection.recv(65536), b""))
         assert reply.startswith(b"HTTP/1.1 401 ")
         assert b'{"error": ' in reply
 
@@ -165,19 +165,19 @@ def test_a_fast_body_and_a_busy_connection_outlive_the_deadlines(serve, tiny):
 
 def test_gzip_bodies_are_refused_before_they_fill_the_memory(serve, tiny, gated):
     server = serve(tiny.folder, runtime=gated, max_body_bytes=64 * 2**20)
-    bomb = gzip.compress(bytes(60 * 2**20))
+    body, headers = _images(50_000)  # 60 MB
+    headers["Content-Encoding"], bomb = "gzip", gzip.compress(body)
+    assert len(bomb) < 100_000
+    del body
     before = _resident_bytes()
     peak = before
     with ThreadPoolExecutor(8) as pool:
-        sent = [
-            pool.submit(server.ask, INFER, method="POST", body=bomb, headers={"Content-Encoding": "gzip"})
-            for _ in range(8)
-        ]
+        sent = [pool.submit(server.ask, INFER, method="POST", body=bomb, headers=headers) for _ in range(8)]
         while not all(future.done() for future in sent):
             peak = max(peak, _resident_bytes())
             time.sleep(0.005)
         statuses = {future.result().status for future in sent}
-    assert statuses <= {400, 413, 429}
+    assert statuses <= {413, 429}
     assert 429 in statuses  # one client's share holds no more than a few of them
     assert peak - before < 600e6
 
@@ -269,10 +269,10 @@ def test_health_answers_while_inference_is_stuck(serve, tiny, gated):
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     with open_connections(at(server), 60, first=head(INFER, len(body), more=lines) + body) as stuck:
         assert gated.started.acquire(timeout=10)
+        refused = sum(server_reply(connection) == b"503" for connection in stuck)
         with HealthProbe(at(server)) as probe:
             time.sleep(0.3)
         assert server.ask("/").status == 200
-        refused = sum(server_reply(connection) == b"503" for connection in stuck)
         gated.gate.set()
     assert probe.p95_ms <= HEALTH_P95_MS
     assert refused == 56
