@@ -8,18 +8,15 @@ import ipaddress
 import json
 import socket
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from waitress.channel import HTTPChannel
-from waitress.parser import HTTPRequestParser
 from waitress.task import ErrorTask, WSGITask
 
 from device_sdk.errors import PathweaveError
-from server.chunked_body import ChunkedBody
 from server.errors import RequestError, UnauthorizedError
-from server.memory_budget import RESERVATION, Reservation
+from server.memory_budget import RESERVATION
+from server.request_reader import Limits, RequestReader, SlowRequestError
 
 RECEIVED_S = "pathweave.received_s"  # keys in a WSGI environment: when the request was complete, on the monotonic clock
 CLIENT_GONE = "pathweave.client_gone"  # and a function: whether the client has closed its connection
@@ -29,106 +26,7 @@ _LINGER_BYTES = 4 << 20
 _TURN_BYTES = 1 << 20  # sent at once, before other connections have their turn
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What a client may take. Seconds, bytes and connections."""
-
-    head_s: float = 10.0  # from the first byte of a request to the end of its headers
-    idle_s: float = 30.0  # between two requests
-    grace_s: float = 10.0  # of a body or a reply, before its rate counts
-    min_bytes_per_s: int = 4096  # mean rate of a body or a reply
-    head_bytes: int = 32 * 1024
-    connections: int = 512
-    connections_per_address: int = 128
-
-
-class AdmitBody(Protocol):
-    """Decides at a request's head whether its body is received."""
-
-    def __call__(self, path: str, headers: Mapping[str, str], *, address: str, body_bytes: int) -> Reservation:
-        """The memory for the body, which is released once the request is answered.
-
-        Raises:
-            PathweaveError: the body is refused.
-        """
-
-
-class SlowRequestError(RequestError):
-    """The request does not arrive in time."""
-
-    status = 408
-
-
-class RequestReader(HTTPRequestParser):  # type: ignore[misc]  # waitress has no types
-    """Receives one request. A body is received only after ``admit``."""
-
-    def __init__(self, adj: Any, *, admit: AdmitBody | None = None, address: str = "") -> None:
-        super().__init__(adj)
-        self._admit = admit
-        self._address = address
-        self._began_s = time.monotonic()
-        self._head_done_s: float | None = None
-        self.received_s = 0.0
-        self.reservation: Reservation | None = None
-        self.ends_connection = False
-
-    def received(self, data: bytes) -> int:
-        """Take ``data``; returns how many bytes of it belong to this request."""
-        body = self.body_rcv
-        before = 0 if body is None else len(body)
-        consumed = int(super().received(data))
-        try:
-            if self.chunked and body is not None and self.reservation is not None:
-                self.reservation.receive(len(body) - before)
-        except RequestError as error:
-            self.error = error
-        if self.error is not None:
-            self.refuse(self.error)
-        if self.completed:
-            self.received_s = time.monotonic()
-        return consumed
-
-    def parse_header(self, header_plus: bytes) -> None:
-        """Parse the head, then let ``admit`` decide about the body."""
-        super().parse_header(header_plus)
-        if self.body_rcv is None:
-            return
-        if self.chunked:
-            self.body_rcv = ChunkedBody(self.body_rcv.getbuf())
-        self._head_done_s = time.monotonic()
-        if self._admit is None or self.content_length >= self.adj.max_request_body_size:
-            return  # waitress refuses the latter
-        try:
-            self.reservation = self._admit(
-                self.path, self.headers, address=self._address, body_bytes=0 if self.chunked else self.content_length
-            )
-        except PathweaveError as error:
-            self.error = error
-
-    def refuse(self, error: Any) -> None:
-        """End the request with an error, whether or not the rest of it arrives."""
-        if not hasattr(self, "path"):
-            self.headers = {}
-            super().parse_header(b"GET / HTTP/1.0\r\n")  # sets the fields that a task reads
-        self.error = error
-        self.expect_continue = False  # or waitress would still invite the body
-        self.completed = True
-
-    def late(self, now_s: float, limits: Limits) -> bool:
-        """Whether the head or the body arrives too slowly."""
-        if self._head_done_s is None:
-            return now_s - self._began_s > limits.head_s
-        counted_s = now_s - self._head_done_s - limits.grace_s
-        return bool(self.body_bytes_received < counted_s * limits.min_bytes_per_s)
-
-    def close(self) -> None:
-        """Free the body and its memory. Idempotent."""
-        super().close()
-        if self.reservation is not None:
-            self.reservation.release()
-
-
-class _Task(WSGITask):  # type: ignore[misc]
+class _Task(WSGITask):
     """Passes on what the application needs to know, and ends the connection where it has to."""
 
     def get_environment(self) -> dict[str, Any]:
@@ -144,7 +42,7 @@ class _Task(WSGITask):  # type: ignore[misc]
         return bytes(super().build_response_header())
 
 
-class _RefusalTask(ErrorTask):  # type: ignore[misc]
+class _RefusalTask(ErrorTask):
     """Replies of the connection layer, in JSON like all other errors."""
 
     def execute(self) -> None:
@@ -167,11 +65,13 @@ class _RefusalTask(ErrorTask):  # type: ignore[misc]
         self.write(body)
 
 
-class Connection(HTTPChannel):  # type: ignore[misc]
+class Connection(HTTPChannel):
     """A connection that receives, processes and answers one request at a time."""
 
     task_class = _Task
     error_task_class = _RefusalTask
+    request: RequestReader | None = None
+    sent_continue: bool = False
 
     def __init__(self, server: Any, sock: socket.socket, addr: Any, adj: Any, map: Any = None) -> None:
         self._waiting_since_s = time.monotonic()

@@ -20,9 +20,10 @@ from waitress import wasyncore
 from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
-from server.connections import AdmitBody, Connection, Limits, address_group
+from server.connections import Connection, address_group
 from server.errors import ListenError
 from server.lanes import Lane, LaneDispatcher
+from server.request_reader import AdmitBody, Limits
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +37,7 @@ _ACCEPTS_PER_ROUND = 64
 _RECEIVE_BYTES = 64 * 1024
 
 
-class _Server(TcpWSGIServer):  # type: ignore[misc]  # waitress has no types
+class _Server(TcpWSGIServer):
     """Accepts connections within ``limits``: at the limit, a new one takes the place of the one that stands longest."""
 
     channel_class = Connection

@@ -6,7 +6,7 @@ import hashlib
 import io
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from flask import Blueprint, Response, jsonify, request, send_file
 from werkzeug.wsgi import wrap_file
@@ -95,4 +95,4 @@ def _send_section(reply: Response, source: Path | io.BytesIO) -> None:
     assert stop is not None
     file = source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getvalue())
     reply.close()
-    reply.response = wrap_file(request.environ, FileSection(file, start, stop))
+    reply.response = wrap_file(request.environ, cast(BinaryIO, FileSection(file, start, stop)))

@@ -30,7 +30,7 @@ from device_sdk.logs.adaptation_log import SCHEMA_VERSION
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from server.app import create_app
-from server.connections import Limits
+from server.request_reader import Limits
 from server.services import Services, make_services
 from server.serving import SPARE_THREADS, HttpServer, listen, url_of
 from server.settings import Settings

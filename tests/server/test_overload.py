@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, encode_request
-from server.connections import Limits
+from server.request_reader import Limits
 from tests.faults.overload import HealthProbe, closed_by_server, connect, dripping, open_connections
 
 HEALTH_P95_MS = 100.0
