@@ -87,7 +87,7 @@ def _peer_request(url: str, image: np.ndarray) -> WireRequest:
 @contextlib.contextmanager
 def _peer(path: Path, shape: tuple[int, ...]) -> Iterator[str | None]:
     """LitServe in a separate process; its URL, None if it is not installed."""
-    if importlib.util.find_spec(_PEER) is None:
+    if any(importlib.util.find_spec(module) is None for module in (_PEER, "python_multipart")):
         yield None
         return
     with socket.socket() as free:
@@ -148,5 +148,9 @@ def _outcome(
         row |= {"least_per_s": min(one.per_s for one in results), "most_per_s": max(one.per_s for one in results)}
         row |= {"p50_ms": p50_ms, "p99_ms": p99_ms, "failed": sum(one.failed for one in results)}
         rows.append(row | {"wire_bytes": wire_bytes[name]})
-    note = "" if (_PEER, 1) in per_s else "; LitServe is left out: the package litserve is not installed"
+    note = (
+        ""
+        if (_PEER, 1) in per_s
+        else "; LitServe is left out: the packages litserve and python-multipart are not installed"
+    )
     return BenchOutcome(figures, rows, data=f"random images; {THREADS} threads, batches up to {MAX_BATCH}{note}")

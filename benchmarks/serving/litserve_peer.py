@@ -1,13 +1,12 @@
 """LitServe with one ONNX model: ``python -m benchmarks.serving.litserve_peer MODEL PORT THREADS MAX_BATCH SHAPE…``."""
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 
 import litserve
 import numpy as np
 import onnxruntime
+from fastapi import Request  # comes with litserve, which reads the annotation as it is
 
 
 class _Model(litserve.LitAPI):
@@ -23,7 +22,7 @@ class _Model(litserve.LitAPI):
         self._session = onnxruntime.InferenceSession(self._path, settings, providers=["CPUExecutionProvider"])
         self._input = self._session.get_inputs()[0].name
 
-    def decode_request(self, request: Any) -> np.ndarray:
+    def decode_request(self, request: Request) -> np.ndarray:
         return np.frombuffer(request["tensor"].file.read(), np.float32).reshape(self._shape)
 
     def batch(self, inputs: list[np.ndarray]) -> np.ndarray:
