@@ -23,15 +23,20 @@ from server.errors import BusyClientError, OverloadedError
 
 _Result = list[Array]
 
+# Whether a client has gone is only asked for requests that wait long: each such system call releases the interpreter
+# lock, which takes milliseconds to come back while many threads work.
+ASK_AFTER_S = 0.5
+
 
 @dataclass(eq=False)
 class _Job:
-    """A request. All fields but the first four are guarded by the queue's lock."""
+    """A request. All fields but the first five are guarded by the queue's lock."""
 
     model: LoadedStretch
     tensors: Sequence[Array]  # each [rows, ...]
     deadline_s: float  # on the monotonic clock
     abandoned: Callable[[], bool]
+    queued_s: float = field(default_factory=time.monotonic)
     future: Future[_Result] = field(default_factory=Future)
     taken: int = 0  # rows that run or have run
     parts: dict[int, _Result] = field(default_factory=dict)  # outputs by their first row
@@ -64,9 +69,18 @@ class BatchQueue:
     ``client_share``: maximum requests per client; None for no limit. ``close`` stops the workers.
     """
 
-    def __init__(self, *, limit: int, max_batch: int, client_share: int | None = None, workers: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        limit: int,
+        max_batch: int,
+        client_share: int | None = None,
+        workers: int = 1,
+        ask_after_s: float = ASK_AFTER_S,
+    ) -> None:
         self._limit = limit
         self._max_batch = max_batch
+        self._ask_after_s = ask_after_s
         self._client_share = limit if client_share is None else client_share
         self._changed = threading.Condition()  # guards all that follows
         self._admitted: Counter[str] = Counter()
@@ -122,7 +136,8 @@ class BatchQueue:
     ) -> list[Array]:
         """Run ``tensors``, each [rows, ...], and return the model's outputs, each [rows, ...].
 
-        ``abandoned``: whether the result is still wanted; asked before each of its slices runs.
+        ``abandoned``: whether the result is still wanted; asked before each of its slices runs, once it has
+        waited for ``ask_after_s``.
 
         Raises:
             RuntimeFailedError: the runtime failed.
@@ -177,7 +192,7 @@ class BatchQueue:
         now_s = time.monotonic()
         wanted: deque[_Job] = deque()
         for job in self._waiting:
-            if now_s >= job.deadline_s or job.abandoned():
+            if now_s >= job.deadline_s or (now_s - job.queued_s >= self._ask_after_s and job.abandoned()):
                 _fail(job, OverloadedError("the time of the request is up, or its client has gone"))
             else:
                 wanted.append(job)

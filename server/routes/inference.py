@@ -24,6 +24,7 @@ from server.compression import ENCODINGS, compress
 from server.connections import CLIENT_GONE, RECEIVED_S
 from server.errors import NotFoundError, OverloadedError, TooLargeError
 from server.inference.offers import OfferedModel, Work, offers
+from server.inference.queue import ASK_AFTER_S
 from server.request_body import read_body, reserve
 from server.services import Services
 
@@ -74,7 +75,8 @@ def _infer(services: Services, model: str, version: str | None = None) -> Respon
     offered = _find(services, model, version)
     received_s = request.environ.get(RECEIVED_S, time.monotonic())
     with services.queue.admit(client_name()):
-        _require_wanted()
+        if time.monotonic() - received_s >= ASK_AFTER_S:
+            _require_wanted()
         asked = _read(services)
         work = _take(offered, asked, max_rows=services.settings.max_rows)
         loaded = services.models.load(offered.bundle, work.edges)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, encode_request
+from server.inference.queue import ASK_AFTER_S
 from server.request_reader import Limits
 from tests.faults.overload import HealthProbe, closed_by_server, connect, dripping, open_connections
 
@@ -257,6 +258,7 @@ def test_the_request_of_a_client_that_has_gone_is_not_run(serve, tiny, gated):
         with connect(at(server)) as gone:
             gone.sendall(head(INFER, len(body), more=lines) + body)
             _wait_until(lambda: len(server.services.queue._waiting) == 1)
+        time.sleep(ASK_AFTER_S)
         gated.gate.set()
         assert first.result(10).status == 200
     _wait_until(lambda: len(server.services.queue) == 0)

@@ -275,7 +275,7 @@ def test_a_model_that_returns_another_number_of_rows_answers_nobody(make):
 
 
 def test_what_is_no_longer_wanted_is_not_run(make, model):
-    queue = make()
+    queue = make(ask_after_s=0)
     model.gate.clear()
     gone = threading.Event()
     with ThreadPoolExecutor(2) as pool:
