@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,15 +20,16 @@ _START_S, _STOP_S = 30.0, 15.0
 
 
 @contextmanager
-def running_server(bundles: Path, *, data: Path) -> Iterator[str]:
+def running_server(bundles: Path, *, data: Path, options: Sequence[str] = ("--threads", "1")) -> Iterator[str]:
     """Run ``pathweave serve`` on ``bundles`` in a separate process, with data folder ``data``; yields its URL.
+
+    ``options``: further options. By default one thread: more would busy-wait on the cores of simulated devices.
 
     Raises:
         TransferError: it did not start; the message has the last line of its log.
     """
-    # one thread: more of them would busy-wait on the cores that the simulated devices use
-    options = ["--data", str(data), "--port", "0", "--threads", "1", "--json"]
-    command = [sys.executable, "-m", "pathweave", "serve", str(bundles), *options]
+    always = ["--data", str(data), "--port", "0", "--json"]
+    command = [sys.executable, "-m", "pathweave", "serve", str(bundles), *always, *options]
     data.mkdir(parents=True, exist_ok=True)
     log = data / "server.log"
     with log.open("wb") as errors:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from flask import Flask
 
+from server.admission import Admission
 from server.authentication import ask_for_tokens
+from server.memory_budget import MemoryBudget
 from server.replies import answer_errors
 from server.routes.bundles import bundle_routes
 from server.routes.health import health_routes
@@ -16,6 +18,7 @@ from server.routes.placements import placement_routes
 from server.routes.split import split_routes
 from server.routes.tokens import token_routes
 from server.services import Services, make_services
+from server.serving import ADMIT_BODY
 from server.settings import Settings
 
 ROUTES = (
@@ -42,6 +45,9 @@ def create_app(settings: Settings, *, services: Services | None = None) -> Flask
     services = services or make_services(settings)
     app = Flask(__name__, static_folder=None)
     app.extensions["pathweave"] = services
+    app.extensions[ADMIT_BODY] = Admission(
+        services.gate, memory=MemoryBudget(settings.memory_bytes), uploads=MemoryBudget(settings.upload_bytes)
+    )
     app.config["MAX_CONTENT_LENGTH"] = settings.max_body_bytes
     app.json.sort_keys = False  # type: ignore[attr-defined]
     app.url_map.merge_slashes = False  # addresses with repeated slashes are not found

@@ -1,106 +1,163 @@
-"""Waitress with graceful shutdown: on ``stop`` it finishes requests in flight.
+"""Waitress with limits on what a client may take, and graceful shutdown.
 
-Waitress itself drops requests in flight. The loop below is waitress's, one iteration at a time.
+Waitress itself drops requests in flight when it ends, and slow clients can take all its connections and threads. The
+loop below is waitress's, one iteration at a time; connections and threads are our own (``connections``, ``lanes``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ipaddress
-import json
 import logging
 import socket
 import threading
 import time
+from collections import Counter
 from typing import Any
 
 from flask import Flask
 from waitress import wasyncore
-from waitress.channel import HTTPChannel
-from waitress.server import create_server
-from waitress.task import ErrorTask, WSGITask
+from waitress.adjustments import Adjustments
+from waitress.server import TcpWSGIServer
 
+from server.connections import Connection, address_group
 from server.errors import ListenError
+from server.lanes import Lane, LaneDispatcher
+from server.request_reader import AdmitBody, Limits
 
 _log = logging.getLogger(__name__)
 
-SPARE_THREADS = 8  # besides those that wait for inference: for health, bundles, logs
-CONNECTION_LIMIT = 300
-IDLE_S = 30  # connections idle for longer are closed
+ADMIT_BODY = "pathweave.admit_body"  # key in the extensions of the application
+SPARE_THREADS = 8  # besides those for inference: for bundles, jobs, logs, the page
+_QUICK_THREADS = 2
+_REFUSING_THREADS = 2  # tell further infer requests that inference is full
 _ROUND_S = 1.0
 _DRAIN_ROUND_S = 0.05
+_ACCEPTS_PER_ROUND = 64
+_RECEIVE_BYTES = 64 * 1024
 
 
-class _DrainingTask(WSGITask):
-    """Sends ``Connection: close`` once the server drains."""
+class _Server(TcpWSGIServer):
+    """Accepts connections within ``limits``: at the limit, a new one takes the place of the one that stands longest."""
 
-    def build_response_header(self) -> bytes:
-        if self.channel.server.draining:
-            self.set_close_on_finish()
-        return bytes(super().build_response_header())
+    channel_class = Connection
 
+    def __init__(self, app: Flask, listener: socket.socket, *, limits: Limits, **options: Any) -> None:
+        self.limits = limits
+        self.draining = False
+        self.admit: AdmitBody | None = app.extensions.get(ADMIT_BODY)
+        self._by_group: Counter[str] = Counter()
+        sockinfo = (listener.family, listener.type, listener.proto, listener.getsockname())
+        super().__init__(app, _sock=listener, sockinfo=sockinfo, bind_socket=False, **options)
 
-class _JsonErrorTask(ErrorTask):
-    """Waitress's own error replies, in JSON like all other errors."""
+    def readable(self) -> bool:
+        """Whether connections are accepted; unlike waitress's, at any number of them."""
+        return bool(self.accepting)
 
-    def execute(self) -> None:
-        error = self.request.error
-        body = json.dumps({"error": f"{error.reason}: {error.body}"}).encode()
-        self.status = f"{error.code} {error.reason}"
-        self.response_headers.append(("Content-Type", "application/json"))
-        self.set_close_on_finish()
-        self.content_length = len(body)
-        self.write(body)
+    def handle_accept(self) -> None:
+        """Accept the connections that wait, up to a number per round."""
+        for _ in range(_ACCEPTS_PER_ROUND):
+            try:
+                accepted = self.accept()
+                if accepted is None:
+                    return
+                connection, address = accepted
+                self.set_socket_options(connection)
+            except OSError:  # out of file descriptors, or the client has gone again
+                return
+            if self._make_room(self.group(address)):
+                self._by_group[self.group(address)] += 1
+                self.channel_class(self, connection, address, self.adj, map=self._map)
+            else:
+                connection.close()
 
+    def group(self, address: Any) -> str:
+        """What counts as one client for the limit of connections."""
+        return address_group(str(address[0]))
 
-class _Channel(HTTPChannel):
-    task_class = _DrainingTask
-    error_task_class = _JsonErrorTask
+    def forget(self, connection: Connection) -> None:
+        """A connection is over."""
+        group = self.group(connection.addr)
+        self._by_group[group] -= 1
+        if self._by_group[group] <= 0:
+            del self._by_group[group]
 
-    @property
-    def idle(self) -> bool:
-        """Whether no request is being received, processed or answered."""
-        return not self.requests and self.request is None and not self.total_outbufs_len
+    def check_deadlines(self) -> None:
+        """Close connections that are overdue."""
+        now_s = time.monotonic()
+        for connection in list(self.active_channels.values()):
+            connection.check_deadlines(now_s, self.limits)
+
+    def _make_room(self, group: str) -> bool:
+        """Whether a connection of ``group`` can be accepted; closes another one for it at the limits."""
+        if self._by_group[group] >= self.limits.connections_per_address:
+            crowded = group
+        elif len(self.active_channels) >= self.limits.connections:
+            [(crowded, _)] = self._by_group.most_common(1)
+        else:
+            return True
+        standing = [
+            (since, id(connection), connection)
+            for connection in self.active_channels.values()
+            if self.group(connection.addr) == crowded and (since := connection.stands_since_s) is not None
+        ]
+        if not standing:
+            return False
+        min(standing)[2].handle_close()
+        return True
 
 
 class HttpServer:
     """Serves ``app`` on the socket ``listener``, from ``run`` until ``stop``.
 
-    ``threads``: maximum concurrent requests, more than inference can block. Bodies above twice ``max_body_bytes`` are
-    refused unread. Smaller ones are read, so that clients receive the application's error reply.
+    ``threads``: for inference and SPARE_THREADS more. Bodies above twice ``max_body_bytes`` are refused unread. Smaller
+    ones are read, so that clients receive the application's error reply.
     """
 
     def __init__(
-        self, app: Flask, listener: socket.socket, *, threads: int, max_body_bytes: int, drain_s: float
+        self,
+        app: Flask,
+        listener: socket.socket,
+        *,
+        threads: int,
+        max_body_bytes: int,
+        drain_s: float,
+        limits: Limits | None = None,
     ) -> None:
-        self._listener = listener
         self._drain_s = drain_s
         self._stopping = threading.Event()
         self._map: dict[int, Any] = {}
-        self._server = create_server(
-            app,
-            map=self._map,
+        self._limits = limits or Limits()
+        self._lanes = LaneDispatcher(
+            {
+                Lane.QUICK: _QUICK_THREADS,
+                Lane.INFERENCE: max(1, threads - SPARE_THREADS) + _REFUSING_THREADS,
+                Lane.DELIVERY: SPARE_THREADS // 2,
+                Lane.OTHER: SPARE_THREADS // 2,
+            }
+        )
+        adjustments = Adjustments(
             sockets=[listener],
-            threads=threads,
             max_request_body_size=2 * max_body_bytes,
-            connection_limit=CONNECTION_LIMIT,
-            channel_timeout=IDLE_S,
-            cleanup_interval=5,
-            asyncore_use_poll=True,
+            max_request_header_size=self._limits.head_bytes,
+            recv_bytes=_RECEIVE_BYTES,
             ident=None,
         )
-        # Silences a warning for every request that finds all threads busy; the inference queue limits requests.
-        self._server.task_dispatcher.queue_logger = logging.getLogger(f"{__name__}.threads")
-        self._server.task_dispatcher.queue_logger.setLevel(logging.ERROR)
-        self._server.channel_class = _Channel
-        self._server.draining = False
+        self._server = _Server(
+            app, listener, limits=self._limits, map=self._map, dispatcher=self._lanes, adj=adjustments
+        )
 
     def run(self) -> None:
         """Serve until ``stop``, then finish requests in flight, for at most ``drain_s`` seconds."""
+        round_s = min(_ROUND_S, self._limits.head_s / 4)
+        checked_s = time.monotonic()
         while not self._stopping.is_set():
-            self._round(_ROUND_S)
+            self._round(round_s)
+            if time.monotonic() - checked_s >= round_s:
+                self._server.check_deadlines()
+                checked_s = time.monotonic()
         self._drain()
-        self._server.task_dispatcher.shutdown(timeout=1)
+        self._lanes.shutdown(timeout=1)
         self._server.trigger.close()
         wasyncore.close_all(self._map)
 
@@ -124,6 +181,7 @@ class HttpServer:
                 if channel.idle:
                     channel.will_close = True
             self._round(_DRAIN_ROUND_S)
+            self._server.check_deadlines()
         if channels:
             _log.warning("%d requests were not finished within %g s", len(channels), self._drain_s)
 

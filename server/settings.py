@@ -17,10 +17,11 @@ class Settings:
     """The settings of one server.
 
     ``allowed_hosts``: names of this server in the header Host, if no token is required. ``queue_limit``: maximum infer
-    requests that wait or run; ``client_share``: of them per client; ``max_batch``: rows per run; ``max_body_bytes``:
-    limit of a body as received and decompressed, ``max_json_bytes`` of the JSON in it (as Python objects it takes many
-    times its size). ``jobs_at_once``: 0 disables jobs; ``max_weights_bytes``: limit of weights sent with a job;
-    ``signing_key``: private key for published bundles of jobs; ``package_command``: the packager's command line.
+    requests that wait or run; ``client_share``: of them per client; ``max_batch``: rows per run, ``max_rows`` per
+    request; ``max_body_bytes``: limit of a body as received and decompressed, ``max_json_bytes`` of the JSON in it (as
+    Python objects it takes many times its size). ``jobs_at_once``: 0 disables jobs; ``max_weights_bytes``: limit of
+    weights sent with a job; ``signing_key``: private key for published bundles of jobs; ``package_command``: the
+    packager's command line.
     """
 
     folder: Path
@@ -36,6 +37,7 @@ class Settings:
     infer_timeout_s: float = 60.0
     max_body_bytes: int = 64 * MIB
     max_json_bytes: int = 16 * MIB
+    max_rows: int = 4096  # of an infer request
     max_log_body_bytes: int = 4_000_000
     max_log_line_bytes: int = 64_000
     keep_log_lines: int = 10_000  # per device
@@ -56,6 +58,16 @@ class Settings:
     def listed_jobs(self) -> int:
         """The maximum number of jobs."""
         return self.keep_jobs + self.max_queued_jobs + self.jobs_at_once
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory for the bodies of all requests and what is made of them; the largest fits in half of it."""
+        return max(256 * MIB, 16 * self.max_body_bytes)
+
+    @property
+    def upload_bytes(self) -> int:
+        """Disk space for the bodies of all job submissions; the largest fits in half of it."""
+        return 4 * self.max_weights_bytes
 
     @property
     def largest_body_bytes(self) -> int:

@@ -26,6 +26,7 @@ from device_sdk.supernet.plan import Edge
 
 IMAGES = ":images"
 _BATCH = -1
+_FLOAT_BYTES = 4  # pixels and activations of one byte become floats
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,11 @@ class OfferedModel:
                 "class_names": list(self.bundle.manifest.task.class_names),
             },
         }
+
+    def working_bytes(self, request: InferRequest) -> int:
+        """The memory that ``take`` needs beside the tensors of ``request``."""
+        given_bytes = sum(tensor.data.nbytes for tensor in request.inputs)
+        return 0 if self.takes == "tensors" else _FLOAT_BYTES * given_bytes
 
     def take(self, request: InferRequest) -> Work:
         """Convert ``request`` to work.

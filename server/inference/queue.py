@@ -1,36 +1,66 @@
 """A bounded queue with dynamic batching.
 
-There is no batching delay: an idle worker takes all queued requests of one model that fit, so batches grow with the
-backlog and a single request runs at once.
+There is no batching delay: an idle worker takes what waits for one model and fits, so batches grow with the backlog and
+a single request runs at once. Requests take turns: a large one runs in slices, and between two of them others run.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from device_sdk.errors import RuntimeFailedError
 from device_sdk.runtimes.port import Array, LoadedStretch
 from server.errors import BusyClientError, OverloadedError
 
 _Result = list[Array]
 
+# Whether a client has gone is only asked for requests that wait long: each such system call releases the interpreter
+# lock, which takes milliseconds to come back while many threads work.
+ASK_AFTER_S = 0.5
+
 
 @dataclass(eq=False)
 class _Job:
+    """A request. All fields but the first five are guarded by the queue's lock."""
+
     model: LoadedStretch
     tensors: Sequence[Array]  # each [rows, ...]
+    deadline_s: float  # on the monotonic clock
+    abandoned: Callable[[], bool]
+    queued_s: float = field(default_factory=time.monotonic)
     future: Future[_Result] = field(default_factory=Future)
+    taken: int = 0  # rows that run or have run
+    parts: dict[int, _Result] = field(default_factory=dict)  # outputs by their first row
 
     @property
     def rows(self) -> int:
         return len(self.tensors[0])
+
+    @property
+    def left(self) -> int:
+        return self.rows - self.taken
+
+
+@dataclass(frozen=True)
+class _Slice:
+    """The rows ``start`` to ``stop`` of a job."""
+
+    job: _Job
+    start: int
+    stop: int
+
+
+def _never() -> bool:
+    return False
 
 
 class BatchQueue:
@@ -39,9 +69,18 @@ class BatchQueue:
     ``client_share``: maximum requests per client; None for no limit. ``close`` stops the workers.
     """
 
-    def __init__(self, *, limit: int, max_batch: int, client_share: int | None = None, workers: int = 1) -> None:
+    def __init__(
+        self,
+        *,
+        limit: int,
+        max_batch: int,
+        client_share: int | None = None,
+        workers: int = 1,
+        ask_after_s: float = ASK_AFTER_S,
+    ) -> None:
         self._limit = limit
         self._max_batch = max_batch
+        self._ask_after_s = ask_after_s
         self._client_share = limit if client_share is None else client_share
         self._changed = threading.Condition()  # guards all that follows
         self._admitted: Counter[str] = Counter()
@@ -87,14 +126,24 @@ class BatchQueue:
                 if not self._admitted[client]:
                     del self._admitted[client]
 
-    def run(self, model: LoadedStretch, tensors: Sequence[Array], *, timeout_s: float) -> list[Array]:
+    def run(
+        self,
+        model: LoadedStretch,
+        tensors: Sequence[Array],
+        *,
+        timeout_s: float,
+        abandoned: Callable[[], bool] = _never,
+    ) -> list[Array]:
         """Run ``tensors``, each [rows, ...], and return the model's outputs, each [rows, ...].
+
+        ``abandoned``: whether the result is still wanted; asked before each of its slices runs, once it has
+        waited for ``ask_after_s``.
 
         Raises:
             RuntimeFailedError: the runtime failed.
-            OverloadedError: timeout, or the queue was closed.
+            OverloadedError: timeout, it was abandoned, or the queue was closed.
         """
-        job = _Job(model, tensors)
+        job = _Job(model, tensors, time.monotonic() + timeout_s, abandoned)
         with self._changed:
             if self._closed:
                 raise OverloadedError("the server is shutting down")
@@ -103,60 +152,114 @@ class BatchQueue:
         try:
             return job.future.result(timeout_s)
         except FutureTimeoutError as error:
-            job.future.cancel()  # no effect if a worker has started it
+            with self._changed, contextlib.suppress(ValueError):  # a slice of it may be running
+                self._waiting.remove(job)
             raise OverloadedError(f"no answer within {timeout_s:g} s") from error
 
     def close(self) -> None:
-        """Refuse queued and new requests. Running ones are finished."""
+        """Refuse queued and new requests. Running ones are finished, unless some of their rows still wait."""
         with self._changed:
             self._closed = True
-            waiting = list(self._waiting)
+            for job in self._waiting:
+                _fail(job, OverloadedError("the server is shutting down"))
             self._waiting.clear()
             self._changed.notify_all()
-        for job in waiting:
-            if job.future.set_running_or_notify_cancel():
-                job.future.set_exception(OverloadedError("the server is shutting down"))
 
     def _work(self) -> None:
-        while jobs := self._next_batch():
-            started = [job for job in jobs if job.future.set_running_or_notify_cancel()]
-            if started:
-                self._answer(started)
+        while batch := self._next_batch():
+            try:
+                outputs = self._run(batch)
+            except BaseException as error:
+                with self._changed:
+                    for part in batch:
+                        _fail(part.job, error)
+                    self._waiting = deque(job for job in self._waiting if not job.future.done())
+            else:
+                self._answer(batch, outputs)
 
-    def _next_batch(self) -> list[_Job]:
-        """Waiting jobs of one model, the oldest first, as many as fit; none once the queue is closed."""
+    def _next_batch(self) -> list[_Slice]:
+        """Rows of one model, from the jobs whose turn it is; none once the queue is closed."""
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._closed)
-            taken: list[_Job] = []
-            left: deque[_Job] = deque()
-            rows = 0
-            for job in self._waiting:
-                fits = not taken or (job.model is taken[0].model and rows + job.rows <= self._max_batch)
-                (taken if fits else left).append(job)
-                rows += job.rows if fits else 0
-            self._waiting = left
-            return taken
+            while True:
+                self._changed.wait_for(lambda: self._waiting or self._closed)
+                self._drop_unwanted()
+                if self._waiting:
+                    return self._take_batch()
+                if self._closed:
+                    return []
 
-    def _answer(self, jobs: Sequence[_Job]) -> None:
-        try:
-            outputs = self._run(jobs)
-        except BaseException as error:
-            for job in jobs:
-                job.future.set_exception(error)
-            return
-        start = 0
-        for job in jobs:
-            job.future.set_result([output[start : start + job.rows] for output in outputs])
-            start += job.rows
+    def _drop_unwanted(self) -> None:
+        now_s = time.monotonic()
+        wanted: deque[_Job] = deque()
+        for job in self._waiting:
+            if now_s >= job.deadline_s or (now_s - job.queued_s >= self._ask_after_s and job.abandoned()):
+                _fail(job, OverloadedError("the time of the request is up, or its client has gone"))
+            else:
+                wanted.append(job)
+        self._waiting = wanted
 
-    def _run(self, jobs: Sequence[_Job]) -> list[Array]:
-        inputs = [
-            np.concatenate(parts) if len(parts) > 1 else parts[0]
-            for parts in zip(*(j.tensors for j in jobs), strict=True)
-        ]
-        # A request with more rows than ``max_batch`` runs in slices, which bounds the memory for its features.
-        slices = [
-            jobs[0].model.run([tensor[at : at + self._max_batch] for tensor in inputs])
-            for at in range(0, len(inputs[0]), self._max_batch)
-        ]
-        return [np.concatenate(parts) if len(parts) > 1 else parts[0] for parts in zip(*slices, strict=True)]
+    def _take_batch(self) -> list[_Slice]:
+        """Up to ``max_batch`` rows. The first job gives half of them to others if it needs more than one batch.
+
+        It then waits behind all others for its next turn.
+        """
+        first = self._waiting.popleft()
+        half = max(1, self._max_batch // 2)
+        room = self._max_batch - (first.left if first.left <= self._max_batch else half)
+        others = []
+        for job in self._waiting:
+            if job.model is first.model and job.left <= room:
+                others.append(job)
+                room -= job.left
+        batch = [_take(first, min(first.left, self._max_batch - sum(job.left for job in others)))]
+        batch += [_take(job, job.left) for job in others]
+        self._waiting = deque(job for job in self._waiting if job.left)
+        if first.left:
+            self._waiting.append(first)
+        return batch
+
+    @staticmethod
+    def _run(batch: Sequence[_Slice]) -> list[Array]:
+        """The outputs of the whole batch.
+
+        Raises:
+            RuntimeFailedError: the runtime failed, or returned another number of rows.
+        """
+        columns = zip(*([tensor[part.start : part.stop] for tensor in part.job.tensors] for part in batch), strict=True)
+        inputs = [_joined(parts) for parts in columns]
+        outputs = batch[0].job.model.run(inputs)
+        for output in outputs:
+            if len(output) != len(inputs[0]):  # no row could be told to be whose
+                raise RuntimeFailedError(f"the model returned {len(output)} rows for {len(inputs[0])}")
+        return outputs
+
+    def _answer(self, batch: Sequence[_Slice], outputs: Sequence[Array]) -> None:
+        """Give every job its rows; answer those that are complete."""
+        at = 0
+        complete = []
+        with self._changed:
+            for part in batch:
+                size = part.stop - part.start
+                part.job.parts[part.start] = [output[at : at + size] for output in outputs]
+                at += size
+                if sum(len(result[0]) for result in part.job.parts.values()) == part.job.rows:
+                    complete.append(part.job)
+        for job in complete:
+            result = [_joined(column) for column in zip(*(job.parts[at] for at in sorted(job.parts)), strict=True)]
+            with self._changed:
+                if not job.future.done():  # another slice failed
+                    job.future.set_result(result)
+
+
+def _take(job: _Job, rows: int) -> _Slice:
+    start, job.taken = job.taken, job.taken + rows
+    return _Slice(job, start, job.taken)
+
+
+def _fail(job: _Job, error: BaseException) -> None:
+    if not job.future.done():
+        job.future.set_exception(error)
+
+
+def _joined(parts: Sequence[Array]) -> Array:
+    return np.concatenate(parts) if len(parts) > 1 else parts[0]

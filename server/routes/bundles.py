@@ -6,13 +6,15 @@ import hashlib
 import io
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
-from flask import Blueprint, Response, jsonify, send_file
+from flask import Blueprint, Response, jsonify, request, send_file
+from werkzeug.wsgi import wrap_file
 
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
 from server.catalogue import Catalogue, ServedBundle
 from server.errors import NotFoundError
+from server.file_section import FileSection
 from server.services import Services
 
 _BYTES = "application/octet-stream"
@@ -80,4 +82,17 @@ def _replaceable(data: bytes, digest: str, *, mimetype: str) -> Response:
 
 def _conditional(source: Path | io.BytesIO, etag: str, *, mimetype: str) -> Response:
     """The whole file, a range of it, or 304, by an ETag that is equal on all replicas."""
-    return send_file(source, mimetype=mimetype, etag=etag, conditional=True)
+    reply = send_file(source, mimetype=mimetype, etag=etag, conditional=True)
+    if reply.status_code == 206:
+        _send_section(reply, source)
+    return reply
+
+
+def _send_section(reply: Response, source: Path | io.BytesIO) -> None:
+    """Let the server itself send the range, as it sends whole files: no thread waits for a slow client."""
+    start, stop = reply.content_range.start, reply.content_range.stop
+    assert start is not None
+    assert stop is not None
+    file = source.open("rb") if isinstance(source, Path) else io.BytesIO(source.getvalue())
+    reply.close()
+    reply.response = wrap_file(request.environ, cast(BinaryIO, FileSection(file, start, stop)))

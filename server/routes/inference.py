@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import time
+from collections.abc import Callable
 from functools import partial
 
 from flask import Blueprint, Response, jsonify, request
@@ -18,14 +21,17 @@ from device_sdk.offload.open_inference import (
 )
 from server.authentication import client_name
 from server.compression import ENCODINGS, compress
+from server.connections import CLIENT_GONE, RECEIVED_S
 from server.errors import NotFoundError, OverloadedError, TooLargeError
-from server.inference.offers import OfferedModel, offers
-from server.request_body import read_body
+from server.inference.offers import OfferedModel, Work, offers
+from server.inference.queue import ASK_AFTER_S
+from server.request_body import read_body, reserve
 from server.services import Services
 
-# JSON numbers take many times their size as Python objects, so bodies are decoded one at a time. The interpreter lock
-# would prevent parallel decoding anyway.
+# JSON numbers take many times their size as Python objects, so large JSON is decoded one at a time. The interpreter
+# lock would prevent parallel decoding anyway.
 _decoding = threading.Lock()
+_LARGE_JSON_BYTES = 256 * 1024
 
 
 def inference_routes(services: Services) -> Blueprint:
@@ -67,12 +73,46 @@ def _model_ready(services: Services, model: str, version: str | None = None) -> 
 def _infer(services: Services, model: str, version: str | None = None) -> Response:
     """1. find the model; 2. admit the request; 3. read, 4. check, 5. run; 6. reply."""
     offered = _find(services, model, version)
+    received_s = request.environ.get(RECEIVED_S, time.monotonic())
     with services.queue.admit(client_name()):
+        if time.monotonic() - received_s >= ASK_AFTER_S:
+            _require_wanted()
         asked = _read(services)
-        work = offered.take(asked)
+        work = _take(offered, asked, max_rows=services.settings.max_rows)
         loaded = services.models.load(offered.bundle, work.edges)
-        outputs = services.queue.run(loaded, work.tensors, timeout_s=services.settings.infer_timeout_s)
+        outputs = services.queue.run(
+            loaded,
+            work.tensors,
+            timeout_s=max(0.0, received_s + services.settings.infer_timeout_s - time.monotonic()),
+            abandoned=_client_gone(),
+        )
         return _write(asked, offered.reply(asked, outputs))
+
+
+def _require_wanted() -> None:
+    """A client whose deadline has passed closes its connection; nothing is done for it."""
+    if _client_gone()():
+        raise OverloadedError("the client has gone")
+
+
+def _client_gone() -> Callable[[], bool]:
+    gone: Callable[[], bool] = request.environ.get(CLIENT_GONE, lambda: False)
+    return gone
+
+
+def _take(offered: OfferedModel, asked: InferRequest, *, max_rows: int) -> Work:
+    """Check the request, and reserve the memory for its tensors as the model takes them."""
+    rows = max((len(tensor.data) for tensor in asked.inputs if tensor.data.ndim), default=0)
+    _check_rows(rows, max_rows)
+    reserve(request, offered.working_bytes(asked))
+    work = offered.take(asked)
+    _check_rows(len(work.tensors[0]), max_rows)
+    return work
+
+
+def _check_rows(rows: int, max_rows: int) -> None:
+    if rows > max_rows:
+        raise TooLargeError(f"the request has {rows} rows, the limit is {max_rows}; send several requests")
 
 
 def _find(services: Services, model: str, version: str | None) -> OfferedModel:
@@ -92,7 +132,8 @@ def _read(services: Services) -> InferRequest:
         raise TooLargeError(
             f"the JSON of the body has more than {services.settings.max_json_bytes} bytes; send the tensors as bytes"
         )
-    with _decoding:
+    large = (len(body) if length is None else length) > _LARGE_JSON_BYTES
+    with _decoding if large else contextlib.nullcontext():
         return decode_request(body, header_length=length)
 
 

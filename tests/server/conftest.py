@@ -30,6 +30,7 @@ from device_sdk.logs.adaptation_log import SCHEMA_VERSION
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from server.app import create_app
+from server.request_reader import Limits
 from server.services import Services, make_services
 from server.serving import SPARE_THREADS, HttpServer, listen, url_of
 from server.settings import Settings
@@ -146,12 +147,20 @@ class Running:
         assert not self.thread.is_alive()
 
 
-def _run(settings: Settings, runtime: Runtime | None, drain_s: float, now: Callable[[], datetime] | None) -> Running:
+def _run(
+    settings: Settings,
+    runtime: Runtime | None,
+    drain_s: float,
+    now: Callable[[], datetime] | None,
+    limits: Limits | None = None,
+) -> Running:
     listener = listen("127.0.0.1", 0)
     services = make_services(settings, runtime=runtime or OnnxRuntime(threads=1), **({"now": now} if now else {}))
     app = create_app(settings, services=services)
     threads = settings.queue_limit + SPARE_THREADS
-    server = HttpServer(app, listener, threads=threads, max_body_bytes=settings.max_body_bytes, drain_s=drain_s)
+    server = HttpServer(
+        app, listener, threads=threads, max_body_bytes=settings.max_body_bytes, drain_s=drain_s, limits=limits
+    )
 
     def work() -> None:
         server.run()
@@ -168,7 +177,7 @@ Serve = Callable[..., Running]
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Starts servers: ``serve(folder, runtime=…, drain_s=…, now=…, **settings)``."""
+    """Starts servers: ``serve(folder, runtime=…, drain_s=…, now=…, limits=…, **settings)``."""
     with ExitStack() as stack:
 
         def start(
@@ -177,10 +186,11 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
             runtime: Runtime | None = None,
             drain_s: float = 5.0,
             now: Callable[[], datetime] | None = None,
+            limits: Limits | None = None,
             **settings: Any,
         ) -> Running:
             settings.setdefault("data_folder", tmp_path / "data")
-            running = _run(Settings(folder, **settings), runtime, drain_s, now)
+            running = _run(Settings(folder, **settings), runtime, drain_s, now, limits)
             stack.callback(running.stop)
             return running
 

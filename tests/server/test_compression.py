@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import zlib
 
 import pytest
@@ -57,3 +58,27 @@ def test_other_encodings_are_refused():
 def test_it_is_what_others_call_gzip_and_deflate():
     assert gzip.decompress(compress(b"data", "gzip")) == b"data"
     assert zlib.decompress(compress(b"data", "deflate")) == b"data"
+
+
+@encodings
+def test_memory_is_accounted_before_it_is_taken(encoding):
+    class NoMemoryError(Exception):
+        pass
+
+    asked = []
+
+    def account(size_bytes):
+        asked.append(size_bytes)
+        if sum(asked) > 1_000_000:
+            raise NoMemoryError
+
+    with pytest.raises(NoMemoryError):
+        decompress(compress(bytes(50_000_000), encoding), encoding, max_bytes=10**9, account=account)
+    asked.clear()
+    assert len(decompress(compress(bytes(500_000), encoding), encoding, max_bytes=10**9, account=account)) == 500_000
+    assert 500_000 <= sum(asked) < 700_000
+
+
+def test_large_bodies_that_do_not_compress_come_back():
+    data = random.Random(0).randbytes(3_000_000)
+    assert decompress(compress(data, "gzip"), "gzip", max_bytes=len(data)) == data

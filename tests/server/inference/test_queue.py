@@ -7,7 +7,10 @@ from contextlib import ExitStack
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from device_sdk.errors import RuntimeFailedError
 from server.errors import BusyClientError, OverloadedError
 from server.inference.queue import BatchQueue
 
@@ -197,3 +200,102 @@ def test_several_workers_run_side_by_side(make, model):
             assert model.started.acquire(timeout=PATIENCE_S)
         model.gate.set()
         assert [future.result(PATIENCE_S)[0][0, 0] for future in futures] == [2, 4]
+
+
+class Noting(Doubling):
+    """Notes the first value of each row that runs, of all models that share ``order``."""
+
+    def __init__(self, order):
+        super().__init__()
+        self.order = order
+
+    def run(self, inputs):
+        result = super().run(inputs)
+        self.order.append(inputs[0][:, 0].tolist())
+        return result
+
+
+def test_a_large_request_and_small_ones_take_turns(make):
+    queue, order = make(limit=8, max_batch=4), []
+    model = Noting(order)
+    model.gate.clear()
+    with ThreadPoolExecutor(8) as pool:
+        large = pool.submit(run, queue, model, *range(100))
+        assert model.started.acquire(timeout=PATIENCE_S)
+        small = [pool.submit(run, queue, model, value) for value in range(100, 105)]
+        wait_until(lambda: len(queue._waiting) == 6)
+        model.gate.set()
+        for value, future in enumerate(small, start=100):
+            assert future.result(PATIENCE_S)[0][0, 0] == 2 * value
+        np.testing.assert_array_equal(large.result(PATIENCE_S)[0], 2 * rows(*range(100)))
+    assert {value for batch in order[:4] for value in batch} >= set(range(100, 105))  # two and two, then one
+    assert order[1][:2] == [4.0, 5.0]  # the large one goes on beside them
+
+
+def test_large_requests_of_two_models_take_turns(make):
+    queue, order = make(max_batch=4), []
+    one, other = Noting(order), Noting(order)
+    one.gate.clear()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run, queue, one, *range(16))
+        assert one.started.acquire(timeout=PATIENCE_S)
+        second = pool.submit(run, queue, other, *range(100, 108))
+        wait_until(lambda: len(queue._waiting) == 2)
+        one.gate.set()
+        second.result(PATIENCE_S)
+        first.result(PATIENCE_S)
+    assert [batch[0] for batch in order] == [0, 4, 100, 8, 104, 12]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12), st.integers(1, 9), st.integers(1, 3))
+def test_every_request_gets_exactly_its_own_rows(sizes, max_batch, workers):
+    queue, model = BatchQueue(limit=20, max_batch=max_batch, workers=workers), Doubling()
+    try:
+        with ThreadPoolExecutor(len(sizes)) as pool:
+            asked = [[100 * number + row for row in range(size)] for number, size in enumerate(sizes)]
+            futures = [pool.submit(run, queue, model, *values) for values in asked]
+            for values, future in zip(asked, futures, strict=True):
+                doubled, summed = future.result(PATIENCE_S)
+                np.testing.assert_array_equal(doubled, 2 * rows(*values))
+                np.testing.assert_array_equal(summed, 2 * np.array(values, np.float32))
+    finally:
+        queue.close()
+    assert sum(model.batches) == sum(sizes)
+    assert max(model.batches) <= max_batch
+
+
+def test_a_model_that_returns_another_number_of_rows_answers_nobody(make):
+    class Wrong(Doubling):
+        def run(self, inputs):
+            return [super().run(inputs)[0][:-1]]
+
+    with pytest.raises(RuntimeFailedError, match="1 rows for 2"):
+        run(make(), Wrong(), 1, 2)
+
+
+def test_what_is_no_longer_wanted_is_not_run(make, model):
+    queue = make(ask_after_s=0)
+    model.gate.clear()
+    gone = threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(run, queue, model, 1)
+        assert model.started.acquire(timeout=PATIENCE_S)
+        other = pool.submit(queue.run, model, [rows(2)], timeout_s=PATIENCE_S, abandoned=gone.is_set)
+        wait_until(lambda: len(queue._waiting) == 1)
+        gone.set()
+        model.gate.set()
+        first.result(PATIENCE_S)
+        with pytest.raises(OverloadedError, match="gone"):
+            other.result(PATIENCE_S)
+    assert model.batches == [1]
+
+
+def test_a_large_request_whose_time_is_up_runs_no_further(make, model):
+    queue = make(max_batch=4)
+    model.gate.clear()
+    with pytest.raises(OverloadedError, match="no answer"):
+        run(queue, model, *range(100), timeout_s=0.05)
+    model.gate.set()
+    run(queue, model, 1)
+    assert model.batches == [4, 1]
