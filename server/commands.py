@@ -43,6 +43,9 @@ _at_least_one = click.IntRange(min=1)
 @click.option("--jobs", type=click.IntRange(min=0), default=1, show_default=True, help="Packaging jobs at once.")
 @click.option("--job-queue", type=_at_least_one, default=16, show_default=True, help="Maximum waiting packaging jobs.")
 @click.option("--max-weights-mb", type=_at_least_one, default=256, show_default=True, help="Weights for a job, MiB.")
+@click.option("--job-minutes", type=float, default=720.0, show_default=True, help="Longest packaging job.")
+@click.option("--job-memory-gb", type=float, help="Memory of a packaging job [default: no limit].")
+@click.option("--job-disk-gb", type=float, default=20.0, show_default=True, help="Disk space of a packaging job.")
 @click.option("--key", type=_file, help="Private key for signing the bundles of jobs (see pathweave key new).")
 @click.option(
     "--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Time to finish requests."
@@ -64,6 +67,9 @@ def serve(
     jobs: int,
     job_queue: int,
     max_weights_mb: int,
+    job_minutes: float,
+    job_memory_gb: float | None,
+    job_disk_gb: float,
     key: Path | None,
     drain_s: float,
     as_json: bool,
@@ -88,6 +94,9 @@ def serve(
         jobs_at_once=jobs,
         max_queued_jobs=job_queue,
         max_weights_bytes=max_weights_mb * MIB,
+        job_minutes=job_minutes,
+        job_memory_bytes=None if job_memory_gb is None else round(job_memory_gb * 1e9),
+        job_disk_bytes=round(job_disk_gb * 1e9),
         signing_key=key,
     )
     _serve(settings, host=host, port=port, allow_anyone=allow_anyone, drain_s=drain_s, as_json=as_json)

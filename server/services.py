@@ -13,6 +13,7 @@ from server.database import Database
 from server.enrolment import AttemptLimit, Enrolments
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
+from server.jobs.limits import JobLimits
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
 from server.log_store import LogStore
@@ -85,6 +86,7 @@ def _started_runner(settings: Settings, jobs: JobStore, catalogue: Catalogue, no
         at_once=settings.jobs_at_once,
         keep=settings.keep_jobs,
         now=now,
+        limits=JobLimits(settings.job_minutes, settings.job_memory_bytes, settings.job_disk_bytes),
     )
     if settings.jobs_at_once:
         runner.start()

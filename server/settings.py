@@ -46,6 +46,9 @@ class Settings:
     max_queued_jobs: int = 16
     max_weights_bytes: int = 256 * MIB
     keep_jobs: int = 100  # finished ones, per client
+    job_minutes: float | None = 720.0
+    job_memory_bytes: int | None = None
+    job_disk_bytes: int | None = 20_000_000_000
     signing_key: Path | None = None
     package_command: tuple[str, ...] = (sys.executable, "-m", "pathweave", "package")
 

@@ -12,8 +12,9 @@ import logging
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from server.catalogue import Catalogue
 from server.errors import ConflictError
 from server.jobs.data_sets import data_references, locations
 from server.jobs.job_request import recipe_toml
+from server.jobs.limits import JobLimits
 from server.jobs.processes import WorkerMark, end_group, end_orphan, mark_of
 from server.jobs.publisher import Publisher
 from server.jobs.publishing import check_made
@@ -36,6 +38,7 @@ _ROUND_S = 0.1  # polling interval with workers
 _IDLE_S = 2.0  # without workers: adding a job wakes the thread; polling detects the end of another server
 _TROUBLE_S = 5.0  # delay after a failed iteration, such as on a full disk
 _END_S = 10.0
+_MEASURE_S = 1.0  # between two looks at a job's memory and disk space
 DATA_FILE = "data.toml"
 _PRIVATE_VERSION = 1  # in the manifest that a worker writes; publishing sets the served one
 
@@ -49,14 +52,16 @@ class _Work:
     over: bool = False
     failure: Failure | None = None
     digest: str = ""
+    began_s: float = field(default_factory=time.monotonic)
+    measured_s: float = 0.0
 
 
 class JobRunner:
     """Runs up to ``at_once`` jobs of ``store``; ``publish`` puts a bundle into ``folder``, signed with ``private_key``.
 
-    ``command``: of the packager. ``data_folder`` contains the jobs' folders and ``data.toml``. The ``keep`` newest
-    finished jobs are kept. The thread runs from ``start`` to ``close``, which stops the workers; the next server
-    resumes their jobs.
+    ``command``: of the packager. ``limits``: of each job. ``data_folder`` contains the jobs' folders and ``data.toml``.
+    The ``keep`` newest finished jobs are kept. The thread runs from ``start`` to ``close``, which stops the workers; the
+    next server resumes their jobs.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class JobRunner:
         at_once: int,
         keep: int,
         now: Callable[[], datetime],
+        limits: JobLimits | None = None,
     ) -> None:
         self._store = store
         self._folder, self._data_folder = folder.absolute(), data_folder.absolute()
@@ -78,6 +84,7 @@ class JobRunner:
         self._command = tuple(command)
         self._publisher = Publisher(store, catalogue, folder=self._folder, private_key=private_key)
         self._at_once, self._keep, self._now = at_once, keep, now
+        self._limits = limits or JobLimits()
         self._claim: int | None = None  # file descriptor of the lock file
         self._recovered = False
         self._wake, self._closed = threading.Event(), False
@@ -257,9 +264,16 @@ class JobRunner:
         """Check the bundle of an ended worker, or record its failure. Storage errors are retried."""
         job, workplace = work.job, self.workplace(work.job.id)
         if not work.over:
-            if work.process is None or work.process.poll() is None:
+            if work.process is None:
                 return
-            self._conclude(work, failure_of(work.process.returncode, workplace) or self._check(work))
+            if work.process.poll() is None:
+                excess = self._excess(work, workplace)
+                if excess is None:
+                    return
+                self._end(work)
+                self._conclude(work, excess)
+            else:
+                self._conclude(work, failure_of(work.process.returncode, workplace) or self._check(work))
         workplace.clear(keep_bundle=work.failure is None)  # first, to free disk space for the database update
         if work.failure is None:
             self._store.finish(job.id, work.digest)
@@ -268,6 +282,15 @@ class JobRunner:
         del self._work[job.id]
         for forgotten in self._store.forget_old(self._keep):
             self.workplace(forgotten).remove()
+
+    def _excess(self, work: _Work, workplace: Workplace) -> Failure | None:
+        """What the job takes too much of; looked at from time to time."""
+        now_s = time.monotonic()
+        if work.process is None or now_s - work.measured_s < _MEASURE_S:
+            return None
+        work.measured_s = now_s
+        minutes = (now_s - work.began_s) / 60
+        return self._limits.exceeded(minutes=minutes, group=work.process.pid, folder=workplace.folder)
 
     def _conclude(self, work: _Work, failure: Failure | None) -> None:
         if failure is not None:

@@ -21,7 +21,17 @@ from server.jobs import launch
 from server.jobs.store import Job
 from server.jobs.workplace import Workplace
 
-_SECRETS = ("PATHWEAVE_TOKEN",)
+# What a worker inherits: where programs, libraries and caches are, the language, threads and devices. Everything else,
+# such as tokens, cloud credentials and proxies with passwords, stays with the server.
+_INHERITED = frozenset(
+    {
+        *("PATH", "HOME", "USER", "TMPDIR", "TEMP", "TMP", "TZ", "LANG", "LANGUAGE"),
+        *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT"),
+        *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TORCH_HOME", "HF_HOME", "XDG_CACHE_HOME"),
+        *("CUDA_VISIBLE_DEVICES", "CUDA_HOME", "NVIDIA_VISIBLE_DEVICES", "COVERAGE_PROCESS_START"),
+    }
+)
+_INHERITED_PREFIX = "LC_"
 _MAX_RESULT_BYTES = 1_000_000
 
 
@@ -57,12 +67,14 @@ def arguments_of(job: Job, workplace: Workplace, *, training: str, validation: s
 def start_worker(command: Sequence[str], workplace: Workplace) -> subprocess.Popen[bytes]:
     """Start ``command`` in its own session, with its output in the log and its result in a file.
 
-    It inherits the working directory and the environment without secrets, so it imports the same installation.
+    It inherits the working directory and of the environment what ``_INHERITED`` lists.
 
     Raises:
         OSError: the files cannot be created, or the program does not exist.
     """
-    environment = {name: value for name, value in os.environ.items() if name not in _SECRETS}
+    environment = {
+        name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIX)
+    }
     environment[PROGRESS_FILE] = str(workplace.progress)
     workplace.progress.unlink(missing_ok=True)
     launcher = [sys.executable, "-I", str(Path(launch.__file__)), str(os.getpid())]

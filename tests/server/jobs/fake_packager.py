@@ -83,6 +83,12 @@ def dies(_: argparse.Namespace) -> int:
     return 0
 
 
+def tells_names(asked: argparse.Namespace) -> int:
+    """The names in its environment."""
+    print(json.dumps({"error": {"message": " ".join(sorted(os.environ)), "hint": None}}))
+    return 1
+
+
 def tells_secrets(_: argparse.Namespace) -> int:
     """What it knows from its environment."""
     print(json.dumps({"error": {"message": f"token {os.environ.get('PATHWEAVE_TOKEN')}", "hint": None}}))
@@ -91,7 +97,7 @@ def tells_secrets(_: argparse.Namespace) -> int:
 
 BEHAVIOUR = {
     behaviour.__name__: behaviour
-    for behaviour in (makes, makes_another, makes_nothing, waits, fails, crashes, dies, tells_secrets)
+    for behaviour in (makes, makes_another, makes_nothing, waits, fails, crashes, dies, tells_secrets, tells_names)
 }
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from server.catalogue import Catalogue
 from server.database import Database
 from server.errors import ConflictError, UnprocessableError
 from server.jobs.job_request import JobRequest
+from server.jobs.limits import JobLimits
 from server.jobs.processes import mark_of
 from server.jobs.publishing import seal
 from server.jobs.runner import JobRunner
@@ -182,6 +183,31 @@ def test_the_worker_does_not_learn_the_token(make_runner, add, over, monkeypatch
     monkeypatch.setenv("PATHWEAVE_TOKEN", "secret")
     make_runner()
     assert over(add("tells_secrets")).error == "token None"
+
+
+def test_the_worker_inherits_nothing_but_what_it_needs(make_runner, add, over, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("HTTPS_PROXY", "http://me:secret@proxy")
+    make_runner()
+    names = set(over(add("tells_names")).error.split())
+    assert "PATH" in names
+    assert names.isdisjoint({"AWS_SECRET_ACCESS_KEY", "HTTPS_PROXY", "PATHWEAVE_TOKEN"})
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        (JobLimits(minutes=1e-4), "took more than 0.0001 minutes"),
+        (JobLimits(memory_bytes=1_000_000), "took more than 0.001 GB of memory"),
+        (JobLimits(disk_bytes=0), "took more than 0 GB of disk space"),
+    ],
+)
+def test_a_job_that_takes_too_much_is_stopped_and_told_what(make_runner, add, over, limits, said):
+    make_runner(limits=limits)
+    job = over(add("waits"))
+    assert job.state is State.FAILED
+    assert said in job.error
+    assert "higher --job-" in job.hint
 
 
 def test_a_program_that_is_not_there(make_runner, add, over, tmp_path):

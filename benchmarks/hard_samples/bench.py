@@ -1,0 +1,246 @@
+"""Hard samples: ResNet-8 on a device with ResNet-56 at a real server, by every decider, against each alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.hard_samples.router import fit_router
+from benchmarks.support.reference_bundles import load_part, package_pretrained
+from device_sdk.execution.deciders import ease, with_limit
+from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.policies.decider_fitting import ALL_FEATURES, TOP_TWO, fit_logistic
+from device_sdk.policies.promises import fewest_asked
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.answer import FALLBACK, SERVER
+from device_sdk.supernet.plan import (
+    UNREACHABLE_CONFIDENCE,
+    Ask,
+    Decider,
+    Entropy,
+    Logistic,
+    Margin,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+)
+from pathweave.bench import BenchOptions, BenchOutcome, Target
+from pathweave.server_process import running_server
+
+TARGETS = {
+    **{f"ours_minus_entropy_{kept}": Target(minimum=0.0) for kept in (90, 80, 70)},
+    "area_gain": Target(minimum=0.0),
+    "coverage_error_points": Target(maximum=1.0),
+    "promise_kept": Target(minimum=0.9),
+    "latency_saving": Target(minimum=0.73),
+    "energy_saving": Target(minimum=0.77),
+    "fallbacks": Target(maximum=0),
+}
+SENT = (0.1, 0.2, 0.3)
+REQUIRED, CERTAINTY = 0.90, 0.9
+RESAMPLINGS, RESAMPLED = 100, 1000
+BATCH, TIMEOUT_S = 64, 30.0
+# HI Tables 3 and 4: Raspberry Pi, WiFi; to the server and back, its inference included
+PI_MS = {"small": 1.63, "large": 14.36, "offload": 9.68}
+PI_MJ = {"small": 6.22, "large": 55.59, "offload": 27.67}
+
+Logits = npt.NDArray[np.float32]
+Right = npt.NDArray[np.bool_]
+Eases = Callable[[Logits], npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Logits of the device and of the server on one part of the data, and which are right: [count]."""
+
+    small: Logits
+    here: Right
+    server: Right
+
+    @property
+    def easy(self) -> Right:
+        """Asking gains nothing."""
+        return self.here | ~self.server
+
+
+def run(options: BenchOptions) -> BenchOutcome:
+    """Deciders are fitted and tuned on #search and #calibration, and judged once on #report.
+
+    Accuracies at equal shares sent compare deciders by rank; thresholds are compared by the share that they send. The
+    promise is tested on random parts of #report: it says how often the procedure keeps it, not how good it is.
+    """
+    small = package_pretrained(options, "resnet8_mlperf_tiny", train=False)
+    large = package_pretrained(options, "resnet56_cifar10", train=False, max_span=1)
+    with (
+        running_server(large.folder, data=options.work_folder / "server") as url,
+        AdaptiveModel.open(small.folder, state_folder=options.work_folder / "device") as model,
+    ):
+        server = RemoteModel(server=url, model=f"{large.model.name}:images", privacy="inputs", timeout_s=TIMEOUT_S)
+        model.connect(server)
+        tuning = _answers(model, ("search", "calibration"), options)
+        report = _answers(model, ("report",), options)
+        deciders = _deciders(tuning)
+        rows = [_row(name, eases, tuning, report) for name, eases in deciders.items()]
+        rows += [_alone("device small", report.here), _alone("device large", report.server, large=True)]
+        rows.append(_row("oracle", lambda _: report.easy.astype(float), report, report))
+        promised, asked = _promised(tuning, report)
+        measured = _over_http(model, promised, options)
+    by_name = {str(row["what"]): row for row in rows}
+    figures = _figures(by_name, report, deciders, asked)
+    figures |= {"promise_kept": _promise_kept(report), "fallbacks": measured["fallbacks"]}
+    figures |= {f"promised_{name}": value for name, value in measured.items() if name != "fallbacks"}
+    table: list[dict[str, object]] = list(rows)
+    return BenchOutcome(figures, table, data="cifar10/test.zip#search, #calibration; judged on #report")
+
+
+def _answers(model: AdaptiveModel, parts: tuple[str, ...], options: BenchOptions) -> Answers:
+    """Run the device's network, then have the server answer the same images over HTTP."""
+    data = [load_part(options, part, model) for part in parts]
+    images = np.concatenate([one.images for one in data])
+    labels = np.concatenate([one.labels for one in data])
+    subnet = model.bundle.supernet.original
+
+    def everywhere(plan: Plan) -> Logits:
+        model.use(plan)
+        return np.concatenate([model(images[at : at + BATCH]).output for at in range(0, len(images), BATCH)])
+
+    small = everywhere(Plan(subnet))
+    large = everywhere(Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), RemoteRef())))
+    return Answers(small, small.argmax(axis=1) == labels, large.argmax(axis=1) == labels)
+
+
+def _deciders(tuning: Answers) -> dict[str, Eases]:
+    """Each as a function from logits to ease. ``ours`` and the router learn when asking gains nothing."""
+    top_two = fit_logistic(tuning.small, tuning.here, features=TOP_TWO)
+    ours = fit_logistic(tuning.small, tuning.easy, features=ALL_FEATURES)
+    assert top_two is not None
+    assert ours is not None
+    fixed: dict[str, Decider] = {
+        "confidence": MaxConfidence(0.0),
+        "entropy": Entropy(0.0),
+        "margin": Margin(0.0),
+        "top-2 regression (HI)": top_two,
+        "ours": ours,
+    }
+
+    def eases_of(decider: Decider) -> Eases:
+        return lambda logits: ease(decider, logits)
+
+    found = {name: eases_of(decider) for name, decider in fixed.items()}
+    return found | {"router (Hybrid)": fit_router(tuning.small, tuning.easy)}
+
+
+def _row(name: str, eases: Eases, tuning: Answers, report: Answers) -> dict[str, object]:
+    tuned, new = eases(tuning.small), eases(report.small)
+    row: dict[str, object] = {"what": name, "area": 100 * _area(new, report)}
+    for share in SENT:
+        kept = round(100 - 100 * share)
+        sent = new < np.quantile(tuned, share)
+        row[f"accuracy_{kept}"] = 100 * float(_system(new, report, share).mean())
+        row[f"sent_by_threshold_{kept}"] = 100 * float(sent.mean())
+        row[f"pi_ms_{kept}"] = PI_MS["small"] + share * PI_MS["offload"]
+        row[f"pi_mj_{kept}"] = PI_MJ["small"] + share * PI_MJ["offload"]
+    sent = new < np.quantile(tuned, 0.2)
+    row |= {"f1_hard": _f1(sent, ~report.here), "f1_easy": _f1(~sent, report.here)}
+    return row
+
+
+def _alone(name: str, right: Right, *, large: bool = False) -> dict[str, object]:
+    which = "large" if large else "small"
+    return {"what": name, "accuracy_100": 100 * float(right.mean()), "pi_ms": PI_MS[which], "pi_mj": PI_MJ[which]}
+
+
+def _system(eases: npt.NDArray[np.float64], answers: Answers, share: float) -> Right:
+    """Which samples are answered rightly if the hardest ``share`` of them is sent."""
+    sent = np.argsort(eases, kind="stable")[: round(share * len(eases))]
+    right = answers.here.copy()
+    right[sent] = answers.server[sent]
+    return right
+
+
+def _area(eases: npt.NDArray[np.float64], answers: Answers) -> float:
+    """Mean accuracy over all shares sent from none to half."""
+    return float(np.mean([_system(eases, answers, share).mean() for share in np.linspace(0, 0.5, 51)]))
+
+
+def _f1(found: Right, wanted: Right) -> float:
+    hits = int(np.count_nonzero(found & wanted))
+    return 2 * hits / max(1, int(np.count_nonzero(found)) + int(np.count_nonzero(wanted)))
+
+
+def _figures(
+    rows: dict[str, dict[str, object]], report: Answers, deciders: dict[str, Eases], asked: float
+) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    ours, entropy = (deciders[name](report.small) for name in ("ours", "entropy"))
+    for share in SENT:
+        kept = round(100 - 100 * share)
+        change = _system(ours, report, share).astype(float) - _system(entropy, report, share)
+        figures[f"ours_minus_entropy_{kept}"] = 100 * float(change.mean())
+        figures[f"interval_{kept}"] = 196 * float(change.std()) / len(change) ** 0.5
+    figures["area_gain"] = float(str(rows["ours"]["area"])) - float(str(rows["entropy"]["area"]))
+    best = report.here | report.server
+    room = 100 * float(best.mean()) - 100 * float(report.here.mean())
+    figures["oracle_accuracy"] = 100 * float(best.mean())
+    figures["oracle_sends"] = 100 * float((~report.here & report.server).mean())
+    figures["oracle_room_taken"] = (float(str(rows["ours"]["accuracy_80"])) - 100 * float(report.here.mean())) / room
+    errors = [abs(float(str(rows["ours"][f"sent_by_threshold_{round(100 - 100 * s)}"])) - 100 * s) for s in SENT]
+    figures["coverage_error_points"] = max(errors)
+    figures["latency_saving"] = 1 - (PI_MS["small"] + asked * PI_MS["offload"]) / PI_MS["large"]
+    figures["energy_saving"] = 1 - (PI_MJ["small"] + asked * PI_MJ["offload"]) / PI_MJ["large"]
+    return figures
+
+
+def _promised(tuning: Answers, report: Answers) -> tuple[Logistic, float]:
+    """Our decider with the threshold that promises 90 % with 90 % certainty, and the share that it sends on #report.
+
+    It is fitted on one half of the tuning samples, and its threshold is certified on the other.
+    """
+    half = len(tuning.here) // 2
+    decider = fit_logistic(tuning.small[:half], tuning.easy[:half])
+    assert decider is not None
+    eases = ease(decider, tuning.small[half:])
+    limit = fewest_asked(eases, tuning.here[half:], tuning.server[half:], accuracy=REQUIRED, certainty=CERTAINTY)
+    if limit is None:
+        raise RuntimeError("the server does not reach the required accuracy on the tuning samples")
+    tuned = with_limit(decider, min(limit, UNREACHABLE_CONFIDENCE))
+    assert isinstance(tuned, Logistic)
+    return tuned, float((ease(tuned, report.small) < tuned.threshold).mean())
+
+
+def _promise_kept(report: Answers) -> float:
+    """How often a threshold that is certified on random samples keeps the promise on all others."""
+    random, kept = np.random.default_rng(0), []
+    for _ in range(RESAMPLINGS):
+        order = random.permutation(len(report.here))
+        count = min(RESAMPLED, len(order) // 2)
+        drawn, others = order[:count], order[count:]
+        eases = ease(Entropy(0.0), report.small)
+        limit = fewest_asked(
+            eases[drawn], report.here[drawn], report.server[drawn], accuracy=REQUIRED, certainty=CERTAINTY
+        )
+        assert limit is not None
+        right = np.where(eases[others] < limit, report.server[others], report.here[others])
+        kept.append(right.mean() >= REQUIRED)
+    return float(np.mean(kept))
+
+
+def _over_http(model: AdaptiveModel, decider: Logistic, options: BenchOptions) -> dict[str, float]:
+    """The promised plan run for real: accuracy, share sent and fallbacks over HTTP."""
+    data = load_part(options, "report", model)
+    model.use(Plan(model.bundle.supernet.original, hard=Ask(decider, RemoteRef())))
+    sources: Counter[str] = Counter()
+    right = 0
+    for at in range(0, len(data), BATCH):
+        answer = model(data.images[at : at + BATCH])
+        right += int((answer.output.argmax(axis=1) == data.labels[at : at + BATCH]).sum())
+        sources.update(answer.source)
+    return {
+        "accuracy": 100 * right / len(data),
+        "sent": 100 * sources[SERVER] / len(data),
+        "fallbacks": float(sources[FALLBACK]),
+    }
