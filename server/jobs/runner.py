@@ -60,8 +60,8 @@ class JobRunner:
     """Runs up to ``at_once`` jobs of ``store``; ``publish`` puts a bundle into ``folder``, signed with ``private_key``.
 
     ``command``: of the packager. ``limits``: of each job. ``data_folder`` contains the jobs' folders and ``data.toml``.
-    The ``keep`` newest finished jobs are kept. The thread runs from ``start`` to ``close``, which stops the workers; the
-    next server resumes their jobs.
+    The ``keep`` newest finished jobs are kept. The thread runs from ``start`` to ``close``, which stops the workers;
+    the next server resumes their jobs.
     """
 
     def __init__(
