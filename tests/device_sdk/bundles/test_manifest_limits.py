@@ -82,7 +82,7 @@ TOO_MANY = [value for name, value in sorted(globals().items()) if name.startswit
 def test_more_than_a_bundle_may_have_is_refused_within_a_second(manifest, change):
     change(manifest)
     data = json.dumps(manifest).encode()
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(ManifestError, match=r"are allowed|more than"):
         decode_manifest(data)
-    assert time.perf_counter() - start < SECONDS
+    assert time.process_time() - start < SECONDS
