@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from device_sdk.policies.calibration import CalibrationSettings
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.answer import Answer
-    from device_sdk.supernet.cost import UPLINKS, Budget, PlanCost, Power, Uplink
+    from device_sdk.supernet.cost import Budget, PlanCost, Power, Uplink
     from device_sdk.supernet.plan import (
         Abstain,
         AnswerLocally,
@@ -64,7 +64,6 @@ if TYPE_CHECKING:
     from device_sdk.supernet.supernet import Supernet
 
 __all__ = [
-    "UPLINKS",
     "Abstain",
     "AdaptationSettings",
     "AdaptiveModel",
@@ -140,7 +139,6 @@ _HOME = {
     "MaxConfidence": "device_sdk.supernet.plan",
     "PlanCost": "device_sdk.supernet.cost",
     "Power": "device_sdk.supernet.cost",
-    "UPLINKS": "device_sdk.supernet.cost",
     "Uplink": "device_sdk.supernet.cost",
     "RemoteRef": "device_sdk.supernet.plan",
     "Requirement": "device_sdk.supernet.requirement",

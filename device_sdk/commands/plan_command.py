@@ -111,15 +111,13 @@ def plan(
 
 
 def _uplink(network: str | None, mbps: float | None, round_trip_ms: float) -> Uplink | None:
-    from device_sdk.supernet.cost import UPLINKS, Uplink
+    from device_sdk.supernet.cost import Uplink
 
     if network is not None and mbps is not None:
         raise UsageError("give --network or --uplink-mbps, not both")
     if mbps is not None:
         return Uplink(mbps, round_trip_ms)
-    if network is not None and network not in UPLINKS:
-        raise UsageError(f"there is no network {network!r}", hint="known: " + ", ".join(UPLINKS))
-    return None if network is None else UPLINKS[network]
+    return None if network is None else Uplink.typical(network)
 
 
 def _power(active_w: float | None, radio_w: float, waiting_w: float) -> Power | None:

@@ -310,7 +310,7 @@ class AdaptiveModel:
         Args:
             samples, labels: as for ``adapt``, but others than those it searched on; without labels the server's answers
                 stand in, or else the full model's.
-            uplink: planned with instead of the measured one; see ``UPLINKS``.
+            uplink: planned with instead of the measured one; see ``Uplink.typical``.
             power: of the device; without it energies are unknown.
 
         Raises:

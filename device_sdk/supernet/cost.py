@@ -159,12 +159,23 @@ class Uplink(msgspec.Struct, frozen=True):
         if not self.round_trip_ms >= 0:
             raise UsageError(f"the round trip takes {self.round_trip_ms:g} ms; it cannot be negative")
 
+    @classmethod
+    def typical(cls, name: str) -> Uplink:
+        """A typical uplink, for plans before a network can be measured: one of ``UPLINKS``.
+
+        Raises:
+            UsageError: there is none of this name.
+        """
+        if name not in UPLINKS:
+            raise UsageError(f"there is no network {name!r}", hint="known: " + ", ".join(UPLINKS))
+        return UPLINKS[name]
+
     def transfer_ms(self, size_bytes: int) -> float:
         """How long a question of ``size_bytes`` is under way, its short answer included."""
         return self.round_trip_ms + 8 * size_bytes / (self.mbps * _BITS_PER_MS_AND_MBPS)
 
 
-UPLINKS: Mapping[str, Uplink] = {  # typical ones, for plans before a network can be measured
+UPLINKS: Mapping[str, Uplink] = {
     "wifi": Uplink(40.0, 5.0),
     "lte": Uplink(10.0, 50.0),
     "3g": Uplink(1.5, 100.0),

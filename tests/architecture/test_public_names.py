@@ -26,7 +26,7 @@ PUBLIC_NAMES = {
         "RemoteRef",
         "Split",
     ),
-    *("PlanCost", "Power", "Requirement", "UPLINKS", "Uplink"),
+    *("PlanCost", "Power", "Requirement", "Uplink"),
     *("AdaptationSettings", "CalibrationSettings", "LiveSettings", "RemoteModel"),
     *("PathweaveError", "UsageError", "MissingExtraError"),
     *("BundleError", "ManifestError", "UnsupportedFormatError", "SignatureError", "BlobError"),
