@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.supernet.cost import PlanCost, Power, Uplink
 
+_ENERGY = 3  # of the cells of a row
 _OPTIMISED = {"accuracy": "accuracy", "latency": "latency_ms", "energy": "energy_mj", "bytes": "bytes_sent"}
 
 
@@ -175,12 +176,16 @@ def _print(planned: Planned) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        "kind", "accuracy", "mean ms", "p95 ms", "energy mJ", "bytes", "early", "asked", "abstained", "misses"
-    )
-    for kind, one in planned.choice.by_kind.items():
+    options = planned.choice.by_kind
+    energy = any(one.cost.energy_mj is not None for one in options.values())
+    table = Table(box=None, pad_edge=False)
+    for heading in ("kind", "accuracy", "ms", "p95", *(("mJ",) if energy else ()), "bytes", "early", "asked", "none"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("misses", overflow="fold")
+    for kind, one in options.items():
+        cells = [cell for number, cell in enumerate(_cells(one.cost)) if energy or number != _ENERGY]
         style = "bold" if one.plan == planned.choice.plan else None
-        table.add_row(kind, *_cells(one.cost), ", ".join(sorted(one.misses)), style=style)
+        table.add_row(kind, *cells, ", ".join(sorted(one.misses)), style=style)
     Console().print(table)
     choice = planned.choice
     click.echo(f"best of {choice.considered:,} plans: {choice.plan.kind}, {choice.plan.subnet}")

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+from PIL import Image
+
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.plan_json import decode_plan
+from pathweave.cli import main
+
+
+@pytest.fixture(scope="module")
+def pictures(tiny_bundle, tmp_path_factory):
+    """The images of the tiny bundle as PNG files, a folder per class."""
+    folder = tmp_path_factory.mktemp("pictures")
+    for number, (image, label) in enumerate(zip(tiny_bundle.images, tiny_bundle.labels, strict=True)):
+        place = folder / ("blue", "green", "red")[label]
+        place.mkdir(exist_ok=True)
+        Image.fromarray(image).save(place / f"{number:03d}.png")
+    return folder
+
+
+@pytest.fixture
+def plan(capsys, tiny_bundle, pictures, slow_state):
+    """Runs ``pathweave plan`` on the tiny bundle; gives exit status, standard output, standard error."""
+
+    def run(*arguments):
+        base = ["plan", str(tiny_bundle.folder), "--data", str(pictures), "--state", str(slow_state)]
+        status = main([*base, *map(str, arguments)])
+        return status, *capsys.readouterr()
+
+    return run
+
+
+def test_the_chosen_plan_is_told_and_runs_from_then_on(plan, tiny_bundle, slow_state):
+    status, out, _ = plan("--accuracy", 0.6, "--optimise", "latency", "--json")
+    told = json.loads(out)
+    assert (status, told["samples"], told["judged"]) == (0, 60, 20)
+    assert told["expected"]["accuracy"] >= 0.6
+    assert told["kinds"][told["kind"]]["misses"] == []
+    assert {"subnet", "exits", "abstain"} <= set(told["kinds"])
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as model:
+        assert model.plan == decode_plan(told["plan"].encode())
+
+
+def test_a_person_sees_the_best_of_each_kind_and_what_limits_it(plan):
+    status, out, _ = plan("--latency-ms", 50, "--coverage", 0.9)
+    assert status == 0
+    assert "abstain" in out
+    assert "coverage" in out or "latency_ms" in out
+    assert "on 20 samples that it did not see" in out
+
+
+def test_energy_follows_from_the_powers_that_are_stated(plan):
+    status, out, _ = plan("--accuracy", 0.5, "--optimise", "energy", "--active-w", 2, "--json")
+    told = json.loads(out)["expected"]
+    assert status == 0
+    assert told["energy_mj"] == pytest.approx(2 * told["latency_ms"])
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "said"),
+    [
+        ((), 1, "the requirement limits nothing"),
+        (("--accuracy", 0.5, "--optimise", "energy"), 2, "give --active-w"),
+        (("--accuracy", 0.5, "--network", "pigeons"), 2, "known: wifi, lte, 3g, ble, lora"),
+        (("--accuracy", 0.5, "--network", "lte", "--uplink-mbps", 3), 2, "not both"),
+        (("--accuracy", 0.5, "--model", "digits:images"), 2, "give --server too"),
+        (("--latency-ms", 1e-6), 1, "no plan keeps the requirement"),
+        (("--accuracy", 1.5), 1, "must lie above 0 and be at most 1"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_clear_line(plan, options, status, said):
+    got, _, err = plan(*options)
+    assert (got, said in err) == (status, True), err
