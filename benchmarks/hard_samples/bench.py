@@ -16,7 +16,7 @@ from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.decider_fitting import ALL_FEATURES, TOP_TWO, fit_logistic
 from device_sdk.policies.promises import fewest_asked
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.session.answer import FALLBACK, SERVER
+from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
 from device_sdk.supernet.plan import (
     UNREACHABLE_CONFIDENCE,
     Ask,
@@ -104,12 +104,14 @@ def _answers(model: AdaptiveModel, parts: tuple[str, ...], options: BenchOptions
     labels = np.concatenate([one.labels for one in data])
     subnet = model.bundle.supernet.original
 
-    def everywhere(plan: Plan) -> Logits:
+    def everywhere(plan: Plan, source: str) -> Logits:
         model.use(plan)
-        return np.concatenate([model(images[at : at + BATCH]).output for at in range(0, len(images), BATCH)])
+        answers = [model(images[at : at + BATCH]) for at in range(0, len(images), BATCH)]
+        assert all(set(answer.source) == {source} for answer in answers), f"not all answers come from the {source}"
+        return np.concatenate([answer.output for answer in answers])
 
-    small = everywhere(Plan(subnet))
-    large = everywhere(Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), RemoteRef())))
+    small = everywhere(Plan(subnet), SUBNET)
+    large = everywhere(Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), RemoteRef())), SERVER)
     return Answers(small, small.argmax(axis=1) == labels, large.argmax(axis=1) == labels)
 
 

@@ -24,6 +24,7 @@ from device_sdk.policies.plan_choice import exit_sets
 from device_sdk.policies.planner import Planner
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.answer import SERVER
 from device_sdk.supernet.cost import UPLINKS, Budget, CostModel, PlanCost, Power
 from device_sdk.supernet.plan import (
     Abstain,
@@ -311,7 +312,7 @@ def _ran(
     answers = [model(image) for image in images]
     measured_ms = float(np.mean([answer.latency_ms for answer in answers]))
     right = np.array([answer.output[0].argmax() == label for answer, label in zip(answers, labels, strict=True)])
-    sent = sum(answer.source[0] == "server" for answer in answers) / len(answers)
+    sent = sum(answer.source[0] == SERVER for answer in answers) / len(answers)
     predicted_ms = cost.latency_ms or math.nan
     return {
         "what": "really run",

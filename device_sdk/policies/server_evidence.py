@@ -119,7 +119,9 @@ def _all_answers(
     escalator: Escalator, tensors: Array, images: Sequence[npt.NDArray[np.uint8]] | None, progress: Progress
 ) -> Array:
     """Logits [count, classes] of all samples, in requests that each keep the model's time-out."""
-    count, size = len(tensors), escalator.model.max_batch if images is None else 1
+    count, size = len(tensors), escalator.model.max_batch
+    if images is not None and len({image.shape for image in images}) > 1:
+        size = 1
     found = []
     with progress.task("ask the server", count) as task:
         for start in range(0, count, size):
