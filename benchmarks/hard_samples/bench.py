@@ -117,7 +117,7 @@ def _answers(model: AdaptiveModel, parts: tuple[str, ...], options: BenchOptions
 
 def _deciders(tuning: Answers) -> dict[str, Eases]:
     """Each as a function from logits to ease. ``ours`` and the router learn when asking gains nothing."""
-    top_two = fit_logistic(tuning.small, tuning.here, features=TOP_TWO)
+    top_two = fit_logistic(tuning.small, tuning.here, features=TOP_TWO, by_class=False)
     ours = fit_logistic(tuning.small, tuning.easy, features=ALL_FEATURES)
     assert top_two is not None
     assert ours is not None

@@ -45,6 +45,12 @@ def feature(name: LogitFeature, logits: Array) -> Scores:
     return _FEATURES[name](logits)
 
 
+def first_and_second(logits: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """The two most probable classes of each sample, the lower index first among equal ones: [batch] each."""
+    order = np.argsort(-logits.astype(np.float64), axis=1, kind="stable")
+    return order[:, 0], order[:, min(1, logits.shape[1] - 1)]
+
+
 def ease(decider: Decider, logits: Array) -> Scores:
     """How easy each sample is, in the decider's own measure: the larger, the easier. [batch]
 
@@ -78,6 +84,9 @@ def _estimated(decider: Logistic, logits: Array) -> Scores:
     total = np.full(len(logits), decider.bias)
     for name, weight in zip(decider.features, decider.weights, strict=True):
         total += weight * feature(name, logits)
+    if decider.by_answer:
+        first, second = first_and_second(logits)
+        total += np.array(decider.by_answer)[first] + np.array(decider.by_runner_up)[second]
     return np.asarray(1.0 / (1.0 + np.exp(-np.clip(total, -_STEEPEST, _STEEPEST))))
 
 

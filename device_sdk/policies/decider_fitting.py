@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import InputError
-from device_sdk.execution.deciders import feature
+from device_sdk.execution.deciders import feature, first_and_second
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Logistic, LogitFeature
 
@@ -17,16 +17,25 @@ ALL_FEATURES: tuple[LogitFeature, ...] = ("top_1", "top_2", "entropy", "logit_ma
 
 _RIDGE = 1.0  # of the standardised weights: a few dozen wrong answers must not make them large
 _ITERATIONS = 50
+_MOST_CLASSES = 50  # of more there are too few samples of each
 _CONVERGED = 1e-8
 
 
 def fit_logistic(
-    logits: Array, easy: npt.NDArray[np.bool_], *, features: Sequence[LogitFeature] = ALL_FEATURES
+    logits: Array,
+    easy: npt.NDArray[np.bool_],
+    *,
+    features: Sequence[LogitFeature] = ALL_FEATURES,
+    by_class: bool = True,
 ) -> Logistic | None:
     """A decider that estimates the probability of ``easy`` [count] from ``logits`` [count, classes].
 
     The target is usually whether the answer is right; where a server is asked, whether asking it gains nothing. Its
     threshold is 0.5 until it is tuned. None if all samples are easy, or none is: there is nothing to learn.
+
+    Args:
+        by_class: learn a number for each class that is most probable, or second, where there are at most 50: networks
+            confuse some classes more than others.
 
     Raises:
         InputError: the numbers of samples differ, or a logit is not finite.
@@ -37,12 +46,21 @@ def fit_logistic(
         raise InputError("a logit is not finite")
     if easy.all() or not easy.any():
         return None
-    values = np.stack([feature(name, logits) for name in features], axis=1)
+    classes = logits.shape[1] if by_class and 1 < logits.shape[1] <= _MOST_CLASSES else 0
+    columns = [feature(name, logits)[:, None] for name in features]
+    columns += [np.eye(logits.shape[1])[place] for place in first_and_second(logits)] if classes else []
+    values = np.hstack(columns)
     mean, spread = values.mean(axis=0), values.std(axis=0)
     spread[spread == 0] = 1.0
-    weights = _fit((values - mean) / spread, easy.astype(np.float64))
-    own = weights[1:] / spread
-    return Logistic(0.5, tuple(features), tuple(own.tolist()), float(weights[0] - own @ mean))
+    fitted = _fit((values - mean) / spread, easy.astype(np.float64))
+    own = fitted[1:] / spread
+    weights, by_answer, by_runner_up = np.split(own, [len(features), len(features) + classes])
+    bias = float(fitted[0] - own @ mean)
+    return Logistic(0.5, tuple(features), _numbers(weights), bias, _numbers(by_answer), _numbers(by_runner_up))
+
+
+def _numbers(values: npt.NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(values.tolist())
 
 
 def _fit(values: npt.NDArray[np.float64], targets: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

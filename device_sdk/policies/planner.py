@@ -143,7 +143,10 @@ class Planner:
         easy = _right(logits, self._evidence)
         if server is not None and server in self._evidence.servers:
             easy |= ~_right(self._evidence.servers[server], self._evidence)
-        fitted = [fit_logistic(logits, easy, features=features) for features in (TOP_TWO, ALL_FEATURES)]
+        fitted = [
+            fit_logistic(logits, easy, features=TOP_TWO, by_class=False),
+            fit_logistic(logits, easy, features=ALL_FEATURES),
+        ]
         return [*_UNFITTED, *(decider for decider in fitted if decider is not None)]
 
     def _families(self, network: Network | None, power: Power | None) -> Iterator[_Family]:

@@ -152,22 +152,27 @@ two largest logits, and the logarithm of the sum of the logits' exponentials."""
 class Logistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="logistic"):
     """Hard is a sample whose estimated probability that the answer is right lies below ``threshold``.
 
-    The estimate is ``sigmoid(bias + Σ weights · features)``; with the features ``top_1`` and ``top_2`` it is HI's
-    binary logistic regression (§3.3).
+    The estimate is ``sigmoid(bias + Σ weights · features + by_answer[first] + by_runner_up[second])``, where first and
+    second are the two most probable classes; of equal ones the lower index comes first. The last two lists have a
+    number per class, or none. With ``top_1`` and ``top_2`` alone it is HI's binary logistic regression (§3.3).
 
     Raises:
-        ValueError: there is not one weight per feature, or a number is not finite.
+        ValueError: there is not one weight per feature, the lists differ in length, or a number is not finite.
     """
 
     threshold: float
     features: tuple[LogitFeature, ...]
     weights: tuple[float, ...]
     bias: float
+    by_answer: tuple[float, ...] = ()
+    by_runner_up: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.features or len(self.features) != len(self.weights):
             raise ValueError(f"a logistic decider has {len(self.features)} features and {len(self.weights)} weights")
-        if not all(map(math.isfinite, (*self.weights, self.bias))):
+        if len(self.by_answer) != len(self.by_runner_up):
+            raise ValueError("a logistic decider has weights for two numbers of classes")
+        if not all(map(math.isfinite, (*self.weights, self.bias, *self.by_answer, *self.by_runner_up))):
             raise ValueError("a logistic decider has a weight that is not finite")
 
 

@@ -13,7 +13,18 @@ from functools import cached_property
 
 from device_sdk.errors import ManifestError, UsageError
 from device_sdk.supernet.blocks import ITEM_BYTES, Block, CutPoint, Exit, InputSize, Rendition, TensorSpec, free_axes
-from device_sdk.supernet.plan import Ask, Edge, ExitChoice, Plan, Split, Subnet, size_text
+from device_sdk.supernet.plan import (
+    AnswerLocally,
+    Ask,
+    Decider,
+    Edge,
+    ExitChoice,
+    Logistic,
+    Plan,
+    Split,
+    Subnet,
+    size_text,
+)
 
 _MOST_BITS = 8  # of a value on its way to a server
 
@@ -294,8 +305,15 @@ class Supernet:
             raise UsageError("a plan's exits follow each other, one at a cut point")
         if plan.split is not None:
             self._check_split(plan.split, plan.subnet, positions)
+        if not isinstance(plan.hard, AnswerLocally):
+            self._check_decider(plan.hard.decider)
         if isinstance(plan.hard, Ask):
             self._check_ask(plan.hard, plan.subnet)
+
+    def _check_decider(self, decider: Decider) -> None:
+        classes = self.cut_points[-1].tensors[-1].shape[-1]
+        if isinstance(decider, Logistic) and len(decider.by_answer) not in (0, classes):
+            raise UsageError(f"the decider was made for {len(decider.by_answer)} classes; the model has {classes}")
 
     def _check_split(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
         self._check_sent(split.position, split.tail, subnet, what="the subnet cannot be split")

@@ -243,6 +243,7 @@ def graph_at_sizes_vectors() -> dict[str, Any]:
 LOGISTIC = Logistic(
     0.75, ("top_1", "top_2", "entropy", "logit_margin", "log_sum_exp"), (1.5, -2.0, -0.25, 0.5, 0.125), -0.5
 )
+BY_CLASS = msgspec.structs.replace(LOGISTIC, by_answer=(0.5, -0.5, 0.25), by_runner_up=(0.0, 1.0, -0.125))
 LOGISTIC_JSON = json.loads(msgspec.json.encode(LOGISTIC))
 BAD_LOGISTIC: list[dict[str, Any]] = [
     {"weights": [1.0]},
@@ -250,6 +251,8 @@ BAD_LOGISTIC: list[dict[str, Any]] = [
     {"features": ["top_3"], "weights": [1.0]},
     {"bias": None},
     {"temperature": 1.0},
+    {"by_answer": [1.0, 2.0, 3.0]},
+    {"by_answer": [1.0], "by_runner_up": [1.0]},
 ]
 
 
@@ -274,6 +277,7 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), split=Split(2, (4, 2), whole[2:], tails)),
         Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), server)),
         Plan(Subnet(whole), hard=Ask(LOGISTIC, server)),
+        Plan(Subnet(whole), hard=Abstain(BY_CLASS)),
         Plan(Subnet(whole), hard=Ask(Entropy(0.25), ANY_SERVER)),
         Plan(Subnet(own), exits=early[:1], hard=Ask(Margin(0.125), tails, 2, whole[2:])),
         Plan(Subnet(whole), hard=Abstain(MaxConfidence(0.5))),
@@ -324,7 +328,9 @@ def decider_vectors() -> dict[str, Any]:
     """Logits, and for each decider which of the samples are hard."""
     random = SplitMix64(5)
     logits = np.array([[8 * random.uniform() - 4 for _ in range(5)] for _ in range(12)], dtype=np.float32)
-    deciders = [MaxConfidence(0.6), Entropy(0.9), Margin(0.3), LOGISTIC]
+    five = {"by_answer": (0.5, -0.5, 0.25, 1.0, -2.0), "by_runner_up": (0.0, 1.0, -0.125, 0.5, 0.75)}
+    logistic = [LOGISTIC, msgspec.structs.replace(LOGISTIC, **five)]
+    deciders = [MaxConfidence(0.6), Entropy(0.9), Margin(0.3), *logistic]
     return {
         "logits": [float32s(row) for row in logits],
         "deciders": [{**json.loads(msgspec.json.encode(one)), "hard": hard(one, logits).tolist()} for one in deciders],

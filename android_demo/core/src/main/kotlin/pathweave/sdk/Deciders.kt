@@ -39,10 +39,19 @@ internal fun hardSamples(decider: Decider, logits: Tensor): List<Boolean> {
 /** The estimated probability that the answer is right: logits [batch, classes] -> [batch]. */
 private fun estimates(decider: Decider.Logistic, logits: Tensor): DoubleArray {
     val columns = decider.features.map { feature(it, logits) }
+    val byClass = rows(logits) { row -> byClass(decider, row) }
     return DoubleArray(logits.batch) { sample ->
         val terms = columns.indices.map { decider.weights[it] * columns[it][sample] }
-        1.0 / (1.0 + exp(-(terms.fold(decider.bias, Double::plus)).coerceIn(-STEEPEST, STEEPEST)))
+        val total = terms.fold(decider.bias, Double::plus) + byClass[sample]
+        1.0 / (1.0 + exp(-total.coerceIn(-STEEPEST, STEEPEST)))
     }
+}
+
+/** What the two most probable classes of a sample add; of equal ones the lower index comes first. */
+private fun byClass(decider: Decider.Logistic, row: DoubleArray): Double {
+    if (decider.byAnswer.isEmpty()) return 0.0
+    val order = row.indices.sortedByDescending { row[it] }
+    return decider.byAnswer[order[0]] + decider.byRunnerUp[order[minOf(1, row.size - 1)]]
 }
 
 private fun feature(feature: LogitFeature, logits: Tensor): DoubleArray = when (feature) {

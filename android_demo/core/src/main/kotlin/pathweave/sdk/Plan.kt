@@ -82,22 +82,28 @@ public sealed interface Decider {
     /**
      * Hard is a sample whose estimated probability that the answer is right lies below [threshold].
      *
-     * The estimate is `sigmoid(bias + Σ weights · features)`; with the features top 1 and top 2 it is HI's binary
-     * logistic regression (§3.3).
+     * The estimate is `sigmoid(bias + Σ weights · features + byAnswer[first] + byRunnerUp[second])`, where first and
+     * second are the two most probable classes; of equal ones the lower index comes first. The last two lists have a
+     * number per class, or none. With the features top 1 and top 2 alone it is HI's binary logistic regression (§3.3).
      *
-     * @throws UsageError there is not one weight per feature, or a number is not finite.
+     * @throws UsageError there is not one weight per feature, the lists differ in length, or a number is not finite.
      */
     public data class Logistic(
         override val threshold: Double,
         val features: List<LogitFeature>,
         val weights: List<Double>,
         val bias: Double,
+        val byAnswer: List<Double> = emptyList(),
+        val byRunnerUp: List<Double> = emptyList(),
     ) : Decider {
         init {
             if (features.isEmpty() || features.size != weights.size) {
                 throw UsageError("a logistic decider has ${features.size} features and ${weights.size} weights")
             }
-            if (!(weights + bias).all { it.isFinite() }) {
+            if (byAnswer.size != byRunnerUp.size) {
+                throw UsageError("a logistic decider has weights for two numbers of classes")
+            }
+            if (!(weights + bias + byAnswer + byRunnerUp).all { it.isFinite() }) {
                 throw UsageError("a logistic decider has a weight that is not finite")
             }
         }

@@ -122,6 +122,8 @@ private fun json(decider: Decider): JsonElement {
             "features" to JsonArray(decider.features.map { JsonPrimitive(it.key) }),
             "weights" to JsonArray(decider.weights.map(::json)),
             "bias" to json(decider.bias),
+            "by_answer" to JsonArray(decider.byAnswer.map(::json)),
+            "by_runner_up" to JsonArray(decider.byRunnerUp.map(::json)),
         )
     }
 }
@@ -251,7 +253,9 @@ private fun decider(place: JsonPlace): Decider = place["kind"].oneOf { kind ->
         "max_confidence" -> Decider.MaxConfidence(threshold(place))
         "entropy" -> Decider.Entropy(threshold(place))
         "margin" -> Decider.Margin(threshold(place))
-        "logistic" -> logistic(place.only("kind", "threshold", "features", "weights", "bias"))
+        "logistic" -> logistic(
+            place.only("kind", "threshold", "features", "weights", "bias", "by_answer", "by_runner_up"),
+        )
         else -> null
     }
 }
@@ -263,6 +267,8 @@ private fun logistic(place: JsonPlace) = Decider.Logistic(
     features = place["features"].items().map { one -> one.oneOf { key -> LogitFeature.entries.find { it.key == key } } },
     weights = place["weights"].items().map { it.number() },
     bias = place["bias"].number(),
+    byAnswer = place.optional("by_answer")?.items()?.map { it.number() }.orEmpty(),
+    byRunnerUp = place.optional("by_runner_up")?.items()?.map { it.number() }.orEmpty(),
 )
 
 private fun JsonPlace.int(least: Int = Int.MIN_VALUE): Int =

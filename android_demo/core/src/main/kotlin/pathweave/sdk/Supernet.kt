@@ -187,10 +187,24 @@ public class Supernet(
         check(plan.subnet)
         val exitPositions = checkExits(plan)
         plan.split?.let { checkSplit(it, plan.subnet, exitPositions) }
-        if (plan.hard is Hard.Ask) checkAsk(plan.hard, plan.subnet)
+        when (val hard = plan.hard) {
+            Hard.AnswerLocally -> {}
+            is Hard.Abstain -> checkDecider(hard.decider)
+            is Hard.Ask -> {
+                checkDecider(hard.decider)
+                checkAsk(hard, plan.subnet)
+            }
+        }
     }
 
     /** The cut points of the plan's exits. */
+    private fun checkDecider(decider: Decider) {
+        val classes = cutPoints.last().tensors.last().shape.last()
+        if (decider is Decider.Logistic && decider.byAnswer.size !in listOf(0, classes)) {
+            throw UsageError("the decider was made for ${decider.byAnswer.size} classes; the model has $classes")
+        }
+    }
+
     private fun checkExits(plan: Plan): List<Int> {
         val along = exitsAlong(plan.subnet)
         val positions = plan.exits.map { choice ->

@@ -30,6 +30,8 @@ class DecidersTest {
                     case["features"].items.map { name -> LogitFeature.entries.single { it.key == name.text } },
                     case["weights"].items.map { it.double },
                     case["bias"].double,
+                    case["by_answer"].items.map { it.double },
+                    case["by_runner_up"].items.map { it.double },
                 )
                 else -> Decider.Margin(threshold).also { assertEquals("margin", case["kind"].text) }
             }
