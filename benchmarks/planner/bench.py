@@ -150,7 +150,9 @@ def _problem(model: AdaptiveModel, data: ImageDataset, subnets: Sequence[Subnet]
 def _against_exhaustive(problem: Problem, options: BenchOptions) -> tuple[dict[str, float], list[dict[str, object]]]:
     count = QUICK_REQUIREMENTS if options.quick else REQUIREMENTS
     regrets: list[float] = []
-    wrong, kept, seconds = 0, 0, []
+    wrong, kept = 0, 0
+    first_seconds: list[float] = []
+    seconds: list[float] = []
     silo_kept = dict.fromkeys(SILOS, 0)
     rows: list[dict[str, object]] = []
     with options.progress.task("plan", len(SLOWER) * len(UPLINKS)) as task:
@@ -168,7 +170,8 @@ def _against_exhaustive(problem: Problem, options: BenchOptions) -> tuple[dict[s
                 regrets += [one.regret for one in result]
                 wrong += sum(one.wrong for one in result)
                 kept += sum(one.kept for one in result)
-                seconds += [one.seconds for one in result]
+                first_seconds.append(result[0].seconds)  # the next requirements find the plans judged already
+                seconds += [one.seconds for one in result[1:]]
                 for silo in SILOS:
                     silo_kept[silo] += sum(silo in one.silos for one in result)
                 rows.append(
@@ -187,7 +190,8 @@ def _against_exhaustive(problem: Problem, options: BenchOptions) -> tuple[dict[s
     figures = {
         "regret_max_points": 100 * max(regrets),
         "infeasible_wrong": float(wrong),
-        "plan_ms_p95": 1e3 * float(np.percentile(seconds, 95)),
+        "plan_ms_p95": 1e3 * float(np.percentile(first_seconds, 95)),
+        "further_plan_ms_p95": 1e3 * float(np.percentile(seconds, 95)),
         "requirements_kept": kept / total,
         "best_silo_gain": (kept - max(silo_kept.values())) / total,
     }

@@ -107,6 +107,7 @@ class Planner:
         sets = exit_sets or {}
         self._local = [Plan(subnet, exits) for subnet in subnets for exits in ((), *sets.get(subnet, ()))]
         self._abstaining = {subnet: self._deciders(subnet, None) for subnet in subnets}
+        self._last: tuple[Network | None, Power | None, list[_Family]] | None = None
         self._asking = {subnet: self._deciders(subnet, self._server) for subnet in subnets}
 
     def best(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
@@ -115,7 +116,7 @@ class Planner:
         Raises:
             InfeasibleBudgetError: no plan keeps them; names the nearest, and what it misses.
         """
-        families = list(self._families(network, power))
+        families = self._known_families(network, power)
         judged = _Judged(families, requirement)
         kinds = sorted({family.kind for family in families})
         by_kind = {kind: self._option(judged.best(kind), requirement, network, power) for kind in kinds}
@@ -132,6 +133,12 @@ class Planner:
                 hint="relax what it misses",
             )
         return Choice(plan, cost, by_kind, judged.count)
+
+    def _known_families(self, network: Network | None, power: Power | None) -> list[_Family]:
+        """All families, kept for further requirements on the same network."""
+        if self._last is None or self._last[:2] != (network, power):
+            self._last = network, power, list(self._families(network, power))
+        return self._last[2]
 
     def _option(self, plan: Plan, requirement: Requirement, network: Network | None, power: Power | None) -> Option:
         cost = expected_cost(self._supernet, plan, self._evidence, self._costs, network, power)
