@@ -20,8 +20,8 @@ from device_sdk.offload.remote_model import Privacy
 from device_sdk.policies.decider_fitting import ALL_FEATURES, TOP_TWO, fit_logistic
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
-from device_sdk.policies.route import Route
-from device_sdk.policies.threshold_sweep import Costs, sweep
+from device_sdk.policies.route import Asking, Route
+from device_sdk.policies.threshold_sweep import Costs, Ranking
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
 from device_sdk.supernet.plan import (
@@ -75,6 +75,16 @@ class _Family:
     plan: Callable[[int], Plan]
 
 
+@dataclass(frozen=True)
+class _Local:
+    """A plan that runs here, the way of the samples through it, and all thresholds of its deciders."""
+
+    plan: Plan
+    route: Route
+    abstaining: list[Ranking]
+    asking: list[Ranking]
+
+
 class Planner:
     """Chooses among all plans that ``evidence`` can judge.
 
@@ -105,10 +115,16 @@ class Planner:
         self._tail_server = tail_server if privacy != "never" else None
         self._sends_input = privacy == "inputs"
         sets = exit_sets or {}
-        self._local = [Plan(subnet, exits) for subnet in subnets for exits in ((), *sets.get(subnet, ()))]
-        self._abstaining = {subnet: self._deciders(subnet, None) for subnet in subnets}
         self._last: tuple[Network | None, Power | None, list[_Family]] | None = None
-        self._asking = {subnet: self._deciders(subnet, self._server) for subnet in subnets}
+        self._local = [
+            self._prepared(Plan(subnet, exits)) for subnet in subnets for exits in ((), *sets.get(subnet, ()))
+        ]
+
+    def _prepared(self, plan: Plan) -> _Local:
+        route = Route.to_end(self._supernet, plan, self._evidence, self._costs)
+        deciders = self._deciders(plan.subnet, None)
+        asking = self._deciders(plan.subnet, self._server) if self._server is not None else []
+        return _Local(plan, route, _rankings(route, deciders), _rankings(route, asking))
 
     def best(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
         """The best plan under the requirement's limits.
@@ -157,30 +173,18 @@ class Planner:
         return [*_UNFITTED, *(decider for decider in fitted if decider is not None)]
 
     def _families(self, network: Network | None, power: Power | None) -> Iterator[_Family]:
-        for plan in self._local:
-            route = Route.to_end(self._supernet, plan, self._evidence, self._costs)
-            yield _Family(plan.kind, Costs.of(route.cost(power)), _always(plan))
-            for decider in self._abstaining[plan.subnet]:
-                yield from self._swept(route, plan, Abstain(decider), network, power)
-            if self._server is not None:
-                for decider in self._asking[plan.subnet]:
-                    yield from self._swept(route, plan, Ask(decider, self._server), network, power)
+        for local in self._local:
+            plan = local.plan
+            yield _Family(plan.kind, Costs.of(local.route.cost(power)), _always(plan))
+            for ranking in local.abstaining:
+                yield _swept(plan, Abstain(ranking.kind), ranking, None, power)
+            for ranking in local.asking:
+                assert self._server is not None
+                ask = Ask(ranking.kind, self._server)
+                yield _swept(plan, ask, ranking, local.route.asking(ask, network), power)
             for split in self._splits(plan, network):
                 cost = expected_cost(self._supernet, split, self._evidence, self._costs, network, power)
                 yield _Family(split.kind, Costs.of(cost), _always(split))
-
-    def _swept(
-        self, route: Route, plan: Plan, policy: Abstain | Ask, network: Network | None, power: Power | None
-    ) -> Iterator[_Family]:
-        asking = route.asking(policy, network) if isinstance(policy, Ask) else None
-        found = sweep(route, policy.decider, asking, power)
-        if found is None:
-            return
-
-        def at(number: int) -> Plan:
-            return replace(plan, hard=replace(policy, decider=found.decider(number)))
-
-        yield _Family(replace(plan, hard=policy).kind, found.costs, at)
 
     def _splits(self, plan: Plan, network: Network | None) -> Iterator[Plan]:
         """The ways to let a server run the rest of the plan's own subnet."""
@@ -204,7 +208,8 @@ class _Judged:
         self._families = families
         sizes = [len(family.costs.accuracy) for family in families]
         self._starts = np.append(0, np.cumsum(sizes))
-        self._kinds = np.repeat(np.array([family.kind for family in families]), sizes)
+        self._names = sorted({family.kind for family in families})
+        self._kinds = np.repeat([self._names.index(family.kind) for family in families], sizes)
         excess = np.zeros(self.count)
         for name, limit, is_least in requirement.limits:
             values = self._column(name)
@@ -224,13 +229,24 @@ class _Judged:
 
     def best(self, kind: str | None = None) -> Plan:
         """The first of all plans, or of one kind: none is nearer to keeping the limits, none of these is better."""
-        order = self._order if kind is None else self._order[self._kinds[self._order] == kind]
+        order = self._order if kind is None else self._order[self._kinds[self._order] == self._names.index(kind)]
         place = int(order[0])
         number = int(np.searchsorted(self._starts, place, side="right")) - 1
         return self._families[number].plan(place - int(self._starts[number]))
 
     def _column(self, name: str) -> npt.NDArray[np.float64]:
         return np.concatenate([getattr(family.costs, name) for family in self._families])
+
+
+def _rankings(route: Route, deciders: Sequence[Decider]) -> list[Ranking]:
+    return [ranking for decider in deciders if (ranking := Ranking.of(route, decider)) is not None]
+
+
+def _swept(plan: Plan, policy: Abstain | Ask, ranking: Ranking, asking: Asking | None, power: Power | None) -> _Family:
+    def at(number: int) -> Plan:
+        return replace(plan, hard=replace(policy, decider=ranking.decider(number)))
+
+    return _Family(replace(plan, hard=policy).kind, ranking.costs(asking, power), at)
 
 
 def _always(plan: Plan) -> Callable[[int], Plan]:

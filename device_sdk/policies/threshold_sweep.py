@@ -7,7 +7,6 @@ cumulative sums.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,37 +42,42 @@ class Costs:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """The costs at thresholds that call the ``hardest`` [thresholds] samples hard; ``decider`` makes the decider."""
+class Ranking:
+    """The samples that reach the end of a plan, by ease: what all thresholds of a decider have in common.
 
-    hardest: npt.NDArray[np.int64]
-    costs: Costs
-    decider: Callable[[int], Decider]
-
-
-def sweep(route: Route, decider: Decider, asking: Asking | None, power: Power | None) -> Sweep | None:
-    """All thresholds of ``decider`` on a plan whose ``route`` has reached its end. None if no sample gets there.
-
-    Args:
-        asking: what becomes of hard samples; None: they stay without an answer.
+    ``samples``: the hardest first; ``eases``: of them; ``hardest``: how many each threshold calls hard [thresholds].
     """
-    open_ = np.flatnonzero(route.open)
-    if not len(open_):
-        return None
-    eases = ease(decider, route.logits[open_])
-    order = np.argsort(eases, kind="stable")
-    ordered, samples = eases[order], open_[order]
-    hardest = np.append(1 + np.flatnonzero(ordered[:-1] < ordered[1:]), len(open_))
 
-    def decider_at(number: int) -> Decider:
-        count = int(hardest[number])
-        if count == len(ordered):
-            return everything_is_hard(decider)
-        below, above = float(ordered[count - 1]), float(ordered[count])
+    route: Route
+    kind: Decider
+    samples: npt.NDArray[np.int64]
+    eases: Column
+    hardest: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, route: Route, decider: Decider) -> Ranking | None:
+        """All thresholds of ``decider`` behind ``route``, which has reached its end. None if no sample gets there."""
+        open_ = np.flatnonzero(route.open)
+        if not len(open_):
+            return None
+        eases = ease(decider, route.logits[open_])
+        order = np.argsort(eases, kind="stable")
+        ordered = eases[order]
+        hardest = np.append(1 + np.flatnonzero(ordered[:-1] < ordered[1:]), len(open_))
+        return cls(route, decider, open_[order], ordered, hardest)
+
+    def decider(self, number: int) -> Decider:
+        """The decider with the threshold of this number."""
+        count = int(self.hardest[number])
+        if count == len(self.eases):
+            return everything_is_hard(self.kind)
+        below, above = float(self.eases[count - 1]), float(self.eases[count])
         middle = (below + above) / 2
-        return with_limit(decider, middle if below < middle else above)
+        return with_limit(self.kind, middle if below < middle else above)
 
-    return Sweep(hardest, _costs(route, samples, hardest, asking, power), decider_at)
+    def costs(self, asking: Asking | None, power: Power | None) -> Costs:
+        """The costs at all thresholds. ``asking``: what becomes of hard samples; None: they stay without an answer."""
+        return _costs(self.route, self.samples, self.hardest, asking, power)
 
 
 def _costs(

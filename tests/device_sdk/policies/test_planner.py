@@ -12,7 +12,7 @@ from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.planner import Planner
 from device_sdk.policies.route import Route
-from device_sdk.policies.threshold_sweep import sweep
+from device_sdk.policies.threshold_sweep import Ranking
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
 from device_sdk.supernet.paths import enumerate_subnets
@@ -104,14 +104,15 @@ def test_the_sweep_of_a_threshold_says_of_each_what_expected_cost_says(make_worl
     server = SERVER if policy == "ask" else RemoteRef("other")
     hard = Abstain(decider) if policy == "abstain" else Ask(decider, server)
     asking = None if policy == "abstain" else route.asking(hard, world.network)
-    found = sweep(route, decider, asking, POWER)
+    found = Ranking.of(route, decider)
+    costs = found.costs(asking, POWER)
     assert len(found.hardest) > 3
     for number, hardest in enumerate(found.hardest):
         at = msgspec.structs.replace(hard, decider=found.decider(number))
         cost = world.cost(msgspec.structs.replace(plan, hard=at))
         assert round((cost.share_asked + cost.share_abstained) * COUNT) == hardest
         for name in ("accuracy", "latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_bytes", "coverage"):
-            column = getattr(found.costs, name)[number]
+            column = getattr(costs, name)[number]
             expected = getattr(cost, name)
             assert math.isnan(column) if expected is None else column == pytest.approx(expected), name
 
@@ -137,7 +138,7 @@ def test_no_plan_with_the_deciders_known_is_better_than_the_chosen_one(make_worl
         route = Route.to_end(world.supernet, plan, world.evidence, world.costs)
         for decider, asks in itertools.product(DECIDERS[:3], (False, True)):
             hard = Ask(decider, SERVER) if asks else Abstain(decider)
-            found = sweep(route, decider, route.asking(hard, world.network) if asks else None, POWER)
+            found = Ranking.of(route, decider)
             for number in range(len(found.hardest)):
                 at = msgspec.structs.replace(hard, decider=found.decider(number))
                 one = msgspec.structs.replace(plan, hard=at)
