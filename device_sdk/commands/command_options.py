@@ -19,6 +19,11 @@ Command = TypeVar("Command", bound=Callable[..., object])
 existing = click.Path(path_type=Path)
 token_option = click.option("--token", envvar="PATHWEAVE_TOKEN", help="Access token of the server [$PATHWEAVE_TOKEN].")
 
+private_images_option = click.option(
+    "--data", required=True, help="Private images: FOLDER or FILE.zip with a folder per class, perhaps #part."
+)
+limit_option = click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
+
 
 def location_options(command: Command) -> Command:
     """BUNDLE, --trust, --state and --json."""

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from device_sdk.commands.command_line import emit, progress
-from device_sdk.commands.command_options import bundle_options, load_data, open_model
+from device_sdk.commands.command_options import (
+    bundle_options,
+    limit_option,
+    load_data,
+    open_model,
+    private_images_option,
+)
 from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,10 +28,8 @@ _OPTIMISED = {"accuracy": "accuracy", "latency": "latency_ms", "energy": "energy
 
 @click.command()
 @bundle_options
-@click.option(
-    "--data", required=True, help="Private images: FOLDER or FILE.zip with a folder per class, perhaps #part."
-)
-@click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
+@private_images_option
+@limit_option
 @click.option("--unlabelled", is_flag=True, help="Use the server's or the full model's predictions instead of labels.")
 @click.option(
     "--optimise", type=click.Choice(list(_OPTIMISED)), default="accuracy", show_default=True, help="What to optimise."

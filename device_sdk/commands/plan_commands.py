@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from device_sdk.commands.command_line import emit, progress
-from device_sdk.commands.command_options import bundle_options, load_data, location_options, open_model
+from device_sdk.commands.command_options import (
+    bundle_options,
+    limit_option,
+    load_data,
+    location_options,
+    open_model,
+    private_images_option,
+)
 from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -77,10 +84,8 @@ def _print_profile(measured: Profile) -> None:
 
 @click.command()
 @bundle_options
-@click.option(
-    "--data", required=True, help="Private images: FOLDER or FILE.zip with a folder per class, perhaps #part."
-)
-@click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
+@private_images_option
+@limit_option
 @click.option("--latency-ratio", type=float, help="Latency budget as a share of the full model's.")
 @click.option("--latency-ms", type=float, help="Latency budget in milliseconds (median, batch 1).")
 @click.option("--memory-mb", type=float, help="Memory budget in megabytes.")
@@ -173,7 +178,7 @@ def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
 @click.command()
 @bundle_options
 @click.option("--data", required=True, help="Images that the search did not see: FOLDER or FILE.zip, perhaps #part.")
-@click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
+@limit_option
 @click.option("--unlabelled", is_flag=True, help="Use the subnet's own predictions instead of the labels.")
 @click.option("--no-exits", is_flag=True, help="Every sample runs to the end of the subnet.")
 @click.option(

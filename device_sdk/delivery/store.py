@@ -112,7 +112,7 @@ class BundleStore:
 
         Raises:
             BundleError: it is not in the store, or ``url`` has another name.
-            RollbackError: a newer version became the last good one meanwhile; not if ``allow_rollback``.
+            RollbackError: a newer version has become the last good one; not if ``allow_rollback``.
             StorageError: the record could not be written.
         """
         stored = self._load(name, digest)
@@ -176,7 +176,7 @@ class BundleStore:
     # Locks
 
     def installing(self) -> AbstractContextManager[None]:
-        """Held while a bundle is fetched and tested: nothing is deleted meanwhile.
+        """Held while a bundle is fetched and tested: no process deletes blobs or bundles until it is released.
 
         Raises:
             StorageError: another process deletes what no bundle needs, and does not end.

@@ -31,6 +31,10 @@ class Evidence:
         """The number of samples."""
         return len(self.labels)
 
+    def right(self, logits: Array) -> npt.NDArray[np.bool_]:
+        """Which samples ``logits`` [count, classes] answer rightly: [count]."""
+        return np.asarray(logits.argmax(axis=1) == self.labels)
+
     def part(self, positions: npt.NDArray[np.int64]) -> Evidence:
         """The same for the samples at ``positions``."""
         return Evidence(

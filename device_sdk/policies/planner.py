@@ -22,7 +22,6 @@ from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.route import Asking, Route
 from device_sdk.policies.threshold_sweep import Costs, Ranking
-from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
 from device_sdk.supernet.plan import (
     Abstain,
@@ -163,9 +162,9 @@ class Planner:
     def _deciders(self, subnet: Subnet, server: RemoteRef | None) -> list[Decider]:
         """Those of a fixed score, and those fitted to the subnet's logits: to gain where a server can be asked."""
         logits = self._evidence.ends[subnet]
-        easy = _right(logits, self._evidence)
+        easy = self._evidence.right(logits)
         if server is not None and server in self._evidence.servers:
-            easy |= ~_right(self._evidence.servers[server], self._evidence)
+            easy |= ~self._evidence.right(self._evidence.servers[server])
         fitted = [
             fit_logistic(logits, easy, features=TOP_TWO, by_class=False),
             fit_logistic(logits, easy, features=ALL_FEATURES),
@@ -251,7 +250,3 @@ def _swept(plan: Plan, policy: Abstain | Ask, ranking: Ranking, asking: Asking |
 
 def _always(plan: Plan) -> Callable[[int], Plan]:
     return lambda number: plan
-
-
-def _right(logits: Array, evidence: Evidence) -> npt.NDArray[np.bool_]:
-    return np.asarray(logits.argmax(axis=1) == evidence.labels)

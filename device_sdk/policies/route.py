@@ -110,19 +110,19 @@ class Route:
             self._tried_ms += self._costs.exit_latency_ms(choice, self._plan.input_size)
             answers = self.open & (confidence(logits) >= choice.threshold)
             self.device_ms[answers] = self._costs.latency_along_ms(before) + self._tried_ms
-            self.correct[answers] = self._right(logits)[answers]
+            self.correct[answers] = self._evidence.right(logits)[answers]
             self.open &= ~answers
 
     def reach_end(self) -> None:
         self._logits = self._found(self._evidence.ends, self._plan.subnet, "the subnet")
         self.device_ms[self.open] = self._costs.latency_ms(self._plan.subnet) + self._tried_ms
-        self.correct[self.open] = self._right(self._logits)[self.open]
+        self.correct[self.open] = self._evidence.right(self._logits)[self.open]
 
     def cross(self, split: Split, network: Network | None) -> None:
         edges = self._supernet.walk(self._plan.subnet)
         head = tuple(edge for edge, block in edges if block.end <= split.position)
         self._logits = self._found(self._evidence.ends, Subnet(head + split.tail), "the split's path")
-        self.correct[self.open] = self._right(self._logits)[self.open]
+        self.correct[self.open] = self._evidence.right(self._logits)[self.open]
         own_ms = (self._costs.latency_along_ms(head) if head else 0.0) + self._tried_ms
         self.device_ms[self.open] = own_ms
         self._send(self.open, _tail_call(self._supernet.cut_points[split.position], split.tail, network, split.bits))
@@ -181,7 +181,7 @@ class Route:
             head = tuple(edge for edge, block in edges if block.end <= policy.sends)
             logits = self._evidence.ends.get(Subnet(head + policy.tail))
             call = _tail_call(self._supernet.cut_points[policy.sends], policy.tail, network)
-        return Asking(None if logits is None else self._right(logits), call)
+        return Asking(None if logits is None else self._evidence.right(logits), call)
 
     def _send(self, samples: Correct, call: RemoteCall) -> None:
         self.bytes_sent[samples] += call.size_bytes
@@ -190,9 +190,6 @@ class Route:
         else:
             self.transfer_ms[samples] += call.transfer_ms
             self.server_ms[samples] += call.server_ms
-
-    def _right(self, logits: Array) -> Correct:
-        return np.asarray(logits.argmax(axis=1) == self._evidence.labels)
 
     @staticmethod
     def _found(logits: Mapping[object, Array] | Mapping, key: object, what: str) -> Array:  # type: ignore[type-arg]

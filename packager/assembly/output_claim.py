@@ -59,7 +59,7 @@ class OutputClaim:
     def __exit__(self, *exception: object) -> None:
         assert self._handle is not None
         with contextlib.suppress(OSError):
-            self._path.unlink()  # while it is locked: whoever waits for this file checks that it is still there
+            self._path.unlink()  # while it is locked: the next process checks that its file is still there
         _held.discard(self._handle)
         os.close(self._handle)
         self._handle = None
@@ -75,7 +75,7 @@ def _locked(path: Path, target: Path) -> int:
             if _is_at(handle, path):
                 _write_pid(handle)
                 return handle
-            os.close(handle)  # its holder deleted it meanwhile
+            os.close(handle)  # deleted since it was opened
         except BlockingIOError as error:
             holder = os.pread(handle, _PID_BYTES, 0).decode("ascii", "replace").strip()
             os.close(handle)

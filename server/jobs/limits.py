@@ -47,7 +47,7 @@ def memory_of_group(group: int) -> int:
 
 
 def size_of_folder(folder: Path) -> int:
-    """Bytes on disk of all files in a folder. What is deleted meanwhile does not count."""
+    """Bytes on disk of all files in a folder. Files that disappear during the walk do not count."""
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
