@@ -94,7 +94,7 @@ class FaultProxy:
         if fault.kind == "wrong length":
             head = re.sub(rb"(?i)content-length:[^\r]*", b"Content-Length: %d" % (len(body) + fault.at), head)
         elif fault.kind == "flip":
-            body = body[: fault.at] + bytes([body[fault.at] ^ 1]) + body[fault.at + 1 :]
+            body = body[: fault.at] + bytes(byte ^ 1 for byte in body[fault.at : fault.at + 1]) + body[fault.at + 1 :]
         whole = fault.kind in ("flip", "wrong length")
         client.sendall(head + b"\r\n\r\n" + (body if whole else body[: fault.at]))
         if fault.kind == "stall":

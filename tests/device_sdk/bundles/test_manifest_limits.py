@@ -9,7 +9,7 @@ import pytest
 from device_sdk.bundles.manifest import decode_manifest
 from device_sdk.errors import ManifestError
 
-SECONDS = 1.0
+TIMES_AS_LONG_AS_READING = 10
 
 
 @pytest.fixture
@@ -79,10 +79,19 @@ TOO_MANY = [value for name, value in sorted(globals().items()) if name.startswit
 
 
 @pytest.mark.parametrize("change", TOO_MANY, ids=lambda change: change.__name__)
-def test_more_than_a_bundle_may_have_is_refused_within_a_second(manifest, change):
+def test_more_than_a_bundle_may_have_is_refused_in_a_few_times_what_reading_the_json_takes(manifest, change):
     change(manifest)
     data = json.dumps(manifest).encode()
-    start = time.process_time()
-    with pytest.raises(ManifestError, match=r"are allowed|more than"):
-        decode_manifest(data)
-    assert time.process_time() - start < SECONDS
+    reading_s = thread_seconds(lambda: json.loads(data))
+
+    def refuse():
+        with pytest.raises(ManifestError, match=r"are allowed|more than"):
+            decode_manifest(data)
+
+    assert thread_seconds(refuse) < TIMES_AS_LONG_AS_READING * reading_s + 0.1
+
+
+def thread_seconds(call):
+    start = time.thread_time()
+    call()
+    return time.thread_time() - start
