@@ -55,7 +55,7 @@ REQUIREMENTS, QUICK_REQUIREMENTS = 200, 10
 SLOWER = (1.0, 5.0, 20.0)  # devices, by the factor on the measured cost model
 SUBNETS, SAMPLES = 10, 340
 EVERY = 16  # threshold, of those that the exhaustive search tries
-RAN, RAN_SAMPLES, QUICK_RAN = 10, 120, 2
+RAN, RAN_SAMPLES, QUICK_RAN = 10, 1000, 2
 TIMEOUT_S = 30.0
 POWER = Power(active_w=4.0, radio_w=2.7, waiting_w=1.5)
 SILOS = ("subnet", "exits", "split", "ask", "remote")
@@ -97,6 +97,7 @@ class Problem:
                 for key, cost in self.costs.exit_costs.items()
             },
             entry_change_ms={edge: factor * ms for edge, ms in self.costs.entry_change_ms.items()},
+            exit_overhead_ms=factor * self.costs.exit_overhead_ms,
         )
         return replace(self, costs=costs)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -13,10 +13,10 @@ from device_sdk.bundles.golden import golden_inputs
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.memory import peak_during
-from device_sdk.profiling.stretches import FIRST_RUNS
+from device_sdk.profiling.stretches import FIRST_RUNS, WARMUP, Timing
 from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Plan
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan
 
 
 def mean_latencies_ms(plans: Sequence[LoadedPlan], inputs: Array, *, rounds: int = 3) -> list[float]:
@@ -31,6 +31,41 @@ def mean_latencies_ms(plans: Sequence[LoadedPlan], inputs: Array, *, rounds: int
         timed = measure_interleaved(calls, rounds=rounds, warmup=1)
         totals += [timed[str(number)].median_ms for number in range(len(plans))]
     return [float(total) / len(inputs) for total in totals]
+
+
+def exit_overhead_ms(workspace: Workspace, timing: Timing, branch_ms: Mapping[tuple[str, str], float]) -> float:
+    """What trying one exit costs beyond its branch alone: a further session, and the decision on each sample.
+
+    The mean over all exits of the original path at different cut points, none of which answers. ``branch_ms``: each
+    branch alone, by exit and rendition. At least 0; 0 without exits, and unknown, hence 0, under a memory cap.
+
+    Raises:
+        BlobError, RuntimeFailedError: a segment does not load or run.
+        MeasurementError: the clock stood still or was set back.
+    """
+    supernet = workspace.supernet
+    choices = {
+        exit_.position: ExitChoice(exit_.id, UNREACHABLE_CONFIDENCE, exit_.renditions[0].name)
+        for exit_ in supernet.exits_along(supernet.original)
+    }
+    if not choices or workspace.memory_cap_bytes is not None:
+        return 0.0
+    tried = tuple(choices[position] for position in sorted(choices))
+    plans = [workspace.load_plan(Plan(supernet.original, exits), batch=timing.batch) for exits in ((), tried)]
+    inputs = golden_inputs(supernet.cut_points[0], seed=0, batch=timing.batch)[0]
+    try:
+        timed = measure_interleaved(
+            {str(number): partial(plan.run, inputs) for number, plan in enumerate(plans)},
+            rounds=timing.rounds,
+            warmup=WARMUP,
+            patience=timing.patience,
+            clock=timing.clock,
+        )
+    finally:
+        for plan in plans:
+            plan.close()
+    branches_ms = sum(branch_ms[choice.exit, choice.rendition] for choice in tried)
+    return max(0.0, (timed["1"].median_ms - timed["0"].median_ms - branches_ms) / len(tried))
 
 
 def measured_peak_bytes(workspace: Workspace, plan: Plan, *, batch: int = 1) -> int | None:

@@ -18,6 +18,7 @@ from device_sdk.execution.paging_plan import LOADING_FACTOR, SESSION_BYTES
 from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.conditions import UNKNOWN, Conditions, current_conditions
 from device_sdk.profiling.fitting import MemoryFit, fit_latency, fit_memory
+from device_sdk.profiling.plans import exit_overhead_ms
 from device_sdk.profiling.stretches import Part, Timing, measure_parts
 from device_sdk.profiling.timing import Clock, Latency, Patience
 from device_sdk.progress import Progress
@@ -28,7 +29,7 @@ from device_sdk.supernet.paths import k_cheapest, sample_uniformly
 from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
 from device_sdk.supernet.supernet import Supernet
 
-FORMAT = 4  # of the stored profile; a profile of another format is measured again
+FORMAT = 5  # of the stored profile; a profile of another format is measured again
 
 _MOST_ROUNDS = 120
 _PATIENCE = Patience(rounds=40, precision=0.01, limit_s=4.5, least=8)
@@ -76,7 +77,8 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     ``fitted``: measured subnets, the full model first. Those that did not run in pages determine ``scale``,
     ``offset_ms`` and factors; without any, latencies are plain sums of blocks. Under a memory cap the predicted peaks
     are those of the pager: a subnet above the cap runs in pages and slower than predicted. ``nodes_by_provider``:
-    number of the full model's nodes per provider of the runtime; empty for the CPU provider.
+    number of the full model's nodes per provider of the runtime; empty for the CPU provider. ``exit_overhead_ms``: what
+    trying an exit costs beyond its branch.
     """
 
     bundle: str
@@ -96,6 +98,7 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     memory_offset_bytes: int = 0
     memory_cap_bytes: int | None = None
     nodes_by_provider: dict[str, int] = {}
+    exit_overhead_ms: float = 0.0
 
     @property
     def conditions(self) -> Conditions:
@@ -111,6 +114,7 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
             offset_ms=self.offset_ms,
             exit_costs=exits,
             entry_change_ms={measured.edge: measured.change_ms for measured in self.edges if measured.change_ms},
+            exit_overhead_ms=self.exit_overhead_ms,
         )
 
     def _share(self, measured: MeasuredEdge) -> EdgeCost:
@@ -150,8 +154,8 @@ def profile(
     """Measure every edge and every exit alone and a few dozen whole subnets, at ``batch`` on the runtime's threads.
 
     1. time edges and exits, interleaved, at every input size; 2. time whole subnets, interleaved, and their memory: the
-    original at every input size, the cheapest and random ones, also in a single rendition; 3. fit edge costs and memory
-    to them. ``patience`` applies to steps 1 and 2 separately.
+    original at every input size, the cheapest and random ones, also in a single rendition; 3. time the original with
+    all exits; 4. fit edge costs and memory to them. ``patience`` applies to steps 1, 2 and 3 separately.
 
     Under a memory cap, parts are interleaved as far as they fit together, and whole subnets are timed only if they fit
     in one piece; the full model is timed in pages if it does not.
@@ -169,8 +173,13 @@ def profile(
     with progress.task("profile", 2.0) as task:
         costs = _measure_alone(workspace, timing, task.advance)
         edges = {part.edges[0]: cost for part, cost in costs.items() if part.exit is None}
+        exits = {
+            (part.exit.exit, part.exit.rendition, part.input_size): cost for part, cost in costs.items() if part.exit
+        }
         subnets = _subnets_to_fit(workspace, CostModel(edges), batch=batch, seed=seed)
         fitted = _measure_deployed(workspace, timing, subnets, edges, task.advance)
+        own_ms = {(name, rendition): cost.latency_ms for (name, rendition, size), cost in exits.items() if not size}
+        overhead_ms = exit_overhead_ms(workspace, timing, own_ms)
     whole = [measured for measured in fitted if not measured.in_pages]
     latency = fit_latency(
         supernet,
@@ -193,17 +202,14 @@ def profile(
         offset_ms=latency.offset_ms,
         fitted=fitted,
         original_ms=fitted[0].measured_ms,
-        exits=tuple(
-            MeasuredExit(part.exit.exit, part.exit.rendition, cost, part.input_size)
-            for part, cost in costs.items()
-            if part.exit is not None
-        ),
+        exits=tuple(MeasuredExit(name, rendition, cost, size) for (name, rendition, size), cost in exits.items()),
         power_mode=conditions.power_mode,
         driver=conditions.driver,
         memory_scale=memory.scale,
         memory_offset_bytes=memory.offset_bytes,
         memory_cap_bytes=workspace.memory_cap_bytes,
         nodes_by_provider=fitted[0].nodes_by_provider,
+        exit_overhead_ms=overhead_ms,
     )
 
 

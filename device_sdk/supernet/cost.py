@@ -106,6 +106,7 @@ class CostModel(msgspec.Struct, frozen=True):
     offset_ms: float = 0.0
     exit_costs: Mapping[tuple[str, str, tuple[int, ...]], EdgeCost] = {}  # by exit, rendition and input size
     entry_change_ms: Mapping[Edge, float] = {}  # of an edge that follows one of another rendition
+    exit_overhead_ms: float = 0.0  # of every exit that is tried, beyond its branch
 
     def latency_ms(self, subnet: Subnet) -> float:
         """Predicted median latency at batch 1."""
@@ -122,8 +123,8 @@ class CostModel(msgspec.Struct, frozen=True):
         return 0.0 if before.rendition == after.rendition else self.entry_change_ms.get(after, 0.0)
 
     def exit_latency_ms(self, choice: ExitChoice, input_size: tuple[int, ...] = ()) -> float:
-        """What trying an exit costs a sample: its branch, in a segment of its own."""
-        return self.exit_costs[choice.exit, choice.rendition, input_size].latency_ms
+        """What trying an exit costs a sample: its branch, the decision, and a further session."""
+        return self.exit_costs[choice.exit, choice.rendition, input_size].latency_ms + self.exit_overhead_ms
 
     def exit_bytes(self, choice: ExitChoice) -> int:
         """Memory that an exit adds to a plan."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -11,30 +10,17 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from PIL import Image
 
 from device_sdk.bundles import signing
 from pathweave import AdaptiveModel
+from tests.device_sdk.tiny_bundle import draw_images, write_tiny_bundle
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "jetson_demo" / "run_demo.py"
 SIZES = ((20, 20), (31, 45), (64, 48), (25, 20))  # width, height
-
-
-def _tiny_builder() -> ModuleType:
-    """The conftest of the SDK's tests: it makes the tiny bundle, and conftests cannot be imported by name."""
-    name = "_tests_device_sdk_conftest"
-    if name not in sys.modules:
-        path = ROOT / "tests" / "device_sdk" / "conftest.py"
-        specification = importlib.util.spec_from_file_location(name, path)
-        assert specification is not None
-        assert specification.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(specification)
-        specification.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 @dataclass(frozen=True)
@@ -55,7 +41,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     for name, data in (("key", private), ("key.pub", public), ("foreign.pub", foreign)):
         (folder / name).write_bytes(data)
     bundle = folder / "bundle"
-    _tiny_builder()._write_tiny_bundle(bundle, folder / "key")
+    write_tiny_bundle(bundle, folder / "key")
     shutil.copytree(bundle, folder / "unresized")
     manifest = json.loads((bundle / "manifest.json").read_bytes())
     manifest["preprocessing"]["resize"] = [20, 20]
@@ -73,7 +59,7 @@ def tiny_as_it_was(tiny: Tiny) -> Path:
 
 def _write_images(folder: Path, *, count: int, seed: int) -> None:
     """Images of several sizes, a folder for each class."""
-    images, labels = _tiny_builder().draw_images(count, seed=seed)
+    images, labels = draw_images(count, seed=seed)
     for number, (pixels, label) in enumerate(zip(images, labels, strict=True)):
         path = folder / ("blue", "green", "red")[label] / f"{number:03d}.png"
         path.parent.mkdir(parents=True, exist_ok=True)

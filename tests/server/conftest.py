@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import http.client
-import importlib.util
 import json
 import shutil
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -34,21 +31,9 @@ from server.request_reader import Limits
 from server.services import Services, make_services
 from server.serving import SPARE_THREADS, HttpServer, listen, url_of
 from server.settings import Settings
+from tests.device_sdk.tiny_bundle import draw_images, write_tiny_bundle
 
 PATIENCE_S = 20.0
-
-
-def _tiny_builder() -> ModuleType:
-    """The conftest of the SDK's tests: it makes the tiny bundle, and conftests cannot be imported by name."""
-    name = "_tests_device_sdk_conftest"
-    if name not in sys.modules:
-        path = Path(__file__).parents[1] / "device_sdk" / "conftest.py"
-        specification = importlib.util.spec_from_file_location(name, path)
-        assert specification is not None
-        assert specification.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(specification)
-        specification.loader.exec_module(sys.modules[name])
-    return sys.modules[name]
 
 
 @dataclass(frozen=True)
@@ -76,12 +61,12 @@ class Tiny:
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Tiny:
     """The tiny bundle; never alter it."""
     pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
-    builder, folder = _tiny_builder(), tmp_path_factory.mktemp("tiny")
+    folder = tmp_path_factory.mktemp("tiny")
     private, public = folder / "key", folder / "key.pub"
     for path, data in zip((private, public), signing.new_key_pair(), strict=True):
         path.write_bytes(data)
-    builder._write_tiny_bundle(folder / "bundles" / "tiny", private)
-    return Tiny(folder / "bundles" / "tiny", private, public, *builder.draw_images(60, seed=2))
+    write_tiny_bundle(folder / "bundles" / "tiny", private)
+    return Tiny(folder / "bundles" / "tiny", private, public, *draw_images(60, seed=2))
 
 
 @pytest.fixture(scope="session")

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 
 import msgspec
+import numpy as np
 import pytest
 
 from device_sdk.bundles.golden import golden_inputs
@@ -12,7 +13,7 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.conditions import current_conditions
 from device_sdk.profiling.profile import FORMAT, Profile, measure_subnets, profile
 from device_sdk.progress import SilentProgress
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
 
 NANOSECONDS = 1_000_000
 
@@ -43,17 +44,18 @@ class ClockedRuntime:
         times = [self._times_ms[name] for name in names if name in self._times_ms]
         self.open += 1
         gain = sum(self.gains_ms.get(name, 0.0) for name in names)
-        return ClockedStretch(self, times[0] if len(times) == 1 else 0.8 * sum(times) + 0.05 - gain)
+        latency_ms = times[0] if len(times) == 1 else 0.8 * sum(times) + 0.05 - gain
+        return ClockedStretch(self, stretch.outputs, latency_ms)
 
 
 class ClockedStretch:
-    def __init__(self, runtime, latency_ms):
-        self._runtime, self._latency_ms = runtime, latency_ms
+    def __init__(self, runtime, outputs, latency_ms):
+        self._runtime, self._outputs, self._latency_ms = runtime, outputs, latency_ms
 
     def run(self, inputs):
         self._runtime.now_ns += round(self._latency_ms * NANOSECONDS)
         self._runtime.shapes.add(tuple(array.shape for array in inputs))
-        return list(inputs)
+        return [np.zeros((len(inputs[0]), *spec.shape), np.float32) for spec in self._outputs]
 
     def close(self):
         self._runtime.open -= 1
@@ -96,6 +98,12 @@ def test_its_cost_model_predicts_every_subnet(measured, times_ms):
     subnet = Subnet((Edge("o0"), Edge("o1", "int8"), Edge("m2-4"), Edge("o4")))
     expected = 0.8 * sum(times_ms[edge] for edge in subnet.edges) + 0.05
     assert model.latency_ms(subnet) == pytest.approx(expected, rel=1e-5)
+
+
+def test_an_exit_that_is_tried_costs_its_branch_and_the_overhead(measured):
+    model = msgspec.structs.replace(measured, exit_overhead_ms=0.5).cost_model()
+    choice = ExitChoice("x2-pooled", threshold=0.9)
+    assert model.exit_latency_ms(choice) == model.exit_costs["x2-pooled", "fp32", ()].latency_ms + 0.5
 
 
 def test_the_original_is_measured_first_and_every_fitted_subnet_once(measured, bundle):
