@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 from device_sdk.bundles import signing
 from device_sdk.bundles.composition import COMPOSED, Stretch
 from device_sdk.bundles.held_blobs import FETCH_AGAIN, HeldBlobs
 from device_sdk.bundles.manifest import Manifest, decode_manifest
-from device_sdk.bundles.runnable import RenditionFilter, runnable_part
+from device_sdk.bundles.runnable import RenditionFilter, part_with_exits, runnable_part
 from device_sdk.errors import BlobError, BundleError, CompositionError, ManifestError, SignatureError
 from device_sdk.supernet.blocks import Rendition, TensorSpec
 from device_sdk.supernet.plan import Edge, ExitChoice
@@ -29,13 +29,24 @@ BLOB_MAX_BYTES = 2**31  # the limit of protobuf; the manifest does not state the
 class Bundle:
     """A verified bundle in a local folder. Create one with ``Bundle.open``.
 
-    ``has_signature``: ``manifest.sig`` exists. Only ``open`` with ``trust`` verifies it.
+    ``has_signature``: ``manifest.sig`` exists. Only ``open`` with ``trust`` verifies it. ``manifest``: of what is held
+    here; ``offered``: with all exits that there are.
     """
 
-    def __init__(self, folder: Path, blobs: Path, manifest: Manifest, digest: str, *, has_signature: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        blobs: Path,
+        manifest: Manifest,
+        digest: str,
+        *,
+        has_signature: bool,
+        offered: Manifest | None = None,
+    ) -> None:
         self.folder = folder
         self.blobs = blobs
         self.manifest = manifest
+        self.offered = offered or manifest
         self.digest = digest  # sha256 of manifest.json: identifies the bundle
         self.has_signature = has_signature
         self.supernet: Supernet = manifest.supernet()
@@ -49,11 +60,13 @@ class Bundle:
         trust: Path | str | None = None,
         blobs: Path | None = None,
         accepts: RenditionFilter | None = None,
+        exits: Collection[str] | None = None,
     ) -> Bundle:
         """Open the bundle in ``folder``; with ``trust``, a public key, its signature must verify.
 
         ``blobs``: the folder of the blobs, if not the bundle's own: a store shares them between bundles.
-        ``accepts``: leaves out the renditions that it refuses, with their edges and blobs.
+        ``accepts``: leaves out the renditions that it refuses, with their edges and blobs. ``exits``: leaves out the
+        others; their blobs need not be here.
 
         1. read the manifest's bytes; 2. verify the signature over them; 3. parse and check the schema and the graph;
         4. check that every blob exists with the stated size (digests are verified on every read).
@@ -61,6 +74,7 @@ class Bundle:
         Raises:
             BundleError: one of its kinds (ManifestError, UnsupportedFormatError, SignatureError, BlobError).
             RuntimeFailedError: ``accepts`` refuses all renditions of an original block.
+            UsageError: there is no such exit.
         """
         folder = Path(folder)
         data = _read_manifest(folder)
@@ -73,7 +87,27 @@ class Bundle:
         manifest = decode_manifest(data)
         if accepts is not None:
             manifest = runnable_part(manifest, accepts)
-        bundle = cls(folder, blobs or folder / BLOBS, manifest, digest, has_signature=signature is not None)
+        held = manifest if exits is None else part_with_exits(manifest, exits)
+        signed = signature is not None
+        bundle = cls(folder, blobs or folder / BLOBS, held, digest, has_signature=signed, offered=manifest)
+        bundle._check_blobs_present()
+        return bundle
+
+    def with_exits(self, exits: Collection[str]) -> Bundle:
+        """The same bundle with these exits of those that are offered.
+
+        Raises:
+            UsageError: there is no such exit.
+            BlobError: a blob of one is not here.
+        """
+        bundle = Bundle(
+            self.folder,
+            self.blobs,
+            part_with_exits(self.offered, exits),
+            self.digest,
+            has_signature=self.has_signature,
+            offered=self.offered,
+        )
         bundle._check_blobs_present()
         return bundle
 
@@ -107,6 +141,7 @@ class Bundle:
             runnable_part(self.manifest, accepts),
             self.digest,
             has_signature=self.has_signature,
+            offered=runnable_part(self.offered, accepts),
         )
 
     def blob_size(self, name: str) -> int:
@@ -125,9 +160,24 @@ class Bundle:
         """Bytes of manifest.json."""
         return (self.folder / MANIFEST).stat().st_size
 
-    def verify(self) -> None:
-        """Read every blob once and check its digest (BlobError)."""
-        for name in self.manifest.blobs():
+    @property
+    def exits(self) -> tuple[str, ...]:
+        """The exits that are held here."""
+        return tuple(one.id for one in self.manifest.exits)
+
+    def verify(self, *, exits: Collection[str] | None = None) -> None:
+        """Read every blob once and check its digest (BlobError); with ``exits`` only those of these exits."""
+        if exits is None:
+            names: Iterable[str] = self.manifest.blobs()
+        else:
+            names = [
+                name
+                for one in self.manifest.exits
+                if one.id in exits
+                for rendition in one.renditions
+                for name in (*rendition.shared, rendition.blob)
+            ]
+        for name in dict.fromkeys(names):
             self.read_blob(name)
 
     def hold(self, names: Iterable[str]) -> HeldBlobs:

@@ -1,14 +1,14 @@
-"""The part of a bundle that a device can run: without other renditions, their edges and their blobs."""
+"""The part of a bundle that a device holds: the renditions that it can run, and the exits that it wants."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import msgspec
 
 from device_sdk.bundles.manifest import Manifest
-from device_sdk.errors import RuntimeFailedError
+from device_sdk.errors import RuntimeFailedError, UsageError
 from device_sdk.supernet.blocks import Rendition
 
 RenditionFilter = Callable[[Rendition], bool]
@@ -52,3 +52,18 @@ def runnable_part(manifest: Manifest, accepts: RenditionFilter) -> Manifest:
     resizable = all(any(one.any_size for one in block.renditions) for block in originals)
     sizes = manifest.input_sizes if resizable else ()
     return msgspec.structs.replace(manifest, blocks=tuple(blocks), exits=tuple(exits), input_sizes=sizes)
+
+
+def part_with_exits(manifest: Manifest, exits: Collection[str]) -> Manifest:
+    """``manifest`` with only these of its exits.
+
+    Raises:
+        UsageError: it has no such exit; names those that it has.
+    """
+    names = [one.id for one in manifest.exits]
+    unknown = sorted(set(exits) - set(names))
+    if unknown:
+        raise UsageError(
+            f"bundle {manifest.name} has no exit {unknown[0][:80]}", hint="its exits: " + (", ".join(names) or "none")
+        )
+    return msgspec.structs.replace(manifest, exits=tuple(one for one in manifest.exits if one.id in exits))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -47,13 +47,22 @@ def bundle_options(command: Command) -> Command:
 
 
 def open_model(
-    bundle: str, *, trust: Path | None, token: str | None, threads: int, state: Path | None, as_json: bool
+    bundle: str,
+    *,
+    trust: Path | None,
+    token: str | None,
+    threads: int,
+    state: Path | None,
+    exits: Collection[str] | None = None,
+    as_json: bool,
 ) -> AdaptiveModel:
-    """The bundle in a folder or at a URL, ready for inference."""
+    """The bundle in a folder or at a URL, ready for inference; ``exits``: those to begin with."""
     from device_sdk.session.adaptive_model import AdaptiveModel
 
     shown = progress(as_json)
-    return AdaptiveModel.open(bundle, trust=trust, token=token, threads=threads, state_folder=state, progress=shown)
+    return AdaptiveModel.open(
+        bundle, trust=trust, token=token, threads=threads, exits=exits, state_folder=state, progress=shown
+    )
 
 
 def load_data(model: AdaptiveModel, reference: str, *, limit: int | None, as_json: bool) -> ImageDataset:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +17,7 @@ from device_sdk.commands.command_options import (
     location_options,
     open_model,
     private_images_option,
+    token_option,
 )
 from device_sdk.errors import UsageError
 
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from device_sdk.policies.calibration import Calibration
     from device_sdk.policies.placement import Placement
     from device_sdk.profiling.profile import Profile
+    from device_sdk.session.exit_sets import PlacedExits
 
 
 @click.command()
@@ -261,9 +265,27 @@ def _print_calibration(result: Calibration) -> None:
 
 @click.command()
 @location_options
+@token_option
 @click.option("--memory-kb", type=click.FloatRange(min=0), help="Memory for exits in kilobytes [default: no limit].")
-def place(bundle: str, trust: Path | None, state: Path | None, memory_kb: float | None, as_json: bool) -> None:
-    """Show which exits are worth their memory, estimated from MACs, as for a device without a profile."""
+@click.option("--hold", is_flag=True, help="Fetch these exits, as the server of BUNDLE chooses, and hold only them.")
+def place(
+    bundle: str,
+    trust: Path | None,
+    state: Path | None,
+    token: str | None,
+    memory_kb: float | None,
+    hold: bool,
+    as_json: bool,
+) -> None:
+    """Show which exits are worth their memory, estimated from MACs, as for a device without a profile.
+
+    With --hold the device has just these from now on: what is missing is fetched, and plans lose the others.
+    """
+    if hold:
+        with open_model(bundle, trust=trust, token=token, threads=1, state=state, exits=(), as_json=as_json) as model:
+            placed = model.place_exits(memory_kb=memory_kb, progress=progress(as_json))
+        emit(asdict(placed), as_json=as_json, text=_placed_text(placed))
+        return
     from device_sdk.policies.placement import candidates_by_macs
     from device_sdk.policies.placement import place as decide
     from device_sdk.session.device_state import default_state_folder
@@ -283,10 +305,21 @@ def place(bundle: str, trust: Path | None, state: Path | None, memory_kb: float 
     emit(summary, as_json=as_json, text=_placement_text(placement))
 
 
+def _placed_text(placed: PlacedExits) -> str:
+    if not placed.exits:
+        return f"no exit is held: none fits (chosen by the {placed.chosen_by})"
+    reason = "" if placed.failure is None else f" since: {placed.failure}"
+    return f"{_exits_text(placed.exits, placed)}\nheld here; chosen by the {placed.chosen_by}{reason}"
+
+
 def _placement_text(placement: Placement) -> str:
     if not placement.exits:
         return "no exit fits"
+    return _exits_text(placement.exits, placement)
+
+
+def _exits_text(exits: Sequence[str], placement: Placement | PlacedExits) -> str:
     return (
-        f"{' '.join(placement.exits)}: {placement.memory_bytes / 1000:.1f} kB,"
+        f"{' '.join(exits)}: {placement.memory_bytes / 1000:.1f} kB,"
         f" {placement.expectation:.1%} right on average if stopped at any time"
     )

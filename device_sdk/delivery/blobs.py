@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 from device_sdk.bundles.bundle import BLOBS
+from device_sdk.bundles.manifest import Manifest
 from device_sdk.delivery.blob_writer import BlobWriter
 from device_sdk.delivery.ranges import next_step, request_headers, strong_etag
 from device_sdk.delivery.schedule import Schedule, transient
@@ -20,6 +21,11 @@ CONNECTIONS = 4
 UNSIZED_MAX_BYTES = 2**31  # limit of a blob whose size the manifest does not state; protobuf has the same limit
 REQUESTS_PER_BLOB = 100  # regardless of progress
 ALTERED_TRIES = 2  # the first may have resumed from a damaged orphan
+
+
+def missing_blobs(store: BundleStore, manifest: Manifest) -> dict[str, int | None]:
+    """The blobs of ``manifest`` that are not in the store, with their sizes where they are stated."""
+    return {name: size for name, size in manifest.blobs().items() if not store.has_blob(name, size)}
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,8 +13,8 @@ from typing import Literal
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, MANIFEST_MAX_BYTES, SIGNATURE
 from device_sdk.bundles.manifest import Manifest, decode_manifest
-from device_sdk.bundles.runnable import RenditionFilter, runnable_part
-from device_sdk.delivery.blobs import BlobFetcher, Tally
+from device_sdk.bundles.runnable import RenditionFilter, part_with_exits, runnable_part
+from device_sdk.delivery.blobs import BlobFetcher, Tally, missing_blobs
 from device_sdk.delivery.schedule import Schedule
 from device_sdk.delivery.store import BundleStore, StoredBundle
 from device_sdk.errors import PathweaveError, RefusedError, SignatureError, TransferError, UsageError
@@ -28,6 +28,9 @@ REPLACED_TRIES = 3  # restarts after the server has replaced the bundle during t
 SIGNATURE_MAX_BYTES = 1024  # a signature has 64; the rest is for error pages
 DEADLINES = Deadlines(idle_s=10.0, total_s=600.0)  # of the first download
 UPDATE_DEADLINES = Deadlines(idle_s=5.0, total_s=20.0)  # where the last good bundle can open instead
+
+HeldExits = Callable[[str, str], Collection[str] | None]
+"""The exits that the device wants of the bundle with this name and digest; None: all."""
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +63,7 @@ def fetch_bundle(
     trust: Path | None,
     allow_rollback: bool = False,
     accepts: RenditionFilter | None = None,
+    exits: HeldExits = lambda name, digest: None,
     deadlines: Deadlines = DEADLINES,
     update_deadlines: Deadlines = UPDATE_DEADLINES,
     attempts: int = ATTEMPTS,
@@ -75,7 +79,8 @@ def fetch_bundle(
     signature.
 
     The result is not yet the last good bundle: call ``store.remember_good(url, name, digest)`` after its self-test
-    passed. ``accepts``: only the blobs of the accepted renditions are fetched; open the bundle with the same filter.
+    passed. ``accepts``, ``exits``: only the blobs of the accepted renditions and of these exits are fetched; open the
+    bundle with the same.
 
     ``deadlines.idle_s`` is per request, ``total_s`` for the whole delivery; ``update_deadlines`` hold instead where
     there is a last good bundle. It fails after ``attempts`` consecutive attempts without a new byte, and below the
@@ -92,7 +97,7 @@ def fetch_bundle(
     limits = deadlines if good is None else update_deadlines
     schedule = Schedule(limits.idle_s, clock() + limits.total_s, attempts, sleep, clock)
     shown = progress or SilentProgress()
-    delivery = _Delivery(url, store, transport, trust, allow_rollback, accepts, schedule, shown, Tally())
+    delivery = _Delivery(url, store, transport, trust, allow_rollback, accepts, exits, schedule, shown, Tally())
     try:
         return delivery.run()
     except UsageError:
@@ -126,6 +131,7 @@ class _Delivery:
     trust: Path | None
     allow_rollback: bool
     accepts: RenditionFilter | None
+    exits: HeldExits
     schedule: Schedule
     progress: Progress
     tally: Tally
@@ -136,7 +142,7 @@ class _Delivery:
             fetched = self._fetch_manifest()  # 1, 2
             self._refuse(fetched)  # 3
             try:
-                self._fetch_blobs(fetched.manifest)  # 4
+                self._fetch_blobs(self._wanted(fetched))  # 4
             except RefusedError as error:
                 if error.status != 404 or turn == REPLACED_TRIES - 1:
                     raise
@@ -201,13 +207,17 @@ class _Delivery:
         name, version = fetched.manifest.name, fetched.manifest.version
         self.store.refuse(self.url, name, version, fetched.digest, allow_rollback=self.allow_rollback)
 
-    def _fetch_blobs(self, manifest: Manifest) -> None:
-        blobs = (manifest if self.accepts is None else runnable_part(manifest, self.accepts)).blobs()
-        missing = {name: size for name, size in blobs.items() if not self.store.has_blob(name, size)}
+    def _wanted(self, fetched: _Fetched) -> Manifest:
+        manifest = fetched.manifest if self.accepts is None else runnable_part(fetched.manifest, self.accepts)
+        exits = self.exits(manifest.name, fetched.digest)
+        return manifest if exits is None else part_with_exits(manifest, exits)
+
+    def _fetch_blobs(self, wanted: Manifest) -> None:
+        missing = missing_blobs(self.store, wanted)
         if not missing:
             return
         total_bytes = sum(size or 0 for size in missing.values())
-        with self.progress.task(f"fetch {manifest.name}", total_bytes) as task:
+        with self.progress.task(f"fetch {wanted.name}", total_bytes) as task:
             fetcher = BlobFetcher(self.url, self.store, self.transport, self.schedule, self.tally, task.advance)
             fetcher.fetch_all(missing)
 

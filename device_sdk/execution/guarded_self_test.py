@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -75,6 +75,7 @@ def run_guarded_self_test(
     runtime: Runtime,
     settings: RuntimeSettings,
     *,
+    exits: Collection[str] | None = None,
     memory_cap_bytes: int | None = None,
     limits: SelfTestLimits | None = None,
     interpreter: str | None = None,
@@ -82,7 +83,8 @@ def run_guarded_self_test(
 ) -> None:
     """``run_self_test`` in a child process with a runtime of the same ``settings``; in this one if that is impossible.
 
-    ``limits``: by default ``PROCESSOR_LIMITS`` or ``DEVICE_LIMITS``. ``interpreter``: by default this process's own.
+    ``exits``: only these are tested. ``limits``: by default ``PROCESSOR_LIMITS`` or ``DEVICE_LIMITS``.
+    ``interpreter``: by default this process's own.
 
     Raises:
         SelfTestError: as ``run_self_test``; SelfTestAbortedError: it did not end by itself.
@@ -100,6 +102,8 @@ def run_guarded_self_test(
             runtime=settings,
             memory_cap_bytes=memory_cap_bytes,
             memory_limit_bytes=_memory_limit_bytes(bundle, settings),
+            exits=bundle.exits,
+            only=None if exits is None else tuple(exits),
         )
         try:
             _in_child(command, request, limits, shown)
@@ -108,7 +112,7 @@ def run_guarded_self_test(
             reason = str(error)
     _log.warning("the self-test runs in this process, without limits: %s", reason)
     try:
-        run_self_test(Workspace(bundle, runtime, memory_cap_bytes), progress=shown)
+        run_self_test(Workspace(bundle, runtime, memory_cap_bytes), exits=exits, progress=shown)
     except MemoryError as error:
         raise _aborted("it needs more memory than there is") from error
 

@@ -106,6 +106,12 @@ class PlanInUse:
             self.active = new
             return True
 
+    def move(self, new: Active, workspace: Workspace) -> None:
+        """Make ``new`` what is active, in another workspace. Raises as ``exchange``."""
+        with self._exchange:
+            self.running()
+            self.active, self.workspace = new, workspace
+
     def close(self) -> None:
         """Nothing is active any more; what was is freed once the calls in progress have ended. May be called twice."""
         with self._exchange:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -14,10 +14,13 @@ from device_sdk.supernet.blocks import CutPoint, Golden
 from device_sdk.supernet.plan import Edge, ExitChoice, size_text
 
 
-def run_self_test(workspace: Workspace, *, progress: Progress | None = None) -> None:
+def run_self_test(
+    workspace: Workspace, *, exits: Collection[str] | None = None, progress: Progress | None = None
+) -> None:
     """Run every block and every exit alone, and the original path whole at each input size, on the golden inputs.
 
-    Under a memory cap one sample at a time, and the path in pages if it takes more.
+    Under a memory cap one sample at a time, and the path in pages if it takes more. With ``exits`` only these exits
+    run: they came to a bundle that has passed.
 
     Raises:
         SelfTestError: a rendition does not reproduce its golden outputs here.
@@ -25,22 +28,25 @@ def run_self_test(workspace: Workspace, *, progress: Progress | None = None) -> 
         BudgetError: the memory cap is too small for a block or exit; says the least that works.
     """
     bundle, supernet, cut_points = workspace.bundle, workspace.supernet, workspace.supernet.cut_points
-    exits = [
+    branches = [
         (exit_, rendition, ExitChoice(exit_.id, threshold=1.0, rendition=rendition.name))
         for exit_ in supernet.exits
         for rendition in exit_.renditions
+        if exits is None or exit_.id in exits
     ]
     check = _Check(workspace)
-    edges = [edge for edge in supernet.edges if not edge.input_size]
-    total = len(edges) + len(exits) + len(supernet.sizes)
+    edges = [edge for edge in supernet.edges if not edge.input_size] if exits is None else []
+    total = len(edges) + len(branches) + (len(supernet.sizes) if exits is None else 0)
     with (progress or SilentProgress()).task("self-test", total) as task:
         for edge in edges:
             start = cut_points[supernet.block(edge.block).start]
             check(f"block {edge}", (edge,), None, start, supernet.rendition(edge).golden)
             task.advance()
-        for exit_, rendition, choice in exits:
+        for exit_, rendition, choice in branches:
             check(f"exit {exit_.id}", (), choice, cut_points[exit_.position], rendition.golden)
             task.advance()
+        if exits is not None:
+            return
         original = supernet.original.edges
         check("the original path", original, None, cut_points[0], bundle.manifest.self_test.original)
         task.advance()

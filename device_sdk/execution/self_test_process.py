@@ -27,7 +27,10 @@ from device_sdk.runtimes.settings import RuntimeSettings
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What to test. ``memory_limit_bytes``: of address space, beyond the loaded runtime; None for no limit."""
+    """What to test: ``exits`` are held here, of which ``only`` these are tested, without blocks (None: everything).
+
+    ``memory_limit_bytes``: of address space, beyond the loaded runtime; None for no limit.
+    """
 
     folder: str
     blobs: str
@@ -35,6 +38,8 @@ class Request(msgspec.Struct, frozen=True):
     runtime: RuntimeSettings
     memory_cap_bytes: int | None = None
     memory_limit_bytes: int | None = None
+    exits: tuple[str, ...] | None = None
+    only: tuple[str, ...] | None = None
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -66,10 +71,11 @@ def main() -> None:
     _limit(request.memory_limit_bytes)
     try:
         accepts = runs_on(settings.name, settings.provider)
-        bundle = Bundle.open(request.folder, blobs=Path(request.blobs), accepts=accepts)
+        bundle = Bundle.open(request.folder, blobs=Path(request.blobs), accepts=accepts, exits=request.exits)
         if bundle.digest != request.digest:
             raise BlobError(f"{request.folder} was replaced before its self-test")
-        run_self_test(Workspace(bundle, runtime, request.memory_cap_bytes), progress=_Steps(reports))
+        workspace = Workspace(bundle, runtime, request.memory_cap_bytes)
+        run_self_test(workspace, exits=request.only, progress=_Steps(reports))
     except PathweaveError as error:
         _send(reports, Report("failed", error=type(error).__name__, message=str(error), hint=error.hint))
     except Exception as error:  # also MemoryError: the parent judges

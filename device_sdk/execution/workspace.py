@@ -33,6 +33,10 @@ class Workspace:
         """The bundle's graph."""
         return self.bundle.supernet
 
+    def of(self, bundle: Bundle) -> Workspace:
+        """The same for another bundle, or for the same one with other exits."""
+        return replace(self, bundle=bundle)
+
     def load_plan(self, plan: Plan, *, costs: Mapping[Edge, EdgeCost] | None = None, batch: int = 1) -> LoadedPlan:
         """``plan``, ready to run on batches of up to ``batch``. Raises as ``LoadedPlan``."""
         cap_bytes = self.memory_cap_bytes

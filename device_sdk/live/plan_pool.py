@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
@@ -53,6 +53,11 @@ class PlanPool(msgspec.Struct, frozen=True, tag_field="format", tag=POOL_FORMAT)
         """The same candidates, with these plans for their subnets."""
         changed = tuple(replace(one, plan=plans.get(one.subnet, one.plan)) for one in self.candidates)
         return msgspec.structs.replace(self, candidates=changed)
+
+    def plans_without_exits(self, held: Collection[str]) -> dict[Subnet, Plan]:
+        """The plans that change where only the exits ``held`` remain, by subnet."""
+        kept = {one.subnet: one.plan.with_exits_of(held) for one in self.candidates}
+        return {one.subnet: kept[one.subnet] for one in self.candidates if kept[one.subnet] != one.plan}
 
     def for_budget(self, budget: Budget) -> PlanPool:
         """The same candidates, to keep another budget with."""

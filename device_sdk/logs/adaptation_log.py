@@ -79,6 +79,16 @@ class Delivered(msgspec.Struct, frozen=True, tag="delivered", tag_field="event")
     failure: str | None
 
 
+class ExitsExchanged(msgspec.Struct, frozen=True, tag="exits_exchanged", tag_field="event"):
+    """The device holds ``exits`` from now on; ``chosen_by``: ``server``, ``device`` or ``caller``."""
+
+    exits: tuple[str, ...]
+    added: tuple[str, ...]
+    dropped: tuple[str, ...]
+    bytes_fetched: int
+    chosen_by: str
+
+
 class Calibrated(msgspec.Struct, frozen=True, tag="calibrated", tag_field="event"):
     """Exits and the escalation threshold were set for the subnet in use."""
 
@@ -200,6 +210,7 @@ Event = (
     | Adapted
     | Infeasible
     | Delivered
+    | ExitsExchanged
     | Calibrated
     | PlanChosen
     | Escalating

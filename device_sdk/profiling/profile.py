@@ -139,6 +139,8 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
         """Whether it was measured for these arguments; ``conditions``: the current ones unless given."""
         if self.conditions != (conditions or current_conditions()) or self.memory_cap_bytes != memory_cap_bytes:
             return False
+        if not set(bundle.exits) <= {measured.exit for measured in self.exits}:
+            return False
         return (self.bundle, self.runtime, self.batch) == (bundle.digest, runtime.identity, batch)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +16,9 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
+from device_sdk.execution.guarded_self_test import run_guarded_self_test
 from device_sdk.execution.plan_in_use import Active, PlanInUse
+from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.live.switching import LiveSettings
 from device_sdk.logs import log_events
@@ -33,9 +35,11 @@ from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.answer import SUBNET, Answer
 from device_sdk.session.async_calls import AsyncCalls
 from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, log_path
+from device_sdk.session.exit_sets import ExitSets, PlacedExits, TestExits
 from device_sdk.session.live_keeper import LiveKeeper, PrivateSamples
 from device_sdk.session.measuring import Measuring
-from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location
+from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location, origin_of
+from device_sdk.session.origin import Origin
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import MB, Budget, Power, Uplink
@@ -59,9 +63,15 @@ class AdaptiveModel:
     """
 
     def __init__(
-        self, bundle: Bundle, *, runtime: Runtime, state_folder: Path, memory_cap_bytes: int | None = None
+        self,
+        bundle: Bundle,
+        *,
+        runtime: Runtime,
+        state_folder: Path,
+        memory_cap_bytes: int | None = None,
+        origin: Origin | None = None,
+        test_exits: TestExits | None = None,
     ) -> None:
-        self._bundle = bundle
         self._runtime = runtime
         self._state_folder = state_folder
         self._state = DeviceState(state_folder, bundle, runtime, memory_cap_bytes=memory_cap_bytes)
@@ -71,6 +81,15 @@ class AdaptiveModel:
         self._in_use = PlanInUse(Workspace(bundle, runtime, memory_cap_bytes))
         self._live = LiveKeeper(self._state, self._in_use, self._log)
         self._measuring = Measuring(self._state, self._in_use, self._log)
+        self._exit_sets = ExitSets(
+            state_folder,
+            self._state,
+            self._in_use,
+            self._live,
+            self._log,
+            origin=origin,
+            test=test_exits or self._test_exits_here,
+        )
         self._async_calls = AsyncCalls()
         self._class_names = bundle.manifest.task.class_names
         self._change = threading.Lock()  # held by what changes the plan on demand; calls never wait for it
@@ -88,6 +107,7 @@ class AdaptiveModel:
         threads: int = 1,
         provider: str | None = None,
         memory_cap_mb: float | None = None,
+        exits: Collection[str] | None = None,
         state_folder: str | Path | None = None,
         progress: Progress | None = None,
     ) -> AdaptiveModel:
@@ -101,8 +121,9 @@ class AdaptiveModel:
         ``update_deadline_s``: for fetching, where there is a last good bundle; what came by then is kept. ``provider``:
         of the runtime, such as ``CUDAExecutionProvider``; one that is not here is refused, never replaced silently.
         ``memory_cap_mb``: for all that is loaded, beyond the bare runtime; a plan that needs more runs in pages
-        (docs/guide/memory.md). ``state_folder``: where fetched bundles, profiles, the plan and the log are kept
-        (default: the user's folder for state).
+        (docs/guide/memory.md). ``exits``: those to begin with, for example none: blobs of the others are not fetched
+        (default: all); later the set that ``set_exits`` or ``place_exits`` left opens again. ``state_folder``: where
+        fetched bundles, profiles, the plan and the log are kept (default: the user's folder for state).
 
         Raises:
             BundleError: the bundle cannot be used (a kind of it says why).
@@ -126,10 +147,22 @@ class AdaptiveModel:
             settings=settings,
             accepts=runs_on(runtime, provider),
             state_folder=folder,
+            exits=exits,
             memory_cap_bytes=cap_bytes,
             progress=progress,
         )
-        model = cls(bundle, runtime=engine, state_folder=folder, memory_cap_bytes=cap_bytes)
+
+        def test_exits(held: Bundle, names: Collection[str]) -> None:
+            run_guarded_self_test(held, engine, settings, exits=names, memory_cap_bytes=cap_bytes)
+
+        model = cls(
+            bundle,
+            runtime=engine,
+            state_folder=folder,
+            memory_cap_bytes=cap_bytes,
+            origin=origin_of(location, state_folder=folder, token=token),
+            test_exits=test_exits,
+        )
         if delivery is not None:
             model._log.write(log_events.delivered(delivery))
         model._start()
@@ -137,7 +170,7 @@ class AdaptiveModel:
 
     def _start(self) -> None:
         remembered = self._state.load_plan()
-        plan = remembered or Plan(self._bundle.supernet.original)
+        plan = remembered or Plan(self.bundle.supernet.original)
         self._in_use.begin(plan)
         others = () if remembered is not None else self._state.runtimes_with_plans()
         if others:
@@ -151,8 +184,8 @@ class AdaptiveModel:
 
     @property
     def bundle(self) -> Bundle:
-        """The opened bundle."""
-        return self._bundle
+        """The opened bundle, with the exits that are held now."""
+        return self._in_use.workspace.bundle
 
     @property
     def plan(self) -> Plan:
@@ -323,7 +356,7 @@ class AdaptiveModel:
         progress = progress or SilentProgress()
         targets = None if labels is None else self._samples.labels(labels)
         with self._change:
-            original, running = self._bundle.supernet.original, self._in_use.running().plan.subnet
+            original, running = self.bundle.supernet.original, self._in_use.running().plan.subnet
             pool = self._state.load_pool()
             subnets = [original, running, *(one.subnet for one in (pool.candidates if pool is not None else ()))]
             tensors, images = self._samples.prepare_all(samples), self._samples.pixels(samples)
@@ -340,6 +373,46 @@ class AdaptiveModel:
             self._take(planned.choice.plan)
             self._log.write(log_events.planned(planned, requirement))
         return planned
+
+    @property
+    def exits(self) -> tuple[str, ...]:
+        """The exits that are held here; ``bundle.offered`` has all that there are."""
+        return self.bundle.exits
+
+    def set_exits(self, exits: Collection[str], *, progress: Progress | None = None) -> None:
+        """Hold exactly these exits from now on, also when the bundle is opened again.
+
+        Blobs that are missing are fetched from the server that the bundle came from; new exits run their self-test.
+        Calls in progress end with the plan that they began with; then plans are without the exits that went. New ones
+        answer once ``calibrate`` or ``plan_for`` has put them into the plan.
+
+        Raises:
+            UsageError: the bundle has no such exit.
+            TransferError, BlobError, StorageError, SelfTestError: a new exit cannot be had; the old set stays.
+        """
+        self._in_use.running()
+        with self._change:
+            self._exit_sets.exchange(exits, chosen_by="caller", progress=progress or SilentProgress())
+
+    def place_exits(self, *, memory_kb: float | None = None, progress: Progress | None = None) -> PlacedExits:
+        """Hold the exits worth their memory (MEEdge §3.3), as the server of the bundle chooses them.
+
+        ``memory_kb``: for all branches, in kilobytes; None for no limit. If the server does not answer, or its answer
+        does not hold, the device chooses among the exits that are here, and the result says why.
+
+        Raises:
+            UsageError: a negative memory.
+            StorageError, SelfTestError: a new exit cannot be had; the old set stays.
+        """
+        self._in_use.running()
+        limit = None if memory_kb is None else round(memory_kb * 1000)
+        if limit is not None and limit < 0:
+            raise UsageError(f"the memory for exits is {limit} bytes; it cannot be negative")
+        with self._change:
+            return self._exit_sets.place(memory_bytes=limit, progress=progress or SilentProgress())
+
+    def _test_exits_here(self, bundle: Bundle, exits: Collection[str]) -> None:
+        run_self_test(self._in_use.workspace.of(bundle), exits=exits)
 
     def use(self, plan: Plan) -> None:
         """Run ``plan`` from now on, whatever a search or calibration found. Live update ends.
@@ -399,7 +472,7 @@ class AdaptiveModel:
         with self._change:
             plan = self._in_use.running().plan
             decision = decide_split(
-                self._bundle,
+                self.bundle,
                 plan,
                 lambda: self.profile(progress=progress),
                 model,

@@ -39,7 +39,37 @@ def default_state_folder() -> Path:
 
 def bundle_folder(state_folder: Path, bundle: Bundle) -> Path:
     """Where everything about one bundle lies."""
-    return state_folder / f"{bundle.manifest.name}-{bundle.digest[:16]}"
+    return _bundle_folder(state_folder, bundle.manifest.name, bundle.digest)
+
+
+def load_exits(state_folder: Path, name: str, digest: str) -> tuple[str, ...] | None:
+    """The exits of a bundle that this device keeps, if that was ever decided; otherwise None."""
+    try:
+        return decode_json(_exits_path(state_folder, name, digest).read_bytes(), _StoredExits).exits
+    except (OSError, ValueError):
+        return None
+
+
+def save_exits(state_folder: Path, bundle: Bundle) -> None:
+    """Keep which exits ``bundle`` holds.
+
+    Raises:
+        StorageError: the folder cannot be written.
+    """
+    path = _exits_path(state_folder, bundle.manifest.name, bundle.digest)
+    write_atomically(path, msgspec.json.encode(_StoredExits(bundle.exits)) + b"\n")
+
+
+class _StoredExits(msgspec.Struct, frozen=True):
+    exits: tuple[str, ...]
+
+
+def _exits_path(state_folder: Path, name: str, digest: str) -> Path:
+    return _bundle_folder(state_folder, name, digest) / "exits.json"
+
+
+def _bundle_folder(state_folder: Path, name: str, digest: str) -> Path:
+    return state_folder / f"{name}-{digest[:16]}"
 
 
 def log_path(state_folder: Path, bundle: Bundle) -> Path:
@@ -77,6 +107,12 @@ class SelfTestAttempts(msgspec.Struct, frozen=True):
     failure: str = ""
 
 
+class _PassedSelfTest(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The exits that were tested; None: all."""
+
+    exits: tuple[str, ...] | None = None
+
+
 _ATTEMPTS = "self-test-attempts"
 _PLAN, _POOL = f"plan-{PLAN_FORMAT}", f"pool-{POOL_FORMAT}"  # files of other formats are left as they are
 
@@ -108,13 +144,28 @@ class DeviceState:
         """Delete what killed processes left half written."""
         remove_temporaries(self.folder)
 
+    def follow(self, bundle: Bundle) -> None:
+        """From now on the same bundle holds other exits."""
+        self._bundle = bundle
+
     def self_test_passed(self) -> bool:
-        """Whether the bundle passed its self-test with this runtime on this device."""
-        return self._path("self-test").exists()
+        """Whether all that the bundle holds passed its self-test with this runtime on this device."""
+        return not self.untested_exits(self._bundle) if self._path("self-test").exists() else False
+
+    def untested_exits(self, bundle: Bundle) -> tuple[str, ...]:
+        """The exits that ``bundle`` holds and that were not tested with this runtime on this device."""
+        passed = self._load("self-test", _PassedSelfTest)
+        if passed is None:
+            return bundle.exits
+        return () if passed.exits is None else tuple(one for one in bundle.exits if one not in passed.exits)
 
     def remember_self_test(self) -> None:
-        """The bundle passed its self-test."""
-        write_atomically(self._path("self-test"), b"{}\n")
+        """All that the bundle holds now passed its self-test, now or before."""
+        passed = self._load("self-test", _PassedSelfTest)
+        before = passed.exits or () if passed is not None else ()
+        everything = self._bundle.exits == tuple(one.id for one in self._bundle.offered.exits)
+        exits = None if everything else tuple(dict.fromkeys((*before, *self._bundle.exits)))
+        self._save("self-test", _PassedSelfTest(exits))
 
     def load_attempts(self) -> SelfTestAttempts:
         """The attempts at the self-test with this runtime on this device."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,6 +103,15 @@ class LiveKeeper:
         in_use = self._in_use.running().plan.subnet
         others = [one.subnet for one in live.pool.candidates if one.subnet != in_use]
         self._state.save_pool(live.take_plans({subnet: plan_of(subnet) for subnet in others}))
+
+    def keep_exits(self, held: Collection[str]) -> None:
+        """The plans of the pool, watched or stored, lose all exits that are not ``held``."""
+        live = self._live
+        pool = live.pool if live is not None else self._state.load_pool()
+        changed = {} if pool is None else pool.plans_without_exits(held)
+        if pool is None or not changed:
+            return
+        self._state.save_pool(pool.with_plans(changed) if live is None else live.take_plans(changed))
 
     def follow(self) -> None:
         """Another plan was taken on purpose: watch that, while live update runs."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,8 @@ from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
 from device_sdk.runtimes.settings import RuntimeSettings
-from device_sdk.session.device_state import DeviceState
+from device_sdk.session.device_state import DeviceState, load_exits
+from device_sdk.session.origin import Origin
 from device_sdk.session.self_testing import ensure_self_tested
 
 if TYPE_CHECKING:
@@ -44,13 +45,15 @@ def open_location(
     settings: RuntimeSettings,
     accepts: RenditionFilter,
     state_folder: Path,
+    exits: Collection[str] | None = None,
     memory_cap_bytes: int | None = None,
     progress: Progress | None = None,
     self_test: SelfTest | None = None,
 ) -> tuple[Bundle, Delivered | None]:
     """The bundle at ``location``, verified and self-tested here, and how it was delivered if it came from a server.
 
-    Renditions that ``accepts`` refuses are neither fetched nor part of the opened bundle. ``self_test``: by default
+    Renditions that ``accepts`` refuses are neither fetched nor part of the opened bundle. Of its exits it has those
+    that this device keeps; where that is undecided, those in ``exits`` (None: all). ``self_test``: by default
     ``run_guarded_self_test`` with a runtime of the same ``settings`` as ``runtime``.
 
     Raises:
@@ -67,16 +70,22 @@ def open_location(
         ensure_self_tested(state, lambda: (self_test or guarded)(bundle))
         return bundle
 
+    def held(name: str, digest: str) -> Collection[str] | None:
+        kept = load_exits(state_folder, name, digest)
+        return exits if kept is None else kept
+
     key = Path(trust) if trust is not None else None
     if not _is_address(location):
-        return ready(Bundle.open(location, trust=key, accepts=accepts)), None
+        bundle = Bundle.open(location, trust=key, accepts=accepts)
+        wanted = held(bundle.manifest.name, bundle.digest)
+        return ready(bundle if wanted is None else bundle.with_exits(wanted)), None
     # most bundles are opened from a folder: what fetches them is imported when it is needed
     from device_sdk.delivery.collection import collect
     from device_sdk.delivery.download import UPDATE_DEADLINES, fetch_bundle
     from device_sdk.transports import make_transport
 
     url, store = _base(str(location)), _store(state_folder)
-    opening = _Opening(url, store, key, allow_rollback, accepts, ready)
+    opening = _Opening(url, store, key, allow_rollback, accepts, held, ready)
 
     def fetch() -> Delivered:
         with contextlib.closing(make_transport(url, token=token)) as transport:
@@ -87,6 +96,7 @@ def open_location(
                 trust=key,
                 allow_rollback=allow_rollback,
                 accepts=accepts,
+                exits=held,
                 update_deadlines=replace(UPDATE_DEADLINES, total_s=update_deadline_s),
                 progress=shown,
             )
@@ -113,7 +123,15 @@ def bundle_at(location: str | Path, *, trust: Path | None, state_folder: Path) -
     stored = store.last_good_at(url)
     if stored is None:
         raise UsageError(f"nothing was fetched from {url} yet", hint="open it first, for example: pathweave run")
-    return Bundle.open(stored.folder, trust=trust, blobs=store.blobs, accepts=runs_on(_USUAL))
+    exits = load_exits(state_folder, stored.name, stored.digest)
+    return Bundle.open(stored.folder, trust=trust, blobs=store.blobs, accepts=runs_on(_USUAL), exits=exits)
+
+
+def origin_of(location: str | Path, *, state_folder: Path, token: str | None = None) -> Origin | None:
+    """The server that ``location`` is the address of; None for a folder."""
+    if not _is_address(location):
+        return None
+    return Origin(_base(str(location)), _store(state_folder).folder, token)
 
 
 def _is_address(location: str | Path) -> bool:
@@ -152,6 +170,7 @@ class _Opening:
     trust: Path | None
     allow_rollback: bool
     accepts: RenditionFilter
+    held: Callable[[str, str], Collection[str] | None]
     ready: Callable[[Bundle], Bundle]
 
     def open_fetched(self, fetch: Callable[[], Delivered]) -> tuple[Bundle, Delivered]:
@@ -209,4 +228,6 @@ class _Opening:
         return None if kept is None or kept.digest == delivered.digest else kept
 
     def _bundle(self, folder: Path) -> Bundle:
-        return Bundle.open(folder, trust=self.trust, blobs=self.store.blobs, accepts=self.accepts)
+        name, digest = folder.parent.name, folder.name  # as the store lays them out
+        exits = self.held(name, digest)
+        return Bundle.open(folder, trust=self.trust, blobs=self.store.blobs, accepts=self.accepts, exits=exits)

@@ -8,6 +8,7 @@ it. Kinds carry a tag, the plan a format number. Decoding refuses unknown kinds 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Annotated, Literal
 
 import msgspec
@@ -227,6 +228,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
     def hard_threshold(self) -> float | None:
         """The threshold of what decides about hard samples; None where none is hard."""
         return None if isinstance(self.hard, AnswerLocally) else self.hard.decider.threshold
+
+    def with_exits_of(self, held: Collection[str]) -> Plan:
+        """The same plan without the exits that are not ``held``."""
+        return msgspec.structs.replace(self, exits=tuple(choice for choice in self.exits if choice.exit in held))
 
     @property
     def kind(self) -> str:

@@ -29,4 +29,5 @@ def _decide(services: Services) -> Response:
     except ValueError as error:
         raise MalformedError(f"the body is not a placement request: {error}") from error
     served = services.catalogue.find(asked.bundle)
-    return jsonify(decide(asked, served.bundle.supernet, version=served.version))
+    placement = decide(asked, served.bundle.supernet, version=served.version)
+    return jsonify(placement | {"digest": served.bundle.digest})

@@ -238,6 +238,13 @@ def test_place_names_the_exits_that_are_worth_their_memory(as_json, pathweave, t
     assert out == "no exit fits\n"
 
 
+def test_place_can_hold_just_those_exits_from_then_on(as_json, pathweave, tiny_bundle, options):
+    held = as_json("place", tiny_bundle.folder, "--hold", "--memory-kb", "0.3", *options)
+    assert (len(held["exits"]), held["chosen_by"], held["failure"]) == (1, "device", None)
+    _, out, _ = pathweave("place", tiny_bundle.folder, "--hold", "--memory-kb", "0", *options)
+    assert out == "no exit is held: none fits (chosen by the device)\n"
+
+
 def test_a_server_is_only_asked_with_leave(pathweave, tiny_bundle, pictures, options):
     arguments = ("--data", pictures, "--server", "http://127.0.0.1:1", *options)
     status, _, err = pathweave("run", tiny_bundle.folder, *arguments)
