@@ -9,6 +9,7 @@ import click
 
 from device_sdk.commands.command_line import emit, progress
 from device_sdk.commands.command_options import (
+    ChosenTrust,
     bundle_options,
     limit_option,
     load_data,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 @bundle_options
 @click.option("--again", is_flag=True, help="Measure even if this device was profiled before.")
 def profile(
-    bundle: str, trust: Path | None, token: str | None, threads: int, state: Path | None, again: bool, as_json: bool
+    bundle: str, trust: ChosenTrust, token: str | None, threads: int, state: Path | None, again: bool, as_json: bool
 ) -> None:
     """Measure the latency and memory of every block on this device."""
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
@@ -102,7 +103,7 @@ def _print_profile(measured: Profile) -> None:
 )
 def adapt(
     bundle: str,
-    trust: Path | None,
+    trust: ChosenTrust,
     token: str | None,
     threads: int,
     state: Path | None,
@@ -198,7 +199,7 @@ def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
 )
 def calibrate(
     bundle: str,
-    trust: Path | None,
+    trust: ChosenTrust,
     token: str | None,
     threads: int,
     state: Path | None,
@@ -262,7 +263,7 @@ def _print_calibration(result: Calibration) -> None:
 @click.command()
 @location_options
 @click.option("--memory-kb", type=click.FloatRange(min=0), help="Memory for exits in kilobytes [default: no limit].")
-def place(bundle: str, trust: Path | None, state: Path | None, memory_kb: float | None, as_json: bool) -> None:
+def place(bundle: str, trust: ChosenTrust, state: Path | None, memory_kb: float | None, as_json: bool) -> None:
     """Show which exits are worth their memory, estimated from MACs, as for a device without a profile."""
     from device_sdk.policies.placement import candidates_by_macs
     from device_sdk.policies.placement import place as decide

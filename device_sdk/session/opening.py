@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.runnable import RenditionFilter
+from device_sdk.bundles.trust import UNSTATED, Trust, Trustable, Unstated, load_trust
 from device_sdk.errors import BlobError, BudgetError, BundleError, RuntimeFailedError, StorageError, UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
 from device_sdk.progress import Progress, SilentProgress
@@ -36,7 +38,7 @@ SelfTest = Callable[[Bundle], None]
 def open_location(
     location: str | Path,
     *,
-    trust: str | Path | None,
+    trust: Trustable | Unstated = UNSTATED,
     token: str | None = None,
     allow_rollback: bool = False,
     update_deadline_s: float = UPDATE_DEADLINE_S,
@@ -47,13 +49,16 @@ def open_location(
     memory_cap_bytes: int | None = None,
     progress: Progress | None = None,
     self_test: SelfTest | None = None,
+    wall_clock: Callable[[], float] = time.time,
 ) -> tuple[Bundle, Delivered | None]:
     """The bundle at ``location``, verified and self-tested here, and how it was delivered if it came from a server.
 
     Renditions that ``accepts`` refuses are neither fetched nor part of the opened bundle. ``self_test``: by default
-    ``run_guarded_self_test`` with a runtime of the same ``settings`` as ``runtime``.
+    ``run_guarded_self_test`` with a runtime of the same ``settings`` as ``runtime``. ``wall_clock``: seconds since
+    1970, for what expires.
 
     Raises:
+        UsageError: ``trust`` is left out, and ``location`` is an address.
         BundleError, TransferError, RuntimeFailedError, BudgetError, StorageError: see ``AdaptiveModel.open``.
     """
     shown = progress or SilentProgress()
@@ -67,16 +72,16 @@ def open_location(
         ensure_self_tested(state, lambda: (self_test or guarded)(bundle))
         return bundle
 
-    key = Path(trust) if trust is not None else None
+    trusted = _stated_trust(location, trust)
     if not _is_address(location):
-        return ready(Bundle.open(location, trust=key, accepts=accepts)), None
+        return ready(Bundle.open(location, trust=trusted, accepts=accepts)), None
     # most bundles are opened from a folder: what fetches them is imported when it is needed
     from device_sdk.delivery.collection import collect
     from device_sdk.delivery.download import UPDATE_DEADLINES, fetch_bundle
     from device_sdk.transports import make_transport
 
     url, store = _base(str(location)), _store(state_folder)
-    opening = _Opening(url, store, key, allow_rollback, accepts, ready)
+    opening = _Opening(url, store, trusted, allow_rollback, accepts, ready)
 
     def fetch() -> Delivered:
         with contextlib.closing(make_transport(url, token=token)) as transport:
@@ -84,11 +89,12 @@ def open_location(
                 url,
                 store,
                 transport,
-                trust=key,
+                trust=trusted,
                 allow_rollback=allow_rollback,
                 accepts=accepts,
                 update_deadlines=replace(UPDATE_DEADLINES, total_s=update_deadline_s),
                 progress=shown,
+                wall_clock=wall_clock,
             )
 
     with _installing(store):
@@ -100,20 +106,39 @@ def open_location(
     return bundle, delivered
 
 
-def bundle_at(location: str | Path, *, trust: Path | None, state_folder: Path) -> Bundle:
+def bundle_at(location: str | Path, *, trust: Trustable | Unstated = UNSTATED, state_folder: Path) -> Bundle:
     """The bundle at ``location`` as it is here, for ONNX Runtime: a folder, or what was fetched from there last.
 
     Raises:
         BundleError: it cannot be used.
-        UsageError: nothing was fetched from this address yet.
+        UsageError: nothing was fetched from this address yet, or ``trust`` is left out with an address.
     """
+    trusted = _stated_trust(location, trust)
     if not _is_address(location):
-        return Bundle.open(location, trust=trust, accepts=runs_on(_USUAL))
+        return Bundle.open(location, trust=trusted, accepts=runs_on(_USUAL))
     store, url = _store(state_folder), _base(str(location))
     stored = store.last_good_at(url)
     if stored is None:
         raise UsageError(f"nothing was fetched from {url} yet", hint="open it first, for example: pathweave run")
-    return Bundle.open(stored.folder, trust=trust, blobs=store.blobs, accepts=runs_on(_USUAL))
+    return _open_stored(stored.folder, store, trusted, runs_on(_USUAL))
+
+
+def _stated_trust(location: str | Path, trust: Trustable | Unstated) -> Trust | None:
+    """What the caller trusts. With an address it has to be said, even that it is nobody."""
+    if not isinstance(trust, Unstated):
+        return load_trust(trust)
+    if not _is_address(location):
+        return None
+    raise UsageError(
+        f"who signed the bundle at {_base(str(location))}? Give trust, a public key or a key list (--trust FILE)",
+        hint="trust=None (--no-trust) takes a bundle by anybody who can answer at this address",
+    )
+
+
+def _open_stored(folder: Path, store: BundleStore, trust: Trust | None, accepts: RenditionFilter) -> Bundle:
+    from device_sdk.delivery.key_lists import with_stored_lists
+
+    return Bundle.open(folder, trust=with_stored_lists(trust, store), blobs=store.blobs, accepts=accepts)
 
 
 def _is_address(location: str | Path) -> bool:
@@ -149,7 +174,7 @@ class _Opening:
 
     url: str
     store: BundleStore
-    trust: Path | None
+    trust: Trust | None
     allow_rollback: bool
     accepts: RenditionFilter
     ready: Callable[[Bundle], Bundle]
@@ -209,4 +234,4 @@ class _Opening:
         return None if kept is None or kept.digest == delivered.digest else kept
 
     def _bundle(self, folder: Path) -> Bundle:
-        return Bundle.open(folder, trust=self.trust, blobs=self.store.blobs, accepts=self.accepts)
+        return _open_stored(folder, self.store, self.trust, self.accepts)
