@@ -10,7 +10,9 @@ PathweaveError
 │   ├── BlobError              a blob is missing, truncated or altered
 │   ├── CompositionError       fragments that do not make one model
 │   ├── SelfTestError          a block does not reproduce its golden outputs here
-│   └── RollbackError          older than the bundle that this device already had
+│   ├── RollbackError          older than the bundle that this device already had
+│   └── ExpiredError           its release, or the list of keys, is too old to install from
+│       └── ClockError         … by so long that the device's clock may be wrong
 ├── RuntimeFailedError         the inference runtime refused a model or a run
 ├── InputError                 a sample has the wrong shape, type or values
 ├── DataError                  a data set is missing, empty or broken
@@ -88,6 +90,14 @@ class SelfTestError(BundleError):
 
 class RollbackError(BundleError):
     """The bundle is older than the one that this device already had."""
+
+
+class ExpiredError(BundleError):
+    """The bundle's release, or the newest key list, has expired: newer ones may be withheld. Nothing is installed."""
+
+
+class ClockError(ExpiredError):
+    """The release or the key list expired so long ago by this device's clock that the clock may be wrong."""
 
 
 class RuntimeFailedError(PathweaveError):

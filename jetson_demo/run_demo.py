@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # a clone works wi
 import click
 
 from device_sdk.commands.command_line import emit, json_option, log_to_stderr, progress
-from device_sdk.commands.command_options import existing, token_option
+from device_sdk.commands.command_options import ChosenTrust, existing, token_option, trust_options
 from device_sdk.energy import EnergyMeter, find_meter
 from jetson_demo.adapting import Fitted, fit, labelled_samples, unlabelled_samples
 from jetson_demo.events import RunEvents
@@ -41,7 +41,7 @@ class Options:
 
     source: str
     bundle: str | None
-    trust: Path | None
+    trust: ChosenTrust
     token: str | None
     data: str | None
     latency_ratio: float | None
@@ -61,7 +61,7 @@ class Options:
     "--source", required=True, metavar="folder:PATH", help="Folder of images, of any size; subfolders included."
 )
 @click.option("--bundle", help=f"Folder or URL of the bundle [default: {DEFAULT_BUNDLE}, if it exists].")
-@click.option("--trust", type=existing, help="Public key that must have signed the bundle.")
+@trust_options
 @token_option
 @click.option("--data", help="Labelled images to adapt on: FOLDER or FILE.zip [default: some of the source].")
 @click.option(

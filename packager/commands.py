@@ -1,6 +1,6 @@
-"""The packager's commands: ``pathweave package``, ``pathweave inspect``, ``pathweave key new``.
+"""The packager's commands: ``pathweave package``, ``pathweave inspect``, ``pathweave key``.
 
-Only ``package`` needs the extra ``packager``; the other two work in the base installation.
+Only ``package`` needs the extra ``packager``; the other two, and ``pathweave release``, work in the base installation.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from device_sdk.progress import SilentProgress
 from packager.inputs.model_options import existing_file, model_options
 from packager.inputs.recipe import RenditionName
 from packager.printed import print_estimate, print_minutes
+from packager.releasing.commands import key_list
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -240,7 +241,7 @@ def _percent(accuracy: float | None) -> str:
 
 @click.command()
 @click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--trust", type=existing_file, help="Public key that must have signed the bundle.")
+@click.option("--trust", type=existing_file, help="Public key or key list that must have signed the bundle.")
 @click.option("--brief", is_flag=True, help="Omit the tables of blocks and exits.")
 @json_option
 def inspect(bundle: Path, trust: Path | None, brief: bool, as_json: bool) -> None:
@@ -365,7 +366,10 @@ def _exit_table(bundle: Bundle) -> Table:
 
 @click.group()
 def key() -> None:
-    """Keys that sign bundles."""
+    """Keys that sign bundles, and lists of them."""
+
+
+key.add_command(key_list)
 
 
 @key.command("new")

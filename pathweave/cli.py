@@ -29,6 +29,7 @@ COMMANDS = {
     "inspect": "packager.commands:inspect",
     "doctor": "packager.doctor.command:doctor",
     "key": "packager.commands:key",
+    "release": "packager.releasing.commands:release",
     "serve": "server.commands:serve",
     "token": "server.commands:token",
     "jobs": "server.job_commands:jobs",

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE, Bundle
+from device_sdk.bundles.key_list import KEYS_MAX_BYTES, list_name
+from device_sdk.bundles.release import RELEASE, RELEASE_MAX_BYTES
 from device_sdk.errors import BundleError, ManifestError
 from device_sdk.supernet.paths import architecture_count
 from server.errors import NotFoundError
@@ -23,11 +25,15 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 
 @dataclass(frozen=True, eq=False)
 class ServedBundle:
-    """A bundle with the bytes of its manifest and signature, read together so that versions are never mixed."""
+    """A bundle with the bytes of its manifest, signature and release, read together so that versions are never mixed.
+
+    A release may be renewed at any time; it is verified by devices only.
+    """
 
     bundle: Bundle
     manifest: bytes
     signature: bytes | None
+    release: bytes | None
     blob_sizes: Mapping[str, int]
     architectures: int
 
@@ -110,6 +116,18 @@ class Catalogue:
                 return served.bundle.blobs / blob
         raise NotFoundError(f"the bundle {name} has no such blob")
 
+    def find_key_list(self, name: str, number: int) -> bytes:
+        """A key list for the bundle ``name``: from its own folder, or from the one that all bundles are in.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        for folder in (self.find(name).bundle.folder, self._folder):
+            data = _read_small(folder / list_name(number), KEYS_MAX_BYTES)
+            if data is not None:
+                return data
+        raise NotFoundError(f"there is no key list {number}")
+
     def _versions(self, name: str) -> tuple[ServedBundle, ...]:
         try:
             return self.listing().bundles[name]
@@ -150,7 +168,7 @@ def _stamp(folder: Path) -> _Stamp:
             return None
         return status.st_ino, status.st_mtime_ns, status.st_size
 
-    return tuple(stamp_of(folder / name) for name in (MANIFEST, SIGNATURE, BLOBS))
+    return tuple(stamp_of(folder / name) for name in (MANIFEST, SIGNATURE, RELEASE, BLOBS))
 
 
 def _open(folder: Path) -> ServedBundle:
@@ -158,6 +176,23 @@ def _open(folder: Path) -> ServedBundle:
         bundle = Bundle.open(folder)
         manifest = (folder / MANIFEST).read_bytes()
         signature = (folder / SIGNATURE).read_bytes() if bundle.has_signature else None
+        release = _read_small(folder / RELEASE, RELEASE_MAX_BYTES)
         if hashlib.sha256(manifest).hexdigest() == bundle.digest:
-            return ServedBundle(bundle, manifest, signature, bundle.blob_sizes(), architecture_count(bundle.supernet))
+            sizes, architectures = bundle.blob_sizes(), architecture_count(bundle.supernet)
+            return ServedBundle(bundle, manifest, signature, release, sizes, architectures)
     raise ManifestError(f"{MANIFEST} was replaced repeatedly while it was read")
+
+
+def _read_small(path: Path, max_bytes: int) -> bytes | None:
+    """The contents; None if there is no such file, or if it has more bytes than devices would take."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except OSError as error:
+        if not isinstance(error, FileNotFoundError):
+            _log.warning("cannot read %s: %s", path, error.strerror)
+        return None
+    if len(data) > max_bytes:
+        _log.warning("%s is not served: it has more than %d bytes", path, max_bytes)
+        return None
+    return data

@@ -42,6 +42,8 @@ SCOPE_OF: dict[str, Scope | None] = {
     "bundles.describe": Scope.DEVICE,
     "bundles.manifest": Scope.DEVICE,
     "bundles.signature": Scope.DEVICE,
+    "bundles.release": Scope.DEVICE,
+    "bundles.key_list": Scope.DEVICE,
     "bundles.blob": Scope.DEVICE,
     "inference.server": Scope.DEVICE,
     "inference.model": Scope.DEVICE,

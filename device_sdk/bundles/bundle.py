@@ -15,7 +15,9 @@ from device_sdk.bundles import signing
 from device_sdk.bundles.composition import COMPOSED, Stretch
 from device_sdk.bundles.held_blobs import FETCH_AGAIN, HeldBlobs
 from device_sdk.bundles.manifest import Manifest, decode_manifest
+from device_sdk.bundles.release import RELEASE, RELEASE_MAX_BYTES, require_same_name
 from device_sdk.bundles.runnable import RenditionFilter, part_with_exits, runnable_part
+from device_sdk.bundles.trust import SignedParts, Trustable, load_trust
 from device_sdk.errors import BlobError, BundleError, CompositionError, ManifestError, SignatureError
 from device_sdk.supernet.blocks import Rendition, TensorSpec
 from device_sdk.supernet.plan import Edge, ExitChoice
@@ -29,8 +31,8 @@ BLOB_MAX_BYTES = 2**31  # the limit of protobuf; the manifest does not state the
 class Bundle:
     """A verified bundle in a local folder. Create one with ``Bundle.open``.
 
-    ``has_signature``: ``manifest.sig`` exists. Only ``open`` with ``trust`` verifies it. ``manifest``: of what is held
-    here; ``offered``: with all exits that there are.
+    ``has_signature``: ``manifest.sig`` exists. Only ``open`` with a trusted public key verifies it. ``manifest``: of
+    what is held here; ``offered``: with all exits that there are.
     """
 
     def __init__(
@@ -57,19 +59,20 @@ class Bundle:
         cls,
         folder: Path | str,
         *,
-        trust: Path | str | None = None,
+        trust: Trustable = None,
         blobs: Path | None = None,
         accepts: RenditionFilter | None = None,
         exits: Collection[str] | None = None,
     ) -> Bundle:
-        """Open the bundle in ``folder``; with ``trust``, a public key, its signature must verify.
+        """Open the bundle in ``folder``; with ``trust`` (see ``load_trust``), its signature must verify.
 
+        A public key verifies manifest.sig, a key list release.json, whether it has expired or not.
         ``blobs``: the folder of the blobs, if not the bundle's own: a store shares them between bundles.
         ``accepts``: leaves out the renditions that it refuses, with their edges and blobs. ``exits``: leaves out the
         others; their blobs need not be here.
 
-        1. read the manifest's bytes; 2. verify the signature over them; 3. parse and check the schema and the graph;
-        4. check that every blob exists with the stated size (digests are verified on every read).
+        1. read the manifest's bytes; 2. verify the signature over them; 3. parse and check the schema and the
+        graph; 4. check that every blob exists with the stated size (digests are verified on every read).
 
         Raises:
             BundleError: one of its kinds (ManifestError, UnsupportedFormatError, SignatureError, BlobError).
@@ -79,12 +82,13 @@ class Bundle:
         folder = Path(folder)
         data = _read_manifest(folder)
         signature = _read_signature(folder)
-        if trust is not None:
-            if signature is None:
-                raise SignatureError(f"{folder} is not signed, but a trusted key was given")
-            signing.verify(data, signature, public_key=Path(trust))
+        release, trusted = None, load_trust(trust)
+        if trusted is not None:
+            release = trusted.verify(SignedParts(str(folder), data, signature, _read_release(folder)))
         digest = hashlib.sha256(data).hexdigest()
         manifest = decode_manifest(data)
+        if release is not None:
+            require_same_name(release, manifest)
         if accepts is not None:
             manifest = runnable_part(manifest, accepts)
         held = manifest if exits is None else part_with_exits(manifest, exits)
@@ -302,3 +306,14 @@ def _read_signature(folder: Path) -> bytes | None:
     if len(data) != signing.SIGNATURE_BYTES:
         raise SignatureError(f"{SIGNATURE} has {len(data)} bytes instead of {signing.SIGNATURE_BYTES}")
     return data
+
+
+def _read_release(folder: Path) -> bytes | None:
+    """At most one byte more than a release may have."""
+    try:
+        with (folder / RELEASE).open("rb") as file:
+            return file.read(RELEASE_MAX_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise SignatureError(f"cannot read {RELEASE}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""Ed25519 signatures over the exact bytes of manifest.json.
+"""Ed25519 keys and signatures, of manifest.json over its exact bytes.
 
 Keys are PEM files (PKCS #8 and SubjectPublicKeyInfo), as openssl writes and reads them.
 """
@@ -39,16 +39,48 @@ def sign(data: bytes, *, private_key: Path) -> bytes:
 
 
 def verify(data: bytes, signature: bytes, *, public_key: Path) -> None:
-    """Raise SignatureError unless ``signature`` is valid for ``data`` and ``public_key``."""
+    """Raise SignatureError unless ``signature`` is valid for ``data`` and the key in the file ``public_key``."""
+    verify_pem(data, signature, pem=_read(public_key), name=public_key.name)
+
+
+def verify_pem(data: bytes, signature: bytes, *, pem: bytes, name: str) -> None:
+    """Raise SignatureError unless ``signature`` is valid for ``data`` and the key ``pem``. ``name``: for messages."""
     from cryptography.exceptions import InvalidSignature
 
     try:
-        _load_public(public_key).verify(signature, data)
+        _load_public(pem, name).verify(signature, data)
     except InvalidSignature as error:
         raise SignatureError(
-            f"the bundle's signature is not by {public_key.name}",
+            f"the bundle's signature is not by {name}",
             hint="the bundle was altered or signed with another key; do not use it",
         ) from error
+
+
+def check_public(pem: bytes, *, name: str) -> None:
+    """Raise SignatureError unless ``pem`` is a public Ed25519 key."""
+    _load_public(pem, name)
+
+
+def is_signature(signature: bytes, data: bytes, *, public_key: str) -> bool:
+    """Whether ``signature`` is valid for ``data`` and the key with these 64 hexadecimal digits."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key)).verify(signature, data)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def key_digits(public_key: Path) -> str:
+    """The 32 bytes of the key in a public PEM file, as hexadecimal digits. Raises SignatureError: it is none."""
+    return _load_public(_read(public_key), str(public_key)).public_bytes_raw().hex()
+
+
+def public_half(private_key: Path) -> str:
+    """The same for the public half of a private PEM file."""
+    return _load_private(private_key).public_key().public_bytes_raw().hex()
 
 
 def _load_private(path: Path) -> Ed25519PrivateKey:
@@ -64,16 +96,16 @@ def _load_private(path: Path) -> Ed25519PrivateKey:
     return key
 
 
-def _load_public(path: Path) -> Ed25519PublicKey:
+def _load_public(pem: bytes, name: str) -> Ed25519PublicKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     try:
-        key = load_pem_public_key(_read(path))
+        key = load_pem_public_key(pem)
     except (ValueError, TypeError) as error:
-        raise SignatureError(f"{path} is not a public key in PEM form", hint=_NEW_KEY) from error
+        raise SignatureError(f"{name} is not a public key in PEM form", hint=_NEW_KEY) from error
     if not isinstance(key, Ed25519PublicKey):
-        raise SignatureError(f"{path} is not an Ed25519 key", hint=_NEW_KEY)
+        raise SignatureError(f"{name} is not an Ed25519 key", hint=_NEW_KEY)
     return key
 
 

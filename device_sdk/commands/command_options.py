@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import click
 
+from device_sdk.bundles.trust import UNSTATED, Unstated
 from device_sdk.commands.command_line import json_option, progress
+from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
     from device_sdk.data.datasets import ImageDataset
     from device_sdk.session.adaptive_model import AdaptiveModel
+
+ChosenTrust = Path | Unstated | None
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -25,11 +30,28 @@ private_images_option = click.option(
 limit_option = click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
 
 
+def trust_options(command: Command) -> Command:
+    """--trust FILE and --no-trust, as the argument ``trust``: a path, None, or UNSTATED with neither."""
+
+    @functools.wraps(command)
+    def with_trust(*arguments: object, trust: Path | None, no_trust: bool, **options: object) -> object:
+        if trust is not None and no_trust:
+            raise UsageError("give --trust or --no-trust, not both")
+        chosen = None if no_trust else UNSTATED if trust is None else trust
+        return command(*arguments, trust=chosen, **options)
+
+    key = click.option(
+        "--trust", type=existing, help="Public key or key list that must have signed the bundle; needed with a URL."
+    )
+    anyone = click.option("--no-trust", is_flag=True, help="Take the bundle at a URL whoever made it.")
+    return key(anyone(cast(Command, with_trust)))
+
+
 def location_options(command: Command) -> Command:
-    """BUNDLE, --trust, --state and --json."""
+    """BUNDLE, --trust or --no-trust (as argument ``trust``), --state and --json."""
     decorators = (
         click.argument("bundle"),
-        click.option("--trust", type=existing, help="Public key that must have signed the bundle."),
+        trust_options,
         click.option("--state", type=existing, help="Folder for fetched bundles, profiles, the plan and the log."),
         json_option,
     )
@@ -49,7 +71,7 @@ def bundle_options(command: Command) -> Command:
 def open_model(
     bundle: str,
     *,
-    trust: Path | None,
+    trust: ChosenTrust,
     token: str | None,
     threads: int,
     state: Path | None,

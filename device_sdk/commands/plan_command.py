@@ -9,6 +9,7 @@ import click
 
 from device_sdk.commands.command_line import emit, progress
 from device_sdk.commands.command_options import (
+    ChosenTrust,
     bundle_options,
     limit_option,
     load_data,
@@ -58,7 +59,7 @@ _OPTIMISED = {"accuracy": "accuracy", "latency": "latency_ms", "energy": "energy
 @click.option("--waiting-w", type=float, default=0.0, show_default=True, help="While it waits for a server.")
 def plan(
     bundle: str,
-    trust: Path | None,
+    trust: ChosenTrust,
     token: str | None,
     threads: int,
     state: Path | None,

@@ -11,6 +11,7 @@ import click
 
 from device_sdk.commands.command_line import emit, progress
 from device_sdk.commands.command_options import (
+    ChosenTrust,
     bundle_options,
     limit_option,
     load_data,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @bundle_options
 @click.option("--again", is_flag=True, help="Measure even if this device was profiled before.")
 def profile(
-    bundle: str, trust: Path | None, token: str | None, threads: int, state: Path | None, again: bool, as_json: bool
+    bundle: str, trust: ChosenTrust, token: str | None, threads: int, state: Path | None, again: bool, as_json: bool
 ) -> None:
     """Measure the latency and memory of every block on this device."""
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
@@ -106,7 +107,7 @@ def _print_profile(measured: Profile) -> None:
 )
 def adapt(
     bundle: str,
-    trust: Path | None,
+    trust: ChosenTrust,
     token: str | None,
     threads: int,
     state: Path | None,
@@ -202,7 +203,7 @@ def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
 )
 def calibrate(
     bundle: str,
-    trust: Path | None,
+    trust: ChosenTrust,
     token: str | None,
     threads: int,
     state: Path | None,
@@ -270,7 +271,7 @@ def _print_calibration(result: Calibration) -> None:
 @click.option("--hold", is_flag=True, help="Fetch these exits, as the server of BUNDLE chooses, and hold only them.")
 def place(
     bundle: str,
-    trust: Path | None,
+    trust: ChosenTrust,
     state: Path | None,
     token: str | None,
     memory_kb: float | None,

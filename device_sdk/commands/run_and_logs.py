@@ -11,7 +11,14 @@ import click
 import numpy as np
 
 from device_sdk.commands.command_line import emit, progress
-from device_sdk.commands.command_options import bundle_options, load_data, location_options, open_model, token_option
+from device_sdk.commands.command_options import (
+    ChosenTrust,
+    bundle_options,
+    load_data,
+    location_options,
+    open_model,
+    token_option,
+)
 from device_sdk.errors import UsageError
 from device_sdk.session.answer import ABSTAINED, SUBNET
 
@@ -38,7 +45,7 @@ if TYPE_CHECKING:
 @click.option("--timeout-s", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
 def run(
     bundle: str,
-    trust: Path | None,
+    trust: ChosenTrust,
     token: str | None,
     threads: int,
     state: Path | None,
@@ -121,7 +128,7 @@ def _print_evaluation(result: dict[str, Any]) -> None:
 )
 @token_option
 def logs(
-    bundle: str, trust: Path | None, state: Path | None, last: int, upload: str | None, token: str | None, as_json: bool
+    bundle: str, trust: ChosenTrust, state: Path | None, last: int, upload: str | None, token: str | None, as_json: bool
 ) -> None:
     """Show this device's adaptation log, or send it to a server."""
     import msgspec

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from device_sdk.commands.command_line import emit, progress
-from device_sdk.commands.command_options import bundle_options, open_model
+from device_sdk.commands.command_options import ChosenTrust, bundle_options, open_model
 from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--server", help="URL of the server that runs the tail [default: where BUNDLE comes from].")
 def split(
     bundle: str,
-    trust: Path | None,
+    trust: ChosenTrust,
     token: str | None,
     threads: int,
     state: Path | None,

@@ -13,10 +13,21 @@ from typing import Literal
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, MANIFEST_MAX_BYTES, SIGNATURE
 from device_sdk.bundles.manifest import Manifest, decode_manifest
+from device_sdk.bundles.release import (
+    RELEASE,
+    RELEASE_MAX_BYTES,
+    Release,
+    require_same_manifest,
+    require_same_name,
+    require_unexpired,
+)
 from device_sdk.bundles.runnable import RenditionFilter, part_with_exits, runnable_part
+from device_sdk.bundles.trust import SignedParts, Trust, Trustable, TrustedKeys, load_trust
 from device_sdk.delivery.blobs import BlobFetcher, Tally, missing_blobs
+from device_sdk.delivery.key_lists import fetch_lists
 from device_sdk.delivery.schedule import Schedule
 from device_sdk.delivery.store import BundleStore, StoredBundle
+from device_sdk.delivery.time_marks import raise_time_mark
 from device_sdk.errors import PathweaveError, RefusedError, SignatureError, TransferError, UsageError
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.transports.addresses import base
@@ -28,6 +39,8 @@ REPLACED_TRIES = 3  # restarts after the server has replaced the bundle during t
 SIGNATURE_MAX_BYTES = 1024  # a signature has 64; the rest is for error pages
 DEADLINES = Deadlines(idle_s=10.0, total_s=600.0)  # of the first download
 UPDATE_DEADLINES = Deadlines(idle_s=5.0, total_s=20.0)  # where the last good bundle can open instead
+
+_RELEASE = "who publishes the bundle makes it: pathweave release sign"
 
 HeldExits = Callable[[str, str], Collection[str] | None]
 """The exits that the device wants of the bundle with this name and digest; None: all."""
@@ -60,7 +73,7 @@ def fetch_bundle(
     store: BundleStore,
     transport: Transport,
     *,
-    trust: Path | None,
+    trust: Trustable,
     allow_rollback: bool = False,
     accepts: RenditionFilter | None = None,
     exits: HeldExits = lambda name, digest: None,
@@ -70,10 +83,12 @@ def fetch_bundle(
     progress: Progress | None = None,
     sleep: Callable[[float], None] = time.sleep,
     clock: Clock = time.monotonic,
+    wall_clock: Callable[[], float] = time.time,
 ) -> Delivered:
     """Fetch the bundle at ``url`` to the ``store``; on failure, return the last good bundle of that URL.
 
-    1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them; 3. refuse
+    1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them. With key
+    lists instead: newer lists, release.json, and the manifest that it names, unless something has expired; 3. refuse
     another name than this URL had at first, a version below the high-water mark, and other bytes under the version of
     the mark; 4. fetch the blobs that are not in the store, each verified before it is stored; 5. store manifest and
     signature.
@@ -85,7 +100,7 @@ def fetch_bundle(
     ``deadlines.idle_s`` is per request, ``total_s`` for the whole delivery; ``update_deadlines`` hold instead where
     there is a last good bundle. It fails after ``attempts`` consecutive attempts without a new byte, and below the
     minimum rate (``schedule``). If the server replaces the bundle during the transfer, the download restarts; verified
-    blobs are kept.
+    blobs are kept. ``wall_clock``: seconds since 1970, for what expires.
 
     Raises:
         UsageError: ``url`` is not an address.
@@ -97,7 +112,10 @@ def fetch_bundle(
     limits = deadlines if good is None else update_deadlines
     schedule = Schedule(limits.idle_s, clock() + limits.total_s, attempts, sleep, clock)
     shown = progress or SilentProgress()
-    delivery = _Delivery(url, store, transport, trust, allow_rollback, accepts, exits, schedule, shown, Tally())
+    trusted = load_trust(trust)
+    delivery = _Delivery(
+        url, store, transport, trusted, allow_rollback, accepts, exits, schedule, wall_clock, shown, Tally()
+    )
     try:
         return delivery.run()
     except UsageError:
@@ -117,6 +135,7 @@ class _Fetched:
     manifest: Manifest
     data: bytes
     signature: bytes | None
+    release: bytes | None = None
 
     @property
     def digest(self) -> str:
@@ -128,18 +147,19 @@ class _Delivery:
     url: str
     store: BundleStore
     transport: Transport
-    trust: Path | None
+    trust: Trust | None
     allow_rollback: bool
     accepts: RenditionFilter | None
     exits: HeldExits
     schedule: Schedule
+    wall_clock: Callable[[], float]
     progress: Progress
     tally: Tally
 
     def run(self) -> Delivered:
         """The steps of ``fetch_bundle``, restarted if the server replaced the bundle in between."""
         for turn in range(REPLACED_TRIES):
-            fetched = self._fetch_manifest()  # 1, 2
+            fetched = self._fetch_signed()  # 1, 2
             self._refuse(fetched)  # 3
             try:
                 self._fetch_blobs(self._wanted(fetched))  # 4
@@ -154,6 +174,43 @@ class _Delivery:
     def kept(self, good: StoredBundle, *, failure: str) -> Delivered:
         """The last good bundle as the result, with the reason."""
         return self._delivered(good, "kept", failure=failure)
+
+    def _fetch_signed(self) -> _Fetched:
+        return self._fetch_released(self.trust) if isinstance(self.trust, TrustedKeys) else self._fetch_manifest()
+
+    def _fetch_released(self, trust: TrustedKeys) -> _Fetched:
+        """The manifest of the release, verified from the pinned key list on.
+
+        The server may replace both between the two requests, so a pair that does not match is fetched again.
+        """
+        trust = fetch_lists(trust, self.store, self._fetch_small)
+        for turn in range(REPLACED_TRIES):
+            release_data, release = self._fetch_release(trust)
+            data = self._fetch_small(MANIFEST, MANIFEST_MAX_BYTES)
+            try:
+                require_same_manifest(release, data)
+            except SignatureError:
+                if turn == REPLACED_TRIES - 1:
+                    raise
+                self.schedule.pause(turn)
+            else:
+                manifest = decode_manifest(data)
+                require_same_name(release, manifest)
+                return _Fetched(manifest, data, None, release_data)
+        raise SignatureError(f"{self.url} has no manifest with a release of its own")
+
+    def _fetch_release(self, trust: TrustedKeys) -> tuple[bytes, Release]:
+        """A release that may be installed now; its time is remembered, whether it may or not."""
+        try:
+            data = self._fetch_small(RELEASE, RELEASE_MAX_BYTES)
+        except RefusedError as error:
+            if error.status == 404:
+                raise SignatureError(f"{self.url} has no {RELEASE}, but a key list was given", hint=_RELEASE) from error
+            raise
+        release = trust.release(data)
+        mark = raise_time_mark(self.store, release, trust.newest, allow_rollback=self.allow_rollback)
+        require_unexpired(release, trust.newest, clock_s=self.wall_clock(), mark=mark)
+        return data, release
 
     def _fetch_manifest(self) -> _Fetched:
         """A manifest with its signature.
@@ -184,11 +241,8 @@ class _Delivery:
     def _check_signature(self, data: bytes, signature: bytes | None) -> None:
         if signature is not None and len(signature) != signing.SIGNATURE_BYTES:
             raise SignatureError(f"{SIGNATURE} has {len(signature)} bytes instead of {signing.SIGNATURE_BYTES}")
-        if self.trust is None:
-            return
-        if signature is None:
-            raise SignatureError(f"{self.url} is not signed, but a trusted key was given")
-        signing.verify(data, signature, public_key=self.trust)
+        if self.trust is not None:
+            self.trust.verify(SignedParts(self.url, data, signature, None))
 
     def _fetch_small(self, name: str, max_bytes: int) -> bytes:
         def request(deadlines: Deadlines) -> bytes:
@@ -223,7 +277,7 @@ class _Delivery:
 
     def _keep(self, fetched: _Fetched) -> Delivered:
         name, digest = fetched.manifest.name, fetched.digest
-        folder = self.store.save_bundle(name, fetched.data, fetched.signature)
+        folder = self.store.save_bundle(name, fetched.data, fetched.signature, fetched.release)
         good = self.store.last_good(name)
         same = good is not None and good.digest == digest and not self.tally.blobs
         bundle = StoredBundle(name, fetched.manifest.version, digest, folder)

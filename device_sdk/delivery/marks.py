@@ -1,6 +1,6 @@
-"""The high-water mark of a bundle: the version that this device has had, and what it refuses because of it. Pure.
+"""The high-water marks of a bundle: version and time that this device has had, and what it refuses because of them.
 
-Two copies of a mark are kept. Each states its own digest, so a damaged one is recognised and the other one counts.
+Pure. Two copies of a mark are kept. Each states its own digest: a damaged one is recognised, and the other one counts.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import re
 
 import msgspec
 
+from device_sdk.bundles.release import TimeMark
 from device_sdk.errors import BundleError, RollbackError
 from device_sdk.files.untrusted_json import decode_json
 
@@ -31,7 +32,7 @@ class _Record(msgspec.Struct, frozen=True):
     sha256: str
 
 
-def encode_mark(mark: Mark) -> bytes:
+def encode_mark(mark: Mark | TimeMark) -> bytes:
     """One line of JSON: the mark, and the sha256 of its bytes."""
     data = msgspec.json.encode(mark)
     return msgspec.json.encode(_Record(msgspec.Raw(data), hashlib.sha256(data).hexdigest())) + b"\n"
@@ -39,13 +40,22 @@ def encode_mark(mark: Mark) -> bytes:
 
 def decode_mark(data: bytes) -> Mark:
     """Raises ValueError: the record is damaged."""
-    record = decode_json(data, _Record)
-    if hashlib.sha256(bytes(record.mark)).hexdigest() != record.sha256:
-        raise ValueError("it does not match its digest")
-    mark = decode_json(bytes(record.mark), Mark)
+    mark = decode_json(_checked(data), Mark)
     if not _DIGEST.fullmatch(mark.digest):
         raise ValueError("it names no digest")
     return mark
+
+
+def decode_time_mark(data: bytes) -> TimeMark:
+    """Raises ValueError: the record is damaged."""
+    return decode_json(_checked(data), TimeMark)
+
+
+def _checked(data: bytes) -> bytes:
+    record = decode_json(data, _Record)
+    if hashlib.sha256(bytes(record.mark)).hexdigest() != record.sha256:
+        raise ValueError("it does not match its digest")
+    return bytes(record.mark)
 
 
 def refuse_rollback(mark: Mark | None, *, name: str, version: int, digest: str, source: str) -> None:

@@ -2,10 +2,12 @@
 
 ```
 blobs/<sha256>                            shared by all bundles and versions; verified before the rename
-bundles/<name>/<sha256>/manifest.json     a bundle by the digest of its manifest, with manifest.sig if it is signed
+bundles/<name>/<sha256>/manifest.json     a bundle by the digest of its manifest, with manifest.sig and release.json
 bundles/<name>/current                    the digest of the last good bundle
 bundles/<name>/previous                   the digest of the one before it
 bundles/<name>/mark, mark.copy            the highest version, its digest, and the addresses it came from (see marks)
+bundles/<name>/time, time.copy            the latest time that a release of it was signed at (see time_marks)
+keys/<sha256>.json, .copy                 the key list after the one with this digest (see key_lists)
 partial/                                  blobs being downloaded (see blob_writer)
 lock, installing                          advisory locks
 ```
@@ -29,6 +31,7 @@ from pathlib import Path
 
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE
 from device_sdk.bundles.manifest import IDENTIFIER, decode_manifest
+from device_sdk.bundles.release import RELEASE
 from device_sdk.delivery.blob_writer import BlobWriter
 from device_sdk.delivery.marks import ADDRESSES_MAX, Mark, decode_mark, encode_mark, refuse_other_name, refuse_rollback
 from device_sdk.errors import BundleError
@@ -93,15 +96,18 @@ class BundleStore:
 
     # Bundles
 
-    def save_bundle(self, name: str, manifest: bytes, signature: bytes | None) -> Path:
+    def save_bundle(self, name: str, manifest: bytes, signature: bytes | None, release: bytes | None = None) -> Path:
         """Store a verified manifest with its signature; returns their folder. It does not become the last good one.
+
+        ``release``: release.json, if it was verified by that.
 
         Raises:
             StorageError: they could not be written.
         """
         folder = self._bundle(name, hashlib.sha256(manifest).hexdigest())
-        if signature is not None:
-            write_if_changed(folder / SIGNATURE, signature)
+        for file, data in ((SIGNATURE, signature), (RELEASE, release)):
+            if data is not None:
+                write_if_changed(folder / file, data)
         write_if_changed(folder / MANIFEST, manifest)
         return folder
 
@@ -118,15 +124,15 @@ class BundleStore:
         stored = self._load(name, digest)
         if stored is None:
             raise BundleError(f"the store has no bundle {name} with digest {digest[:12]}…")
-        with self._writing():
+        with self.writing():
             self.refuse(url, name, stored.version, digest, allow_rollback=allow_rollback)
             replaced = self._read_digest(name, CURRENT)
             if replaced not in (None, digest):
-                write_if_changed(self._of(name) / PREVIOUS, f"{replaced}\n".encode())
-            write_if_changed(self._of(name) / CURRENT, f"{digest}\n".encode())
+                write_if_changed(self.folder_of(name) / PREVIOUS, f"{replaced}\n".encode())
+            write_if_changed(self.folder_of(name) / CURRENT, f"{digest}\n".encode())
             data = encode_mark(self._raised(self._mark(name), url, stored))
             for copy in MARKS:  # last: until then a mark is too low, never too high
-                write_if_changed(self._of(name) / copy, data)
+                write_if_changed(self.folder_of(name) / copy, data)
 
     def refuse(self, url: str, name: str, version: int, digest: str, *, allow_rollback: bool = False) -> None:
         """Refuse what may not be installed from ``url``: another name, and, unless allowed, what is below the mark.
@@ -187,7 +193,8 @@ class BundleStore:
         """Until it is closed, no process deletes this bundle or its blobs."""
         return Lease(self._bundle(name, digest))
 
-    def _writing(self) -> AbstractContextManager[None]:
+    def writing(self) -> AbstractContextManager[None]:
+        """Held while records are compared and written."""
         return exclusive(self.folder / "lock")
 
     # Records
@@ -231,7 +238,7 @@ class BundleStore:
         """The higher of the two copies that can be read; None if neither can."""
         marks = []
         for copy in MARKS:
-            path = self._of(name) / copy
+            path = self.folder_of(name) / copy
             try:
                 mark = decode_mark(path.read_bytes())
             except FileNotFoundError:
@@ -244,7 +251,7 @@ class BundleStore:
         return max(marks, key=lambda mark: mark.version, default=None)
 
     def _read_digest(self, name: str, record: str) -> str | None:
-        path = self._of(name) / record
+        path = self.folder_of(name) / record
         try:
             digest = path.read_text(encoding="ascii").strip()
         except FileNotFoundError:
@@ -272,9 +279,10 @@ class BundleStore:
         return self.blobs / _checked(name, _DIGEST)
 
     def _bundle(self, name: str, digest: str) -> Path:
-        return self._of(name) / _checked(digest, _DIGEST)
+        return self.folder_of(name) / _checked(digest, _DIGEST)
 
-    def _of(self, name: str) -> Path:
+    def folder_of(self, name: str) -> Path:
+        """The folder of bundle ``name`` and its records."""
         return self.bundles / _checked(name, IDENTIFIER)
 
 

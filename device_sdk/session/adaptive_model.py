@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.trust import UNSTATED, Trustable, Unstated
 from device_sdk.errors import UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
 from device_sdk.execution.plan_in_use import Active, PlanInUse
@@ -99,7 +100,7 @@ class AdaptiveModel:
         cls,
         location: str | Path,
         *,
-        trust: str | Path | None = None,
+        trust: Trustable | Unstated = UNSTATED,
         token: str | None = None,
         allow_rollback: bool = False,
         update_deadline_s: float = UPDATE_DEADLINE_S,
@@ -113,19 +114,22 @@ class AdaptiveModel:
     ) -> AdaptiveModel:
         """Open the bundle in a folder or at ``http(s)://…/v1/bundles/NAME`` and make it ready to answer.
 
-        With ``trust``, a public key, an unsigned or wrongly signed bundle is refused. The first time, every block runs
-        its self-test, in a child process with limits. Starts with the plan that this device chose last, else with the
-        full model. From a server only blobs that are not here yet are fetched; if it cannot be reached, or what it
-        sends cannot be used, the last good bundle opens and the log says why. ``token``: of the server.
-        ``allow_rollback``: take a version below one that this device has had, or other contents under its version.
-        ``update_deadline_s``: for fetching, where there is a last good bundle; what came by then is kept. ``provider``:
-        of the runtime, such as ``CUDAExecutionProvider``; one that is not here is refused, never replaced silently.
-        ``memory_cap_mb``: for all that is loaded, beyond the bare runtime; a plan that needs more runs in pages
-        (docs/guide/memory.md). ``exits``: those to begin with, for example none: blobs of the others are not fetched
-        (default: all); later the set that ``set_exits`` or ``place_exits`` left opens again. ``state_folder``: where
-        fetched bundles, profiles, the plan and the log are kept (default: the user's folder for state).
+        ``trust``: a public key or a key list (docs/guide/trust.md), as a file or its bytes: a bundle that is not signed
+        by it is refused. With an address it may not be left out; None takes a bundle whoever signed it. The first time,
+        every block runs its self-test, in a child process with limits. Starts with the plan that this device chose
+        last, else with the full model. From a server only blobs that are not here yet are fetched; if it cannot be
+        reached, or what it sends cannot be used, the last good bundle opens and the log says why. ``token``: of the
+        server. ``allow_rollback``: take a version or a key list below one that this device has had, or other contents
+        under its version. ``update_deadline_s``: for fetching, where there is a last good bundle; what came by then is
+        kept. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is not here is refused, never
+        replaced silently. ``memory_cap_mb``: for all that is loaded, beyond the bare runtime; a plan that needs more
+        runs in pages (docs/guide/memory.md). ``exits``: those to begin with, for example none: blobs of the others are
+        not fetched (default: all); later the set that ``set_exits`` or ``place_exits`` left opens again.
+        ``state_folder``: where fetched bundles, profiles, the plan and the log are kept (default: the user's folder for
+        state).
 
         Raises:
+            UsageError: ``trust`` is left out, and ``location`` is an address.
             BundleError: the bundle cannot be used (a kind of it says why).
             TransferError: the server cannot be reached, and there is no bundle of it here.
             RuntimeFailedError: the runtime has no such provider here.

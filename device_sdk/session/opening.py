@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 import weakref
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.runnable import RenditionFilter
+from device_sdk.bundles.trust import UNSTATED, Trust, Trustable, Unstated, load_trust
 from device_sdk.errors import BlobError, BudgetError, BundleError, RuntimeFailedError, StorageError, UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
 from device_sdk.progress import Progress, SilentProgress
@@ -37,7 +39,7 @@ SelfTest = Callable[[Bundle], None]
 def open_location(
     location: str | Path,
     *,
-    trust: str | Path | None,
+    trust: Trustable | Unstated = UNSTATED,
     token: str | None = None,
     allow_rollback: bool = False,
     update_deadline_s: float = UPDATE_DEADLINE_S,
@@ -49,14 +51,17 @@ def open_location(
     memory_cap_bytes: int | None = None,
     progress: Progress | None = None,
     self_test: SelfTest | None = None,
+    wall_clock: Callable[[], float] = time.time,
 ) -> tuple[Bundle, Delivered | None]:
     """The bundle at ``location``, verified and self-tested here, and how it was delivered if it came from a server.
 
     Renditions that ``accepts`` refuses are neither fetched nor part of the opened bundle. Of its exits it has those
     that this device keeps; where that is undecided, those in ``exits`` (None: all). ``self_test``: by default
-    ``run_guarded_self_test`` with a runtime of the same ``settings`` as ``runtime``.
+    ``run_guarded_self_test`` with a runtime of the same ``settings`` as ``runtime``. ``wall_clock``: seconds since
+    1970, for what expires.
 
     Raises:
+        UsageError: ``trust`` is left out, and ``location`` is an address.
         BundleError, TransferError, RuntimeFailedError, BudgetError, StorageError: see ``AdaptiveModel.open``.
     """
     shown = progress or SilentProgress()
@@ -74,9 +79,9 @@ def open_location(
         kept = load_exits(state_folder, name, digest)
         return exits if kept is None else kept
 
-    key = Path(trust) if trust is not None else None
+    trusted = _stated_trust(location, trust)
     if not _is_address(location):
-        bundle = Bundle.open(location, trust=key, accepts=accepts)
+        bundle = Bundle.open(location, trust=trusted, accepts=accepts)
         wanted = held(bundle.manifest.name, bundle.digest)
         return ready(bundle if wanted is None else bundle.with_exits(wanted)), None
     # most bundles are opened from a folder: what fetches them is imported when it is needed
@@ -85,7 +90,7 @@ def open_location(
     from device_sdk.transports import make_transport
 
     url, store = _base(str(location)), _store(state_folder)
-    opening = _Opening(url, store, key, allow_rollback, accepts, held, ready)
+    opening = _Opening(url, store, trusted, allow_rollback, accepts, held, ready)
 
     def fetch() -> Delivered:
         with contextlib.closing(make_transport(url, token=token)) as transport:
@@ -93,12 +98,13 @@ def open_location(
                 url,
                 store,
                 transport,
-                trust=key,
+                trust=trusted,
                 allow_rollback=allow_rollback,
                 accepts=accepts,
                 exits=held,
                 update_deadlines=replace(UPDATE_DEADLINES, total_s=update_deadline_s),
                 progress=shown,
+                wall_clock=wall_clock,
             )
 
     with _installing(store):
@@ -110,21 +116,22 @@ def open_location(
     return bundle, delivered
 
 
-def bundle_at(location: str | Path, *, trust: Path | None, state_folder: Path) -> Bundle:
+def bundle_at(location: str | Path, *, trust: Trustable | Unstated = UNSTATED, state_folder: Path) -> Bundle:
     """The bundle at ``location`` as it is here, for ONNX Runtime: a folder, or what was fetched from there last.
 
     Raises:
         BundleError: it cannot be used.
-        UsageError: nothing was fetched from this address yet.
+        UsageError: nothing was fetched from this address yet, or ``trust`` is left out with an address.
     """
+    trusted = _stated_trust(location, trust)
     if not _is_address(location):
-        return Bundle.open(location, trust=trust, accepts=runs_on(_USUAL))
+        return Bundle.open(location, trust=trusted, accepts=runs_on(_USUAL))
     store, url = _store(state_folder), _base(str(location))
     stored = store.last_good_at(url)
     if stored is None:
         raise UsageError(f"nothing was fetched from {url} yet", hint="open it first, for example: pathweave run")
     exits = load_exits(state_folder, stored.name, stored.digest)
-    return Bundle.open(stored.folder, trust=trust, blobs=store.blobs, accepts=runs_on(_USUAL), exits=exits)
+    return _open_stored(stored.folder, store, trusted, runs_on(_USUAL), exits)
 
 
 def origin_of(location: str | Path, *, state_folder: Path, token: str | None = None) -> Origin | None:
@@ -132,6 +139,31 @@ def origin_of(location: str | Path, *, state_folder: Path, token: str | None = N
     if not _is_address(location):
         return None
     return Origin(_base(str(location)), _store(state_folder).folder, token)
+
+
+def _stated_trust(location: str | Path, trust: Trustable | Unstated) -> Trust | None:
+    """What the caller trusts. With an address it has to be stated, even if it is nothing."""
+    if not isinstance(trust, Unstated):
+        return load_trust(trust)
+    if not _is_address(location):
+        return None
+    raise UsageError(
+        f"who signed the bundle at {_base(str(location))}? Give trust, a public key or a key list (--trust FILE)",
+        hint="trust=None (--no-trust) takes a bundle whoever signed it",
+    )
+
+
+def _open_stored(
+    folder: Path,
+    store: BundleStore,
+    trust: Trust | None,
+    accepts: RenditionFilter,
+    exits: Collection[str] | None,
+) -> Bundle:
+    from device_sdk.delivery.key_lists import with_stored_lists
+
+    trusted = with_stored_lists(trust, store)
+    return Bundle.open(folder, trust=trusted, blobs=store.blobs, accepts=accepts, exits=exits)
 
 
 def _is_address(location: str | Path) -> bool:
@@ -167,7 +199,7 @@ class _Opening:
 
     url: str
     store: BundleStore
-    trust: Path | None
+    trust: Trust | None
     allow_rollback: bool
     accepts: RenditionFilter
     held: Callable[[str, str], Collection[str] | None]
@@ -229,5 +261,4 @@ class _Opening:
 
     def _bundle(self, folder: Path) -> Bundle:
         name, digest = folder.parent.name, folder.name  # as the store lays them out
-        exits = self.held(name, digest)
-        return Bundle.open(folder, trust=self.trust, blobs=self.store.blobs, accepts=self.accepts, exits=exits)
+        return _open_stored(folder, self.store, self.trust, self.accepts, self.held(name, digest))

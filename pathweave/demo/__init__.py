@@ -85,7 +85,8 @@ def run_demo(
             bundle = work / "bundles" / NAME
             package_and_sign(model, bundle, private_key=private_key, seed=seed, progress=progress)
             weights = save_weights(model, work / "digits.safetensors")
-        with running_server(bundle.parent, data=work / "server") as server:
+        signing = ("--threads", "1", "--key", str(private_key))
+        with running_server(bundle.parent, data=work / "server", options=signing) as server:
             delivery = Delivery(server, NAME, public_key, work / "state")
             full_accuracy, supernet = _full_model(delivery, progress)
             devices = tuple(

@@ -106,7 +106,8 @@ def package_on_server(delivery: Delivery, weights: Path, progress: Progress) -> 
     seconds = time.monotonic() - started
     held_back = load_dataset(HELD_BACK)
     address = f"{delivery.server}/v1/bundles/{JOB_NAME}"
-    with AdaptiveModel.open(address, state_folder=delivery.state / "job", progress=progress) as model:
+    state = delivery.state / "job"
+    with AdaptiveModel.open(address, trust=delivery.public_key, state_folder=state, progress=progress) as model:
         right = model(held_back.images).output.argmax(axis=1) == held_back.labels
     return JobResult(job["state"], job["version"], seconds, float(right.mean()))
 

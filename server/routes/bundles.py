@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -12,6 +13,8 @@ from flask import Blueprint, Response, jsonify, request, send_file
 from werkzeug.wsgi import wrap_file
 
 from device_sdk.bundles.bundle import BLOBS, MANIFEST, SIGNATURE
+from device_sdk.bundles.key_list import KEYS
+from device_sdk.bundles.release import RELEASE
 from server.catalogue import Catalogue, ServedBundle
 from server.errors import NotFoundError
 from server.file_section import FileSection
@@ -19,6 +22,7 @@ from server.services import Services
 
 _BYTES = "application/octet-stream"
 _FOR_EVER_S = 365 * 24 * 3600
+_NUMBER = re.compile(r"[1-9][0-9]{0,9}")
 
 
 def bundle_routes(services: Services) -> Blueprint:
@@ -28,6 +32,8 @@ def bundle_routes(services: Services) -> Blueprint:
     routes.add_url_rule("/<name>", "describe", partial(_describe, catalogue))
     routes.add_url_rule(f"/<name>/{MANIFEST}", "manifest", partial(_manifest, catalogue))
     routes.add_url_rule(f"/<name>/{SIGNATURE}", "signature", partial(_signature, catalogue))
+    routes.add_url_rule(f"/<name>/{RELEASE}", "release", partial(_release, catalogue))
+    routes.add_url_rule(f"/<name>/{KEYS}/<number>.json", "key_list", partial(_key_list, catalogue))
     routes.add_url_rule(f"/<name>/{BLOBS}/<blob>", "blob", partial(_blob, catalogue))
     return routes
 
@@ -62,6 +68,20 @@ def _signature(catalogue: Catalogue, name: str) -> Response:
     if signature is None:
         raise NotFoundError(f"the bundle {name} is not signed")
     return _replaceable(signature, hashlib.sha256(signature).hexdigest(), mimetype=_BYTES)
+
+
+def _release(catalogue: Catalogue, name: str) -> Response:
+    release = catalogue.find(name).release
+    if release is None:
+        raise NotFoundError(f"the bundle {name} is not released", hint="pathweave release sign")
+    return _replaceable(release, hashlib.sha256(release).hexdigest(), mimetype="application/json")
+
+
+def _key_list(catalogue: Catalogue, name: str, number: str) -> Response:
+    if not _NUMBER.fullmatch(number):
+        raise NotFoundError("key lists have numbers from 1 on")
+    data = catalogue.find_key_list(name, int(number))
+    return _replaceable(data, hashlib.sha256(data).hexdigest(), mimetype="application/json")
 
 
 def _blob(catalogue: Catalogue, name: str, blob: str) -> Response:

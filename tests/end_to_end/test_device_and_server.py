@@ -123,7 +123,7 @@ def test_a_bundle_that_another_key_signed_is_refused(server, tmp_path):
 @pytest.mark.parametrize("name", ["nonsense", "..%2F..%2Fetc"])
 def test_a_bundle_that_is_not_there_says_so(server, tmp_path, name):
     with pytest.raises(RefusedError) as caught:
-        AdaptiveModel.open(f"{server}/v1/bundles/{name}", state_folder=tmp_path)
+        AdaptiveModel.open(f"{server}/v1/bundles/{name}", trust=None, state_folder=tmp_path)
     assert caught.value.status == 404
 
 
@@ -148,13 +148,13 @@ def test_an_older_version_is_refused_by_who_has_a_newer_one(demo_folder, tmp_pat
     manifest.write_text(json.dumps(newer | {"version": 7}))
     with running_server(bundles, data=tmp_path / "server") as url:
         address, store = f"{url}/v1/bundles/digits", tmp_path / "state"
-        AdaptiveModel.open(address, state_folder=store).close()
+        AdaptiveModel.open(address, trust=None, state_folder=store).close()
         manifest.write_text(json.dumps(newer | {"version": 6}))
-        with AdaptiveModel.open(address, state_folder=store) as model:
+        with AdaptiveModel.open(address, trust=None, state_folder=store) as model:
             assert model.bundle.manifest.version == 7
             [*_, last] = [line.event for line in read_log(model.log_path) if isinstance(line.event, Delivered)]
         assert "version 6" in (last.failure or "")
-        with AdaptiveModel.open(address, state_folder=store, allow_rollback=True) as model:
+        with AdaptiveModel.open(address, trust=None, state_folder=store, allow_rollback=True) as model:
             assert model.bundle.manifest.version == 6
 
 

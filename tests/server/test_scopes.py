@@ -8,7 +8,7 @@ from server.scopes import SCOPE_OF, Scope, required_scope
 from server.settings import database_path
 from server.tokens import TokenStore
 
-VALUES = {"name": "x", "job_id": "x", "model": "x", "version": "1", "blob": "x"}
+VALUES = {"name": "x", "job_id": "x", "model": "x", "version": "1", "blob": "x", "number": "1"}
 
 
 @pytest.fixture

@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 from PIL import Image
 
+from pathweave.cli import main
+
 
 @pytest.fixture(scope="module")
 def pictures(tiny_bundle, tmp_path_factory):
@@ -13,3 +15,15 @@ def pictures(tiny_bundle, tmp_path_factory):
         place.mkdir(exist_ok=True)
         Image.fromarray(image).save(place / f"{number:03d}.png")
     return folder
+
+
+@pytest.fixture
+def pathweave(capsys):
+    """Runs a command line; gives its exit status, standard output and lines on standard error."""
+
+    def run(*arguments):
+        status = main([str(argument) for argument in arguments])
+        out, err = capsys.readouterr()
+        return status, out, err.splitlines()
+
+    return run

@@ -9,19 +9,6 @@ from PIL import Image
 from device_sdk.policies.adaptation import EQUAL_LATENCY
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Abstain, MaxConfidence, Plan
-from pathweave.cli import main
-
-
-@pytest.fixture
-def pathweave(capsys):
-    """Runs a command line; gives its exit status, standard output and lines on standard error."""
-
-    def run(*arguments):
-        status = main([str(argument) for argument in arguments])
-        out, err = capsys.readouterr()
-        return status, out, err.splitlines()
-
-    return run
 
 
 @pytest.fixture
@@ -270,7 +257,7 @@ def test_hard_samples_of_an_unreachable_server_are_answered_here(as_json, tiny_b
 
 
 def test_looking_at_a_bundle_that_was_never_fetched_says_so(pathweave, tmp_path):
-    status, _, err = pathweave("logs", "http://127.0.0.1:1/v1/bundles/tiny", "--state", tmp_path)
+    status, _, err = pathweave("logs", "http://127.0.0.1:1/v1/bundles/tiny", "--no-trust", "--state", tmp_path)
     assert status == 2
     assert err[0] == "error: nothing was fetched from http://127.0.0.1:1/v1/bundles/tiny yet"
 

@@ -321,6 +321,7 @@ def test_old_versions_and_their_blobs_go_and_those_that_are_open_stay(served):
 
 
 def test_no_secret_of_an_address_is_logged_or_raised(tmp_path, caplog):
-    with caplog.at_level(logging.DEBUG), pytest.raises(PathweaveError) as caught:
-        AdaptiveModel.open("http://me:secret@host/v1/bundles/tiny", state_folder=tmp_path)
-    assert "secret" not in str(caught.value) + caplog.text
+    for settings in ({}, {"trust": None}):
+        with caplog.at_level(logging.DEBUG), pytest.raises(PathweaveError) as caught:
+            AdaptiveModel.open("http://me:secret@host/v1/bundles/tiny", state_folder=tmp_path, **settings)
+        assert "secret" not in str(caught.value) + caplog.text

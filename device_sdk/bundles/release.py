@@ -1,0 +1,149 @@
+"""``release.json``: which manifest a bundle's name and version stand for, and until when it may be installed. Pure.
+
+Signed by a release key of the newest key list (``key_list``). It is short-lived and renewed without the bundle.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Annotated, Literal
+
+import msgspec
+
+from device_sdk.bundles.key_list import KeyList
+from device_sdk.bundles.manifest import IDENTIFIER, Manifest
+from device_sdk.bundles.signed_json import TimeS, decode_envelope, decode_payload
+from device_sdk.errors import ClockError, ExpiredError, RollbackError, SignatureError
+
+RELEASE = "release.json"
+RELEASE_MAX_BYTES = 16_384
+RELEASE_CONTEXT = b"pathweave release\n"
+CLOCK_DOUBT_S = 366 * 24 * 3600  # expired for longer than this by the device's clock alone: the clock may be wrong
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The payload. ``manifest_sha256``: of the exact bytes of manifest.json. ``keys``: number of the newest key list.
+
+    Times are in seconds since 1970, UTC.
+    """
+
+    format: Literal[1] = 1
+    name: Annotated[str, msgspec.Meta(max_length=200)]
+    version: Annotated[int, msgspec.Meta(ge=1, le=2**53 - 1)]
+    manifest_sha256: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+    signed_at_s: TimeS
+    expires_at_s: TimeS
+    keys: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+
+
+class TimeMark(msgspec.Struct, frozen=True):
+    """The latest ``signed_at_s`` of a bundle's releases that a device has seen; ``keys``: the newest key list then."""
+
+    keys: int = 0
+    signed_at_s: int = 0
+
+
+def verify_release(data: bytes, lists: Sequence[KeyList]) -> Release:
+    """The release in ``data``, signed by a release key of one of ``lists``, which are in order of their numbers.
+
+    Raises:
+        SignatureError: too large, not a release, signed by none of the keys, or made with a list after ``lists``.
+        UnsupportedFormatError: of another format.
+    """
+    envelope = decode_envelope(data, what=RELEASE, max_bytes=RELEASE_MAX_BYTES)
+    keys = {key for one in lists for key in one.release_keys}
+    if not envelope.signed_by(keys, context=RELEASE_CONTEXT):
+        raise SignatureError(
+            f"{RELEASE} is not signed by a release key of key list {lists[-1].number}",
+            hint="it was altered, or its key was revoked; the operator signs with: pathweave release sign",
+        )
+    release = decode_payload(envelope, Release, what=RELEASE)
+    if not IDENTIFIER.fullmatch(release.name):
+        raise SignatureError(f"{RELEASE} has a name that no bundle can have")
+    if release.keys > lists[-1].number:
+        raise SignatureError(f"{RELEASE} was made with key list {release.keys}; the newest here is {lists[-1].number}")
+    return release
+
+
+def require_same_manifest(release: Release, data: bytes) -> None:
+    """Refuse other bytes of manifest.json than those of the release; before they are parsed.
+
+    Raises:
+        SignatureError: refused.
+    """
+    if hashlib.sha256(data).hexdigest() != release.manifest_sha256:
+        raise SignatureError(
+            f"manifest.json is not the one that {RELEASE} names for {release.name} {release.version}",
+            hint="two releases were mixed, or the bundle was replaced and not released again; do not use it",
+        )
+
+
+def require_same_name(release: Release, manifest: Manifest) -> None:
+    """Refuse a release that says another name or version than the manifest.
+
+    Raises:
+        SignatureError: refused.
+    """
+    if (manifest.name, manifest.version) != (release.name, release.version):
+        raise SignatureError(
+            f"{RELEASE} is of {release.name} {release.version}, manifest.json of {manifest.name} {manifest.version}"
+        )
+
+
+def require_unexpired(release: Release, newest: KeyList, *, clock_s: float, mark: TimeMark) -> None:
+    """Refuse to install what has expired: the release, or the newest key list.
+
+    The time is the latest of the device's clock and of all signed times, so setting the clock back changes nothing.
+    ``mark`` counts while its key list is the newest: a new list ends the effect of a release that was signed with a
+    clock far ahead.
+
+    Raises:
+        ExpiredError: refused. ClockError: refused, but the device's own clock may be the reason.
+    """
+    marked_s = mark.signed_at_s if mark.keys == newest.number else 0
+    proven_s = max(release.signed_at_s, newest.signed_at_s, marked_s)
+    for what, expires_at_s in (
+        (f"the release of {release.name} {release.version}", release.expires_at_s),
+        (f"key list {newest.number}", newest.expires_at_s),
+    ):
+        _require_unexpired(what, expires_at_s, clock_s=clock_s, proven_s=proven_s)
+
+
+def _require_unexpired(what: str, expires_at_s: int, *, clock_s: float, proven_s: int) -> None:
+    if max(clock_s, proven_s) <= expires_at_s:
+        return
+    if proven_s <= expires_at_s and clock_s - expires_at_s > CLOCK_DOUBT_S:
+        raise ClockError(
+            f"{what} expired on {utc(expires_at_s)}, and this device's clock says {utc(clock_s)}: it may be wrong",
+            hint="set the clock; if it is right, ask who runs the server for a new release",
+        )
+    raise ExpiredError(
+        f"{what} expired on {utc(expires_at_s)}: newer ones may be withheld",
+        hint="ask who runs the server to renew it (pathweave release renew)",
+    )
+
+
+def raised(mark: TimeMark, release: Release, newest: KeyList, *, allow_rollback: bool = False) -> TimeMark:
+    """The mark once ``release`` is verified under the key list ``newest``: it is lowered by another list only.
+
+    Raises:
+        RollbackError: there was a newer list than ``newest``; not if ``allow_rollback``.
+    """
+    if mark.keys > newest.number and not allow_rollback:
+        raise RollbackError(
+            f"the newest key list from there is {newest.number}; this device has had {mark.keys}",
+            hint="to begin with new root keys, number their first list higher, or allow the rollback",
+        )
+    if mark.keys == newest.number and mark.signed_at_s >= release.signed_at_s:
+        return mark
+    return TimeMark(newest.number, release.signed_at_s)
+
+
+def utc(time_s: float) -> str:
+    """For messages: ``2026-11-25 07:30 UTC``, whatever a clock says."""
+    try:
+        return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M} UTC"
+    except (ValueError, OverflowError, OSError):
+        return f"second {time_s:.0f} since 1970"

@@ -1,0 +1,137 @@
+"""What a caller trusts: one public key, or a pinned key list from which releases are verified."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from device_sdk.bundles import signing
+from device_sdk.bundles.key_list import KEYS_MAX_BYTES, KeyList, list_digest, next_list, pinned_list
+from device_sdk.bundles.release import RELEASE, Release, require_same_manifest, verify_release
+from device_sdk.errors import SignatureError
+
+_log = logging.getLogger(__name__)
+
+
+class Unstated(enum.Enum):
+    """The default of ``trust`` where leaving it out and ``None`` differ."""
+
+    UNSTATED = enum.auto()
+
+
+UNSTATED = Unstated.UNSTATED
+
+
+@dataclass(frozen=True)
+class SignedParts:
+    """What of a bundle is signed, in exact bytes. ``source``: where it is, for messages."""
+
+    source: str
+    manifest: bytes
+    signature: bytes | None  # manifest.sig
+    release: bytes | None  # release.json
+
+
+class Trust(Protocol):
+    """Decides whether a bundle is signed by a key that the caller trusts."""
+
+    def verify(self, parts: SignedParts) -> Release | None:
+        """Before the manifest is parsed. Returns the release that it was verified by, if by one.
+
+        Raises:
+            SignatureError, UnsupportedFormatError: it cannot be verified.
+        """
+
+
+@dataclass(frozen=True)
+class TrustedKey:
+    """One public key, which must have signed manifest.json. Releases are not looked at, so nothing expires."""
+
+    pem: bytes
+    name: str
+
+    def verify(self, parts: SignedParts) -> Release | None:
+        """Verify manifest.sig."""
+        if parts.signature is None:
+            raise SignatureError(f"{parts.source} is not signed, but a trusted key was given")
+        signing.verify_pem(parts.manifest, parts.signature, pem=self.pem, name=self.name)
+        return None
+
+
+@dataclass(frozen=True)
+class TrustedKeys:
+    """Key lists from the pinned one on, each verified by the one before. manifest.sig is not looked at.
+
+    ``digest``: of the newest list.
+    """
+
+    lists: tuple[KeyList, ...]
+    digest: str
+
+    @property
+    def newest(self) -> KeyList:
+        """The last list."""
+        return self.lists[-1]
+
+    def followed_by(self, data: bytes) -> TrustedKeys:
+        """With one more list. Raises SignatureError, UnsupportedFormatError: see ``next_list``."""
+        return TrustedKeys((*self.lists, next_list(self.newest, data)), list_digest(data))
+
+    def release(self, data: bytes) -> Release:
+        """A release that is signed by a key of the newest list, as what is installed has to be.
+
+        Raises:
+            SignatureError, UnsupportedFormatError: see ``verify_release``.
+        """
+        return verify_release(data, self.lists[-1:])
+
+    def verify(self, parts: SignedParts) -> Release | None:
+        """Verify what is installed: its release may have expired since, and its key may have been revoked."""
+        if parts.release is None:
+            raise SignatureError(
+                f"{parts.source} has no {RELEASE}, but a key list was given",
+                hint="who publishes the bundle makes it: pathweave release sign",
+            )
+        release = self._release(parts.release)
+        require_same_manifest(release, parts.manifest)
+        return release
+
+    def _release(self, data: bytes) -> Release:
+        try:
+            return self.release(data)
+        except SignatureError:
+            release = verify_release(data, self.lists)
+            _log.warning("the key that released %s %d was revoked since", release.name, release.version)
+            return release
+
+
+Trustable = str | Path | bytes | Trust | None
+
+
+def load_trust(given: Trustable) -> Trust | None:
+    """What ``trust`` stands for: a public key in PEM form or a key list (JSON), as a file or its bytes; None: nothing.
+
+    Raises:
+        SignatureError: neither, or it cannot be read. UnsupportedFormatError: a key list of another format.
+    """
+    if given is None or not isinstance(given, (str, Path, bytes)):
+        return given
+    name = "the trusted key" if isinstance(given, bytes) else Path(given).name
+    data = given if isinstance(given, bytes) else _read(Path(given))
+    if data.lstrip()[:1] == b"{":
+        return TrustedKeys((pinned_list(data, what=name),), list_digest(data))
+    signing.check_public(data, name=str(given) if not isinstance(given, bytes) else name)
+    return TrustedKey(data, name)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(KEYS_MAX_BYTES + 1)
+    except OSError as error:
+        raise SignatureError(
+            f"cannot read the key {path}: {error.strerror}", hint="make a pair with: pathweave key new NAME"
+        ) from error

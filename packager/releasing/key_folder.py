@@ -1,0 +1,230 @@
+"""The operator's folder of key lists: ``1.json``, ``2.json``, …, and the next one as ``<number>.draft``.
+
+A draft becomes a list with the last signature that it needs, so a server can serve the folder as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from device_sdk.bundles import signing
+from device_sdk.bundles.key_list import (
+    KEYS_CONTEXT,
+    KEYS_MAX_BYTES,
+    KeyList,
+    list_digest,
+    missing_signatures,
+    open_list,
+    pinned_list,
+)
+from device_sdk.bundles.signed_json import LATEST_S, Envelope, encode_envelope
+from device_sdk.bundles.trust import TrustedKeys
+from device_sdk.errors import StorageError, UsageError
+from device_sdk.files.atomic import storage_errors, write_atomically
+
+DAY_S = 24 * 3600
+
+_FILE = re.compile(r"([1-9][0-9]{0,9})\.(json|draft)")
+_DIGITS = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A list that may lack signatures: ``missing`` of its own root keys, ``missing_before`` of those before it.
+
+    ``path``: of its file, which is the finished list's if nothing is missing.
+    """
+
+    path: Path
+    keys: KeyList
+    missing: int
+    missing_before: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether devices take it."""
+        return not (self.missing or self.missing_before)
+
+
+def key_of(given: str) -> str:
+    """The key in a public PEM file, or the 64 hexadecimal digits themselves, as ``key list show`` prints them."""
+    return given if _DIGITS.fullmatch(given) else signing.key_digits(Path(given))
+
+
+def read_chain(folder: Path) -> TrustedKeys:
+    """All finished lists, each verified by the one before.
+
+    Raises:
+        UsageError: there is none, or a number is missing.
+        SignatureError: a list is not valid.
+    """
+    numbers = _numbers(folder, "json")
+    if not numbers:
+        raise UsageError(f"{folder} has no key list", hint="pathweave key list new, then sign")
+    if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
+        raise UsageError(f"{folder} lacks one of the key lists {numbers[0]} to {numbers[-1]}")
+    first = _read(folder / f"{numbers[0]}.json")
+    chain = TrustedKeys((pinned_list(first, what=f"{numbers[0]}.json"),), list_digest(first))
+    for number in numbers[1:]:
+        chain = chain.followed_by(_read(folder / f"{number}.json"))
+    return chain
+
+
+def begin(
+    folder: Path,
+    *,
+    number: int = 1,
+    root_keys: Iterable[str],
+    root_threshold: int,
+    release_keys: Iterable[str],
+    now_s: int,
+    days: float,
+) -> Draft:
+    """Write the draft of a first list.
+
+    Raises:
+        UsageError: the folder has lists, or the keys make no list.
+        StorageError: it cannot be written.
+    """
+    if _numbers(folder, "json") or _numbers(folder, "draft"):
+        raise UsageError(f"{folder} has key lists already", hint="pathweave key list next makes the one after them")
+    return _write_draft(folder, None, number, tuple(root_keys), root_threshold, tuple(release_keys), now_s, days)
+
+
+def follow(
+    folder: Path,
+    *,
+    add_root: Sequence[str] = (),
+    remove_root: Sequence[str] = (),
+    root_threshold: int | None = None,
+    add_release: Sequence[str] = (),
+    remove_release: Sequence[str] = (),
+    now_s: int,
+    days: float,
+) -> Draft:
+    """Write the draft of the list after the newest one, with some keys added and some removed: those are revoked.
+
+    Raises:
+        UsageError: there is a draft, a key to remove is not there, or the keys make no list.
+        StorageError: it cannot be written.
+    """
+    if drafts := _numbers(folder, "draft"):
+        raise UsageError(f"{folder / f'{drafts[0]}.draft'} is not signed yet", hint="sign it, or delete it")
+    before = read_chain(folder).newest
+    return _write_draft(
+        folder,
+        before,
+        before.number + 1,
+        _changed(before.root_keys, add_root, remove_root),
+        before.root_threshold if root_threshold is None else root_threshold,
+        _changed(before.release_keys, add_release, remove_release),
+        now_s,
+        days,
+    )
+
+
+def sign_draft(folder: Path, private_key: Path) -> Draft:
+    """Add a signature to the draft, which becomes a list with the last one that it needs.
+
+    Raises:
+        UsageError: there is no draft, or the key is a root key of neither the draft nor the list before it.
+        SignatureError: the key file cannot be used, or the draft is damaged.
+        StorageError: it cannot be written.
+    """
+    draft, envelope, before = _read_draft(folder)
+    key, keys = signing.public_half(private_key), draft.keys
+    if key not in {*keys.root_keys, *(() if before is None else before.root_keys)}:
+        raise UsageError(f"{private_key} is a root key of neither list {keys.number} nor the one before it")
+    envelope = envelope.with_signature(private_key, context=KEYS_CONTEXT)
+    write_atomically(draft.path, encode_envelope(envelope))
+    signed = _draft(draft.path, envelope, keys, before)
+    if not signed.complete:
+        return signed
+    finished = draft.path.with_suffix(".json")
+    write_atomically(finished, encode_envelope(envelope))
+    with storage_errors(draft.path):
+        draft.path.unlink()
+    return _draft(finished, envelope, keys, before)
+
+
+def find_draft(folder: Path) -> Draft | None:
+    """The draft, if there is one."""
+    return _read_draft(folder)[0] if _numbers(folder, "draft") else None
+
+
+def _read_draft(folder: Path) -> tuple[Draft, Envelope, KeyList | None]:
+    drafts = _numbers(folder, "draft")
+    if not drafts:
+        raise UsageError(f"{folder} has no draft", hint="pathweave key list new or next makes one")
+    path = folder / f"{drafts[0]}.draft"
+    keys, envelope = open_list(_read(path), what=path.name)
+    before = read_chain(folder).newest if _numbers(folder, "json") else None
+    if keys.number != drafts[0] or (before is not None and keys.number != before.number + 1):
+        raise UsageError(f"{path} has number {keys.number}, which is not the next one", hint="delete it")
+    return _draft(path, envelope, keys, before), envelope, before
+
+
+def _draft(path: Path, envelope: Envelope, keys: KeyList, before: KeyList | None) -> Draft:
+    missing_before = 0 if before is None else missing_signatures(envelope, before)
+    return Draft(path, keys, missing_signatures(envelope, keys), missing_before)
+
+
+def _write_draft(
+    folder: Path,
+    before: KeyList | None,
+    number: int,
+    root_keys: tuple[str, ...],
+    root_threshold: int,
+    release_keys: tuple[str, ...],
+    now_s: int,
+    days: float,
+) -> Draft:
+    if shared := set(root_keys) & set(release_keys):
+        raise UsageError(
+            f"key {min(shared)[:16]}… is a root key and a release key",
+            hint="keep root keys offline: make other keys for releases",
+        )
+    keys = KeyList(
+        number=number,
+        signed_at_s=now_s,
+        expires_at_s=min(LATEST_S, now_s + round(days * DAY_S)),
+        root_keys=root_keys,
+        root_threshold=root_threshold,
+        release_keys=release_keys,
+    )
+    envelope = Envelope(msgspec.json.encode(keys).decode())
+    path = folder / f"{number}.draft"
+    try:
+        open_list(encode_envelope(envelope), what="this list")
+    except Exception as error:
+        raise UsageError(str(error)) from error
+    write_atomically(path, encode_envelope(envelope))
+    return _draft(path, envelope, keys, before)
+
+
+def _changed(keys: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -> tuple[str, ...]:
+    if absent := [key for key in remove if key not in keys]:
+        raise UsageError(f"key {absent[0][:16]}… is not in the newest list")
+    return tuple(dict.fromkeys((*(key for key in keys if key not in remove), *add)))
+
+
+def _numbers(folder: Path, kind: str) -> list[int]:
+    try:
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+    except OSError as error:
+        raise StorageError(f"cannot read {folder}: {error.strerror}") from error
+    found = [match for name in names if (match := _FILE.fullmatch(name)) and match[2] == kind]
+    return sorted(int(match[1]) for match in found)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(KEYS_MAX_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error

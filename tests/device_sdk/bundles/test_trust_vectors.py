@@ -1,0 +1,88 @@
+"""The vectors of tests/contract/trust.json, which Kotlin reads too."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from device_sdk import errors
+from device_sdk.bundles.key_list import list_digest, next_list, pinned_list
+from device_sdk.bundles.release import TimeMark, raised, require_same_manifest, require_same_name, require_unexpired
+from device_sdk.bundles.trust import TrustedKeys
+from device_sdk.errors import PathweaveError
+
+CONTRACT = Path(__file__).parents[2] / "contract"
+VECTORS = json.loads((CONTRACT / "trust.json").read_text())
+LISTS = {name: text.encode() for name, text in VECTORS["lists"].items()}
+
+
+@dataclass
+class Named:
+    """What is looked at of a manifest."""
+
+    name: str
+    version: int
+
+
+def chain(names):
+    first, *others = (LISTS[name] for name in names)
+    trusted = TrustedKeys((pinned_list(first),), list_digest(first))
+    for data in others:
+        trusted = trusted.followed_by(data)
+    return trusted
+
+
+def check(case, work):
+    """``work`` raises exactly the error of the case, or none."""
+    if case["error"] is None:
+        work()
+        return
+    with pytest.raises(PathweaveError) as caught:
+        work()
+    assert type(caught.value) is getattr(errors, case["error"]), caught.value
+
+
+def ids(case):
+    return case["case"]
+
+
+def test_the_vectors_are_those_that_the_script_writes(tmp_path):
+    written = tmp_path / "trust.json"
+    subprocess.run([sys.executable, CONTRACT / "write_trust.py", written], check=True, timeout=60)
+    assert written.read_text() == (CONTRACT / "trust.json").read_text(), "python tests/contract/write_trust.py"
+
+
+@pytest.mark.parametrize("case", VECTORS["pinned"], ids=ids)
+def test_pinned_lists(case):
+    check(case, lambda: pinned_list(case["list"].encode()))
+
+
+@pytest.mark.parametrize("case", VECTORS["next"], ids=ids)
+def test_next_lists(case):
+    before = chain(dict.fromkeys(("one", case["after"]))).newest
+    check(case, lambda: next_list(before, case["list"].encode()))
+
+
+@pytest.mark.parametrize("case", VECTORS["releases"], ids=ids)
+def test_releases(case):
+    trusted, marks = chain(case["lists"]), [TimeMark(*case["mark"])]
+
+    def install():
+        release = trusted.release(case["release"].encode())
+        marks.append(raised(marks[0], release, trusted.newest))
+        require_unexpired(release, trusted.newest, clock_s=case["clock_s"], mark=marks[1])
+        require_same_manifest(release, MANIFESTS[case["manifest_sha256"]])
+        require_same_name(release, Named(case["name"], case["version"]))
+
+    check(case, install)
+    assert (marks[1:] or [None])[0] == (case["mark_after"] and TimeMark(*case["mark_after"]))
+
+
+MANIFESTS = {
+    list_digest(data): data for data in (b'{"name": "tiny", "version": 1}', b'{"name": "tiny", "version": 1} ')
+}
