@@ -54,11 +54,12 @@ def first_and_second(logits: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[n
 def ease(decider: Decider, logits: Array) -> Scores:
     """How easy each sample is, in the decider's own measure: the larger, the easier. [batch]
 
-    The entropy counts negative, so that every kind is ordered the same way.
+    The entropy counts negative, so that every kind is ordered the same way. Logits that hold NaN, or whose largest is
+    infinite, are no answer: their ease is minus infinity, so that they are hard for every decider.
     """
-    if isinstance(decider, Logistic):
-        return _estimated(decider, logits)
-    return _SCORES[type(decider)](logits)
+    with np.errstate(invalid="ignore"):
+        found = _estimated(decider, logits) if isinstance(decider, Logistic) else _SCORES[type(decider)](logits)
+    return np.where(np.isnan(found), -math.inf, found)
 
 
 def hard(decider: Decider, logits: Array) -> npt.NDArray[np.bool_]:

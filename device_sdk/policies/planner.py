@@ -1,7 +1,8 @@
 """One planner over subnets, exits, deciders, abstention, asking a server and splits: the best plan for a requirement.
 
 Exhaustive: plans that differ in a threshold alone are judged together in closed form (``threshold_sweep``), all others
-one by one, and the plan that wins is judged again by ``expected_cost``. Pure.
+one by one. Exits with asking are optimised together too (``joint_plans``). The plan that wins is judged again by
+``expected_cost``. Pure.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from device_sdk.offload.remote_model import Privacy
 from device_sdk.policies.decider_fitting import ALL_FEATURES, TOP_TWO, fit_logistic
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
+from device_sdk.policies.joint_plans import JointPlans
 from device_sdk.policies.route import Asking, Route
 from device_sdk.policies.threshold_sweep import Costs, Ranking
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
@@ -90,6 +92,7 @@ class Planner:
     Args:
         subnets: those that the device may run; the evidence has their logits.
         exit_sets: exits with thresholds, calibrated for a subnet; each set is tried with everything else.
+        exits: of each subnet those whose thresholds are optimised together with that of asking.
         server: the server's model that may be asked, None for none.
         tail_server: the server's model that runs tails, None for none.
         privacy: what may be sent: plans that send more are left out.
@@ -103,6 +106,7 @@ class Planner:
         subnets: Sequence[Subnet],
         *,
         exit_sets: Mapping[Subnet, Sequence[tuple[ExitChoice, ...]]] | None = None,
+        exits: Mapping[Subnet, Sequence[ExitChoice]] | None = None,
         server: RemoteRef | None = None,
         tail_server: RemoteRef | None = None,
         privacy: Privacy = "inputs",
@@ -116,14 +120,21 @@ class Planner:
         sets = exit_sets or {}
         self._last: tuple[Network | None, Power | None, list[_Family]] | None = None
         self._local = [
-            self._prepared(Plan(subnet, exits)) for subnet in subnets for exits in ((), *sets.get(subnet, ()))
+            self._prepared(Plan(subnet, chosen)) for subnet in subnets for chosen in ((), *sets.get(subnet, ()))
         ]
+        self._joint = self._joint_plans(exits or {})
 
     def _prepared(self, plan: Plan) -> _Local:
         route = Route.to_end(self._supernet, plan, self._evidence, self._costs)
         deciders = self._deciders(plan.subnet, None)
         asking = self._deciders(plan.subnet, self._server) if self._server is not None else []
         return _Local(plan, route, _rankings(route, deciders), _rankings(route, asking))
+
+    def _joint_plans(self, exits: Mapping[Subnet, Sequence[ExitChoice]]) -> JointPlans | None:
+        if self._server is None:
+            return None
+        rankings = {local.plan.subnet: local.asking for local in self._local if not local.plan.exits}
+        return JointPlans(self._supernet, self._evidence, self._costs, exits, rankings, self._server)
 
     def best(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
         """The best plan under the requirement's limits.
@@ -135,9 +146,11 @@ class Planner:
         judged = _Judged(families, requirement)
         kinds = sorted({family.kind for family in families})
         by_kind = {kind: self._option(judged.best(kind), requirement, network, power) for kind in kinds}
-        plan = judged.best()
-        cost = expected_cost(self._supernet, plan, self._evidence, self._costs, network, power)
-        misses = requirement.misses(cost)
+        best = self._option(judged.best(), requirement, network, power)
+        joint = self._joint_option(best, requirement, network, power)
+        if joint is not None:
+            best = by_kind[joint.plan.kind] = joint
+        plan, cost, misses = best.plan, best.cost, best.misses
         if misses:
             missed = ", ".join(f"{name} {value:.4g}" for name, value in misses.items())
             raise InfeasibleBudgetError(
@@ -148,6 +161,15 @@ class Planner:
                 hint="relax what it misses",
             )
         return Choice(plan, cost, by_kind, judged.count)
+
+    def _joint_option(
+        self, best: Option, requirement: Requirement, network: Network | None, power: Power | None
+    ) -> Option | None:
+        """Exits and asking optimised together, where that keeps the requirement and is better than ``best``."""
+        value = -math.inf if best.misses else requirement.value(best.cost)
+        plan = None if self._joint is None else self._joint.best(requirement, network, power, better_than=value)
+        found = None if plan is None else self._option(plan, requirement, network, power)
+        return None if found is None or found.misses else found
 
     def _known_families(self, network: Network | None, power: Power | None) -> list[_Family]:
         """All families, kept for further requirements on the same network."""

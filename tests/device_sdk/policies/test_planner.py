@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 
 from device_sdk.errors import InfeasibleBudgetError, UsageError
+from device_sdk.execution.deciders import confidence
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.planner import Planner
@@ -156,6 +158,45 @@ def test_no_plan_with_the_deciders_known_is_better_than_the_chosen_one(make_worl
     assert choice.considered >= len(judged)
     if expected is not None:
         assert requirement.value(choice.cost) >= requirement.value(expected) - 1e-9
+
+
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda one: f"{one.optimise}")
+@pytest.mark.parametrize("seed", range(3))
+def test_no_pair_of_an_exits_threshold_and_that_of_asking_is_better_than_the_chosen_plan(make_world, requirement, seed):
+    world = make_world(seed)
+    judged = []
+    for subnet in world.exit_sets:
+        confidences = np.unique(confidence(world.evidence.exits[subnet.edges[:1], "x1", "fp32"]))
+        for threshold in confidences.tolist():
+            plan = Plan(subnet, (ExitChoice("x1", threshold),))
+            rankings = [
+                Ranking.of(Route.to_end(world.supernet, Plan(subnet), world.evidence, world.costs), DECIDERS[0])
+            ]
+            for number in range(len(rankings[0].hardest)):
+                one = msgspec.structs.replace(plan, hard=Ask(rankings[0].decider(number), SERVER))
+                judged.append((one, world.cost(one)))
+    kept = [requirement.value(cost) for _, cost in judged if not requirement.misses(cost)]
+    exits = {subnet: [ExitChoice("x1", 2.0)] for subnet in world.exit_sets}
+    if not kept:
+        return
+    choice = world.planner(exits=exits).best(requirement, world.network, POWER)
+    assert requirement.value(choice.cost) >= max(kept) - 1e-9
+    assert not requirement.misses(choice.cost)
+
+
+def test_exits_and_asking_are_optimised_together_where_that_is_best(make_world):
+    world = make_world(0)
+    subnet = next(iter(world.exit_sets))
+    sure = np.eye(CLASSES, dtype=np.float32)[world.evidence.labels] * (np.arange(COUNT) % 2 * 3.0)[:, None]
+    world.evidence = replace(world.evidence, exits={(subnet.edges[:1], "x1", "fp32"): sure.astype(np.float32)})
+    world.subnets, world.exit_sets = [subnet], {}
+    requirement = Requirement(accuracy=0.9, coverage=1.0, optimise="latency_ms")
+    apart = world.planner(tail_server=None).best(requirement, world.network, POWER)
+    exits = {subnet: [ExitChoice("x1", 2.0)]}
+    together = world.planner(tail_server=None, exits=exits).best(requirement, world.network, POWER)
+    assert together.plan.kind == "exits + ask"
+    assert together.cost.latency_ms < apart.cost.latency_ms
+    assert together.by_kind["exits + ask"].plan == together.plan
 
 
 def test_each_kind_has_its_best_plan_and_says_what_limits_it(make_world):
