@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         MaxConfidence,
         Plan,
         RemoteRef,
+        Router,
         Split,
         Subnet,
     )
@@ -107,6 +108,7 @@ __all__ = [
     "RemoteRef",
     "Requirement",
     "RollbackError",
+    "Router",
     "RuntimeFailedError",
     "SelfTestError",
     "SignatureError",
@@ -146,6 +148,7 @@ _HOME = {
     "Uplink": "device_sdk.supernet.cost",
     "RemoteRef": "device_sdk.supernet.plan",
     "Requirement": "device_sdk.supernet.requirement",
+    "Router": "device_sdk.supernet.plan",
     "Split": "device_sdk.supernet.plan",
 }
 

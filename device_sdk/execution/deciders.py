@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.execution.router import estimated_ease
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import Decider, Entropy, Logistic, LogitFeature, Margin, MaxConfidence
+from device_sdk.supernet.plan import Decider, Entropy, Logistic, LogitFeature, Margin, MaxConfidence, Router
 
 Scores = npt.NDArray[np.float64]
 _STEEPEST = 700.0  # of the logarithm of the odds: beyond it the exponential overflows
@@ -54,10 +55,19 @@ def first_and_second(logits: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[n
 def ease(decider: Decider, logits: Array) -> Scores:
     """How easy each sample is, in the decider's own measure: the larger, the easier. [batch]
 
-    The entropy counts negative, so that every kind is ordered the same way.
+    The entropy counts negative, so that every kind is ordered the same way. Logits that hold NaN, or whose largest is
+    infinite, are no answer: their ease is minus infinity, so that they are hard for every decider.
     """
+    with np.errstate(invalid="ignore"):
+        found = _score(decider, logits)
+    return np.where(np.isnan(found), -math.inf, found)
+
+
+def _score(decider: Decider, logits: Array) -> Scores:
     if isinstance(decider, Logistic):
         return _estimated(decider, logits)
+    if isinstance(decider, Router):
+        return estimated_ease(decider, logits)
     return _SCORES[type(decider)](logits)
 
 

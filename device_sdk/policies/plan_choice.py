@@ -87,6 +87,7 @@ def choose_plan(
         costs,
         subnets,
         exit_sets={one.subnet: exit_sets(one.part(choosing), costs) for one in answers},
+        exits={one.subnet: exit_choices(one.part(choosing), costs) for one in answers},
         server=servers.asked,
         tail_server=servers.tails,
         privacy=servers.privacy,
@@ -105,6 +106,11 @@ def exit_sets(answers: Answers, costs: CostModel) -> list[tuple[ExitChoice, ...]
     right, full_ms = answers.right(-1), costs.latency_ms(answers.subnet)
     found = [choose_exits(exits, right_at_end=right, full_ms=full_ms, accuracy_drop=drop) for drop in _DROPS]
     return [one for one in dict.fromkeys(map(tuple, found)) if one]
+
+
+def exit_choices(answers: Answers, costs: CostModel) -> list[ExitChoice]:
+    """The exits of a subnet that are worth their memory and time, without thresholds."""
+    return [answers.at_exit(number, costs).choice for number in placed_exits(answers, costs, memory_bytes=None)]
 
 
 def _joined(answers: Sequence[Answers], servers: Servers) -> Evidence:

@@ -1,11 +1,13 @@
 """One planner over subnets, exits, deciders, abstention, asking a server and splits: the best plan for a requirement.
 
 Exhaustive: plans that differ in a threshold alone are judged together in closed form (``threshold_sweep``), all others
-one by one, and the plan that wins is judged again by ``expected_cost``. Pure.
+one by one. Exits with asking are optimised together too (``joint_plans``). The plan that wins is judged again by
+``expected_cost``. Pure.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +22,10 @@ from device_sdk.offload.remote_model import Privacy
 from device_sdk.policies.decider_fitting import ALL_FEATURES, TOP_TWO, fit_logistic
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
+from device_sdk.policies.joint_plans import JointPlans
 from device_sdk.policies.route import Asking, Route
+from device_sdk.policies.router_fitting import fit_router_if_better
+from device_sdk.policies.split_sweep import sweep_splits
 from device_sdk.policies.threshold_sweep import Costs, Ranking
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
 from device_sdk.supernet.plan import (
@@ -39,6 +44,7 @@ from device_sdk.supernet.plan import (
 from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
 
+_ROUTER_SAMPLES = 300  # below, a router has nothing to learn from
 _UNFITTED: tuple[Decider, ...] = (MaxConfidence(0.0), Entropy(0.0), Margin(0.0))
 
 
@@ -90,6 +96,7 @@ class Planner:
     Args:
         subnets: those that the device may run; the evidence has their logits.
         exit_sets: exits with thresholds, calibrated for a subnet; each set is tried with everything else.
+        exits: of each subnet those whose thresholds are optimised together with that of asking.
         server: the server's model that may be asked, None for none.
         tail_server: the server's model that runs tails, None for none.
         privacy: what may be sent: plans that send more are left out.
@@ -103,6 +110,7 @@ class Planner:
         subnets: Sequence[Subnet],
         *,
         exit_sets: Mapping[Subnet, Sequence[tuple[ExitChoice, ...]]] | None = None,
+        exits: Mapping[Subnet, Sequence[ExitChoice]] | None = None,
         server: RemoteRef | None = None,
         tail_server: RemoteRef | None = None,
         privacy: Privacy = "inputs",
@@ -115,15 +123,23 @@ class Planner:
         self._sends_input = privacy == "inputs"
         sets = exit_sets or {}
         self._last: tuple[Network | None, Power | None, list[_Family]] | None = None
+        self._fitted: dict[tuple[Subnet, RemoteRef | None], list[Decider]] = {}
         self._local = [
-            self._prepared(Plan(subnet, exits)) for subnet in subnets for exits in ((), *sets.get(subnet, ()))
+            self._prepared(Plan(subnet, chosen)) for subnet in subnets for chosen in ((), *sets.get(subnet, ()))
         ]
+        self._joint = self._joint_plans(exits or {})
 
     def _prepared(self, plan: Plan) -> _Local:
         route = Route.to_end(self._supernet, plan, self._evidence, self._costs)
-        deciders = self._deciders(plan.subnet, None)
-        asking = self._deciders(plan.subnet, self._server) if self._server is not None else []
+        deciders = self._known_deciders(plan.subnet, None)
+        asking = self._known_deciders(plan.subnet, self._server) if self._server is not None else []
         return _Local(plan, route, _rankings(route, deciders), _rankings(route, asking))
+
+    def _joint_plans(self, exits: Mapping[Subnet, Sequence[ExitChoice]]) -> JointPlans | None:
+        if self._server is None:
+            return None
+        rankings = {local.plan.subnet: local.asking for local in self._local if not local.plan.exits}
+        return JointPlans(self._supernet, self._evidence, self._costs, exits, rankings, self._server)
 
     def best(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
         """The best plan under the requirement's limits.
@@ -135,9 +151,11 @@ class Planner:
         judged = _Judged(families, requirement)
         kinds = sorted({family.kind for family in families})
         by_kind = {kind: self._option(judged.best(kind), requirement, network, power) for kind in kinds}
-        plan = judged.best()
-        cost = expected_cost(self._supernet, plan, self._evidence, self._costs, network, power)
-        misses = requirement.misses(cost)
+        best = self._option(judged.best(), requirement, network, power)
+        joint = self._joint_option(best, requirement, network, power)
+        if joint is not None:
+            best = by_kind[joint.plan.kind] = joint
+        plan, cost, misses = best.plan, best.cost, best.misses
         if misses:
             missed = ", ".join(f"{name} {value:.4g}" for name, value in misses.items())
             raise InfeasibleBudgetError(
@@ -149,6 +167,15 @@ class Planner:
             )
         return Choice(plan, cost, by_kind, judged.count)
 
+    def _joint_option(
+        self, best: Option, requirement: Requirement, network: Network | None, power: Power | None
+    ) -> Option | None:
+        """Exits and asking optimised together, where that keeps the requirement and is better than ``best``."""
+        value = -math.inf if best.misses else requirement.value(best.cost)
+        plan = None if self._joint is None else self._joint.best(requirement, network, power, better_than=value)
+        found = None if plan is None else self._option(plan, requirement, network, power)
+        return None if found is None or found.misses else found
+
     def _known_families(self, network: Network | None, power: Power | None) -> list[_Family]:
         """All families, kept for further requirements on the same network."""
         if self._last is None or self._last[:2] != (network, power):
@@ -159,16 +186,21 @@ class Planner:
         cost = expected_cost(self._supernet, plan, self._evidence, self._costs, network, power)
         return Option(plan, cost, requirement.misses(cost))
 
+    def _known_deciders(self, subnet: Subnet, server: RemoteRef | None) -> list[Decider]:
+        if (subnet, server) not in self._fitted:
+            self._fitted[subnet, server] = self._deciders(subnet, server)
+        return self._fitted[subnet, server]
+
     def _deciders(self, subnet: Subnet, server: RemoteRef | None) -> list[Decider]:
         """Those of a fixed score, and those fitted to the subnet's logits: to gain where a server can be asked."""
         logits = self._evidence.ends[subnet]
         easy = self._evidence.right(logits)
         if server is not None and server in self._evidence.servers:
             easy |= ~self._evidence.right(self._evidence.servers[server])
-        fitted = [
-            fit_logistic(logits, easy, features=TOP_TWO, by_class=False),
-            fit_logistic(logits, easy, features=ALL_FEATURES),
-        ]
+        logistic = fit_logistic(logits, easy, features=ALL_FEATURES)
+        fitted: list[Decider | None] = [fit_logistic(logits, easy, features=TOP_TWO, by_class=False), logistic]
+        if server is not None and logistic is not None and len(logits) >= _ROUTER_SAMPLES:
+            fitted.append(fit_router_if_better(logits, easy, logistic))
         return [*_UNFITTED, *(decider for decider in fitted if decider is not None)]
 
     def _families(self, network: Network | None, power: Power | None) -> Iterator[_Family]:
@@ -181,11 +213,37 @@ class Planner:
                 assert self._server is not None
                 ask = Ask(ranking.kind, self._server)
                 yield _swept(plan, ask, ranking, local.route.asking(ask, network), power)
-            for split in self._splits(plan, network):
-                cost = expected_cost(self._supernet, split, self._evidence, self._costs, network, power)
-                yield _Family(split.kind, Costs.of(cost), _always(split))
+            yield from self._crossing(local, network, power)
 
-    def _splits(self, plan: Plan, network: Network | None) -> Iterator[Plan]:
+    def _crossing(self, local: _Local, network: Network | None, power: Power | None) -> Iterator[_Family]:
+        """Plans that cross to a server: all of the plan's own splits, and what abstains behind the best of them."""
+        found = list(self._splits(local.plan, network))
+        for splits in ([one for one in found if not one.position], [one for one in found if one.position]):
+            if splits:
+                yield from self._crossing_at(local, splits, network, power)
+        if self._server in self._evidence.servers and not local.plan.exits and not local.plan.input_size:
+            assert self._server is not None
+            yield from self._remote(replace(local.plan, split=Split(0, (), (), self._server)), network, power)
+
+    def _crossing_at(
+        self, local: _Local, splits: Sequence[Split], network: Network | None, power: Power | None
+    ) -> Iterator[_Family]:
+        crossings = sweep_splits(local.route, splits, network, power)
+        plans = [replace(local.plan, split=split) for split in splits]
+        yield _Family(plans[0].kind, crossings.costs, plans.__getitem__)
+        for split in crossings.front():
+            plan, route = replace(local.plan, split=split), local.route.crossed(split, network)
+            for ranking in local.abstaining:
+                yield _swept(plan, Abstain(ranking.kind), dataclasses.replace(ranking, route=route), None, power)
+
+    def _remote(self, plan: Plan, network: Network | None, power: Power | None) -> Iterator[_Family]:
+        """The server's model answers everything, or everything that it is sure of; the subnet is the fallback."""
+        route = Route.to_end(self._supernet, plan, self._evidence, self._costs, network)
+        yield _Family(plan.kind, Costs.of(route.cost(power)), _always(plan))
+        for ranking in _rankings(route, _UNFITTED):
+            yield _swept(plan, Abstain(ranking.kind), ranking, None, power)
+
+    def _splits(self, plan: Plan, network: Network | None) -> Iterator[Split]:
         """The ways to let a server run the rest of the plan's own subnet."""
         if self._tail_server is None or network is None or network.server is None:
             return
@@ -197,7 +255,7 @@ class Planner:
             is_allowed = block.start >= last and can_travel(cut) and (block.start > 0 or self._sends_input)
             if is_allowed and all(one in network.server.edge_costs for one in tail):
                 bits = (BITS,) * len(cut.tensors)
-                yield replace(plan, split=Split(block.start, bits, tail, self._tail_server))
+                yield Split(block.start, bits, tail, self._tail_server)
 
 
 class _Judged:

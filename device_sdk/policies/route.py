@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -119,13 +120,35 @@ class Route:
         self.correct[self.open] = self._evidence.right(self._logits)[self.open]
 
     def cross(self, split: Split, network: Network | None) -> None:
-        edges = self._supernet.walk(self._plan.subnet)
-        head = tuple(edge for edge, block in edges if block.end <= split.position)
-        self._logits = self._found(self._evidence.ends, Subnet(head + split.tail), "the split's path")
+        if split.is_whole:
+            self._logits = self._found(self._evidence.servers, split.server, f"the server's {split.server}")
+        else:
+            path = Subnet(self._head(split.position) + split.tail)
+            self._logits = self._found(self._evidence.ends, path, "the split's path")
         self.correct[self.open] = self._evidence.right(self._logits)[self.open]
-        own_ms = (self._costs.latency_along_ms(head) if head else 0.0) + self._tried_ms
+        own_ms, call = self.crossing(split, network)
         self.device_ms[self.open] = own_ms
-        self._send(self.open, _tail_call(self._supernet.cut_points[split.position], split.tail, network, split.bits))
+        self._send(self.open, call)
+
+    def crossing(self, split: Split, network: Network | None) -> tuple[float, RemoteCall]:
+        """How long a sample that no exit answers runs here before the split, and its way to the server."""
+        if split.is_whole:
+            return 0.0, _input_call(split.server, network)
+        head = self._head(split.position)
+        own_ms = (self._costs.latency_along_ms(head) if head else 0.0) + self._tried_ms
+        return own_ms, _tail_call(self._supernet.cut_points[split.position], split.tail, network, split.bits)
+
+    def crossed(self, split: Split, network: Network | None) -> Route:
+        """The same way with what follows the exits at a server; this one stays as it is."""
+        other = copy.copy(self)
+        for name in ("correct", "device_ms", "transfer_ms", "server_ms", "bytes_sent"):
+            setattr(other, name, getattr(self, name).copy())
+        other.cross(split, network)
+        return other
+
+    def _head(self, position: int) -> tuple[Edge, ...]:
+        edges = self._supernet.walk(self._plan.subnet)
+        return tuple(edge for edge, block in edges if block.end <= position)
 
     def abstain(self, policy: Abstain) -> None:
         self._abstained = self._hard(policy)
@@ -177,9 +200,7 @@ class Route:
         if policy.sends == "input":
             logits, call = self._evidence.servers.get(policy.server), _input_call(policy.server, network)
         else:
-            edges = self._supernet.walk(self._plan.subnet)
-            head = tuple(edge for edge, block in edges if block.end <= policy.sends)
-            logits = self._evidence.ends.get(Subnet(head + policy.tail))
+            logits = self._evidence.ends.get(Subnet(self._head(policy.sends) + policy.tail))
             call = _tail_call(self._supernet.cut_points[policy.sends], policy.tail, network)
         return Asking(None if logits is None else self._evidence.right(logits), call)
 

@@ -66,6 +66,10 @@ class Ranking:
         hardest = np.append(1 + np.flatnonzero(ordered[:-1] < ordered[1:]), len(open_))
         return cls(route, decider, open_[order], ordered, hardest)
 
+    def by_sample(self) -> Column:
+        """The eases in the order of the samples that reach the end."""
+        return self.eases[np.argsort(self.samples)]
+
     def decider(self, number: int) -> Decider:
         """The decider with the threshold of this number."""
         count = int(self.hardest[number])

@@ -23,7 +23,7 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER, SUBNET
 from device_sdk.supernet.cost import Uplink
-from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Edge, Plan, RemoteRef
+from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Edge, Plan, RemoteRef, Split
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -101,7 +101,7 @@ class RemoteAnswers:
     def why_not(self, plan: Plan) -> str | None:
         """Why a server that ``plan`` needs cannot be used now; None if all can, or it needs none."""
         if plan.split is not None:
-            reason = self._tail_unfit(plan.split.server, plan.split.position)
+            reason = self._split_unfit(plan.split)
             if reason is not None:
                 return reason
         if not isinstance(plan.hard, Ask):
@@ -122,8 +122,10 @@ class RemoteAnswers:
         ``images``: the same samples before they were prepared, if known.
         """
         tail, split = self._tail, plan.split
-        if split is None or tail is None or self._tail_unfit(split.server, split.position) is not None:
+        if split is None or self._split_unfit(split) is not None:
             outcome = loaded.run(tensor)
+        elif split.is_whole or tail is None:
+            outcome = loaded.run(tensor, lambda _: self._ask_all(split.server, tensor, images))
         else:
             outcome = loaded.run(
                 tensor, lambda features: self._run_tail(tail, split.position, split.tail, features, split.bits)
@@ -178,6 +180,16 @@ class RemoteAnswers:
         reply = escalator.answer(tensor[positions], _chosen(images, positions), digest=ask.server.digest)
         return self._noted(Escalating, reply)
 
+    def _ask_all(
+        self, server: RemoteRef, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None
+    ) -> Array | None:
+        """The logits of the server's model for the whole batch; None if there are none."""
+        escalator = self._escalator
+        if escalator is None:
+            return None
+        every = np.arange(len(tensor))
+        return self._noted(Escalating, escalator.answer(tensor, _chosen(images, every), digest=server.digest))
+
     def _run_tail(
         self,
         client: TailClient,
@@ -188,6 +200,11 @@ class RemoteAnswers:
     ) -> Array | None:
         reply = client.run(Activations(self._bundle.digest, position, tail, tuple(features)), bits=bits)
         return self._noted(Splitting, reply)
+
+    def _split_unfit(self, split: Split) -> str | None:
+        if split.is_whole:
+            return self._escalator_unfit(split.server)
+        return self._tail_unfit(split.server, split.position)
 
     def _tail_unfit(self, server: RemoteRef, position: int) -> str | None:
         return _unfit(None if self._tail is None else self._tail.model, server, sends_inputs=position == 0)

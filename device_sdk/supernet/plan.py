@@ -8,6 +8,7 @@ it. Kinds carry a tag, the plan a format number. Decoding refuses unknown kinds 
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Collection
 from typing import Annotated, Literal
 
@@ -118,13 +119,19 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``bits``: for each tensor at the cut point, how many bits each of its values takes on the way. ``tail``: the path
     from there to the output that the server runs; it need not be that of the plan's subnet, whose own rest is the
-    fallback. Position 0 sends the input: everything runs at the server.
+    fallback. Position 0 sends the input: everything runs at the server. Without a tail, at position 0, the server's
+    model runs as a whole, whatever it is; the input travels as that model takes it, and ``bits`` is empty.
     """
 
     position: int
     bits: tuple[int, ...]
     tail: tuple[Edge, ...]
     server: RemoteRef
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a model of the server runs as a whole, not a path of the bundle."""
+        return not self.position and not self.tail
 
 
 class MaxConfidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="max_confidence"):
@@ -177,7 +184,47 @@ class Logistic(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fiel
             raise ValueError("a logistic decider has a weight that is not finite")
 
 
-Decider = MaxConfidence | Entropy | Margin | Logistic
+ROUTER_FEATURES = 101
+MOST_ROUTER_NEURONS = 256  # of a hidden layer: a router takes at most 0.4 MB
+
+
+class Router(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="router"):
+    """Hard is a sample whose estimated probability that asking gains nothing lies below ``threshold``.
+
+    Source: Hybrid App. B.2.
+
+    A network with two ``hidden`` layers of rectified linear units on 101 meta-features of the logits, and a sigmoid at
+    its end. ``weights``: float32, little-endian, one after the other: the mean of each feature and one over its
+    spread; then for each of the three layers its matrix [inputs, outputs], row by row, and its biases.
+    A feature enters as (feature − mean) · (one over spread), held within ±5.
+
+    Raises:
+        ValueError: a layer has no or too many neurons, or the weights are not as many as they need or not finite.
+    """
+
+    threshold: float
+    hidden: tuple[int, int]
+    weights: bytes
+
+    def __post_init__(self) -> None:
+        if not all(1 <= neurons <= MOST_ROUTER_NEURONS for neurons in self.hidden):
+            raise ValueError(f"a router's hidden layers have 1 to {MOST_ROUTER_NEURONS} neurons, not {self.hidden}")
+        if len(self.weights) != 4 * self.weight_count(self.hidden):
+            raise ValueError(
+                f"a router of {self.hidden} neurons has {self.weight_count(self.hidden)} weights of four bytes, "
+                f"not {len(self.weights)} bytes"
+            )
+        if not all(math.isfinite(number) for (number,) in struct.iter_unpack("<f", self.weights)):
+            raise ValueError("a router has a weight that is not finite")
+
+    @staticmethod
+    def weight_count(hidden: tuple[int, int]) -> int:
+        """How many numbers a router of these hidden layers has."""
+        first, second = hidden
+        return 2 * ROUTER_FEATURES + (ROUTER_FEATURES + 1) * first + (first + 1) * second + second + 1
+
+
+Decider = MaxConfidence | Entropy | Margin | Logistic | Router
 """Which samples are hard, by their logits. Scored in ``execution/deciders.py``."""
 
 

@@ -316,6 +316,9 @@ class Supernet:
             raise UsageError(f"the decider was made for {len(decider.by_answer)} classes; the model has {classes}")
 
     def _check_split(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
+        if split.is_whole:
+            self._check_whole(split, subnet, exits)
+            return
         self._check_sent(split.position, split.tail, subnet, what="the subnet cannot be split")
         if len(split.bits) != len(self.cut_points[split.position].tensors):
             raise UsageError(f"the split gives bits for {len(split.bits)} tensors at cut point {split.position}")
@@ -324,6 +327,14 @@ class Supernet:
                 raise UsageError(f"activations travel in 1 to {_MOST_BITS} bits, not in {bits}")
         if exits and exits[-1] > split.position:
             raise UsageError(f"an exit at cut point {exits[-1]} lies behind the split at {split.position}")
+
+    def _check_whole(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
+        if split.bits:
+            raise UsageError("the input of a server's model travels as it is: such a split gives no bits")
+        if exits:
+            raise UsageError(f"an exit at cut point {exits[-1]} lies behind the split at 0")
+        if subnet.input_size:
+            raise UsageError("a path that goes on at a server runs at the model's own input size")
 
     def _check_ask(self, ask: Ask, subnet: Subnet) -> None:
         if ask.sends != "input":

@@ -24,6 +24,7 @@ PUBLIC_NAMES = {
         "Margin",
         "MaxConfidence",
         "RemoteRef",
+        "Router",
         "Split",
     ),
     *("PlanCost", "Power", "Requirement", "Uplink"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import struct
@@ -28,7 +29,8 @@ from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, encode_manifest
 from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.data.preprocessing import Preprocessing, prepare
-from device_sdk.execution.deciders import confidence, hard
+from device_sdk.execution.deciders import confidence, ease, hard
+from device_sdk.execution.router import meta_features
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
 from device_sdk.supernet.paths import (
@@ -52,6 +54,7 @@ from device_sdk.supernet.plan import (
     MaxConfidence,
     Plan,
     RemoteRef,
+    Router,
     Split,
     Subnet,
     size_text,
@@ -245,6 +248,22 @@ LOGISTIC = Logistic(
 )
 BY_CLASS = msgspec.structs.replace(LOGISTIC, by_answer=(0.5, -0.5, 0.25), by_runner_up=(0.0, 1.0, -0.125))
 LOGISTIC_JSON = json.loads(msgspec.json.encode(LOGISTIC))
+ROUTER_JSON = {"kind": "router", "threshold": 0.5, "hidden": [1, 1], "weights": ""}
+_FLOATS = 4 * Router.weight_count((1, 1))
+BAD_ROUTER: list[dict[str, Any]] = [
+    {"weights": base64.b64encode(bytes(_FLOATS - 4)).decode()},
+    {"weights": base64.b64encode(bytes(_FLOATS)).decode(), "hidden": [1, 2]},
+    {"weights": base64.b64encode(bytes(_FLOATS)).decode(), "hidden": [0, 1]},
+    {"weights": base64.b64encode(bytes(_FLOATS)).decode(), "hidden": [1, 1, 1]},
+    {"weights": base64.b64encode(bytes(_FLOATS)).decode(), "hidden": 1},
+    {"weights": base64.b64encode(bytes(_FLOATS)).decode(), "hidden": [257, 1]},
+    {"weights": base64.b64encode(bytes(_FLOATS)).decode(), "bias": 1.0},
+    {"weights": base64.b64encode(bytes(_FLOATS - 4) + struct.pack("<f", float("nan"))).decode()},
+    {"weights": base64.b64encode(bytes(_FLOATS)).decode().rstrip("=")},
+    {"weights": "=" + base64.b64encode(bytes(_FLOATS)).decode()},
+    {"weights": [0.0] * Router.weight_count((1, 1))},
+    {"weights": "A-_" + base64.b64encode(bytes(_FLOATS)).decode()[3:]},
+]
 BAD_LOGISTIC: list[dict[str, Any]] = [
     {"weights": [1.0]},
     {"features": [], "weights": []},
@@ -275,9 +294,12 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails)),
         Plan(Subnet(own), split=Split(0, (8,), whole, tails)),
         Plan(Subnet(whole), split=Split(2, (4, 2), whole[2:], tails)),
+        Plan(Subnet(whole), split=Split(0, (), (), server)),
+        Plan(Subnet(whole), split=Split(0, (), (), server), hard=Abstain(Margin(0.5))),
         Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), server)),
         Plan(Subnet(whole), hard=Ask(LOGISTIC, server)),
         Plan(Subnet(whole), hard=Abstain(BY_CLASS)),
+        Plan(Subnet(whole), hard=Ask(router((1, 2), threshold=0.25), server)),
         Plan(Subnet(whole), hard=Ask(Entropy(0.25), ANY_SERVER)),
         Plan(Subnet(own), exits=early[:1], hard=Ask(Margin(0.125), tails, 2, whole[2:])),
         Plan(Subnet(whole), hard=Abstain(MaxConfidence(0.5))),
@@ -290,6 +312,10 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), exits=early[::-1]),
         Plan(Subnet(path("m0-2", "o2", "o3")), exits=early[:1]),
         Plan(Subnet(whole), split=Split(4, (8,), (), tails)),
+        Plan(Subnet(whole), split=Split(0, (8,), (), server)),
+        Plan(Subnet(whole), split=Split(2, (8, 8), (), server)),
+        Plan(Subnet(whole), exits=early[:1], split=Split(0, (), (), server)),
+        Plan(Subnet(tuple(edge.at((4, 4)) for edge in whole)), split=Split(0, (), (), server)),
         Plan(Subnet(whole), split=Split(2, (8,), whole[2:], tails)),
         Plan(Subnet(whole), split=Split(2, (8, 9), whole[2:], tails)),
         Plan(Subnet(whole), split=Split(2, (0, 8), whole[2:], tails)),
@@ -314,6 +340,7 @@ def plan_vectors() -> list[dict[str, Any]]:
         good | {"hard": {"kind": "abstain", "decider": {"kind": "oracle", "threshold": 0.5}}},
         good | {"hard": {"kind": "abstain", "decider": {"kind": "margin"}}},
         *(good | {"hard": {"kind": "abstain", "decider": LOGISTIC_JSON | one}} for one in BAD_LOGISTIC),
+        *(good | {"hard": {"kind": "abstain", "decider": ROUTER_JSON | one}} for one in BAD_ROUTER),
         good | {"hard": {"kind": "answer", "loudly": True}},
         good | {"exits": [{"exit": "x1-pooled"}]},
         good | {"exits": [{"exit": "x1-pooled", "threshold": 0.5, "bits": 4}]},
@@ -330,11 +357,28 @@ def decider_vectors() -> dict[str, Any]:
     logits = np.array([[8 * random.uniform() - 4 for _ in range(5)] for _ in range(12)], dtype=np.float32)
     five = {"by_answer": (0.5, -0.5, 0.25, 1.0, -2.0), "by_runner_up": (0.0, 1.0, -0.125, 0.5, 0.75)}
     logistic = [LOGISTIC, msgspec.structs.replace(LOGISTIC, **five)]
-    deciders = [MaxConfidence(0.6), Entropy(0.9), Margin(0.3), *logistic]
+    deciders = [MaxConfidence(0.6), Entropy(0.9), Margin(0.3), *logistic, router((3, 2), threshold=0.5)]
+    many = np.array([[8 * random.uniform() - 4 for _ in range(12)] for _ in range(12)], dtype=np.float32)
+    wide = router((4, 3), threshold=0.5)
     return {
         "logits": [float32s(row) for row in logits],
         "deciders": [{**json.loads(msgspec.json.encode(one)), "hard": hard(one, logits).tolist()} for one in deciders],
+        "router": {
+            "logits": [float32s(row) for row in many],
+            "decider": json.loads(msgspec.json.encode(wide)),
+            "features": meta_features(many).tolist(),
+            "ease": ease(wide, many).tolist(),
+        },
     }
+
+
+def router(hidden: tuple[int, int], *, threshold: float) -> Router:
+    """A router of small weights, so that some samples are hard."""
+    random = SplitMix64(11)
+    count = Router.weight_count(hidden)
+    numbers = np.array([random.uniform() - 0.5 for _ in range(count)], dtype="<f4")
+    numbers[101:202] = 1.5  # one over the spread
+    return Router(threshold, hidden, numbers.tobytes())
 
 
 def subnet_vectors() -> list[dict[str, Any]]:

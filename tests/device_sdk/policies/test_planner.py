@@ -2,16 +2,19 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 
 import msgspec
 import numpy as np
 import pytest
 
 from device_sdk.errors import InfeasibleBudgetError, UsageError
+from device_sdk.execution.deciders import confidence
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.planner import Planner
 from device_sdk.policies.route import Route
+from device_sdk.policies.split_sweep import sweep_splits
 from device_sdk.policies.threshold_sweep import Ranking
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
@@ -27,6 +30,7 @@ from device_sdk.supernet.plan import (
     MaxConfidence,
     Plan,
     RemoteRef,
+    Split,
 )
 from device_sdk.supernet.requirement import Requirement, best_plan
 from device_sdk.supernet.supernet import Supernet
@@ -158,6 +162,45 @@ def test_no_plan_with_the_deciders_known_is_better_than_the_chosen_one(make_worl
         assert requirement.value(choice.cost) >= requirement.value(expected) - 1e-9
 
 
+@pytest.mark.parametrize("requirement", REQUIREMENTS, ids=lambda one: f"{one.optimise}")
+@pytest.mark.parametrize("seed", range(3))
+def test_no_pair_of_an_exits_threshold_and_that_of_asking_is_better_than_the_chosen_plan(make_world, requirement, seed):
+    world = make_world(seed)
+    judged = []
+    for subnet in world.exit_sets:
+        confidences = np.unique(confidence(world.evidence.exits[subnet.edges[:1], "x1", "fp32"]))
+        for threshold in confidences.tolist():
+            plan = Plan(subnet, (ExitChoice("x1", threshold),))
+            rankings = [
+                Ranking.of(Route.to_end(world.supernet, Plan(subnet), world.evidence, world.costs), DECIDERS[0])
+            ]
+            for number in range(len(rankings[0].hardest)):
+                one = msgspec.structs.replace(plan, hard=Ask(rankings[0].decider(number), SERVER))
+                judged.append((one, world.cost(one)))
+    kept = [requirement.value(cost) for _, cost in judged if not requirement.misses(cost)]
+    exits = {subnet: [ExitChoice("x1", 2.0)] for subnet in world.exit_sets}
+    if not kept:
+        return
+    choice = world.planner(exits=exits).best(requirement, world.network, POWER)
+    assert requirement.value(choice.cost) >= max(kept) - 1e-9
+    assert not requirement.misses(choice.cost)
+
+
+def test_exits_and_asking_are_optimised_together_where_that_is_best(make_world):
+    world = make_world(0)
+    subnet = next(iter(world.exit_sets))
+    sure = np.eye(CLASSES, dtype=np.float32)[world.evidence.labels] * (np.arange(COUNT) % 2 * 3.0)[:, None]
+    world.evidence = replace(world.evidence, exits={(subnet.edges[:1], "x1", "fp32"): sure.astype(np.float32)})
+    world.subnets, world.exit_sets = [subnet], {}
+    requirement = Requirement(accuracy=0.9, coverage=1.0, bytes_sent=400, optimise="latency_ms")
+    apart = world.planner(tail_server=None).best(requirement, world.network, POWER)
+    exits = {subnet: [ExitChoice("x1", 2.0)]}
+    together = world.planner(tail_server=None, exits=exits).best(requirement, world.network, POWER)
+    assert together.plan.kind == "exits + ask"
+    assert together.cost.latency_ms < apart.cost.latency_ms
+    assert together.by_kind["exits + ask"].plan == together.plan
+
+
 def test_each_kind_has_its_best_plan_and_says_what_limits_it(make_world):
     world = make_world(1)
     choice = world.planner().best(Requirement(latency_ms=1000.0), world.network, POWER)
@@ -184,6 +227,54 @@ def test_without_a_network_nothing_is_planned_whose_time_would_be_unknown(make_w
     choice = make_world(1).planner().best(Requirement(latency_ms=1000.0))
     assert not isinstance(choice.plan.hard, Ask)
     assert choice.plan.split is None
+
+
+@pytest.mark.parametrize("with_exit", [False, True])
+def test_the_sweep_of_splits_says_of_each_what_expected_cost_says(make_world, with_exit):
+    world = make_world(2)
+    subnet = next(one for one in world.exit_sets if len(one.edges) == 3)
+    plan = Plan(subnet, world.exit_sets[subnet][0] if with_exit else ())
+    splits = [Split(position, (8,), subnet.edges[position:], TAILS) for position in range(with_exit, 3)]
+    route = Route.to_end(world.supernet, plan, world.evidence, world.costs)
+    found = sweep_splits(route, splits, world.network, POWER)
+    front = found.front()
+    assert front
+    for number, split in enumerate(splits):
+        cost = world.cost(msgspec.structs.replace(plan, split=split))
+        for name in ("accuracy", "latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_bytes", "coverage"):
+            assert getattr(found.costs, name)[number] == pytest.approx(getattr(cost, name)), name
+        crossed = route.crossed(split, world.network).cost(POWER)
+        assert crossed == cost
+    best = min(world.cost(msgspec.structs.replace(plan, split=one)).latency_ms for one in splits)
+    assert min(world.cost(msgspec.structs.replace(plan, split=one)).latency_ms for one in front) == best
+
+
+def test_any_model_of_a_server_may_answer_everything(make_world):
+    world = make_world(1)
+    choice = world.planner(tail_server=None).best(Requirement(latency_ms=1000.0, coverage=1.0), world.network, POWER)
+    remote = choice.by_kind["remote"]
+    assert remote.plan.split == Split(0, (), (), SERVER)
+    world.supernet.check_plan(remote.plan)
+    assert remote.cost.accuracy == world.evidence.right(world.evidence.servers[SERVER]).mean()
+    assert remote.cost.latency_ms == pytest.approx(world.network.uplink.transfer_ms(500) + 1.0)
+    assert remote.cost.energy_mj == pytest.approx(3.0 * world.network.uplink.transfer_ms(500) + 0.5)
+    assert remote.cost.bytes_sent == 500
+
+
+def test_every_kind_of_plan_may_abstain(make_world):
+    world = make_world(1)
+    choice = world.planner().best(Requirement(latency_ms=1000.0), world.network, POWER)
+    assert {"abstain", "exits + abstain", "split + abstain", "remote + abstain"} <= set(choice.by_kind)
+    # more accurate than the server's model answering all
+    assert choice.by_kind["remote + abstain"].cost.accuracy > choice.by_kind["remote"].cost.accuracy
+
+
+def test_abstaining_behind_a_split_costs_what_expected_cost_says(make_world):
+    world = make_world(1)
+    requirement = Requirement(accuracy=0.9, latency_ms=1000.0, optimise="bytes_sent")
+    option = world.planner().best(requirement, world.network, POWER).by_kind["split + abstain"]
+    assert option.cost == world.cost(option.plan)
+    assert 0 < option.cost.coverage < 1
 
 
 def test_a_requirement_that_no_plan_keeps_names_the_nearest_and_what_it_misses(make_world):

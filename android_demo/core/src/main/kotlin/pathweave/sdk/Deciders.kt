@@ -25,14 +25,19 @@ internal fun entropy(logits: Tensor): DoubleArray = scores(logits) { powers ->
     maxOf(-probabilities(powers).sumOf { if (it > 0.0) it * ln(it) else it }, 0.0)
 }
 
-/** Which samples [decider] calls hard: logits [batch, classes] -> [batch]. */
+/**
+ * Which samples [decider] calls hard: logits [batch, classes] -> [batch].
+ *
+ * Logits that hold NaN, or whose largest is infinite, are no answer: they are hard for every decider.
+ */
 internal fun hardSamples(decider: Decider, logits: Tensor): List<Boolean> {
     val threshold = decider.threshold
     return when (decider) {
-        is Decider.MaxConfidence -> confidence(logits).map { it < threshold }
-        is Decider.Entropy -> entropy(logits).map { it > threshold }
-        is Decider.Margin -> margin(logits).map { it < threshold }
-        is Decider.Logistic -> estimates(decider, logits).map { it < threshold }
+        is Decider.MaxConfidence -> confidence(logits).map { !(it >= threshold) }
+        is Decider.Entropy -> entropy(logits).map { !(it <= threshold) }
+        is Decider.Margin -> margin(logits).map { !(it >= threshold) }
+        is Decider.Logistic -> estimates(decider, logits).map { !(it >= threshold) }
+        is Decider.Router -> estimates(decider, logits).map { !(it >= threshold) }
     }
 }
 

@@ -62,8 +62,12 @@ public data class ExitChoice(val exit: String, val threshold: Double, val rendit
  *
  * [bits]: for each tensor at the cut point, how many bits each of its values takes on the way. [tail]: the path from
  * there to the output that the server runs; it need not be that of the plan's subnet, whose own rest is the fallback.
+ * Without a tail, at position 0, the server's model runs as a whole, whatever it is; then [bits] is empty.
  */
-public data class Split(val position: Int, val bits: List<Int>, val tail: List<Edge>, val server: RemoteRef)
+public data class Split(val position: Int, val bits: List<Int>, val tail: List<Edge>, val server: RemoteRef) {
+    /** Whether a model of the server runs as a whole, not a path of the bundle. */
+    val isWhole: Boolean get() = position == 0 && tail.isEmpty()
+}
 
 /** Decides which samples are hard, by their logits. Scored in Deciders.kt. */
 public sealed interface Decider {
@@ -108,7 +112,40 @@ public sealed interface Decider {
             }
         }
     }
+
+    /**
+     * Hard is a sample whose estimated probability that asking gains nothing lies below [threshold] (Hybrid App. B.2).
+     *
+     * A network with two [hidden] layers of rectified linear units on 101 meta-features of the logits, and a sigmoid at
+     * its end. [weights]: the mean of each feature and one over its spread; then for each of the three layers its
+     * matrix [inputs, outputs], row by row, and its biases.
+     *
+     * @throws UsageError a layer has no or too many neurons, or the weights are not as many as they need or not finite.
+     */
+    public data class Router(
+        override val threshold: Double,
+        val hidden: Pair<Int, Int>,
+        val weights: List<Float>,
+    ) : Decider {
+        init {
+            val (first, second) = hidden
+            if (first !in 1..MOST_ROUTER_NEURONS || second !in 1..MOST_ROUTER_NEURONS) {
+                throw UsageError("a router's hidden layers have 1 to $MOST_ROUTER_NEURONS neurons, not $hidden")
+            }
+            val needed = 2 * ROUTER_FEATURES + (ROUTER_FEATURES + 1) * first + (first + 1) * second + second + 1
+            if (weights.size != needed) {
+                throw UsageError("a router of $hidden neurons has $needed weights, not ${weights.size}")
+            }
+            if (!weights.all { it.isFinite() }) throw UsageError("a router has a weight that is not finite")
+        }
+    }
 }
+
+/** Of a router's input. */
+internal const val ROUTER_FEATURES: Int = 101
+
+/** Of a hidden layer: a router takes at most 0.4 MB. */
+internal const val MOST_ROUTER_NEURONS: Int = 256
 
 /**
  * A number of one sample's logits: the two largest class probabilities, their entropy in nats, the difference of the

@@ -5,6 +5,9 @@ import java.math.BigDecimal
 import java.math.BigInteger
 import java.math.MathContext
 import java.math.RoundingMode
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import java.util.Base64
 import kotlin.math.withSign
 import kotlinx.serialization.ExperimentalSerializationApi
 import kotlinx.serialization.json.JsonArray
@@ -16,6 +19,7 @@ import kotlinx.serialization.json.JsonUnquotedLiteral
 
 private const val SHORTEST_PLAIN = -5 // decimal exponent of the first digit; numbers below it have an exponent
 private const val LONGEST_PLAIN = 15
+private const val BASE64_GROUP = 4 // characters
 private const val MOST_DIGITS = 17 // always enough to tell one double from the next
 private const val NEWER = "it was written by another version of Pathweave: adapt again, or take the SDK that wrote it"
 
@@ -124,6 +128,12 @@ private fun json(decider: Decider): JsonElement {
             "bias" to json(decider.bias),
             "by_answer" to JsonArray(decider.byAnswer.map(::json)),
             "by_runner_up" to JsonArray(decider.byRunnerUp.map(::json)),
+        )
+        is Decider.Router -> kind(
+            "router",
+            threshold,
+            "hidden" to JsonArray(decider.hidden.toList().map(::JsonPrimitive)),
+            "weights" to JsonPrimitive(encodedFloats(decider.weights)),
         )
     }
 }
@@ -256,8 +266,35 @@ private fun decider(place: JsonPlace): Decider = place["kind"].oneOf { kind ->
         "logistic" -> logistic(
             place.only("kind", "threshold", "features", "weights", "bias", "by_answer", "by_runner_up"),
         )
+        "router" -> router(place.only("kind", "threshold", "hidden", "weights"))
         else -> null
     }
+}
+
+private fun router(place: JsonPlace): Decider.Router {
+    val hidden = place["hidden"].items().map { it.int() }
+    if (hidden.size != 2) throw place["hidden"].wrong("an array of length 2")
+    return Decider.Router(place["threshold"].number(), hidden[0] to hidden[1], floats(place["weights"]))
+}
+
+/** Little-endian floats in base64, as [place] has them. */
+private fun floats(place: JsonPlace): List<Float> {
+    val text = place.text()
+    if (text.length % BASE64_GROUP != 0) throw place.wrong("base64")
+    val bytes = try {
+        Base64.getDecoder().decode(text)
+    } catch (_: IllegalArgumentException) {
+        throw place.wrong("base64")
+    }
+    if (bytes.size % Float.SIZE_BYTES != 0) throw place.wrong("floats of four bytes")
+    val buffer = ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN).asFloatBuffer()
+    return List(buffer.remaining()) { buffer.get(it) }
+}
+
+private fun encodedFloats(values: List<Float>): String {
+    val buffer = ByteBuffer.allocate(values.size * Float.SIZE_BYTES).order(ByteOrder.LITTLE_ENDIAN)
+    values.forEach(buffer::putFloat)
+    return Base64.getEncoder().encodeToString(buffer.array())
 }
 
 private fun threshold(place: JsonPlace): Double = place.only("kind", "threshold")["threshold"].number()

@@ -224,6 +224,10 @@ public class Supernet(
     }
 
     private fun checkSplit(split: Split, subnet: Subnet, exitPositions: List<Int>) {
+        if (split.isWhole) {
+            checkWhole(split, subnet, exitPositions)
+            return
+        }
         checkSent(split.position, split.tail, subnet, refusal = "the subnet cannot be split")
         if (split.bits.size != cutPoints[split.position].tensors.size) {
             throw UsageError("the split gives bits for ${split.bits.size} tensors at cut point ${split.position}")
@@ -235,6 +239,16 @@ public class Supernet(
             if (last > split.position) {
                 throw UsageError("an exit at cut point $last lies behind the split at ${split.position}")
             }
+        }
+    }
+
+    private fun checkWhole(split: Split, subnet: Subnet, exitPositions: List<Int>) {
+        if (split.bits.isNotEmpty()) {
+            throw UsageError("the input of a server's model travels as it is: such a split gives no bits")
+        }
+        exitPositions.lastOrNull()?.let { throw UsageError("an exit at cut point $it lies behind the split at 0") }
+        if (subnet.inputSize != null) {
+            throw UsageError("a path that goes on at a server runs at the model's own input size")
         }
     }
 

@@ -1,7 +1,11 @@
 package pathweave.sdk
 
+import java.nio.ByteBuffer
+import java.nio.ByteOrder
+import java.util.Base64
 import kotlin.math.abs
 import kotlin.math.ln
+import kotlinx.serialization.json.JsonElement
 import kotlinx.serialization.json.boolean
 import kotlinx.serialization.json.jsonPrimitive
 import org.junit.jupiter.api.Assertions.assertEquals
@@ -33,9 +37,43 @@ class DecidersTest {
                     case["by_answer"].items.map { it.double },
                     case["by_runner_up"].items.map { it.double },
                 )
+                "router" -> router(case)
                 else -> Decider.Margin(threshold).also { assertEquals("margin", case["kind"].text) }
             }
             assertEquals(case["hard"].items.map { it.jsonPrimitive.boolean }, hardSamples(decider, logits))
+        }
+    }
+
+    private fun router(case: JsonElement): Decider.Router {
+        val bytes = ByteBuffer.wrap(Base64.getDecoder().decode(case["weights"].text)).order(ByteOrder.LITTLE_ENDIAN)
+        val weights = bytes.asFloatBuffer().let { buffer -> List(buffer.remaining()) { buffer.get(it) } }
+        val (first, second) = case["hidden"].items.map { it.int }
+        return Decider.Router(case["threshold"].double, first to second, weights)
+    }
+
+    @Test
+    fun `a router estimates the same everywhere, and its features are the same`() {
+        val samples = vectors["router"]["logits"].items.map { it.floats }
+        val logits = tensor(*samples.map { it.toFloatArray() }.toTypedArray())
+        val found = estimates(router(vectors["router"]["decider"]), logits)
+        for ((sample, expected) in vectors["router"]["ease"].items.withIndex()) {
+            assertEquals(expected.double, found[sample], 1e-9)
+        }
+        for ((sample, row) in vectors["router"]["features"].items.withIndex()) {
+            val features = metaFeatures(DoubleArray(samples[sample].size) { samples[sample][it].toDouble() })
+            assertEquals(ROUTER_FEATURES, features.size)
+            for ((one, expected) in features.zip(row.items)) assertEquals(expected.double, one, 1e-9)
+        }
+    }
+
+    @Test
+    fun `logits that hold no number are hard for every decider`() {
+        val none = floatArrayOf(Float.NaN, 0f, 0f)
+        val endless = floatArrayOf(Float.POSITIVE_INFINITY, 0f, 0f)
+        val logistic = Decider.Logistic(0.0, LogitFeature.entries, List(LogitFeature.entries.size) { 1.0 }, 0.0)
+        val router = router(vectors["router"]["decider"]).copy(threshold = 0.0)
+        for (decider in listOf(Decider.MaxConfidence(0.0), Decider.Entropy(9.0), Decider.Margin(0.0), logistic, router)) {
+            assertEquals(listOf(true, true), hardSamples(decider, tensor(none, endless)), "$decider")
         }
     }
 
