@@ -16,7 +16,9 @@ from device_sdk.profiling.memory import peak_during
 from device_sdk.profiling.stretches import FIRST_RUNS
 from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Plan
+from device_sdk.supernet.plan import Plan
+
+_HIGHEST_CONFIDENCE = 1.0  # exits with a threshold above it would not be loaded
 
 
 def mean_latencies_ms(plans: Sequence[LoadedPlan], inputs: Array, *, rounds: int = 3) -> list[float]:
@@ -44,7 +46,7 @@ def measured_peak_bytes(workspace: Workspace, plan: Plan, *, batch: int = 1) -> 
         UsageError: the plan does not fit the bundle's graph.
         BlobError, CompositionError, RuntimeFailedError: it does not load or run.
     """
-    through = tuple(msgspec.structs.replace(choice, threshold=UNREACHABLE_CONFIDENCE) for choice in plan.exits)
+    through = tuple(msgspec.structs.replace(choice, threshold=_HIGHEST_CONFIDENCE) for choice in plan.exits)
     whole = msgspec.structs.replace(plan, exits=through)
     first = workspace.supernet.cut_points_at(plan.subnet.input_size)[0]
     inputs = golden_inputs(first, seed=0, batch=batch)[0]
@@ -52,8 +54,9 @@ def measured_peak_bytes(workspace: Workspace, plan: Plan, *, batch: int = 1) -> 
 
     def load_and_run() -> LoadedPlan:
         loaded = workspace.load_plan(whole, batch=batch)
+        run = loaded.run if plan.split is not None else loaded.stepped().run_through
         for _ in range(FIRST_RUNS):
-            loaded.run(inputs)
+            run(inputs)
         return loaded
 
     loaded, peak = peak_during(load_and_run)

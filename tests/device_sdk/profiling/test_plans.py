@@ -41,6 +41,9 @@ class HungryStretch:
         np.ones(10 * MB, np.uint8)
         return [np.zeros((len(inputs[0]), *spec.shape), np.float32) for spec in self._outputs]
 
+    def run_until(self, inputs, stop):
+        return self.run(inputs)
+
     def close(self):
         self._runtime.open -= 1
         self._held = None
