@@ -18,7 +18,9 @@ PathweaveError
 ├── DataError                  a data set is missing, empty or broken
 │   └── CorruptImageError      one image of it cannot be decoded
 ├── BudgetError                a budget that is not a budget (zero, negative, empty)
-│   └── InfeasibleBudgetError  no subnet fits; names the nearest feasible one
+│   ├── InfeasibleBudgetError  no subnet fits; names the nearest feasible one
+│   └── InfeasibleDeadlineError no answer is sure to be in time; names the least deadline
+├── NoAnswerYetError           an anytime run has not reached its first exit
 ├── MeasurementError           what was measured makes no sense: the clock stood still or ran backwards
 ├── ClosedError                the model was closed
 ├── ForkedError                the model was opened before this process was forked off
@@ -140,6 +142,18 @@ class InfeasibleBudgetError(BudgetError):
         self.nearest = nearest
         self.nearest_latency_ms = nearest_latency_ms
         self.nearest_peak_bytes = nearest_peak_bytes
+
+
+class InfeasibleDeadlineError(BudgetError):
+    """No answer of the plan is sure to be there by the deadline. ``least_ms``: the least deadline that works now."""
+
+    def __init__(self, message: str, *, least_ms: float, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.least_ms = least_ms
+
+
+class NoAnswerYetError(PathweaveError):
+    """An anytime run has not reached its first exit, or was stopped before it did."""
 
 
 class MeasurementError(PathweaveError):

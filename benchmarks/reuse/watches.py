@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from device_sdk.runtimes.port import Array, LoadedStretch
+from device_sdk.runtimes.stop_signal import StopSignal
 from device_sdk.supernet.plan import Edge
 
 
@@ -34,6 +35,9 @@ class _Watched:
         outputs = self._stretch.run(inputs)
         self._watch.after(outputs)
         return outputs
+
+    def run_until(self, inputs: Sequence[Array], stop: StopSignal) -> list[Array] | None:
+        return None if stop.is_set else self.run(inputs)
 
     def close(self) -> None:
         self._stretch.close()

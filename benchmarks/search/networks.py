@@ -22,6 +22,7 @@ from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
+from device_sdk.runtimes.stop_signal import StopSignal
 from device_sdk.search import PrefixTreeEvaluator, make_strategy
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.paths import enumerate_subnets
@@ -186,6 +187,9 @@ class _Kept:
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         return self._session.run(inputs)
+
+    def run_until(self, inputs: Sequence[Array], stop: StopSignal) -> list[Array] | None:
+        return self._session.run_until(inputs, stop)
 
     def close(self) -> None:
         """Nothing to do: other evaluators still use the session."""

@@ -21,6 +21,7 @@ from device_sdk.commands.command_options import (
     token_option,
 )
 from device_sdk.errors import UsageError
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE
 
 if TYPE_CHECKING:
     from device_sdk.policies.adaptation import Adaptation
@@ -250,7 +251,10 @@ def _calibration_summary(result: Calibration) -> dict[str, Any]:
 def _print_calibration(result: Calibration) -> None:
     click.echo(f"subnet: {result.plan.subnet}")
     for choice in result.plan.exits:
-        click.echo(f"exit {choice.exit} answers from a confidence of {choice.threshold:.3f} on")
+        if choice.threshold < UNREACHABLE_CONFIDENCE:
+            click.echo(f"exit {choice.exit} answers from a confidence of {choice.threshold:.3f} on")
+        else:
+            click.echo(f"exit {choice.exit} answers by a deadline or an interruption only")
     if result.mean_ms is not None and result.without_exits_ms is not None:
         click.echo(
             f"{result.share_early:.0%} of {result.samples} samples leave early: {result.mean_ms:.3f} ms on average"

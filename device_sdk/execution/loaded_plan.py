@@ -7,54 +7,31 @@ exit answers leave the batch; the others go on, here or at a server.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.deciders import confidence
 from device_sdk.execution.loaded_segments import LoadedSegments
-from device_sdk.execution.plan_segments import segments
+from device_sdk.execution.memory_cap import MemoryCap
+from device_sdk.execution.outcome import AFTER_FAILURE as AFTER_FAILURE
+from device_sdk.execution.outcome import AT_END as AT_END
+from device_sdk.execution.outcome import AT_SERVER as AT_SERVER
+from device_sdk.execution.outcome import Answers, KeptActivations
+from device_sdk.execution.outcome import Outcome as Outcome
+from device_sdk.execution.plan_segments import segments, steps
+from device_sdk.execution.running_calls import RunningCalls
+from device_sdk.execution.stepped_plan import SteppedPlan
 from device_sdk.runtimes.port import Array, Runtime
+from device_sdk.runtimes.stop_signal import StopSignal
 from device_sdk.supernet.cost import EdgeCost
 from device_sdk.supernet.plan import Edge, Plan
 
 RunTail = Callable[[Sequence[Array]], Array | None]
 """Runs the tensors at the split to the end elsewhere: logits [batch, classes], or None if that failed."""
-
-
-@dataclass(frozen=True)
-class KeptActivations:
-    """The tensors at the cut point whose activations the plan may send: of ``samples``, positions in the batch."""
-
-    samples: npt.NDArray[np.int64]
-    tensors: tuple[Array, ...]
-
-    def of(self, wanted: npt.NDArray[np.intp]) -> tuple[Array, ...]:
-        """The tensors of the samples ``wanted``, all of which got there."""
-        rows = np.searchsorted(self.samples, wanted)
-        return tuple(tensor[rows] for tensor in self.tensors)
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a plan answers to a batch.
-
-    ``output``: logits [batch, classes]; ``answered_by`` [batch]: the position in the plan's exits of the one that
-    answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit. ``kept``: None
-    where the plan sends no activations of hard samples.
-    """
-
-    output: Array
-    answered_by: npt.NDArray[np.int64]
-    kept: KeptActivations | None = None
-
-
-AT_END = 0  # the end of the subnet, here
-AT_SERVER = 1  # the end of the subnet, at the server
-AFTER_FAILURE = 2  # the end of the subnet, here, since the server did not answer
 
 
 class LoadedPlan:
@@ -65,7 +42,7 @@ class LoadedPlan:
     ``memory_cap_bytes``: what all that is loaded and runs may take beyond the bare runtime, for batches of up to
     ``batch`` samples. If the plan needs more, it runs in pages, of which as many stay as there is room for: the same
     answers within 1e-5, bit for bit where the pages are the same. ``costs``: the working sets that were measured here.
-    A ``runtime`` made ``lean`` keeps to the cap more closely.
+    A ``runtime`` made ``lean`` keeps to the cap more closely. ``cap``: the model's, see ``LoadedSegments``.
 
     Raises:
         UsageError: the plan does not fit the bundle's graph.
@@ -80,26 +57,40 @@ class LoadedPlan:
         plan: Plan,
         *,
         memory_cap_bytes: int | None = None,
+        cap: MemoryCap | None = None,
         costs: Mapping[Edge, EdgeCost] | None = None,
         batch: int = 1,
     ) -> None:
         bundle.supernet.check_plan(plan)
         self.input_size = plan.subnet.input_size  # of the tensors that it takes; empty: the model's own
         self._exits = len(plan.exits)
-        found = segments(bundle.supernet, plan)
-        self._loaded = LoadedSegments(
-            bundle, runtime, found, memory_cap_bytes=memory_cap_bytes, costs=costs, batch=batch
+        self._numbers = {choice.exit: number for number, choice in enumerate(plan.exits)}
+        self._load = partial(
+            LoadedSegments, bundle, runtime, memory_cap_bytes=memory_cap_bytes, cap=cap, costs=costs, batch=batch
         )
+        found = segments(bundle.supernet, plan)
+        self._loaded = self._load(found)
         self._segments = list(zip(found, self._loaded.stretches, strict=True))
+        self._every_step = steps(bundle.supernet, plan)
+        self._calls, self._hurry = RunningCalls(), StopSignal()
+        self._stepping = threading.Lock()  # guards the next two
+        self._stepped: SteppedPlan | None = None
+        self._every_loaded = [self._loaded]
 
     @property
     def page_loads(self) -> int | None:
         """How often a page was loaded so far; None without a memory cap."""
         return self._loaded.page_loads
 
+    def load_each(self) -> None:
+        """Under a memory cap, load all pages once, so that what fails, fails now. Raises as the plan itself."""
+        self._loaded.load_each()
+
     def release(self) -> None:
         """Under a memory cap, free what no call runs now; the next call loads it again."""
-        self._loaded.release()
+        with self._stepping:
+            for loaded in self._every_loaded:
+                loaded.release()
 
     def run(self, tensor: Array, run_tail: RunTail | None = None) -> Outcome:
         """Answer a batch [batch, *input]; ``run_tail`` goes on behind the plan's split, if it has one.
@@ -107,28 +98,38 @@ class LoadedPlan:
         Raises:
             RuntimeFailedError: the runtime failed.
             BlobError: a page had to be loaded again, and its blob is damaged.
+            PlanRetired: the plan gave way to another one before it answered.
         """
-        [(_, first), *others] = self._segments
-        if first is None or others:
-            return self._run_segments(tensor, run_tail)
-        output = first.run([tensor])[-1]
-        return Outcome(output, np.zeros(len(output), dtype=np.int64))
+        with self._calls:
+            [(segment, first), *others] = self._segments
+            if first is None or others or segment.exit is not None:
+                return self._run_segments(tensor, run_tail)
+            output = first.run([tensor])[-1]
+            return Outcome(output, np.full(len(output), self._exits + AT_END, dtype=np.int64))
 
     def _run_segments(self, tensor: Array, run_tail: RunTail | None) -> Outcome:
-        features: list[Array] = [tensor]
+        features: Sequence[Array] = [tensor]
         rest = np.arange(len(tensor))  # samples without an answer
         kept: KeptActivations | None = None
-        answers = _Answers(len(tensor))
+        answers = Answers(len(tensor))
+        latest: tuple[Array, int] | None = None  # what the last exit says of the rest, in case there is no time left
         end = AT_END
-        number = 0
         for segment, stretch in self._segments:
             if stretch is not None:
-                features = stretch.run(features)
+                outputs = stretch.run(features) if latest is None else stretch.run_until(features, self._hurry)
+                if outputs is None:
+                    assert latest is not None
+                    answers.put(rest, *latest)
+                    break
+                features = outputs
             if segment.exit is not None:
                 *features, logits = features
                 sure = confidence(logits) >= segment.exit.threshold
+                if segment is self._segments[-1][0] or self._hurry.is_set:
+                    sure[:] = True
+                number = self._numbers[segment.exit.exit]
                 answers.put(rest[sure], logits[sure], number)
-                number += 1
+                latest = (logits[~sure], number)
                 rest, features = rest[~sure], [feature[~sure] for feature in features] if sure.any() else features
                 if not len(rest):
                     break
@@ -144,24 +145,29 @@ class LoadedPlan:
             answers.put(rest, features[-1], self._exits + end)
         return answers.outcome(kept)
 
+    def stepped(self) -> SteppedPlan:
+        """The same plan exit by exit, for deadlines and interruptions; loaded when it is first asked for.
+
+        It shares what is loaded where all exits of the plan answer by confidence. Raises as the plan itself.
+        """
+        with self._stepping:
+            if self._stepped is None:
+                same = self._every_step == [segment for segment, _ in self._segments]
+                loaded = self._loaded if same else self._load(self._every_step)
+                self._every_loaded += [] if same else [loaded]
+                self._stepped = SteppedPlan(self._every_step, loaded, self._calls, self._hurry)
+            return self._stepped
+
+    def hurry(self) -> None:
+        """Have calls answer with the last exit that they reached, or the first that they reach, from now on."""
+        self._hurry.set()
+
+    def retire(self) -> None:
+        """Begin no call any more (they raise PlanRetired), and free the sessions when the last has ended."""
+        self._calls.retire(self.close)
+
     def close(self) -> None:
         """Free the sessions. May be called twice."""
-        self._loaded.close()
-
-
-class _Answers:
-    """The answers to a batch, collected segment by segment."""
-
-    def __init__(self, batch: int) -> None:
-        self._output: Array | None = None
-        self._answered_by = np.zeros(batch, dtype=np.int64)
-
-    def put(self, samples: npt.NDArray[np.int64], logits: Array, source: int) -> None:
-        if self._output is None:
-            self._output = np.empty((len(self._answered_by), *logits.shape[1:]), dtype=logits.dtype)
-        self._output[samples] = logits
-        self._answered_by[samples] = source
-
-    def outcome(self, kept: KeptActivations | None) -> Outcome:
-        assert self._output is not None
-        return Outcome(self._output, self._answered_by, kept)
+        with self._stepping:
+            for loaded in self._every_loaded:
+                loaded.close()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import weakref
+from collections.abc import Callable, Mapping, Sequence
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.execution.paging import PagedSegments
+from device_sdk.execution.memory_cap import MemoryCap
+from device_sdk.execution.paging import PagedSegments, resident_bytes
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.runtimes.port import LoadedStretch, Runtime
 from device_sdk.supernet.cost import EdgeCost
@@ -15,7 +17,10 @@ from device_sdk.supernet.plan import Edge, ExitChoice
 class LoadedSegments:
     """Segments that are ready to run: each is one model, or under a memory cap all of them share it in pages.
 
-    ``stretches``: one per segment, in order; None where nothing runs. The other arguments are those of ``LoadedPlan``.
+    ``stretches``: one per segment, in order; None where nothing runs. ``cap``: that of the model, shared
+    with its other plans; pages are made for ``memory_cap_bytes`` and loaded when they first run. Without it the
+    segments have a cap of their own, and all pages are loaded once, so that what fails, fails here. The other arguments
+    are those of ``LoadedPlan``.
 
     Raises:
         BudgetError: the cap is too small for the largest block; says the least that works.
@@ -29,23 +34,36 @@ class LoadedSegments:
         found: Sequence[PlanSegment],
         *,
         memory_cap_bytes: int | None = None,
+        cap: MemoryCap | None = None,
         costs: Mapping[Edge, EdgeCost] | None = None,
         batch: int = 1,
     ) -> None:
         self._paged: PagedSegments | None = None
         self.stretches: list[LoadedStretch | None]
+        self._give_back: Callable[[], object] = lambda: None
         if memory_cap_bytes is None:
             self.stretches = [runtime.load(bundle.stretch(one.edges, one.exit)) if one.runs else None for one in found]
+            if cap is not None:
+                taken_bytes = resident_bytes(bundle, found, batch=batch)
+                cap.take(taken_bytes)
+                self._give_back = weakref.finalize(self, cap.take, -taken_bytes)
         else:
             self._paged = PagedSegments(
-                bundle, runtime, found, cap_bytes=memory_cap_bytes, costs=costs or {}, batch=batch
+                bundle, runtime, found, cap_bytes=memory_cap_bytes, cap=cap, costs=costs or {}, batch=batch
             )
+            if cap is None:
+                self.load_each()
             self.stretches = [*self._paged.stretches]
 
     @property
     def page_loads(self) -> int | None:
         """How often a page was loaded so far; None without a memory cap."""
         return None if self._paged is None else self._paged.pager.loads
+
+    def load_each(self) -> None:
+        """Load all pages once, so that what fails, fails now: then they are closed. Raises as when they are made."""
+        if self._paged is not None:
+            self._paged.load_each()
 
     def release(self) -> None:
         """Evict idle pages; they are loaded again when they are needed. Without a memory cap this does nothing."""
@@ -59,6 +77,7 @@ class LoadedSegments:
                 stretch.close()
         if self._paged is not None:
             self._paged.close()
+        self._give_back()
 
 
 def load_part(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import RuntimeFailedError
+from device_sdk.execution.memory_cap import MemoryCap, PlanRetired
 from device_sdk.execution.paging_plan import Footprint, leaves_first
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.runtimes.stop_signal import StopSignal
 
 
 @dataclass(frozen=True)
@@ -31,23 +33,31 @@ class _Resident:
 
 
 class Pager:
-    """Keeps what pages take, while they are loaded, there or run, below ``cap_bytes``. Safe from several threads.
+    """Keeps what pages take, while they are loaded, there or run, below a cap. Safe from several threads.
 
-    Requests for pages are serialised, and a waiting caller holds no page, so deadlock is impossible. Calls that run a
-    page run concurrently as long as their working sets fit side by side.
+    Requests for pages are serialised, and a waiting caller holds at most the page that it is about to run, so deadlock
+    is impossible. Calls that run a page run concurrently as long as their working sets fit side by side.
+
+    ``cap``: shared with other pagers of the model, and may change at any time; by default one of its own of
+    ``cap_bytes``.
     """
 
-    def __init__(self, runtime: Runtime, pages: Sequence[Page], *, cap_bytes: int) -> None:
+    def __init__(
+        self, runtime: Runtime, pages: Sequence[Page], *, cap_bytes: int | None = None, cap: MemoryCap | None = None
+    ) -> None:
         self._runtime = runtime
         self._pages = pages
-        self._cap_bytes = cap_bytes
-        self._turn = threading.Lock()
-        self._changed = threading.Condition()  # guards what follows; notified whenever memory is returned
-        self._resident: dict[int, _Resident] = {}
-        self._used_bytes = 0
+        self._cap = cap or MemoryCap(cap_bytes)
+        self._resident: dict[int, _Resident] = {}  # this and what follows is guarded by the cap's condition
         self._closed = False
         self.loads = 0  # how often a page was loaded so far
-        self.peak_bytes = 0  # the most that was taken so far, as the footprints state it
+        self._cap.register(self)
+        weakref.finalize(self, _give_back_all, self._cap, self._resident)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most that was taken under the cap so far, as the footprints state it."""
+        return self._cap.peak_bytes
 
     @property
     def closed(self) -> bool:
@@ -60,6 +70,7 @@ class Pager:
 
         Raises:
             BlobError, CompositionError, RuntimeFailedError: it does not load, or the pager was closed.
+            PlanRetired: the page does not fit under a cap that was lowered.
         """
         page = self._take(number)
         try:
@@ -68,80 +79,96 @@ class Pager:
             self._give_back(page)
 
     def _take(self, number: int) -> _Resident:
-        with self._turn:
-            with self._changed:
+        with self._cap.turn:
+            with self._cap.changed:
                 page = self._resident.get(number)
+                if page is not None:
+                    page.calls += 1  # so that nobody evicts it while room for its run is made
             if page is None:
                 page = self._load(number)
-            self._reserve(page.footprint.working_bytes, at=number, pin=page)
+            try:
+                self._reserve(page.footprint.working_bytes, at=number, beside=page.footprint.resident_bytes)
+            except BaseException:
+                self._unpin(page)
+                raise
             return page
 
     def _load(self, number: int) -> _Resident:
         page, footprint = self._pages[number], self._pages[number].footprint
         self._reserve(footprint.loading_bytes, at=number)
         try:
-            resident = _Resident(self._runtime.load(page.read()), footprint)
+            resident = _Resident(self._runtime.load(page.read()), footprint, calls=1)
         except BaseException:
-            self._return(footprint.loading_bytes)
+            self._cap.take(-footprint.loading_bytes)
             raise
-        with self._changed:
-            self._used_bytes += footprint.resident_bytes - footprint.loading_bytes
+        with self._cap.changed:
+            self._cap.take(footprint.resident_bytes - footprint.loading_bytes)
             self._resident[number] = resident
             self.loads += 1
         return resident
 
-    def _reserve(self, size_bytes: int, *, at: int, pin: _Resident | None = None) -> None:
+    def _reserve(self, size_bytes: int, *, at: int, beside: int = 0) -> None:
         """Take ``size_bytes`` once there is room: pages leave for it, and calls that run others are waited for."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._make_room(size_bytes, at))
+        with self._cap.changed:
+            self._cap.changed.wait_for(
+                lambda: self._closed or self._cap.never_fits(size_bytes + beside) or self._make_room(size_bytes, at)
+            )
             if self._closed:
-                self._free_idle()  # pages loaded since the pager was closed
+                self.evict_idle()  # pages loaded since the pager was closed
                 raise RuntimeFailedError("the plan was closed")
-            self._used_bytes += size_bytes
-            self.peak_bytes = max(self.peak_bytes, self._used_bytes)
-            if pin is not None:
-                pin.calls += 1
+            if self._cap.never_fits(size_bytes + beside):
+                raise PlanRetired
+            self._cap.take(size_bytes)
 
     def _make_room(self, size_bytes: int, at: int) -> bool:
+        if self._cap.make_room(size_bytes, keeping=self):
+            return True
         for number in leaves_first(self._resident, at=at):
-            if self._used_bytes + size_bytes <= self._cap_bytes:
-                break
             if not self._resident[number].calls:
                 self._free(self._resident.pop(number))
-        return self._used_bytes + size_bytes <= self._cap_bytes
+            if self._cap.has_room(size_bytes):
+                return True
+        return False
 
     def _free(self, page: _Resident) -> None:
         page.loaded.close()
-        self._used_bytes -= page.footprint.resident_bytes
+        self._cap.take(-page.footprint.resident_bytes)
 
     def _give_back(self, page: _Resident) -> None:
-        with self._changed:
-            page.calls -= 1
-            if self._closed:
-                self._free_idle()
-        self._return(page.footprint.working_bytes)
+        self._unpin(page)
+        self._cap.take(-page.footprint.working_bytes)
 
-    def _return(self, size_bytes: int) -> None:
-        with self._changed:
-            self._used_bytes -= size_bytes
-            self._changed.notify_all()
+    def _unpin(self, page: _Resident) -> None:
+        with self._cap.changed:
+            page.calls -= 1
+            if self._closed or not self._cap.has_room(0):
+                self.evict_idle()
 
     def release(self) -> None:
         """Evict idle pages; they are loaded again when they are needed."""
-        with self._changed:
-            self._free_idle()
-            self._changed.notify_all()
+        with self._cap.changed:
+            self.evict_idle()
 
     def close(self) -> None:
         """Free all pages, those that are running or loading now when that ends. May be called twice."""
-        with self._changed:
+        with self._cap.changed:
             self._closed = True
-            self._free_idle()
-            self._changed.notify_all()
+            self.evict_idle()
+            self._cap.changed.notify_all()
 
-    def _free_idle(self) -> None:
+    def evict_idle(self) -> None:
+        """See ``Evictable``."""
         for number in [number for number, page in self._resident.items() if not page.calls]:
             self._free(self._resident.pop(number))
+
+
+def _give_back_all(cap: MemoryCap, resident: dict[int, _Resident]) -> None:
+    """What a pager that was dropped without ``close`` still had."""
+    with cap.changed:
+        for page in resident.values():
+            page.loaded.close()
+            cap.take(-page.footprint.resident_bytes)
+        resident.clear()
 
 
 class PagedStretch:
@@ -161,6 +188,16 @@ class PagedStretch:
         for number in self._numbers:
             with self._pager.page(number) as loaded:
                 features = loaded.run(features)
+        return features
+
+    def run_until(self, inputs: Sequence[Array], stop: StopSignal) -> list[Array] | None:
+        """See the port. Raises as ``run``."""
+        features: list[Array] | None = list(inputs)
+        for number in self._numbers:
+            if features is None or stop.is_set:
+                return None
+            with self._pager.page(number) as loaded:
+                features = loaded.run_until(features, stop)
         return features
 
     def close(self) -> None:

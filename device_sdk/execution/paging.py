@@ -12,6 +12,7 @@ from functools import partial
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch
 from device_sdk.bundles.held_blobs import HeldBlobs
+from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.pager import Page, PagedStretch, Pager
 from device_sdk.execution.paging_plan import Footprint, Piece, check_cap, footprint, least_cap_bytes, pages
 from device_sdk.execution.plan_segments import PlanSegment, segments
@@ -34,6 +35,12 @@ def one_model_footprint(
 ) -> Footprint:
     """What consecutive edges, or an exit's branch alone, take if they are one model for batches of ``batch``."""
     return footprint(_pieces(bundle, PlanSegment(tuple(edges), exit_), bundle.blob_size, {}, batch))
+
+
+def resident_bytes(bundle: Bundle, found: Sequence[PlanSegment], *, batch: int = 1) -> int:
+    """What segments take if each is one model that stays, while one of them runs on ``batch`` samples."""
+    prints = [one_model_footprint(bundle, one.edges, one.exit, batch=batch) for one in found if one.runs]
+    return sum(one.resident_bytes for one in prints) + max((one.working_bytes for one in prints), default=0)
 
 
 def each_edge(bundle: Bundle) -> list[PlanSegment]:
@@ -88,11 +95,12 @@ class PagedEdges:
 
 
 class PagedSegments:
-    """The segments of a plan in pages under ``cap_bytes``. All pages are loaded once, so that what fails, fails here.
+    """The segments of a plan in pages for ``cap_bytes``. A page is loaded when it first runs, or by ``load_each``.
+
+    ``cap``: counts what is taken, see ``Pager``.
 
     Raises:
         BudgetError: the cap is too small for the largest block; says the least that works.
-        BlobError, CompositionError, RuntimeFailedError: a page does not load.
     """
 
     def __init__(
@@ -102,22 +110,28 @@ class PagedSegments:
         found: Sequence[PlanSegment],
         *,
         cap_bytes: int,
+        cap: MemoryCap | None = None,
         costs: Mapping[Edge, EdgeCost],
         batch: int,
     ) -> None:
         self._held = bundle.hold(_blob_names(bundle, found))
         divided = pages([_pieces(bundle, one, self._held.size, costs, batch) for one in found], cap_bytes)
         flat = [Page(partial(_read, bundle, self._held, page), footprint(page)) for part in divided for page in part]
-        self.pager = Pager(runtime, flat, cap_bytes=cap_bytes)
+        self.pager = Pager(runtime, flat, cap_bytes=cap_bytes, cap=cap)
+        self._count = len(flat)
         numbers = iter(range(len(flat)))
         self.stretches = [
             PagedStretch(self.pager, [next(numbers) for _ in part]) if part else None for part in divided
         ]  # one per segment; None where nothing runs
-        self._load_each(len(flat))
 
-    def _load_each(self, count: int) -> None:
+    def load_each(self) -> None:
+        """Load all pages once, so that what fails, fails here: then it is closed.
+
+        Raises:
+            BlobError, CompositionError, RuntimeFailedError: a page does not load.
+        """
         try:
-            for number in range(count):
+            for number in range(self._count):
                 with self.pager.page(number):
                     pass
         except BaseException:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from device_sdk.errors import ClosedError, ForkedError
 from device_sdk.execution.loaded_plan import LoadedPlan
+from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.service_times import ServiceTimes
 from device_sdk.execution.workspace import Workspace
+from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Plan
 
 
@@ -39,6 +41,8 @@ class PlanInUse:
         self.active: Active | None = None  # read without a lock
         self.forked = False
         self.workspace = workspace  # of the plan, and of what is loaded beside it; see ``lend_workspace``
+        self.cap = MemoryCap(workspace.memory_cap_bytes)  # of all plans that are loaded here
+        self.timed_batches: set[int] = set()  # batch sizes that were asked for by a deadline
         self._exchange = threading.Lock()  # guards writes to active, so that nothing reopens a closed model
         _in_use.add(self)
 
@@ -71,8 +75,12 @@ class PlanInUse:
         return loaded
 
     def load(self, plan: Plan) -> LoadedPlan:
-        """``plan``, loaded. Raises as ``prepare``."""
-        return self.workspace.load_plan(plan)
+        """``plan``, loaded, and its steps measured if deadlines were asked for before. Raises as ``prepare``."""
+        loaded = self.workspace.load_plan(plan, cap=self.cap)
+        loaded.load_each()
+        for batch in list(self.timed_batches):
+            loaded.stepped().times(self._zeros(loaded, batch))
+        return loaded
 
     def lend_workspace(self) -> Workspace:
         """Evict the active plan's idle pages and return the workspace, for what is loaded beside the plan.
@@ -86,8 +94,11 @@ class PlanInUse:
 
     def run_once(self, loaded: LoadedPlan) -> None:
         """Run it on one sample of zeros."""
+        loaded.run(self._zeros(loaded, 1))
+
+    def _zeros(self, loaded: LoadedPlan, batch: int) -> Array:
         spec = self.workspace.supernet.cut_points_at(loaded.input_size)[0].tensors[0]
-        loaded.run(np.zeros((1, *spec.shape), dtype=spec.dtype))
+        return np.zeros((batch, *spec.shape), dtype=spec.dtype)
 
     def begin(self, plan: Plan) -> None:
         """The first plan. Raises as ``prepare``."""
@@ -111,6 +122,29 @@ class PlanInUse:
         with self._exchange:
             self.running()
             self.active, self.workspace = new, workspace
+
+    def exchange_cap(self, cap_bytes: int | None, plan: Plan, *, hurry: bool = False) -> None:
+        """Change the memory cap under running calls, and run ``plan`` from now on.
+
+        Nothing is loaded beside the old plan under a lower cap: the new one loads its pages when they run, which waits
+        until calls of the old one have ended. ``hurry``: these answer with the last exit that they reached. Calls whose
+        pages do not fit any more begin again with the new plan.
+
+        Raises:
+            BudgetError: the cap is too small for the largest block; says the least that works. Nothing changes.
+            ClosedError, ForkedError: as ``running``.
+        """
+        workspace = replace(self.workspace, memory_cap_bytes=cap_bytes)
+        loaded = workspace.load_plan(plan, cap=self.cap)
+        while True:
+            old = self.running()
+            if self.exchange(Active(plan, loaded), expected=old):
+                break
+        self.workspace = workspace
+        if hurry:
+            old.loaded.hurry()
+        old.loaded.retire()
+        self.cap.set(cap_bytes)
 
     def close(self) -> None:
         """Nothing is active any more; what was is freed once the calls in progress have ended. May be called twice."""

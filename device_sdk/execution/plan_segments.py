@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_sdk.supernet.plan import Ask, Edge, ExitChoice, Plan
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, Edge, ExitChoice, Plan
 from device_sdk.supernet.supernet import Supernet
 
 
@@ -28,17 +29,41 @@ class PlanSegment:
 
 
 def segments(supernet: Supernet, plan: Plan) -> list[PlanSegment]:
-    """The segments of ``plan``, in order; only the first can be without edges: where it is split at the input."""
-    exits = {supernet.exit(choice.exit).position: choice for choice in plan.exits}
+    """The segments of ``plan``, in order; only the first can be without edges: where it is split at the input.
+
+    Exits whose threshold no confidence reaches answer nothing and are left out (``steps`` has them). Behind an exit
+    that answers everything, with a threshold of 0, nothing follows.
+    """
     split = plan.split.position if plan.split is not None else None
     kept = plan.hard.sends if isinstance(plan.hard, Ask) and plan.hard.sends != "input" else None
+    taken = [choice for choice in plan.exits if choice.threshold < UNREACHABLE_CONFIDENCE]
     found = [PlanSegment((), None, split=True)] if split == 0 else []
+    return found + _divided(supernet, plan, taken, split=split, kept=kept)
+
+
+def steps(supernet: Supernet, plan: Plan) -> list[PlanSegment]:
+    """The segments of ``plan`` on this device alone, each up to an answer: that of any exit, or that of the end."""
+    return _divided(supernet, plan, plan.exits)
+
+
+def _divided(
+    supernet: Supernet,
+    plan: Plan,
+    exits: Sequence[ExitChoice],
+    *,
+    split: int | None = None,
+    kept: int | None = None,
+) -> list[PlanSegment]:
+    choices = {supernet.exit(choice.exit).position: choice for choice in exits}
+    found: list[PlanSegment] = []
     edges: list[Edge] = []
     for edge, block in supernet.walk(plan.subnet):
         edges.append(edge)
-        if block.end in exits or block.end in (split, kept):
-            ends = PlanSegment(tuple(edges), exits.get(block.end), split=block.end == split, kept=block.end == kept)
-            found.append(ends)
+        if block.end in choices or block.end in (split, kept):
+            choice = choices.get(block.end)
+            found.append(PlanSegment(tuple(edges), choice, split=block.end == split, kept=block.end == kept))
             edges = []
+            if choice is not None and choice.threshold <= 0:
+                return found
     found.append(PlanSegment(tuple(edges), None))
     return found

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.loaded_segments import LoadedSegments, load_part
+from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.paging import each_edge, largest_batch, one_model_footprint, room_beside_largest
 from device_sdk.execution.paging_plan import Footprint
 from device_sdk.execution.plan_segments import PlanSegment
@@ -37,10 +38,22 @@ class Workspace:
         """The same for another bundle, or for the same one with other exits."""
         return replace(self, bundle=bundle)
 
-    def load_plan(self, plan: Plan, *, costs: Mapping[Edge, EdgeCost] | None = None, batch: int = 1) -> LoadedPlan:
-        """``plan``, ready to run on batches of up to ``batch``. Raises as ``LoadedPlan``."""
+    def load_plan(
+        self,
+        plan: Plan,
+        *,
+        cap: MemoryCap | None = None,
+        costs: Mapping[Edge, EdgeCost] | None = None,
+        batch: int = 1,
+    ) -> LoadedPlan:
+        """``plan``, ready to run on batches of up to ``batch``; ``cap`` as for ``LoadedSegments``.
+
+        Raises as ``LoadedPlan``.
+        """
         cap_bytes = self.memory_cap_bytes
-        return LoadedPlan(self.bundle, self.runtime, plan, memory_cap_bytes=cap_bytes, costs=costs, batch=batch)
+        return LoadedPlan(
+            self.bundle, self.runtime, plan, memory_cap_bytes=cap_bytes, cap=cap, costs=costs, batch=batch
+        )
 
     def load_segments(self, segments: Sequence[PlanSegment], *, batch: int = 1) -> LoadedSegments:
         """Segments that share the cap, ready to run. Raises as ``LoadedSegments``."""

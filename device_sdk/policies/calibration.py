@@ -29,7 +29,9 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import MB, CostModel
 from device_sdk.supernet.plan import (
     ANY_SERVER,
+    UNREACHABLE_CONFIDENCE,
     Ask,
+    ExitChoice,
     MaxConfidence,
     Plan,
     RemoteRef,
@@ -48,6 +50,8 @@ class CalibrationSettings:
     ``accuracy_drop``: the maximum accuracy loss by exits, 0 to 1; with few samples less is lost. ``exit_memory_mb``:
     memory for exits, None for no limit. ``escalated_share``: of all samples, to be sent to the server; ``server``: the
     model there, any by default. ``confirm``: measure that exits save time; otherwise the prediction is trusted.
+    ``timed_exits``: keep exits that no confidence takes for deadlines and anytime answers; ordinary answers take as
+    long as without them.
 
     Raises:
         UsageError: a share that is none, or memory below zero.
@@ -59,6 +63,7 @@ class CalibrationSettings:
     server: RemoteRef = ANY_SERVER
     use_exits: bool = True
     confirm: bool = True
+    timed_exits: bool = True
     batch: int = 64
 
     def __post_init__(self) -> None:
@@ -105,8 +110,8 @@ def calibrate_plan(
     stand in.
 
     1. answer all samples at every exit and at the end; 2. keep the exits that fit the memory; 3. choose thresholds;
-    4. confirm by measuring that exits save time, else drop them; 5. set the threshold of hard samples among those that
-    reach the end.
+    4. confirm by measuring that exits save time, else drop them; 5. keep the others for deadlines and anytime answers;
+    6. set the threshold of hard samples among those that reach the end.
 
     Raises:
         InputError: there are no inputs, or labels and inputs do not match.
@@ -133,8 +138,20 @@ def calibrate_plan(
         mean_ms, without_ms = _measure(workspace, plan, inputs) if choices and settings.confirm else (None, None)
         if mean_ms is not None and without_ms is not None and mean_ms >= without_ms:
             plan, mean_ms, without_ms = Plan(subnet), None, None
+        if settings.timed_exits:
+            plan = with_timed_exits(plan, [answers.at_exit(number, costs).choice for number in kept])
         task.advance()
     return _judged(workspace.supernet, costs, answers, plan, settings, mean_ms=mean_ms, without_ms=without_ms)
+
+
+def with_timed_exits(plan: Plan, exits: Sequence[ExitChoice]) -> Plan:
+    """``plan`` with those of ``exits``, in order, that it lacks: deadlines and interruptions alone end with them.
+
+    Their threshold is one that no confidence reaches, so that ordinary runs are as without them (ADR 42).
+    """
+    known = {choice.exit: choice for choice in plan.exits}
+    unreachable = (msgspec.structs.replace(choice, threshold=UNREACHABLE_CONFIDENCE) for choice in exits)
+    return msgspec.structs.replace(plan, exits=tuple(known.get(choice.exit, choice) for choice in unreachable))
 
 
 def placed_exits(answers: Answers, costs: CostModel, *, memory_bytes: int | None) -> list[int]:

@@ -16,7 +16,7 @@ from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
-from device_sdk.supernet.plan import Abstain, Ask, Edge, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Abstain, Ask, Edge, Plan, RemoteRef, Split, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 Correct = npt.NDArray[np.bool_]
@@ -73,6 +73,7 @@ class Route:
         self.correct = np.zeros(count, dtype=bool)
         self.device_ms, self.transfer_ms, self.server_ms = np.zeros((3, count))
         self.bytes_sent = np.zeros(count)
+        self._taken = [choice for choice in plan.exits if choice.threshold < UNREACHABLE_CONFIDENCE]
         self._tried_ms = 0.0  # of the branches so far
         self._logits: Array | None = None
         self._asked = np.zeros(count, dtype=bool)
@@ -105,7 +106,7 @@ class Route:
 
     def take_exits(self) -> None:
         ends = [block.end for _, block in self._supernet.walk(self._plan.subnet)]
-        for choice in self._plan.exits:
+        for choice in self._taken:
             before = self._plan.subnet.edges[: ends.index(self._supernet.exit(choice.exit).position) + 1]
             logits = self._found(self._evidence.exits, (before, choice.exit, choice.rendition), f"exit {choice.exit}")
             self._tried_ms += self._costs.exit_latency_ms(choice, self._plan.input_size)
@@ -169,8 +170,8 @@ class Route:
 
     @property
     def peak_bytes(self) -> int:
-        """Memory of the subnet and the exits."""
-        return self._costs.peak_bytes(self._plan.subnet) + sum(map(self._costs.exit_bytes, self._plan.exits))
+        """Memory of the subnet and of the exits that answer by confidence."""
+        return self._costs.peak_bytes(self._plan.subnet) + sum(map(self._costs.exit_bytes, self._taken))
 
     def energy_mj(self, power: Power) -> Milliseconds:
         """Energy of the device (HI Eq. 4)."""

@@ -16,7 +16,9 @@ from device_sdk.profiling.memory import peak_during
 from device_sdk.profiling.stretches import FIRST_RUNS, WARMUP, Timing
 from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan
+from device_sdk.supernet.plan import ExitChoice, Plan
+
+_HIGHEST_CONFIDENCE = 1.0  # exits with a threshold above it would not be loaded
 
 
 def mean_latencies_ms(plans: Sequence[LoadedPlan], inputs: Array, *, rounds: int = 3) -> list[float]:
@@ -45,7 +47,7 @@ def exit_overhead_ms(workspace: Workspace, timing: Timing, branch_ms: Mapping[tu
     """
     supernet = workspace.supernet
     choices = {
-        exit_.position: ExitChoice(exit_.id, UNREACHABLE_CONFIDENCE, exit_.renditions[0].name)
+        exit_.position: ExitChoice(exit_.id, _HIGHEST_CONFIDENCE, exit_.renditions[0].name)
         for exit_ in supernet.exits_along(supernet.original)
     }
     if not choices or workspace.memory_cap_bytes is not None:
@@ -54,8 +56,13 @@ def exit_overhead_ms(workspace: Workspace, timing: Timing, branch_ms: Mapping[tu
     plans = [workspace.load_plan(Plan(supernet.original, exits), batch=timing.batch) for exits in ((), tried)]
     inputs = golden_inputs(supernet.cut_points[0], seed=0, batch=timing.batch)[0]
     try:
+        leaves = any(number < len(tried) for number in plans[1].run(inputs).answered_by)  # even noise can be certain
+        calls = {
+            "0": partial(plans[0].run, inputs),
+            "1": partial(_run_through if leaves else LoadedPlan.run, plans[1], inputs),
+        }
         timed = measure_interleaved(
-            {str(number): partial(plan.run, inputs) for number, plan in enumerate(plans)},
+            calls,
             rounds=timing.rounds,
             warmup=WARMUP,
             patience=timing.patience,
@@ -66,6 +73,10 @@ def exit_overhead_ms(workspace: Workspace, timing: Timing, branch_ms: Mapping[tu
             plan.close()
     branches_ms = sum(branch_ms[choice.exit, choice.rendition] for choice in tried)
     return max(0.0, (timed["1"].median_ms - timed["0"].median_ms - branches_ms) / len(tried))
+
+
+def _run_through(plan: LoadedPlan, inputs: Array) -> None:
+    plan.stepped().run_through(inputs)
 
 
 def measured_peak_bytes(workspace: Workspace, plan: Plan, *, batch: int = 1) -> int | None:
@@ -79,7 +90,7 @@ def measured_peak_bytes(workspace: Workspace, plan: Plan, *, batch: int = 1) -> 
         UsageError: the plan does not fit the bundle's graph.
         BlobError, CompositionError, RuntimeFailedError: it does not load or run.
     """
-    through = tuple(msgspec.structs.replace(choice, threshold=UNREACHABLE_CONFIDENCE) for choice in plan.exits)
+    through = tuple(msgspec.structs.replace(choice, threshold=_HIGHEST_CONFIDENCE) for choice in plan.exits)
     whole = msgspec.structs.replace(plan, exits=through)
     first = workspace.supernet.cut_points_at(plan.subnet.input_size)[0]
     inputs = golden_inputs(first, seed=0, batch=batch)[0]
@@ -87,8 +98,9 @@ def measured_peak_bytes(workspace: Workspace, plan: Plan, *, batch: int = 1) -> 
 
     def load_and_run() -> LoadedPlan:
         loaded = workspace.load_plan(whole, batch=batch)
+        run = loaded.run if plan.split is not None else loaded.stepped().run_through
         for _ in range(FIRST_RUNS):
-            loaded.run(inputs)
+            run(inputs)
         return loaded
 
     loaded, peak = peak_during(load_and_run)

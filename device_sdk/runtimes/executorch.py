@@ -16,6 +16,7 @@ from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.extras import require
 from device_sdk.runtimes.port import Array
+from device_sdk.runtimes.stop_signal import StopSignal
 from device_sdk.supernet.blocks import TensorSpec
 
 EXECUTORCH = _EXTRA = "executorch"
@@ -98,6 +99,12 @@ class ExecutorchStretch:
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """See the port."""
+        outputs = self.run_until(inputs, StopSignal())
+        assert outputs is not None
+        return outputs
+
+    def run_until(self, inputs: Sequence[Array], stop: StopSignal) -> list[Array] | None:
+        """See the port: a program runs to its end."""
         self._check(inputs)
         parts = []
         for start in range(0, len(inputs[0]), self._at_once):
@@ -106,17 +113,24 @@ class ExecutorchStretch:
                 if self._methods is None:
                     raise RuntimeFailedError("the session was closed")
                 try:
-                    parts.append(self._run_part(self._methods, part))
+                    outputs = self._run_part(self._methods, part, stop)
                 except Exception as error:
                     raise RuntimeFailedError(f"ExecuTorch failed: {_first_line(error)}") from error
+            if outputs is None:
+                return None
+            parts.append(outputs)
         return parts[0] if len(parts) == 1 else [np.concatenate(outputs) for outputs in zip(*parts, strict=True)]
 
-    def _run_part(self, methods: Sequence[Any], part: Sequence[Array]) -> list[Array]:
+    def _run_part(self, methods: Sequence[Any], part: Sequence[Array], stop: StopSignal) -> list[Array] | None:
         # Outputs are copied, since the method reuses its output buffers.
         live = [self._torch.from_numpy(np.require(array, requirements=["C", "W"])) for array in part]
         chain, branch = (methods[:-1], methods[-1]) if self._branch else (methods, None)
         for method in chain:
+            if stop.is_set:
+                return None
             live = [output.clone() for output in method.execute(live)]
+        if stop.is_set:
+            return None
         if branch is not None:
             live += [output.clone() for output in branch.execute(live)]
         return [output.numpy() for output in live]

@@ -6,7 +6,7 @@ import copy
 import hashlib
 import threading
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from device_sdk.bundles.composition import COMPOSED, Stretch, compose
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memory
 from device_sdk.runtimes.port import Array
+from device_sdk.runtimes.stop_signal import StopSignal
 
 _ERRORS_ONLY = 3
 _CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
@@ -190,11 +191,29 @@ class OnnxSession:
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """See the port."""
+        return self._run(inputs, None)
+
+    def run_until(self, inputs: Sequence[Array], stop: StopSignal) -> list[Array] | None:
+        """See the port: ONNX Runtime looks at the terminate flag of a run between two operators."""
+        import onnxruntime
+
+        options = onnxruntime.RunOptions()
+        with stop.ending_by(partial(setattr, options, "terminate", True)):
+            if stop.is_set:
+                return None
+            try:
+                return self._run(inputs, options)
+            except RuntimeFailedError:
+                if stop.is_set:
+                    return None
+                raise
+
+    def _run(self, inputs: Sequence[Array], options: Any) -> list[Array]:
         session = self._session
         if session is None:
             raise RuntimeFailedError("the session was closed")
         try:
-            return session.run(self._outputs, dict(zip(self._inputs, inputs, strict=True)))
+            return session.run(self._outputs, dict(zip(self._inputs, inputs, strict=True)), options)
         except Exception as error:
             raise RuntimeFailedError(f"ONNX Runtime failed: {_first_line(error)}") from error
 

@@ -8,12 +8,13 @@ from typing import Any, Protocol
 import numpy.typing as npt
 
 from device_sdk.bundles.composition import Stretch
+from device_sdk.runtimes.stop_signal import StopSignal
 
 Array = npt.NDArray[Any]
 
 
 class LoadedStretch(Protocol):
-    """A stretch that is ready to run. ``run`` is thread-safe."""
+    """A stretch that is ready to run. Both ways to run it are thread-safe."""
 
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         """Run one batch.
@@ -22,6 +23,12 @@ class LoadedStretch(Protocol):
 
         Raises:
             RuntimeFailedError: the runtime refused the inputs or failed, or the stretch was closed.
+        """
+
+    def run_until(self, inputs: Sequence[Array], stop: StopSignal) -> list[Array] | None:
+        """As ``run``, but ends soon after ``stop`` is set: then None, unless the outputs were ready.
+
+        A runtime that cannot end a run finishes the block that it runs.
         """
 
     def close(self) -> None:

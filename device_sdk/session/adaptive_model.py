@@ -18,6 +18,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.trust import UNSTATED, Trustable, Unstated
 from device_sdk.errors import UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
+from device_sdk.execution.memory_cap import PlanRetired
 from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
@@ -42,7 +43,9 @@ from device_sdk.session.measuring import Measuring
 from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location, origin_of
 from device_sdk.session.origin import Origin
 from device_sdk.session.remote_answers import RemoteAnswers
+from device_sdk.session.running import Running
 from device_sdk.session.samples import SampleChecker
+from device_sdk.session.timed_answers import TimedAnswers
 from device_sdk.supernet.cost import MB, Budget, Power, Uplink
 from device_sdk.supernet.plan import AnswerLocally, Plan, Subnet
 from device_sdk.supernet.requirement import Requirement
@@ -93,6 +96,7 @@ class AdaptiveModel:
         )
         self._async_calls = AsyncCalls()
         self._class_names = bundle.manifest.task.class_names
+        self._timed = TimedAnswers(self._in_use, self._class_names)
         self._change = threading.Lock()  # held by what changes the plan on demand; calls never wait for it
 
     @classmethod
@@ -507,14 +511,21 @@ class AdaptiveModel:
         before()
         self._in_use.exchange(Active(plan, loaded))
 
-    def __call__(self, images: npt.NDArray[np.uint8] | Image.Image) -> Answer:
+    def __call__(self, images: npt.NDArray[np.uint8] | Image.Image, *, deadline_ms: float | None = None) -> Answer:
         """Answer for raw images: one [h, w, channels] or grey [h, w], a batch [n, h, w, channels], or a Pillow image.
+
+        ``deadline_ms``: as for ``infer``; the preparation of the images counts.
 
         Raises:
             InputError: not what the model takes; says what was expected.
+            InfeasibleDeadlineError: as for ``infer``.
             ClosedError: the model was closed.
         """
+        began_s = time.perf_counter()
         active = self._in_use.active or self._in_use.running()
+        if deadline_ms is not None:
+            tensor = self._samples.prepare(images, active.plan.subnet.input_size)
+            return self._timed.by_deadline(tensor, deadline_ms, began_s=began_s)
         return self._answer(active, self._samples.prepare(images, active.plan.subnet.input_size), images)
 
     async def answer_async(self, images: npt.NDArray[np.uint8] | Image.Image) -> Answer:
@@ -530,16 +541,23 @@ class AdaptiveModel:
         """
         return self._samples.prepare(images)
 
-    def infer(self, tensor: Array) -> Answer:
+    def infer(self, tensor: Array, *, deadline_ms: float | None = None) -> Answer:
         """Answer for prepared tensors: float32 [batch, *input] or one sample [*input].
 
         At the model's own size, or at the input size of the plan in use. A plan for smaller inputs resizes the former.
+        ``deadline_ms``: the answer is that of the plan's last exit, or of its end, that is sure to be there so long
+        after the call; servers are not asked. The first such call measures the plan's exits, and its time begins then.
 
         Raises:
             InputError: another shape or type.
+            InfeasibleDeadlineError: not even the first exit is sure to be in time; names the least deadline.
             ClosedError: the model was closed.
         """
+        began_s = time.perf_counter()
         active = self._in_use.active or self._in_use.running()
+        if deadline_ms is not None:
+            tensor = self._samples.tensor(tensor, active.plan.subnet.input_size)
+            return self._timed.by_deadline(tensor, deadline_ms, began_s=began_s)
         return self._answer(active, self._samples.tensor(tensor, active.plan.subnet.input_size), None)
 
     async def infer_async(self, tensor: Array) -> Answer:
@@ -547,9 +565,39 @@ class AdaptiveModel:
         self._in_use.running()
         return await self._async_calls.call(self.infer, tensor)
 
+    def start(self, tensor: Array | Image.Image) -> Running:
+        """Begin an anytime run in a thread of its own: ``with model.start(x) as running: … running.latest()``.
+
+        Its exits answer one after the other; the best answer so far is there at any moment, and ``running.stop()``
+        ends it. Servers are not asked. ``tensor``: prepared as for ``infer``, or raw images as for a call.
+
+        Raises:
+            InputError: not what the model takes.
+            ClosedError: the model was closed.
+        """
+        return self._timed.start(self._any_input(tensor))
+
+    def answer_times_ms(self, tensor: Array | Image.Image) -> dict[str, float]:
+        """How long after its start a run on such input is sure to have each answer now, by source, in order.
+
+        The first call measures the plan's exits for this batch size, so that later deadlines find them measured.
+        """
+        return self._timed.answer_times_ms(self._any_input(tensor))
+
+    def _any_input(self, tensor: Array | Image.Image) -> Array:
+        input_size = self._in_use.running().plan.subnet.input_size
+        if isinstance(tensor, np.ndarray) and tensor.dtype != np.uint8:
+            return self._samples.tensor(tensor, input_size)
+        return self._samples.prepare(tensor, input_size)
+
     def _answer(self, active: Active, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None) -> Answer:
         started = time.perf_counter()
-        output, source = self._remote.answer(active.plan, active.loaded, tensor, images)
+        while True:
+            try:
+                output, source = self._remote.answer(active.plan, active.loaded, tensor, images)
+                break
+            except PlanRetired:  # the memory cap sank
+                active = self._in_use.running()
         latency_ms = (time.perf_counter() - started) * 1e3
         if active.times is not None and source == (SUBNET,):  # the time of exits and servers is not the subnet's
             active.times.record(latency_ms)

@@ -9,9 +9,9 @@ from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.calibration import CalibrationSettings, calibrate_plan
 from device_sdk.progress import SilentProgress
 from device_sdk.session.samples import SampleChecker
-from device_sdk.supernet.plan import Edge, Plan, Subnet
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, Plan, Subnet
 
-CHEAPEST = Subnet((Edge("o0"), Edge("m1-4"), Edge("o4")))  # passes no exit
+CHEAPEST = Subnet((Edge("o0"), Edge("m1-4"), Edge("o4")))  # passes one exit, which is no good
 
 
 @pytest.fixture
@@ -56,8 +56,23 @@ def test_exits_that_do_not_fit_the_memory_are_not_used(calibrated):
     assert len(calibrated(exit_memory_mb=0.01).plan.exits) == 1
 
 
-def test_a_subnet_that_passes_no_exit_gets_none(calibrated):
-    assert calibrated(subnet=CHEAPEST).plan == Plan(CHEAPEST)
+def test_an_exit_that_no_confidence_takes_is_kept_for_deadlines(calibrated, bundle, runtime, tensor):
+    found = calibrated(subnet=CHEAPEST)
+    assert [choice.threshold for choice in found.plan.exits] == [UNREACHABLE_CONFIDENCE]
+    assert (found.share_early, found.mean_ms) == (0.0, None)
+    assert np.all(LoadedPlan(bundle, runtime, found.plan).run(tensor).answered_by == 1)
+
+
+def test_without_timed_exits_only_those_stay_that_confidence_takes(calibrated):
+    assert calibrated(subnet=CHEAPEST, timed_exits=False).plan == Plan(CHEAPEST)
+    found = calibrated(accuracy_drop=0.0, timed_exits=False)
+    assert all(choice.threshold < UNREACHABLE_CONFIDENCE for choice in found.plan.exits)
+
+
+def test_timed_exits_change_no_other_choice(calibrated):
+    found, without = calibrated(accuracy_drop=0.0), calibrated(accuracy_drop=0.0, timed_exits=False)
+    assert set(without.plan.exits) <= set(found.plan.exits)
+    assert (found.share_early, found.accuracy) == (without.share_early, without.accuracy)
 
 
 def test_labels_may_be_missing(calibrated):

@@ -9,6 +9,7 @@ import pytest
 
 from device_sdk.errors import CompositionError, MissingExtraError, RuntimeFailedError, UsageError
 from device_sdk.runtimes import RUNTIMES, make_runtime
+from device_sdk.runtimes.stop_signal import StopSignal
 
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
 
@@ -133,3 +134,26 @@ def test_its_identity_is_stable_and_tells_the_number_of_threads(kit):
 def test_a_lean_one_answers_the_same(kit, engine):
     [output] = make_runtime(kit.name, threads=1, lean=True).load(kit.matmul).run([samples(3)])
     assert np.array_equal(output, engine.load(kit.matmul).run([samples(3)])[0])
+
+
+def test_until_it_is_stopped_it_runs_as_ever(kit, engine):
+    loaded, stop = engine.load(kit.with_exit), StopSignal()
+    assert all(map(np.array_equal, loaded.run_until([samples(3)], stop), loaded.run([samples(3)])))
+
+
+def test_once_stopped_it_runs_nothing_and_others_run_on(kit, engine):
+    loaded, stop = engine.load(kit.matmul), StopSignal()
+    stop.set()
+    stop.set()
+    assert loaded.run_until([samples(3)], stop) is None
+    assert loaded.run_until([samples(3)], StopSignal())[0].shape == (3, 3)
+    assert loaded.run([samples(3)])[0].shape == (3, 3)
+
+
+def test_what_is_wrong_is_an_error_until_it_is_stopped(kit, engine):
+    loaded = engine.load(kit.matmul)
+    with pytest.raises(RuntimeFailedError):
+        loaded.run_until([np.ones((1, 5), np.float32)], StopSignal())
+    loaded.close()
+    with pytest.raises(RuntimeFailedError, match="closed"):
+        loaded.run_until([samples(1)], StopSignal())

@@ -1,0 +1,66 @@
+"""What a plan answers to a batch, and how it is collected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.runtimes.port import Array
+
+AT_END = 0  # the end of the subnet, here
+AT_SERVER = 1  # the end of the subnet, at the server
+AFTER_FAILURE = 2  # the end of the subnet, here, since the server did not answer
+
+
+@dataclass(frozen=True)
+class KeptActivations:
+    """The tensors at the cut point whose activations the plan may send: of ``samples``, positions in the batch."""
+
+    samples: npt.NDArray[np.int64]
+    tensors: tuple[Array, ...]
+
+    def of(self, wanted: npt.NDArray[np.intp]) -> tuple[Array, ...]:
+        """The tensors of the samples ``wanted``, all of which got there."""
+        rows = np.searchsorted(self.samples, wanted)
+        return tuple(tensor[rows] for tensor in self.tensors)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a plan answers to a batch.
+
+    ``output``: logits [batch, classes]; ``answered_by`` [batch]: the position in the plan's exits of the one that
+    answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit. ``kept``: None
+    where the plan sends no activations of hard samples.
+    """
+
+    output: Array
+    answered_by: npt.NDArray[np.int64]
+    kept: KeptActivations | None = None
+
+
+class Answers:
+    """The answers to a batch, collected segment by segment. Later answers to a sample replace earlier ones."""
+
+    def __init__(self, batch: int) -> None:
+        self._output: Array | None = None
+        self._answered_by = np.zeros(batch, dtype=np.int64)
+
+    def put(self, samples: npt.NDArray[np.int64], logits: Array, source: int) -> None:
+        """``logits`` [count, classes] are the answers to ``samples`` [count], by ``source`` (see ``Outcome``)."""
+        if self._output is None:
+            self._output = np.empty((len(self._answered_by), *logits.shape[1:]), dtype=logits.dtype)
+        self._output[samples] = logits
+        self._answered_by[samples] = source
+
+    def outcome(self, kept: KeptActivations | None = None) -> Outcome:
+        """What was collected; every sample has an answer."""
+        assert self._output is not None
+        return Outcome(self._output, self._answered_by, kept)
+
+    def so_far(self) -> Outcome:
+        """A copy of what was collected."""
+        assert self._output is not None
+        return Outcome(self._output.copy(), self._answered_by.copy())

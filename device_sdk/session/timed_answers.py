@@ -1,0 +1,157 @@
+"""Answers by a deadline and at any time: the plan in use exit by exit, on this device alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from device_sdk.errors import InfeasibleDeadlineError, UsageError
+from device_sdk.execution.deadline import last_in_time
+from device_sdk.execution.deciders import hard as hard_samples
+from device_sdk.execution.memory_cap import PlanRetired
+from device_sdk.execution.outcome import Outcome
+from device_sdk.execution.plan_in_use import Active, PlanInUse
+from device_sdk.execution.step_times import StepTimes
+from device_sdk.runtimes.port import Array
+from device_sdk.runtimes.stop_signal import StopSignal
+from device_sdk.session.alarm import Alarm
+from device_sdk.session.answer import ABSTAINED, FALLBACK, SUBNET, Answer
+from device_sdk.session.running import Running
+from device_sdk.supernet.plan import Abstain, AnswerLocally, Plan
+
+_LIVE_CALLS = 5  # whose median says how slow the device is
+
+
+class TimedAnswers:
+    """Runs the plan in use with a deadline, or until somebody stops it. Nothing is sent to a server."""
+
+    def __init__(self, in_use: PlanInUse, class_names: tuple[str, ...]) -> None:
+        self._in_use, self._class_names = in_use, class_names
+        self._alarm = Alarm()
+
+    def prepare(self, tensor: Array) -> None:
+        """Measure the steps of the plan in use for batches like ``tensor``, and those of later plans when they load."""
+        self._times(self._in_use.running(), tensor)
+
+    def answer_times_ms(self, tensor: Array) -> dict[str, float]:
+        """By source (``exit <id>``, ``subnet``): how long after its start a run is sure to have that answer now."""
+        active = self._in_use.running()
+        times = self._times(active, tensor)
+        names = [_source(active.plan, step.number) for step in active.loaded.stepped().steps]
+        return dict(zip(names, times.answer_times_ms(_present_slowness(active, times)), strict=True))
+
+    def by_deadline(self, tensor: Array, deadline_ms: float, *, began_s: float) -> Answer:
+        """The answer of the last exit, or of the end, that is sure to be there ``deadline_ms`` after ``began_s``.
+
+        1. measure the steps if that was not done yet (then the time begins anew); 2. choose the step to end with;
+        3. run up to it. If it turns out slower than expected, it ends with the step before.
+
+        Raises:
+            InfeasibleDeadlineError: not even the first exit is sure to be in time; says the least deadline.
+            UsageError: the deadline is not above 0.
+        """
+        if not deadline_ms > 0:
+            raise UsageError(f"the deadline is {deadline_ms:g} ms; it must be above 0")
+        while True:
+            active = self._in_use.running()
+            try:
+                return self._by_deadline(active, tensor, deadline_ms, began_s)
+            except PlanRetired:
+                continue
+
+    def _by_deadline(self, active: Active, tensor: Array, deadline_ms: float, began_s: float) -> Answer:
+        known = len(tensor) in active.loaded.stepped().measured_batches
+        times = self._times(active, tensor)
+        if not known:
+            began_s = time.perf_counter()
+        sure_ms = times.answer_times_ms(_present_slowness(active, times))
+        steps_ms = [sure_ms[0], *(after - before for before, after in pairwise(sure_ms))]
+        started_s = time.perf_counter()
+        spent_ms = (started_s - began_s) * 1e3
+        last = last_in_time(sure_ms, deadline_ms - spent_ms)
+        if last is None:
+            least_ms = sure_ms[0] + spent_ms
+            raise InfeasibleDeadlineError(
+                f"no answer is sure to be there within {deadline_ms:.2f} ms: the first takes up to {least_ms:.2f} ms",
+                least_ms=least_ms,
+                hint="allow more, or calibrate the plan with earlier exits",
+            )
+        guard = _Guard(self._alarm, began_s + deadline_ms / 1e3, steps_ms)
+        stepped = active.loaded.stepped()
+        outcome = stepped.run(tensor, last=last, stop=guard.stop, may_begin=guard.may_begin)
+        assert outcome is not None
+        return self._answer(active.plan, outcome, started_s)
+
+    def start(self, tensor: Array) -> Running:
+        """Begin an anytime run."""
+        self._in_use.running()
+        return Running(lambda stop, answered: self._run(tensor, stop, answered))
+
+    def _run(self, tensor: Array, stop: StopSignal, answered: Callable[[Answer], None]) -> None:
+        while True:
+            active = self._in_use.running()
+            started_s = time.perf_counter()
+
+            def take(outcome: Outcome, plan: Plan = active.plan, started_s: float = started_s) -> None:
+                answered(self._answer(plan, outcome, started_s))
+
+            try:
+                active.loaded.stepped().run(tensor, stop=stop, answered=take)
+                return
+            except PlanRetired:
+                continue
+
+    def _times(self, active: Active, tensor: Array) -> StepTimes:
+        self._in_use.timed_batches.add(len(tensor))
+        return active.loaded.stepped().times(tensor)
+
+    def _answer(self, plan: Plan, outcome: Outcome, started_s: float) -> Answer:
+        latency_ms = (time.perf_counter() - started_s) * 1e3
+        return Answer(outcome.output, _sources(plan, outcome), latency_ms, self._class_names, plan)
+
+
+class _Guard:
+    """Ends a run that is slower than expected, once it has an answer.
+
+    ``steps_ms``: what each step is sure to need at most.
+    """
+
+    def __init__(self, alarm: Alarm, until_s: float, steps_ms: Sequence[float]) -> None:
+        self.stop = StopSignal()
+        self._alarm, self._until_s, self._steps_ms = alarm, until_s, steps_ms
+        self._armed = False
+
+    def may_begin(self, step: int) -> bool:
+        """Whether ``step`` will end in time; from the first one on the alarm ends it if it does not."""
+        if time.perf_counter() + self._steps_ms[step] / 1e3 > self._until_s:
+            return False
+        if not self._armed:
+            self._armed = True
+            self._alarm.at(self._until_s, self.stop)
+        return True
+
+
+def _present_slowness(active: Active, times: StepTimes) -> float | None:
+    """How slow live update sees ordinary calls, against the typical time to the end; None where it does not watch."""
+    calls_ms = [] if active.times is None else active.times.last()[-_LIVE_CALLS:]
+    return float(np.median(calls_ms)) / sum(times.typical_ms) if len(calls_ms) == _LIVE_CALLS else None
+
+
+def _source(plan: Plan, number: int) -> str:
+    if number < len(plan.exits):
+        return f"exit {plan.exits[number].exit}"
+    return SUBNET if plan.split is None else FALLBACK
+
+
+def _sources(plan: Plan, outcome: Outcome) -> tuple[str, ...]:
+    """Where each answer comes from; of hard samples at the end what a plan says without its server."""
+    sources = [_source(plan, number) for number in outcome.answered_by]
+    if not isinstance(plan.hard, AnswerLocally):
+        mark = ABSTAINED if isinstance(plan.hard, Abstain) else FALLBACK
+        at_end = outcome.answered_by == len(plan.exits)
+        for position in np.flatnonzero(at_end & hard_samples(plan.hard.decider, outcome.output)):
+            sources[position] = mark
+    return tuple(sources)
