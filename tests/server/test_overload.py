@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from benchmarks.faults.tools.overload import HealthProbe, closed_by_server, connect, dripping, open_connections
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, encode_request
 from server.inference.queue import ASK_AFTER_S
 from server.request_reader import Limits
-from tests.faults.overload import HealthProbe, closed_by_server, connect, dripping, open_connections
 
 HEALTH_P95_MS = 100.0
 INFER = "/v2/models/tiny:images/infer"

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.faults.tools.clocks import FrozenClock, JumpingClock
 from device_sdk.delivery.schedule import LONGEST_PAUSE_S, MinimumRate, Schedule, TooSlowError, transient
 from device_sdk.errors import DeadlineError, ProtocolError, RefusedError, TransferError
-from tests.faults.clocks import FrozenClock, JumpingClock
 
 
 class Time:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.faults.tools.fault_proxy import Fault, FaultProxy, behind_proxy
+from benchmarks.faults.tools.full_disk import fill, small_disk, without_room
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.delivery.store import BundleStore
@@ -22,8 +24,6 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.opening import open_location
 from device_sdk.supernet.plan import Edge, Plan, Subnet
-from tests.faults.fault_proxy import Fault, FaultProxy, behind_proxy
-from tests.faults.full_disk import fill, small_disk, without_room
 
 
 @dataclass

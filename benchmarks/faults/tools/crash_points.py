@@ -1,4 +1,4 @@
-"""Kills an operation before each of its changes to the file system, in turn.
+"""Kills an operation before each of its changes to the file system, in turn, or after some time.
 
 The operation runs in a forked child. Audit events count files that are opened for writing, renames, deletions and new
 folders; a profile function counts writes and fsyncs, in all threads. Nothing is patched.
@@ -48,11 +48,38 @@ def each_crash(begin: Callable[[], Callable[[], object]]) -> Iterator[Crash]:
 
 def killed_before(operation: Callable[[], object], point: int) -> bool:
     """Run the operation in a forked child that is killed before its ``point``-th change; whether it came so far."""
+    child = _start(operation, point)
+    _, status = os.waitpid(child, 0)
+    return _was_killed(status)
+
+
+def killed_after(operation: Callable[[], object], seconds: float) -> bool:
+    """Run the operation in a forked child that is killed after ``seconds``; False if it ended before."""
+    child = _start(operation, None)
+    ended = threading.Event()
+
+    def kill() -> None:
+        if not ended.wait(seconds):
+            os.kill(child, signal.SIGKILL)
+
+    timer = threading.Thread(target=kill, daemon=True)
+    timer.start()
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it stays a zombie, so its id is still its own
+    ended.set()
+    timer.join()
+    _, status = os.waitpid(child, 0)
+    return _was_killed(status)
+
+
+def _start(operation: Callable[[], object], point: int | None) -> int:
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
         _run(operation, point)
-    _, status = os.waitpid(child, 0)
+    return child
+
+
+def _was_killed(status: int) -> bool:
     if os.WIFSIGNALED(status):
         assert os.WTERMSIG(status) == signal.SIGKILL, f"the operation ended with signal {os.WTERMSIG(status)}"
         return True
@@ -60,9 +87,10 @@ def killed_before(operation: Callable[[], object], point: int) -> bool:
     return False
 
 
-def _run(operation: Callable[[], object], point: int) -> None:
+def _run(operation: Callable[[], object], point: int | None) -> None:
     try:
-        _arm(point)
+        if point is not None:
+            _arm(point)
         operation()
         sys.setprofile(None)
         os._exit(0)

@@ -32,11 +32,14 @@ class Fault:
 
 class FaultProxy:
     """Forwards requests to ``host:port``, one per connection. ``faults``: by a part of the path, the first list entry
-    meets the first request. ``requests``: the paths so far. A context manager."""
+    meets the first request. ``requests``: the paths so far; ``starts``: for each, from which byte on. A context
+    manager.
+    """
 
     def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
         self.faults: dict[str, list[Fault]] = {}
         self.requests: list[str] = []
+        self.starts: list[int] = []
         self._upstream = (host, port)
         self._over = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -65,25 +68,27 @@ class FaultProxy:
 
     def _serve(self, client: socket.socket) -> None:
         with client, contextlib.suppress(OSError):
-            head = _until_blank_line(client)
+            head, body = _request(client)
             if not head:
                 return
             path = head.split(b" ", 2)[1].decode()
-            fault = self._take(path)
-            answer = self._fetch(re.sub(rb"(?i)\r\nconnection:[^\r]*", b"", head))
+            start = re.search(rb"(?i)\r\nrange: *bytes=([0-9]{1,18})-", head)
+            fault = self._take(path, int(start[1]) if start else 0)
+            answer = self._fetch(re.sub(rb"(?i)\r\nconnection:[^\r]*", b"", head), body)
             self._send(client, answer, fault)
 
-    def _take(self, path: str) -> Fault | None:
+    def _take(self, path: str, start: int) -> Fault | None:
         with self._lock:
             self.requests.append(path)
+            self.starts.append(start)
             for part, waiting in self.faults.items():
                 if part in path and waiting:
                     return waiting.pop(0)
         return None
 
-    def _fetch(self, head: bytes) -> bytes:
+    def _fetch(self, head: bytes, body: bytes) -> bytes:
         with socket.create_connection(self._upstream) as upstream:
-            upstream.sendall(head[:-2] + b"Connection: close\r\n\r\n")
+            upstream.sendall(head[:-2] + b"Connection: close\r\n\r\n" + body)
             return b"".join(iter(lambda: upstream.recv(1 << 16), b""))
 
     def _send(self, client: socket.socket, answer: bytes, fault: Fault | None) -> None:
@@ -108,14 +113,20 @@ class FaultProxy:
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def _until_blank_line(client: socket.socket) -> bytes:
-    data = b""
-    while b"\r\n\r\n" not in data:
+def _request(client: socket.socket) -> tuple[bytes, bytes]:
+    """Head, with the blank line, and body; empty if the client has gone."""
+    data, wanted = b"", None
+    while wanted is None or len(data) < wanted:
         more = client.recv(1 << 16)
         if not more:
-            return b""
+            return b"", b""
         data += more
-    return data
+        end = data.find(b"\r\n\r\n")
+        if wanted is None and end >= 0:
+            length = re.search(rb"(?i)\r\ncontent-length: *([0-9]{1,12})", data[:end])
+            wanted = end + 4 + (int(length[1]) if length else 0)
+    head = data[: data.index(b"\r\n\r\n") + 4]
+    return head, data[len(head) :]
 
 
 class _Quiet(http.server.SimpleHTTPRequestHandler):
@@ -123,17 +134,21 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
         pass
 
 
+class _Server(http.server.ThreadingHTTPServer):
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Clients that are gone."""
+
+
 @dataclass
 class FolderServer:
     """Serves the files of ``folder`` over HTTP. A context manager."""
 
     folder: Path
-    _http: http.server.ThreadingHTTPServer = field(init=False)
+    _http: _Server = field(init=False)
 
     def __post_init__(self) -> None:
         handler = functools.partial(_Quiet, directory=str(self.folder))
-        self._http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        self._http.handle_error = lambda request, address: None  # clients that are gone
+        self._http = _Server(("127.0.0.1", 0), handler)
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
 
     @property

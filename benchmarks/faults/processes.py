@@ -1,0 +1,97 @@
+"""Tries a promise in a process of its own, so that a crash, a hang or a leak is its own and is seen."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from benchmarks.faults.promise import Findings, Promise, Trial
+from benchmarks.faults.small_bundle import SmallBundle
+
+PATIENCE = 3.0  # times its share, and then
+LOG = "process.log"  # of all that a trial logs
+GRACE_S = 60.0  # a promise that takes longer hangs
+_PRELOADED = ("benchmarks.faults.promises.registry",)
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a promise's trial found, and how long it took."""
+
+    promise: Promise
+    findings: Findings
+    seconds: float
+
+
+def try_promise(promise: Promise, folder: Path, *, seconds: float, seed: int = 0) -> Tried:
+    """Try ``promise`` in a new process; a trial that dies, hangs or raises is not kept, and says how."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(list(_PRELOADED))  # imported once, and no thread is started there
+    began_s = time.monotonic()
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_work, args=(sender, promise.name, folder, seconds, seed))
+    process.start()
+    sender.close()
+    findings = _received(receiver, PATIENCE * seconds + GRACE_S)
+    if findings is None:
+        findings = Findings()
+        if process.is_alive():
+            findings.case(False, f"no end after {time.monotonic() - began_s:.0f} s", "hung")
+        else:
+            findings.case(False, f"its process ended with {process.exitcode}", "crashed")
+    _end(process)
+    return Tried(promise, findings, time.monotonic() - began_s)
+
+
+def _received(receiver: Connection, patience_s: float) -> Findings | None:
+    with contextlib.suppress(EOFError):
+        if receiver.poll(patience_s):
+            found = receiver.recv()
+            assert isinstance(found, Findings)
+            return found
+    return None
+
+
+def _end(process: multiprocessing.process.BaseProcess) -> None:
+    process.join(5)
+    if process.is_alive() and process.pid is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # what it has started, too
+        process.join()
+
+
+def _work(sender: Connection, name: str, folder: Path, seconds: float, seed: int) -> None:
+    from benchmarks.faults.promises.registry import PROMISES
+
+    os.setpgid(0, 0)
+    folder.mkdir(parents=True)
+    _log_to(folder / LOG)
+    promise = next(one for one in PROMISES if one.name == name)
+    findings = Findings()
+    trial = Trial(folder / "trial", SmallBundle.make(folder / "bundle"), seconds, seed)
+    trial.folder.mkdir()
+    try:
+        promise.check(trial, findings)
+    except BaseException as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"{type(error).__name__}: {str(error)[:300]} ({Path(where.filename).name}:{where.lineno})"
+        findings.case(False, what, "crashed")
+        traceback.print_exc()
+    sender.send(findings)
+
+
+def _log_to(path: Path) -> None:
+    """What this process and its libraries say goes to a file: it is looked through for secrets."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    for standard in (1, 2):
+        os.dup2(handle, standard)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, force=True)

@@ -1,0 +1,1 @@
+"""How each promise is tried, by what it is about."""
