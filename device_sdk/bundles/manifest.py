@@ -17,7 +17,9 @@ from device_sdk.files.untrusted_json import decode_json
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize
 from device_sdk.supernet.supernet import Supernet
 
-FORMAT_VERSION = "1.2"
+FORMAT_VERSION = "1.3"
+BlobBytes = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+_SHARED_SIZED_SINCE = 3  # minor version from which every shared blob has a size
 
 _BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 IDENTIFIER = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")  # names of bundles, blocks and exits
@@ -100,7 +102,10 @@ class Provenance(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """The bundle's graph, weights by digest, and metadata; the blobs themselves are separate files."""
+    """The bundle's graph, weights by digest, and metadata; the blobs themselves are separate files.
+
+    ``shared_sizes``: bytes of every shared blob; not in manifests before 1.3.
+    """
 
     format_version: str
     name: str
@@ -117,6 +122,7 @@ class Manifest(msgspec.Struct, frozen=True):
     input_sizes: tuple[InputSize, ...] = ()  # besides the model's own
     public_names: PublicNames = PublicNames()
     notes: tuple[str, ...] = ()
+    shared_sizes: dict[str, BlobBytes] = {}
 
     def supernet(self) -> Supernet:
         """The graph of this bundle."""
@@ -128,9 +134,15 @@ class Manifest(msgspec.Struct, frozen=True):
         renditions = [r for block in self.blocks for r in block.renditions]
         renditions += [r for exit_ in self.exits for r in exit_.renditions]
         for rendition in renditions:
-            sizes.update(dict.fromkeys(rendition.shared))
+            sizes.update((name, self.shared_sizes.get(name)) for name in rendition.shared)
             sizes[rendition.blob] = rendition.size_bytes
         return sizes
+
+    @property
+    def minor_version(self) -> int:
+        """The minor format version; 0 where it is no number."""
+        minor = self.format_version.partition(".")[2]
+        return int(minor) if minor.isascii() and minor.isdigit() and len(minor) < 10 else 0
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -154,6 +166,7 @@ def decode_manifest(data: bytes) -> Manifest:
         raise ManifestError(f"manifest.json breaks the schema: {error}") from error
     check_limits(manifest)
     _check_names(manifest)
+    _check_shared_sizes(manifest)
     _check_output(manifest)
     return manifest
 
@@ -182,6 +195,14 @@ def _check_names(manifest: Manifest) -> None:
     for name in (manifest.name, *owned):
         if not IDENTIFIER.fullmatch(name):
             raise ManifestError(f"name {name[:80]!r} has characters that names must not have")
+
+
+def _check_shared_sizes(manifest: Manifest) -> None:
+    if manifest.minor_version < _SHARED_SIZED_SINCE:
+        return
+    unsized = [name for name, size in manifest.blobs().items() if size is None]
+    if unsized:
+        raise ManifestError(f"the manifest states no size for the shared blob {unsized[0][:12]}…")
 
 
 def _check_output(manifest: Manifest) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 
 from device_sdk.bundles import signing
@@ -26,6 +27,7 @@ class BundleWriter:
         self._target = claim.target
         self._swap = swap
         self._temporary = temporary_beside(claim.target)
+        self._sizes: dict[str, int] = {}  # of blobs, by name
 
     def __enter__(self) -> BundleWriter:
         with storage_errors(self._temporary):
@@ -38,8 +40,13 @@ class BundleWriter:
     def add_blob(self, data: bytes) -> str:
         """Store ``data``; returns its name, the sha256."""
         name = hashlib.sha256(data).hexdigest()
+        self._sizes[name] = len(data)
         write_atomically(self._temporary / BLOBS / name, data)
         return name
+
+    def sizes_of(self, names: Iterable[str]) -> dict[str, int]:
+        """The bytes of these blobs, which were added, sorted by name."""
+        return {name: self._sizes[name] for name in sorted(set(names))}
 
     def add_note(self, name: str, data: bytes) -> None:
         """Store an informational file that is not part of the bundle."""

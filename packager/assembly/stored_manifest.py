@@ -65,6 +65,7 @@ def stored_manifest(
         metrics=_metrics(job, steps_done, verified, validated),
         provenance=_provenance(job),
         notes=(*expansion.notes, *(note for kind in kinds for note in kind.notes)),
+        shared_sizes=writer.sizes_of(name for kind in stored for one in kind.values() for name in one.shared),
     )
 
 

@@ -172,9 +172,10 @@ class ReferenceBundle:
         """Write the bundle, signed with ``key``, in place of what is there."""
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "blobs").mkdir(parents=True)
-        shared = _store(folder, b"".join(_initializer(*one) for one in self.shared.items()))
+        shared_data = b"".join(_initializer(*one) for one in self.shared.items())
+        shared = _store(folder, shared_data)
         manifest = Manifest(
-            format_version="1.2",
+            format_version="1.3",
             name="reference",
             version=1,
             task=Task(kind="classification", class_names=CLASSES),
@@ -187,6 +188,7 @@ class ReferenceBundle:
             self_test=SelfTest(GOLDEN_SEED, GOLDEN_BATCH, _golden(self.golden_original())),
             metrics=Metrics("none", 0, 0.0, (), 0.0, 0, 0),
             provenance=Provenance("reference", "tests/contract", None, None, "none", {"seed": 2026}, {}),
+            shared_sizes={shared: len(shared_data)},
         )
         data = encode_manifest(manifest)
         (folder / "manifest.json").write_bytes(data)

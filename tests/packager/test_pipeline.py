@@ -50,6 +50,7 @@ def test_the_bundle_passes_its_own_self_test_and_leaves_no_work_behind(packaged)
     assert not packaged.with_name("reference.work").exists()
     assert {path.name for path in packaged.iterdir()} == {"manifest.json", "packaging.json", "blobs"}
     assert {path.name for path in (packaged / "blobs").iterdir()} == set(bundle.manifest.blobs())
+    assert None not in bundle.manifest.blobs().values()
 
 
 def test_the_original_path_answers_like_the_model(packaged, monkeypatch, noise):

@@ -199,3 +199,14 @@ def test_sizes_are_those_of_the_files(bundle, tiny_bundle):
     on_disk = {path.name: path.stat().st_size for path in (tiny_bundle.folder / "blobs").iterdir()}
     assert bundle.blob_sizes() == on_disk
     assert bundle.manifest_bytes == tiny_bundle.manifest_path.stat().st_size
+
+
+def test_a_shared_blob_of_another_size_than_stated_is_refused_without_reading_it(own_bundle):
+    [shared] = {name for one in Bundle.open(own_bundle.folder).manifest.blocks for name in one.renditions[0].shared}
+
+    def sized(manifest):
+        manifest["shared_sizes"] = {shared: 12}
+
+    own_bundle.edit(sized)
+    with pytest.raises(BlobError, match="instead of 12"):
+        Bundle.open(own_bundle.folder)

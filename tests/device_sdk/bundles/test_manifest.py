@@ -18,7 +18,7 @@ WRITE_SCHEMA = (
     'python -c "import json, msgspec; from device_sdk.bundles.manifest import Manifest; '
     'print(json.dumps(msgspec.json.schema(Manifest), indent=1))" > docs/bundle_manifest.schema.json'
 )
-OPTIONAL = {"exits", "input_sizes", "public_names", "notes"}
+OPTIONAL = {"exits", "input_sizes", "public_names", "notes", "shared_sizes"}
 DIGEST = "0123456789abcdef" * 4
 
 
@@ -114,7 +114,28 @@ def test_an_unknown_major_version_is_refused_before_anything_else(version):
 
 def test_a_newer_minor_version_is_read(manifest):
     manifest["format_version"] = "1.7"
+    manifest["shared_sizes"] = sizes_of_shared(manifest)
     assert decode(manifest).format_version == "1.7"
+
+
+def sizes_of_shared(manifest) -> dict[str, int]:
+    return {name: 100 for block in manifest["blocks"] for one in block["renditions"] for name in one["shared"]}
+
+
+@pytest.mark.parametrize("version", ["1.3", "1.12"])
+def test_from_1_3_on_every_shared_blob_has_a_size(manifest, version):
+    manifest["format_version"] = version
+    with pytest.raises(ManifestError, match="states no size for the shared blob"):
+        decode(manifest)
+    manifest["shared_sizes"] = sizes_of_shared(manifest)
+    assert None not in decode(manifest).blobs().values()
+
+
+@pytest.mark.parametrize("size", [-1, 2**31 + 1, 1.5, "7"])
+def test_a_size_of_a_shared_blob_is_a_number_of_bytes(manifest, size):
+    manifest["shared_sizes"] = dict.fromkeys(sizes_of_shared(manifest), size)
+    with pytest.raises(ManifestError, match="shared_sizes"):
+        decode(manifest)
 
 
 @pytest.mark.parametrize(
@@ -205,4 +226,4 @@ def test_a_damaged_manifest_is_read_or_refused_but_never_anything_else(tiny_bund
 def test_blobs_lists_every_blob_once_with_its_size_where_stated(bundle, tiny_bundle):
     blobs = bundle.manifest.blobs()
     assert set(blobs) == {path.name for path in (tiny_bundle.folder / "blobs").iterdir()}
-    assert list(blobs.values()).count(None) == 1  # the shared weights
+    assert list(blobs.values()).count(None) == 1  # the shared weights: the tiny bundle has format 1.0

@@ -7,6 +7,7 @@ import logging
 
 import pytest
 
+from benchmarks.faults.tools.full_disk import without_room
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.trust import load_trust
 from device_sdk.delivery.download import fetch_bundle
@@ -14,7 +15,6 @@ from device_sdk.delivery.key_lists import stored_lists
 from device_sdk.delivery.time_marks import time_mark
 from device_sdk.errors import ClockError, ExpiredError, RollbackError, SignatureError, StorageError, TransferError
 from tests.contract.signed_files import DAY_S, START_S, key_list, release
-from tests.faults.full_disk import without_room
 
 SOON_S = START_S + DAY_S
 END_S = START_S + 30 * DAY_S

@@ -7,13 +7,13 @@ import shutil
 
 import pytest
 
+from benchmarks.faults.tools.fault_proxy import behind_proxy
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import SignatureError, UsageError
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.opening import bundle_at
 from tests.contract.signed_files import key_list, release
-from tests.faults.fault_proxy import behind_proxy
 
 
 @pytest.fixture
