@@ -1,0 +1,146 @@
+package pathweave.sdk
+
+import java.io.File
+import java.nio.file.Path
+import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.JsonElement
+import kotlinx.serialization.json.JsonNull
+import kotlinx.serialization.json.jsonPrimitive
+import kotlinx.serialization.json.long
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.assertThrows
+import org.junit.jupiter.api.io.TempDir
+
+private const val DAY_S = 24L * 3600
+private const val MANIFEST_TEXT = """{"name": "tiny", "version": 1}"""
+
+class TrustTest {
+    private val vectors = Json.parseToJsonElement(File(Contract.repository, "tests/contract/trust.json").readText())
+
+    private fun list(name: String) = vectors["lists"][name].text.toByteArray()
+
+    private fun chain(names: List<String>): TrustedKeys =
+        names.drop(1).fold(TrustedKeys.pinned(list(names.first()))) { trusted, name -> trusted.followedBy(list(name)) }
+
+    private fun check(case: JsonElement, work: () -> Unit) {
+        val error = try {
+            work()
+            null
+        } catch (error: PathweaveError) {
+            error::class.simpleName
+        }
+        assertEquals(case["error"].orNull?.text, error, case["case"].text)
+    }
+
+    private val JsonElement.orNull: JsonElement? get() = takeIf { it !is JsonNull }
+
+    private val JsonElement.mark: TimeMark get() = items.let { (keys, time) -> TimeMark(keys.int, time.seconds) }
+
+    private val JsonElement.seconds: Long get() = jsonPrimitive.long
+
+    @Test
+    fun `the same lists may be pinned`() {
+        assertTrue(vectors["pinned"].items.size > 30)
+        for (case in vectors["pinned"].items) check(case) { TrustedKeys.pinned(case["list"].text.toByteArray()) }
+    }
+
+    @Test
+    fun `the same lists follow others`() {
+        for (case in vectors["next"].items) {
+            val before = chain(listOf("one", case["after"].text).distinct())
+            check(case) { before.followedBy(case["list"].text.toByteArray()) }
+        }
+    }
+
+    @Test
+    fun `the same releases are installed, and the same times are remembered`() {
+        val manifests = listOf(MANIFEST_TEXT, "$MANIFEST_TEXT ").map { it.toByteArray() }.associateBy(::sha256)
+        assertTrue(vectors["releases"].items.size > 40)
+        for (case in vectors["releases"].items) {
+            var after: TimeMark? = null
+            check(case) {
+                val release = verifyRelease(
+                    case["release"].text.toByteArray(),
+                    chain(case["lists"].texts),
+                    case["mark"].mark,
+                    case["clock_s"].seconds,
+                ) { after = it }
+                release.requireSameManifest(manifests.getValue(case["manifest_sha256"].text))
+                release.requireSameName(case["name"].text, case["version"].seconds)
+            }
+            assertEquals(case["mark_after"].orNull?.mark, after, case["case"].text)
+        }
+    }
+
+    private fun release(name: String) =
+        vectors["releases"].items.first { it["case"].text == name }["release"].text.toByteArray()
+
+    @Test
+    fun `what is installed opens after it has expired and its key was revoked`() {
+        val installed = release("a release")
+        val trusted = chain(listOf("one", "two"))
+        assertRefused<SignatureError> { verifyRelease(installed, trusted, TimeMark(), 0) {} }
+        assertEquals("tiny", verifyInstalled(installed, trusted).name)
+        assertRefused<SignatureError> { verifyInstalled(release("a stranger"), trusted) }
+    }
+
+    @Test
+    fun `a rollback of the key list is taken if it is allowed`() {
+        val mark = TimeMark(keys = 2, signedAtS = 1_800_000_000)
+        val marks = mutableListOf<TimeMark>()
+        val trusted = chain(listOf("one"))
+        assertRefused<RollbackError> { verifyRelease(release("a release"), trusted, mark, 0) { marks += it } }
+        assertEquals(emptyList<TimeMark>(), marks)
+        verifyRelease(release("a release"), trusted, mark, 0, allowRollback = true) { marks += it }
+        assertEquals(listOf(TimeMark(1, 1_800_000_000)), marks)
+    }
+
+    @Test
+    fun `the messages say dates, whatever the clock says`() {
+        fun message(clockS: Long) = assertThrows<ExpiredError> {
+            verifyRelease(release("a release"), chain(listOf("one")), TimeMark(), clockS) {}
+        }.message
+
+        val end = 1_800_000_000 + 30 * DAY_S
+        assertEquals("the release of tiny 1 expired on 2027-02-14 08:00 UTC: newer ones may be withheld", message(end + 1))
+        assertTrue(message(Long.MAX_VALUE)!!.endsWith("clock says second ${Long.MAX_VALUE} since 1970: it may be wrong"))
+    }
+
+    @Test
+    fun `lists are fetched one after the other and found again by the one before`() {
+        val server = mutableMapOf("keys/2.json" to list("new roots"), "keys/3.json" to list("three"))
+        val stored = mutableMapOf<String, ByteArray>()
+        val asked = mutableListOf<String>()
+        fun fetch(name: String) = server[name].also { asked += name }
+
+        val pinned = TrustedKeys.pinned(list("one"))
+        assertEquals(3, pinned.withStored(stored::get).fetchLists(::fetch, stored::put).newest.number)
+        assertEquals(listOf("keys/2.json", "keys/3.json", "keys/4.json"), asked)
+        server.clear()
+        assertEquals(3, pinned.withStored(stored::get).fetchLists(::fetch, stored::put).newest.number)
+        assertEquals(3, TrustedKeys.pinned(list("three")).withStored(stored::get).newest.number)
+        stored[sha256(list("new roots"))] = byteArrayOf(1)
+        assertEquals(2, pinned.withStored(stored::get).newest.number)
+    }
+
+    @Test
+    fun `a list that is refused is not kept`() {
+        val stored = mutableMapOf<String, ByteArray>()
+        assertRefused<SignatureError> {
+            TrustedKeys.pinned(list("one")).fetchLists({ list("three") }, stored::put)
+        }
+        assertTrue(stored.isEmpty())
+    }
+
+    @Test
+    fun `a list is pinned from a file`(@TempDir folder: Path) {
+        val file = File(folder.toFile(), "keys.json")
+        assertRefused<SignatureError> { TrustedKeys.read(file) }
+        file.writeBytes(list("one"))
+        assertEquals(1, TrustedKeys.read(file).newest.number)
+        file.writeBytes(ByteArray(KEYS_MAX_BYTES + 1))
+        assertRefused<SignatureError> { TrustedKeys.read(file) }
+    }
+}
