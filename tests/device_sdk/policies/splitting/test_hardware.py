@@ -53,9 +53,9 @@ def test_a_systolic_array_computes_in_folds():
     assert array.cycles(Gemm(4, 10, 4, groups=3)) == 3 * array.cycles(Gemm(4, 10, 4))
 
 
-def test_the_papers_edge_is_thousands_of_times_slower_than_its_server():
+def test_the_papers_edge_is_hundreds_of_times_slower_than_its_server():
     graph = LayerGraph((Layer("one", (0,), 100, 100, Gemm(1000, 1000, 100)),), input_values=100)
-    assert server_latencies_ms(EYERISS, graph)[0] / server_latencies_ms(TPU, graph)[0] > 1000
+    assert server_latencies_ms(EYERISS, graph)[0] / server_latencies_ms(TPU, graph)[0] > 500
 
 
 def test_a_rate_of_nothing_is_refused():
