@@ -42,6 +42,7 @@ TARGETS = {
     "worse_than_best_baseline": Target(minimum=0, maximum=0),
 }
 UPLINK_MBPS = 3.0
+WIDTH = 1024  # partial choices per layer of the label search
 MAX_DROP = 0.05  # Auto-Split §5.3, classification
 PAPER_KINDS = {  # §5.3
     "resnet18": "device",
@@ -58,8 +59,8 @@ SOURCES: Mapping[str, tuple[Hardware, Hardware]] = {
 }
 JPEG_QUALITY = 80
 JPEG_CODING_MS = 28.0  # Auto-Split appendix B, on a Raspberry Pi 3
-MEASURED, QUICK_MEASURED = 10, 3  # allocations per real network whose accuracy is measured
-_ERRORS = (0.02, 20.0)  # between which these lie
+MEASURED, QUICK_MEASURED = 8, 3  # allocations per real network whose accuracy is measured
+_ERRORS = (0.02, 5.0)  # between which these lie
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def _methods(case: _Case, ratio: float) -> Iterator[dict[str, object]]:
     """A row for every method; latencies are also given relative to the server alone."""
     problem = case.problem
     listed = feasible_solutions(problem)
-    found = least_latency(problem, known=listed[:1])
+    found = least_latency(problem, known=listed[:1], width=WIDTH)
     baselines = {
         "server": server_alone(problem),
         **{f"U{bits}": device_alone(problem, bits) for bits in (16, 8, 4, 2)},

@@ -5,7 +5,7 @@ traffic, not the arithmetic (Auto-Split §5.1: units for 8 bits are fixed). Wher
 memory on the chip, one of them is read again for every part of the other.
 
 A systolic array computes a layer in folds (SCALE-Sim, Samajdar 2018, output stationary): a product [rows, depth] ·
-[depth, columns] takes ⌈rows / R⌉ · ⌈columns / C⌉ folds of 2 R + C + depth − 2 cycles.
+[depth, columns] takes ⌈rows / R⌉ · ⌈columns / C⌉ folds of R + C + depth − 2 cycles, as ``scalesim`` 3.0.0 counts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Array:
     def cycles(self, gemm: Gemm) -> int:
         """Cycles of a layer without waiting for memory; groups run one after another."""
         folds = -(-gemm.rows // self.rows) * -(-gemm.columns // self.columns)
-        return gemm.groups * folds * (2 * self.rows + self.columns + gemm.depth - 2)
+        return gemm.groups * folds * (self.rows + self.columns + gemm.depth - 2)
 
 
 @dataclass(frozen=True, kw_only=True)
