@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from device_sdk.commands.command_line import emit, progress
-from device_sdk.commands.command_options import ChosenTrust, bundle_options, open_model
+from device_sdk.commands.command_options import ChosenTrust, bundle_options, limit_option, load_data, open_model
 from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
     from device_sdk.policies.split_decision import SplitDecision
+    from device_sdk.policies.splitting import SplitCost
     from device_sdk.session.adaptive_model import AdaptiveModel
+
+_PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
 
 
 @click.command()
@@ -27,6 +31,19 @@ if TYPE_CHECKING:
     help="Round-trip time to the server, if --server is not given.",
 )
 @click.option("--server", help="URL of the server that runs the tail [default: where BUNDLE comes from].")
+@click.option(
+    "--privacy",
+    type=click.Choice(["activations", "inputs"]),
+    default="activations",
+    show_default=True,
+    help="What the server may be sent.",
+)
+@click.option("--memory-mb", type=float, help="Limit of the device's part in megabytes: weights and working set.")
+@click.option("--max-drop", type=float, help="Limit of the accuracy lost, 0 to 1, measured on --data.")
+@click.option("--data", help="Private images: FOLDER or FILE.zip with a folder per class, perhaps #part.")
+@limit_option
+@click.option("--device-factor", type=float, help="Estimate for a device so many times slower than this one.")
+@click.option("--picture", type=click.Path(path_type=Path), help="Draw the latencies to FILE.svg or FILE.png.")
 def split(
     bundle: str,
     trust: ChosenTrust,
@@ -36,25 +53,61 @@ def split(
     uplink_mbps: float | None,
     round_trip_ms: float,
     server: str | None,
+    privacy: Literal["activations", "inputs"],
+    memory_mb: float | None,
+    max_drop: float | None,
+    data: str | None,
+    limit: int | None,
+    device_factor: float | None,
+    picture: Path | None,
     as_json: bool,
 ) -> None:
     """Find the best cut point to split the plan in use between device and server, and use it from now on.
 
-    Without a server the result is an estimate for one as fast as this device, and the plan stays as it is.
+    With --data, fewer than 8 bits per value on the way are tried. Without a server, or for a slower device, the result
+    is an estimate for a server as fast as this device, and the plan stays as it is.
     """
-    from device_sdk.offload.remote_model import RemoteModel
+    if picture is not None and picture.suffix not in (".svg", ".png"):
+        raise UsageError(f"a picture is a .svg or .png file, not {picture.name}")
+    server = _checked_server(server or _origin(bundle), bundle, device_factor, uplink_mbps)
+    if max_drop is not None and data is None:
+        raise UsageError("a drop of accuracy is measured on private images", hint="give --data")
+    with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
+        limits: dict[str, Any] = {"memory_mb": memory_mb, "max_drop": max_drop}
+        if data is not None:
+            dataset = load_data(model, data, limit=limit, as_json=as_json)
+            limits |= {"samples": dataset.images, "labels": dataset.labels}
+        if server is None:
+            assert uplink_mbps is not None
+            decision = _estimate(
+                model,
+                uplink_mbps,
+                round_trip_ms,
+                1.0 if device_factor is None else device_factor,
+                limits,
+                as_json=as_json,
+            )
+        else:
+            from device_sdk.offload.remote_model import RemoteModel
 
-    server = server or _origin(bundle)
+            name = f"{model.bundle.manifest.name}:tail"
+            remote = RemoteModel(server=server, model=name, token=token, privacy=privacy)
+            decision = model.split(remote, uplink_mbps=uplink_mbps, progress=progress(as_json), **limits)
+    if picture is not None:
+        _draw(picture, decision)
+    emit(_summary(decision), as_json=as_json, text=lambda: _print(decision))
+
+
+def _checked_server(
+    server: str | None, bundle: str, device_factor: float | None, uplink_mbps: float | None
+) -> str | None:
+    if device_factor is not None:
+        if server is not None and server != _origin(bundle):
+            raise UsageError("for a slower device a split is only estimated", hint="leave out --server")
+        server = None
     if server is None and uplink_mbps is None:
         raise UsageError("the uplink's bandwidth is unknown", hint="give --uplink-mbps, or --server to measure it")
-    with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
-        if server is None:
-            decision = _without_server(model, uplink_mbps, round_trip_ms, as_json=as_json)
-        else:
-            name = f"{model.bundle.manifest.name}:tail"
-            remote = RemoteModel(server=server, model=name, token=token, privacy="activations")
-            decision = model.split(remote, uplink_mbps=uplink_mbps, progress=progress(as_json))
-    emit(_summary(decision), as_json=as_json, text=lambda: _print(decision))
+    return server
 
 
 def _origin(bundle: str) -> str | None:
@@ -63,18 +116,19 @@ def _origin(bundle: str) -> str | None:
     return before if separator and "://" in before else None
 
 
-def _without_server(
-    model: AdaptiveModel, uplink_mbps: float | None, round_trip_ms: float, *, as_json: bool
+def _estimate(
+    model: AdaptiveModel,
+    uplink_mbps: float,
+    round_trip_ms: float,
+    device_factor: float,
+    limits: Mapping[str, Any],
+    *,
+    as_json: bool,
 ) -> SplitDecision:
-    from device_sdk.policies.split_decision import choose
     from device_sdk.supernet.cost import Uplink
 
-    assert uplink_mbps is not None
     uplink = Uplink(uplink_mbps, round_trip_ms)
-    profile = model.profile(progress=progress(as_json))
-    name = f"{model.bundle.manifest.name}:tail"
-    source = "this device's own: no server was named"
-    return choose(model.bundle, model.plan, profile, profile, uplink, model_name=name, source=source)
+    return model.estimate_split(uplink, device_factor=device_factor, progress=progress(as_json), **limits)
 
 
 def _summary(decision: SplitDecision) -> dict[str, Any]:
@@ -82,6 +136,9 @@ def _summary(decision: SplitDecision) -> dict[str, Any]:
     return {
         "subnet": list(map(str, decision.plan.subnet.edges)),
         "position": split_.position if split_ is not None else None,
+        "bits": list(decision.best.bits),
+        "reason": decision.reason,
+        "drop": decision.drop_of(decision.best),
         "latency_ms": decision.best.latency_ms,
         "on_device_ms": decision.on_device.latency_ms,
         "bytes_sent": decision.best.bytes_sent,
@@ -91,35 +148,49 @@ def _summary(decision: SplitDecision) -> dict[str, Any]:
         "splits": [
             {
                 "position": cost.position,
-                "device_ms": cost.device_ms,
-                "transfer_ms": cost.transfer_ms,
-                "server_ms": cost.server_ms,
+                "bits": list(cost.bits),
+                **{f"{part}_ms": getattr(cost, f"{part}_ms") for part in _PARTS},
                 "latency_ms": cost.latency_ms,
                 "bytes_sent": cost.bytes_sent,
+                "device_bytes": cost.device_bytes,
+                "drop": decision.drop_of(cost),
             }
             for cost in decision.costs
         ],
     }
 
 
+def _draw(picture: Path, decision: SplitDecision) -> None:
+    from device_sdk.commands.split_picture import write_picture
+
+    title = f"latency by cut point, {decision.uplink.mbps:.3g} Mbit/s; best: {_where(decision.best, decision)}"
+    write_picture(picture, decision.costs, decision.best, title)
+
+
+def _where(cost: SplitCost, decision: SplitDecision) -> str:
+    if not cost.tail:
+        return "everything on the device"
+    bits = "" if set(cost.bits) == {8} else f" in {cost.bits[0]} bits"
+    return f"everything at the server{bits}" if cost.position == 0 else f"cross at cut point {cost.position}{bits}"
+
+
 def _print(decision: SplitDecision) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("cut point", "device", "transfer", "server", "altogether", "bytes")
+    measured = bool(decision.drops)
+    table = Table("cut", "bits", *_PARTS, "all ms", "bytes", *(["lost"] if measured else []), box=None, pad_edge=False)
     for cost in decision.costs:
-        parts = (cost.device_ms, cost.transfer_ms, cost.server_ms, cost.latency_ms)
-        style = "bold" if cost == decision.best else None
-        table.add_row(str(cost.position), *(f"{part:.3f} ms" for part in parts), f"{cost.bytes_sent:,}", style=style)
+        parts = [f"{getattr(cost, f'{part}_ms'):.2f}" for part in _PARTS]
+        drop = decision.drop_of(cost)
+        lost = ["" if drop is None else f"{100 * drop:.1f} %"] if measured else []
+        bits = " ".join(map(str, cost.bits))
+        row = (str(cost.position), bits, *parts, f"{cost.latency_ms:.2f}", f"{cost.bytes_sent:,}", *lost)
+        table.add_row(*row, style="bold" if cost == decision.best else None)
     Console().print(table)
     click.echo(
         f"{decision.uplink.mbps:.3g} Mbit/s, {decision.uplink.round_trip_ms:.3g} ms there and back;"
         f" the server's profile is {decision.server_profile}"
     )
-    if decision.plan.split is None:
-        click.echo(f"best: everything on the device, {decision.best.latency_ms:.3f} ms")
-    else:
-        click.echo(
-            f"best: cross at cut point {decision.plan.split.position}, {decision.best.latency_ms:.3f} ms"
-            f" ({decision.on_device.latency_ms:.3f} ms on the device alone)"
-        )
+    alone = f" ({decision.on_device.latency_ms:.3f} ms on the device alone)" if decision.best.tail else ""
+    click.echo(f"best: {_where(decision.best, decision)}, {decision.best.latency_ms:.3f} ms{alone}; {decision.reason}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,11 +15,51 @@ from device_sdk.offload.packing import BITS
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
-from device_sdk.policies.splitting import SplitCost, best_split, split_costs
+from device_sdk.offload.tail import TailClient
+from device_sdk.policies.split_measuring import call_handling, codec_handling
+from device_sdk.policies.splitting.handling import Handling
+from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, slowed, split_costs
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
-from device_sdk.supernet.cost import Uplink
+from device_sdk.supernet.cost import MB, CostModel, Uplink
 from device_sdk.supernet.plan import Plan, RemoteRef, Split
+
+FEW_BITS = (BITS, 4, 2)  # widths that are tried where the accuracy that they cost can be measured
+
+
+@dataclass(frozen=True)
+class SplitLimits:
+    """What a split may take: ``memory_mb`` of the device, and ``max_drop`` of accuracy (0–1), measured by ``drop_of``.
+
+    Fewer than 8 bits are tried only where ``drop_of`` is given.
+
+    Raises:
+        UsageError: a limit that is not above zero, or not a number; a drop that nothing measures.
+    """
+
+    memory_mb: float | None = None
+    max_drop: float | None = None
+    drop_of: Callable[[SplitCost], float] | None = None
+
+    def __post_init__(self) -> None:
+        if self.memory_mb is not None and not self.memory_mb > 0:
+            raise UsageError(f"the device's memory is {self.memory_mb:g} MB; it must be above zero")
+        if self.max_drop is not None and not 0 <= self.max_drop <= 1:
+            raise UsageError(f"the drop is {self.max_drop:g}; it is a share of the samples, from 0 to 1")
+        if self.max_drop is not None and self.drop_of is None:
+            raise UsageError("a drop of accuracy is measured on private images", hint="give images and labels")
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Bits of values on the way that are tried."""
+        return (BITS,) if self.drop_of is None else FEW_BITS
+
+    def fits(self, cost: SplitCost) -> bool:
+        """Whether the device's part fits its memory."""
+        return self.memory_mb is None or cost.device_bytes <= self.memory_mb * MB
+
+
+NO_LIMITS = SplitLimits()
 
 
 @dataclass(frozen=True)
@@ -27,6 +67,7 @@ class SplitDecision:
     """Where a plan crosses to the server, and all other ways with their predicted costs.
 
     ``plan`` has no split where the device alone is fastest. ``server_profile``: whose profile stood for the server.
+    ``drops``: the accuracy lost by the ways that were measured; ``reason``: why ``best`` was chosen.
     """
 
     plan: Plan
@@ -35,11 +76,18 @@ class SplitDecision:
     uplink: Uplink
     server_profile: str
     server: RemoteRef
+    handling: Handling = NO_HANDLING
+    drops: tuple[tuple[SplitCost, float], ...] = ()
+    reason: str = ""
 
     @property
     def on_device(self) -> SplitCost:
         """The cost of running everything here."""
         return self.costs[-1]
+
+    def drop_of(self, cost: SplitCost) -> float | None:
+        """The accuracy that ``cost`` loses; None if it was not measured."""
+        return next((drop for measured, drop in self.drops if measured == cost), None)
 
 
 def decide_split(
@@ -50,10 +98,13 @@ def decide_split(
     *,
     uplink_mbps: float | None,
     progress: Progress,
+    limits: SplitLimits = NO_LIMITS,
 ) -> SplitDecision:
-    """Ask the server for its profile, measure the uplink unless it is given, and choose.
+    """Ask the server for its profile, measure the uplink unless it is given, time real calls, and choose.
 
-    ``profile`` is called last: measuring this device takes seconds, and the server may rule a split out.
+    ``profile`` is called after the server has answered: measuring this device takes seconds, and the server may rule a
+    split out. What calls take beside their parts is measured over the uplink as it is, with noise instead of
+    activations.
 
     Raises:
         UsageError, TransferError: see ``AdaptiveModel.split``.
@@ -68,45 +119,119 @@ def decide_split(
         task.advance()
         measured = measure_uplink(transport, model.server)
         task.advance()
-    uplink = measured if given is None else Uplink(given.mbps, measured.round_trip_ms)
+    ours = profile().cost_model()
+    handling = _timed_calls(bundle, plan, ours, theirs.cost_model(), measured, model)
     return choose(
         bundle,
         plan,
-        profile(),
-        theirs,
-        uplink,
+        ours,
+        theirs.cost_model(),
+        measured if given is None else Uplink(given.mbps, measured.round_trip_ms),
         model_name=model.model,
         source="the server's",
         sends_input=model.privacy == "inputs",
+        handling=handling,
+        limits=limits,
     )
+
+
+def _timed_calls(
+    bundle: Bundle, plan: Plan, ours: CostModel, theirs: CostModel, uplink: Uplink, model: RemoteModel
+) -> Handling:
+    costs = split_costs(
+        bundle.supernet,
+        plan.subnet,
+        device=ours,
+        server=theirs,
+        uplink=uplink,
+        overhead_bytes=request_overhead_bytes(model.model),
+        sends_input=False,
+    )
+    client = TailClient(model, bundle=bundle.digest, classes=len(bundle.manifest.task.class_names))
+    with contextlib.closing(client):
+        return call_handling(client, bundle.supernet, bundle.digest, costs, codec_handling())
 
 
 def choose(
     bundle: Bundle,
     plan: Plan,
-    ours: Profile,
-    theirs: Profile,
+    ours: CostModel,
+    theirs: CostModel,
     uplink: Uplink,
     *,
     model_name: str,
     source: str,
     sends_input: bool = True,
+    handling: Handling = NO_HANDLING,
+    limits: SplitLimits = NO_LIMITS,
+    device_factor: float = 1.0,
 ) -> SplitDecision:
-    """The plan with the least predicted end-to-end latency, from the profiles of both sides.
+    """The plan with the least predicted end-to-end latency within ``limits``, from the costs of both sides.
 
-    ``sends_input``: whether the input itself may travel; else only what is live inside the network.
+    ``sends_input``: whether the input itself may travel; else only what is live inside the network. ``device_factor``:
+    k for a device k times slower than ``ours``.
+
+    Raises:
+        UsageError: nothing fits the memory, or keeps the drop; the message names the nearest.
     """
     costs = split_costs(
         bundle.supernet,
         plan.subnet,
-        device=ours.cost_model(),
-        server=theirs.cost_model(),
+        device=slowed(ours, device_factor),
+        server=theirs,
         uplink=uplink,
         overhead_bytes=request_overhead_bytes(model_name),
         sends_input=sends_input,
+        widths=limits.widths,
+        handling=handling,
     )
-    best, server = best_split(costs), RemoteRef(model_name, bundle.digest)
-    return SplitDecision(with_split(bundle, plan, best, server), best, tuple(costs), uplink, source, server)
+    best, drops = _fastest(costs, limits)
+    server = RemoteRef(model_name, bundle.digest)
+    return SplitDecision(
+        with_split(bundle, plan, best, server),
+        best,
+        tuple(costs),
+        uplink,
+        source,
+        server,
+        handling=handling,
+        drops=tuple(drops),
+        reason=_reason(best, costs, limits),
+    )
+
+
+def _fastest(costs: Sequence[SplitCost], limits: SplitLimits) -> tuple[SplitCost, list[tuple[SplitCost, float]]]:
+    """The fastest within the limits; accuracy is measured from the fastest on, until a way passes."""
+    fitting = sorted((cost for cost in costs if limits.fits(cost)), key=lambda cost: (cost.latency_ms, cost.bytes_sent))
+    if not fitting:
+        least = min(costs, key=lambda cost: cost.device_bytes)
+        raise UsageError(
+            f"no part of the model fits {limits.memory_mb:g} MB, and its input may not be sent",
+            hint=f"up to cut point {least.position} it takes {least.device_bytes / MB:.3g} MB; allow inputs to be sent",
+        )
+    drops: list[tuple[SplitCost, float]] = []
+    if limits.drop_of is None:
+        return fitting[0], drops
+    for cost in fitting:
+        drops.append((cost, limits.drop_of(cost)))
+        if limits.max_drop is None or drops[-1][1] <= limits.max_drop:
+            return cost, drops
+    nearest, drop = min(drops, key=lambda pair: pair[1])
+    raise UsageError(
+        f"no split loses at most {limits.max_drop:g} of accuracy",
+        hint=f"the nearest crosses at cut point {nearest.position} in {nearest.bits[0]} bits and loses {drop:.3g}",
+    )
+
+
+def _reason(best: SplitCost, costs: Sequence[SplitCost], limits: SplitLimits) -> str:
+    """Why ``best`` was chosen: what was faster, and which limit it broke."""
+    faster = [cost for cost in costs if cost.latency_ms < best.latency_ms]
+    large = sum(not limits.fits(cost) for cost in faster)
+    if not faster:
+        return "nothing is faster"
+    ways = [f"{large} need more memory"] if large else []
+    ways += [f"{len(faster) - large} lose too much accuracy"] if len(faster) > large else []
+    return f"of {len(faster)} faster ways " + " and ".join(ways)
 
 
 def with_split(bundle: Bundle, plan: Plan, cost: SplitCost, server: RemoteRef) -> Plan:
@@ -115,6 +240,6 @@ def with_split(bundle: Bundle, plan: Plan, cost: SplitCost, server: RemoteRef) -
     if cost.position == supernet.output_index:
         return msgspec.structs.replace(plan, split=None)
     exits = tuple(choice for choice in plan.exits if supernet.exit(choice.exit).position <= cost.position)
-    bits = (BITS,) * len(supernet.cut_points[cost.position].tensors)
+    bits = cost.bits or (BITS,) * len(supernet.cut_points[cost.position].tensors)
     split = Split(cost.position, bits, cost.tail, server)
     return msgspec.structs.replace(plan, exits=exits, split=split)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -53,7 +53,7 @@ from device_sdk.supernet.requirement import Requirement
 if TYPE_CHECKING:
     from PIL import Image
 
-    from device_sdk.policies.split_decision import SplitDecision
+    from device_sdk.policies.split_decision import SplitDecision, SplitLimits
 
 
 _log = logging.getLogger(__name__)
@@ -461,16 +461,30 @@ class AdaptiveModel:
             _log.warning("the plan runs on the device alone: %s", missing)
 
     def split(
-        self, model: RemoteModel, *, uplink_mbps: float | None = None, progress: Progress | None = None
+        self,
+        model: RemoteModel,
+        *,
+        uplink_mbps: float | None = None,
+        memory_mb: float | None = None,
+        max_drop: float | None = None,
+        samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image] | None = None,
+        labels: npt.NDArray[np.int64] | Sequence[int] | None = None,
+        progress: Progress | None = None,
     ) -> SplitDecision:
         """Decide where the subnet in use crosses to the server that runs its tail, and run it so from now on.
 
-        ``model``: ``NAME:tail`` at the server, with a ``privacy`` that allows activations to be sent. Without
-        ``uplink_mbps`` the uplink is measured. Exits behind the split are given up. If the network fails, the whole
-        subnet runs here. Live update ends.
+        ``model``: ``NAME:tail`` at the server, with a ``privacy`` that allows activations to be sent. A few calls with
+        noise measure what a call takes. Exits behind the split are given up. If the network fails, the whole subnet
+        runs here. Live update ends.
+
+        Args:
+            uplink_mbps: planned with instead of the measured uplink.
+            memory_mb: limit of the device's part, weights and working set.
+            max_drop: limit of the accuracy lost, 0–1, on ``samples`` with ``labels``; then fewer than 8 bits are tried.
 
         Raises:
-            UsageError: an uplink of nothing, or the privacy setting forbids to send activations.
+            UsageError: an uplink of nothing, the privacy setting forbids to send activations, or nothing keeps the
+                limits; the hint names the nearest.
             TransferError: the server has no profile, or serves another bundle.
         """
         from device_sdk.policies.split_decision import decide_split
@@ -486,11 +500,65 @@ class AdaptiveModel:
                 model,
                 uplink_mbps=uplink_mbps,
                 progress=progress or SilentProgress(),
+                limits=self._split_limits(plan, memory_mb, max_drop, samples, labels),
             )
             self._remote.connect(model)
             self._take(decision.plan)
             self._log.write(log_events.split_chosen(decision))
         return decision
+
+    def estimate_split(
+        self,
+        uplink: Uplink,
+        *,
+        memory_mb: float | None = None,
+        max_drop: float | None = None,
+        samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image] | None = None,
+        labels: npt.NDArray[np.int64] | Sequence[int] | None = None,
+        device_factor: float = 1.0,
+        progress: Progress | None = None,
+    ) -> SplitDecision:
+        """The same without a server: an estimate for one as fast as this device. The plan in use stays.
+
+        ``device_factor``: k for a device k times slower than this one.
+
+        Raises:
+            UsageError: a limit or a factor is out of range, or nothing keeps the limits.
+        """
+        from device_sdk.offload.tail import TAIL
+        from device_sdk.policies.split_decision import choose
+        from device_sdk.policies.split_measuring import codec_handling
+
+        self._samples.require_classifier()
+        plan = self._in_use.running().plan
+        limits = self._split_limits(plan, memory_mb, max_drop, samples, labels)
+        costs = self.profile(progress=progress).cost_model()
+        return choose(
+            self._bundle,
+            plan,
+            costs,
+            costs,
+            uplink,
+            model_name=self._bundle.manifest.name + TAIL,
+            source="this device's own: no server was named",
+            handling=codec_handling(),
+            limits=limits,
+            device_factor=device_factor,
+        )
+
+    def _split_limits(
+        self, plan: Plan, memory_mb: float | None, max_drop: float | None, samples: Any, labels: Any
+    ) -> SplitLimits:
+        """The limits of a split; the accuracy is measured on ``samples`` where there are any."""
+        from device_sdk.policies.split_decision import SplitLimits
+        from device_sdk.policies.split_measuring import SplitAccuracy
+
+        if samples is None or labels is None:
+            return SplitLimits(memory_mb, max_drop)
+        SplitLimits(memory_mb, max_drop, lambda cost: 0.0)  # refused before anything runs
+        inputs = self._samples.prepare_all(samples, plan.subnet.input_size)
+        accuracy = SplitAccuracy(self._in_use.lend_workspace(), plan.subnet, inputs, self._samples.labels(labels))
+        return SplitLimits(memory_mb, max_drop, accuracy.drop)
 
     def disconnect(self) -> None:
         """Disconnect all servers: everything is answered here. Idempotent."""

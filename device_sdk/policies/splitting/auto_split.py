@@ -17,10 +17,11 @@ from device_sdk.policies.splitting.layer_graph import packed_size
 from device_sdk.policies.splitting.problem import (
     SplitProblem,
     SplitSolution,
-    evaluate,
+    device_part,
     keeps_limits,
     server_alone,
     uniform_bits,
+    with_sent_bits,
 )
 
 Bits = tuple[int, ...]
@@ -69,8 +70,9 @@ def _at(problem: SplitProblem, position: int) -> Iterator[SplitSolution]:
         pairs += [(weights, bits) for bits in _activation_bits(problem, position, weights)]
     crossing = len(graph.crossing(position)) if position < graph.count else 0
     for weights, activations in dict.fromkeys(pairs):
+        device = device_part(problem, position, weights, activations)
         for width in problem.sent_widths if crossing else (0,):
-            yield evaluate(problem, position, weights, activations, (width,) * crossing)
+            yield with_sent_bits(problem, device, (width,) * crossing)
 
 
 def _weight_bits(problem: SplitProblem, position: int) -> list[tuple[int, ...]]:
@@ -117,16 +119,21 @@ def choose(
 ) -> SplitChoice:
     """The fastest of ``solutions`` whose accuracy drop is at most ``max_drop`` (Remark 4); of equals the first.
 
-    ``drop_of`` measures on private data and is asked from the fastest on, until one passes.
+    ``drop_of`` measures on private data and is asked from the fastest on, until one passes. What has no less error than
+    a solution that failed is taken to fail too.
 
     Raises:
         UsageError: none passes; the message names the nearest.
     """
     nearest: tuple[float, SplitSolution] | None = None
-    for tried, solution in enumerate(sorted(solutions, key=lambda one: one.latency_ms), start=1):
-        drop = drop_of(solution)
+    failed_error, tried = math.inf, 0
+    for solution in sorted(solutions, key=lambda one: one.latency_ms):
+        if solution.error >= failed_error:
+            continue
+        drop, tried = drop_of(solution), tried + 1
         if drop <= max_drop:
             return SplitChoice(solution, drop, tried)
+        failed_error = solution.error
         if nearest is None or drop < nearest[0]:
             nearest = (drop, solution)
     if nearest is None:

@@ -1,26 +1,34 @@
 """Where to split a subnet between a device and a server; pure.
 
-Source: Auto-Split (KDD 2021) §3 and §4: the end-to-end latency of a split is that of the device's part, of sending what
-is live at the cut, and of the server's part; all splits are compared, also the whole on the device or at the server.
+Source: Auto-Split (KDD 2021) §3 and §4: the end-to-end latency of a split is that of the device's part, of packing and
+sending what is live at the cut, and of unpacking it and running the rest at the server (Eq. 1); all splits are
+compared, also the whole on the device or at the server.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from device_sdk.offload.packing import can_travel, packet_bytes
+import msgspec
+
+from device_sdk.errors import UsageError
+from device_sdk.offload.packing import BITS, can_travel, packet_bytes
+from device_sdk.policies.splitting.handling import Handling
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
+
+NO_HANDLING = Handling()
 
 
 @dataclass(frozen=True)
 class SplitCost:
     """One way to divide a subnet: the device runs up to cut point ``position``, the server what follows.
 
-    ``position`` N: all on the device, nothing is sent. ``tail``: what the server runs. Latencies are predicted, at
-    batch 1.
+    ``position`` N: all on the device, nothing is sent. ``tail``: what the server runs; ``bits``: of the values of each
+    tensor on the way. Latencies are predicted, at batch 1; ``handling_ms``: what a call takes beside the other parts.
+    ``device_bytes``: weights and the largest working set of the device's part.
     """
 
     position: int
@@ -29,11 +37,17 @@ class SplitCost:
     server_ms: float
     bytes_sent: int
     tail: tuple[Edge, ...] = ()
+    bits: tuple[int, ...] = ()
+    packing_ms: float = 0.0
+    unpacking_ms: float = 0.0
+    handling_ms: float = 0.0
+    device_bytes: int = 0
 
     @property
     def latency_ms(self) -> float:
         """End to end."""
-        return self.device_ms + self.transfer_ms + self.server_ms
+        there_ms = self.transfer_ms + self.handling_ms + self.unpacking_ms + self.server_ms
+        return self.device_ms + self.packing_ms + there_ms
 
 
 def split_costs(
@@ -45,26 +59,65 @@ def split_costs(
     uplink: Uplink,
     overhead_bytes: int = 0,
     sends_input: bool = True,
+    widths: Sequence[int] = (BITS,),
+    handling: Handling = NO_HANDLING,
 ) -> list[SplitCost]:
-    """All ways to divide ``subnet``, by position, the whole on the device last.
+    """All ways to divide ``subnet``, by position and width, the whole on the device last.
 
-    ``overhead_bytes``: what the protocol adds to a packet; ``sends_input``: whether the input itself may travel. The
-    server runs the rest of the subnet, or the original blocks from there on where it lacks a rendition of that rest.
+    ``overhead_bytes``: what the protocol adds to a packet; ``sends_input``: whether the input itself may travel;
+    ``widths``: bits of the values on the way. The server runs the rest of the subnet, or the original blocks from there
+    on where it lacks a rendition of that rest.
     """
     found = []
     for count in range(len(subnet.edges) + 1):
         head, tail = subnet.edges[:count], subnet.edges[count:]
         position = supernet.block(head[-1].block).end if head else 0
-        device_ms = device.latency_along_ms(head) if head else 0.0
+        here = SplitCost(
+            position=position,
+            device_ms=max(device.latency_along_ms(head), 0.0) if head else 0.0,
+            transfer_ms=0.0,
+            server_ms=0.0,
+            bytes_sent=0,
+            device_bytes=device.peak_bytes(Subnet(head)) if head else 0,
+        )
         if not tail:
-            found.append(SplitCost(position, device_ms, 0.0, 0.0, 0))
+            found.append(here)
             continue
-        cut, tail = supernet.cut_points[position], _server_tail(supernet, tail, position, server)
-        if tail and can_travel(cut) and (sends_input or position):
-            size = packet_bytes(cut, tail, batch=1) + overhead_bytes
-            server_ms = server.latency_along_ms(tail)
-            found.append(SplitCost(position, device_ms, uplink.transfer_ms(size), server_ms, size, tail))
+        tail = _server_tail(supernet, tail, position, server)
+        if tail and can_travel(supernet.cut_points[position]) and (sends_input or position):
+            found += _sent(supernet, here, tail, server, uplink, overhead_bytes, widths, handling)
     return found
+
+
+def _sent(
+    supernet: Supernet,
+    here: SplitCost,
+    tail: tuple[Edge, ...],
+    server: CostModel,
+    uplink: Uplink,
+    overhead_bytes: int,
+    widths: Sequence[int],
+    handling: Handling,
+) -> Iterator[SplitCost]:
+    """``here`` with the way to the server, once for each width."""
+    cut = supernet.cut_points[here.position]
+    values = sum(spec.size for spec in cut.tensors)
+    for width in widths:
+        bits = (width,) * len(cut.tensors)
+        size = packet_bytes(cut, tail, batch=1, bits=bits) + overhead_bytes
+        yield SplitCost(
+            position=here.position,
+            device_ms=here.device_ms,
+            packing_ms=values * handling.packing_ms_per_value,
+            transfer_ms=uplink.transfer_ms(size),
+            handling_ms=handling.beside_codec_ms(size),
+            unpacking_ms=values * handling.unpacking_ms_per_value,
+            server_ms=max(server.latency_along_ms(tail), 0.0),
+            bytes_sent=size,
+            tail=tail,
+            bits=bits,
+            device_bytes=here.device_bytes,
+        )
 
 
 def _server_tail(supernet: Supernet, own: tuple[Edge, ...], position: int, server: CostModel) -> tuple[Edge, ...]:
@@ -76,3 +129,19 @@ def _server_tail(supernet: Supernet, own: tuple[Edge, ...], position: int, serve
 def best_split(costs: Sequence[SplitCost]) -> SplitCost:
     """The least end-to-end latency; of equals the one that sends least."""
     return min(costs, key=lambda cost: (cost.latency_ms, cost.bytes_sent))
+
+
+def slowed(costs: CostModel, factor: float) -> CostModel:
+    """The costs of a device ``factor`` times slower; memory stays the same.
+
+    Raises:
+        UsageError: a factor that is not above zero.
+    """
+    if not factor > 0:
+        raise UsageError(f"the device's factor is {factor:g}; it must be above zero")
+    return msgspec.structs.replace(
+        costs,
+        scale=factor * costs.scale,
+        offset_ms=factor * costs.offset_ms,
+        entry_change_ms={edge: factor * ms for edge, ms in costs.entry_change_ms.items()},
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Protocol
 
@@ -149,13 +149,15 @@ def evaluate(
     At position 0 the input travels as it is, at the last position nothing does. A tensor is never sent in more bits
     than it was computed in; the network's input is sent in its own bits.
     """
+    return with_sent_bits(problem, device_part(problem, position, weight_bits, activation_bits), sent_bits)
+
+
+def device_part(
+    problem: SplitProblem, position: int, weight_bits: Sequence[int], activation_bits: Sequence[int]
+) -> SplitSolution:
+    """Layers 1 to ``position`` on the device, without the way to the server."""
     graph = problem.graph
     bits = (graph.input_bits, *activation_bits)
-    crossing = graph.crossing(position) if position < graph.count else ()
-    sent = tuple(
-        min(width, bits[tensor]) if tensor else graph.input_bits
-        for tensor, width in zip(crossing, sent_bits or (graph.input_bits,) * len(crossing), strict=True)
-    )
     device_ms, weight_bytes, working_bytes, error = 0.0, 0, 0, 0.0
     for index in range(1, position + 1):
         own = weight_bits[index - 1]
@@ -163,25 +165,42 @@ def evaluate(
         weight_bytes += packed_size(graph.layer(index).weights, own)
         working_bytes = max(working_bytes, graph.working_bytes(index, bits))
         error += problem.weight_error(index, own) + problem.activation_error(index, bits[index])
-    error += sum(problem.sent_error(tensor, bits[tensor], width) for tensor, width in zip(crossing, sent, strict=True))
-    values = sum(graph.values(tensor) for tensor in crossing) if position else 0
-    size = sum(packed_size(graph.values(tensor), width) for tensor, width in zip(crossing, sent, strict=True))
-    size += problem.link.overhead_bytes if crossing else 0
     return SplitSolution(
         position=position,
         layers=graph.count,
         weight_bits=tuple(weight_bits),
         activation_bits=tuple(activation_bits),
-        sent_bits=sent,
         device_ms=device_ms,
-        packing_ms=values * problem.link.packing_ms_per_value,
-        transfer_ms=problem.link.uplink.transfer_ms(size) if crossing else 0.0,
-        unpacking_ms=values * problem.link.unpacking_ms_per_value,
         server_ms=problem.server_rest_ms[position],
-        bytes_sent=size,
         weight_bytes=weight_bytes,
         working_bytes=working_bytes,
         error=error,
+    )
+
+
+def with_sent_bits(problem: SplitProblem, device: SplitSolution, sent_bits: Sequence[int]) -> SplitSolution:
+    """``device``, from ``device_part``, with the tensors that cross sent in ``sent_bits``."""
+    graph, link, position = problem.graph, problem.link, device.position
+    crossing = graph.crossing(position) if position < graph.count else ()
+    if not crossing:
+        return device
+    computed = (graph.input_bits, *device.activation_bits)
+    sent = tuple(
+        min(width, computed[tensor]) if tensor else graph.input_bits
+        for tensor, width in zip(crossing, sent_bits or (graph.input_bits,) * len(crossing), strict=True)
+    )
+    values = sum(graph.values(tensor) for tensor in crossing) if position else 0
+    size = sum(packed_size(graph.values(tensor), width) for tensor, width in zip(crossing, sent, strict=True))
+    size += link.overhead_bytes
+    more = sum(problem.sent_error(tensor, computed[tensor], bits) for tensor, bits in zip(crossing, sent, strict=True))
+    return replace(
+        device,
+        sent_bits=sent,
+        packing_ms=values * link.packing_ms_per_value,
+        transfer_ms=link.uplink.transfer_ms(size),
+        unpacking_ms=values * link.unpacking_ms_per_value,
+        bytes_sent=size,
+        error=device.error + more,
     )
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -266,16 +267,12 @@ def test_split_compares_all_cut_points(as_json, pathweave, tiny_bundle, options)
     printed = as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", "--round-trip-ms", "5", *options)
     assert [one["position"] for one in printed["splits"]] == [0, 1, 2, 3, 4, 5]
     assert printed["latency_ms"] == min(one["latency_ms"] for one in printed["splits"])
-    assert printed["splits"][-1] == {
-        "position": 5,
-        "device_ms": 320.0,
-        "transfer_ms": 0.0,
-        "server_ms": 0.0,
-        "latency_ms": 320.0,
-        "bytes_sent": 0,
-    }
+    parts = ("device_ms", "packing_ms", "transfer_ms", "handling_ms", "unpacking_ms", "server_ms")
+    last = printed["splits"][-1]
+    assert [last[part] for part in parts] == [320.0, 0.0, 0.0, 0.0, 0.0, 0.0]
+    assert (last["latency_ms"], last["bytes_sent"], last["bits"]) == (320.0, 0, [])
     for one in printed["splits"]:
-        assert one["latency_ms"] == pytest.approx(one["device_ms"] + one["transfer_ms"] + one["server_ms"])
+        assert one["latency_ms"] == pytest.approx(sum(one[part] for part in parts))
     assert "this device's own" in printed["server_profile"]
     _, out, _ = pathweave("split", tiny_bundle.folder, "--uplink-mbps", "3", *options)
     assert "best: everything on the device, 320.000 ms" in out
@@ -292,6 +289,69 @@ def test_split_compares_all_cut_points(as_json, pathweave, tiny_bundle, options)
 )
 def test_an_uplink_of_nothing_is_one_clear_line(pathweave, tiny_bundle, options, arguments, said):
     status, _, err = pathweave("split", tiny_bundle.folder, *arguments, *options)
+    assert status == 2
+    assert err[0] == f"error: {said}"
+
+
+def test_a_split_for_a_slower_device_scales_its_part_only(as_json, tiny_bundle, options):
+    own = as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", *options)
+    slower = as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", "--device-factor", "20", *options)
+    for one, other in zip(own["splits"], slower["splits"], strict=True):
+        assert other["device_ms"] == pytest.approx(20 * one["device_ms"])
+        assert (other["transfer_ms"], other["server_ms"]) == (one["transfer_ms"], one["server_ms"])
+    assert slower["position"] == 0
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=options[1]) as model:
+        assert model.plan.split is None  # it stays as it was
+
+
+def test_memory_below_any_part_leaves_the_server(as_json, pathweave, tiny_bundle, options):
+    limits = ("--uplink-mbps", "3", "--memory-mb", "0.000001")
+    printed = as_json("split", tiny_bundle.folder, *limits, *options)
+    assert printed["position"] == 0
+    assert "need more memory" in printed["reason"]
+    _, out, _ = pathweave("split", tiny_bundle.folder, *limits, *options)
+    assert "best: everything at the server" in out
+
+
+def test_few_bits_on_the_way_are_tried_where_their_accuracy_can_be_measured(
+    as_json, pathweave, tiny_bundle, options, pictures
+):
+    arguments = ("--uplink-mbps", "0.01", "--device-factor", "50", "--data", pictures)
+    printed = as_json("split", tiny_bundle.folder, *arguments, "--max-drop", "0.01", *options)
+    assert {tuple(one["bits"]) for one in printed["splits"]} == {(8,), (4,), (2,), ()}
+    assert printed["drop"] <= 0.01
+    measured = [one for one in printed["splits"] if one["drop"] is not None]
+    assert all(one["drop"] > 0.01 or one["latency_ms"] == printed["latency_ms"] for one in measured)
+    assert len(measured) == sum(one["latency_ms"] <= printed["latency_ms"] for one in printed["splits"])
+    _, out, _ = pathweave("split", tiny_bundle.folder, *arguments, "--max-drop", "0.01", *options)
+    assert " lost" in out.splitlines()[0]
+
+
+@pytest.mark.parametrize("name", ["latencies.svg", "latencies.png"])
+def test_a_picture_has_a_bar_for_every_way(as_json, tiny_bundle, options, tmp_path, name):
+    as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", "--picture", tmp_path / name, *options)
+    if name.endswith("svg"):
+        root = ElementTree.parse(tmp_path / name).getroot()
+        texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+        assert [text for text in texts if text in list("012345")] == list("012345")
+    else:
+        with Image.open(tmp_path / name) as image:
+            colours = {colour for _, colour in image.convert("RGB").getcolors(1 << 16)}
+        assert {(0x4C, 0x72, 0xB0), (0xDD, 0x84, 0x52)} <= colours
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--max-drop", "0.01"), "a drop of accuracy is measured on private images"),
+        (("--memory-mb", "0"), "the device's memory is 0 MB; it must be above zero"),
+        (("--device-factor", "0"), "the device's factor is 0; it must be above zero"),
+        (("--device-factor", "2", "--server", "http://127.0.0.1:1"), "for a slower device a split is only estimated"),
+        (("--picture", "x.gif"), "a picture is a .svg or .png file, not x.gif"),
+    ],
+)
+def test_limits_of_a_split_that_make_no_sense_are_one_clear_line(pathweave, tiny_bundle, options, arguments, said):
+    status, _, err = pathweave("split", tiny_bundle.folder, "--uplink-mbps", "3", *arguments, *options)
     assert status == 2
     assert err[0] == f"error: {said}"
 

@@ -59,18 +59,31 @@ def test_the_fastest_within_the_drop_is_taken_and_no_slower_one_is_measured(chai
 
     def drop_of(solution):
         measured.append(solution)
-        return 0.2 if len(measured) < 3 else 0.005
+        return solution.error / 100
 
     choice = choose(found, max_drop=0.01, drop_of=drop_of)
-    assert choice.solution == measured[2] == found[2]
-    assert (choice.drop, choice.tried) == (0.005, 3)
+    assert choice.solution == next(one for one in found if one.error <= 1.0)
+    assert (choice.drop, choice.tried) == (choice.solution.error / 100, len(measured))
+    assert all(one.latency_ms <= choice.solution.latency_ms for one in measured)
+
+
+def test_what_has_more_error_than_one_that_failed_is_not_measured(chain):
+    measured = []
+
+    def drop_of(solution):
+        measured.append(solution.error)
+        return 0.0 if solution.position == 0 else 1.0
+
+    choose(feasible_solutions(chain(3)), max_drop=0.01, drop_of=drop_of)
+    assert measured == sorted(set(measured), reverse=True)
 
 
 def test_without_a_solution_under_the_drop_the_nearest_is_named(chain):
     found = [one for one in feasible_solutions(chain(3)) if one.position]
+    least = min(found, key=lambda one: (one.error, one.latency_ms))
     with pytest.raises(UsageError) as caught:
-        choose(found, max_drop=0.0, drop_of=lambda one: one.latency_ms)
-    assert f"position {found[0].position}" in str(caught.value.hint)
+        choose(found, max_drop=0.0, drop_of=lambda one: one.error)
+    assert f"position {least.position} in {least.latency_ms:.3g} ms" in str(caught.value.hint)
 
 
 def test_memory_below_any_head_leaves_the_server(chain):

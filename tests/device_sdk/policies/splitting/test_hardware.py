@@ -46,16 +46,29 @@ def test_choices_are_priced_at_once():
     assert np.asarray(together).tolist() == [ms(PLAIN, graph, 8), ms(PLAIN, graph, 4)]
 
 
-def test_a_systolic_array_computes_in_folds():
+@pytest.mark.parametrize(
+    ("side", "gemm", "simulated"),
+    [
+        ((12, 14), Gemm(196, 64, 32), 4487),
+        ((12, 14), Gemm(49, 128, 20), 1519),
+        ((12, 14), Gemm(100, 27, 16), 917),
+        ((32, 32), Gemm(196, 64, 32), 881),
+        ((32, 32), Gemm(49, 128, 20), 379),
+        ((32, 32), Gemm(100, 27, 16), 355),
+    ],
+)
+def test_a_systolic_array_takes_the_cycles_that_scale_sim_simulates(side, gemm, simulated):
+    assert Array(*side, 1e6).cycles(gemm) == simulated + 1  # scalesim 3.0.0, output stationary, without stalls
+
+
+def test_groups_run_one_after_another():
     array = Array(4, 4, 1e6)
-    assert array.cycles(Gemm(4, 10, 4)) == 2 * 4 + 4 + 10 - 2
-    assert array.cycles(Gemm(5, 10, 4)) == 2 * array.cycles(Gemm(4, 10, 4))
     assert array.cycles(Gemm(4, 10, 4, groups=3)) == 3 * array.cycles(Gemm(4, 10, 4))
 
 
-def test_the_papers_edge_is_thousands_of_times_slower_than_its_server():
+def test_the_papers_edge_is_hundreds_of_times_slower_than_its_server():
     graph = LayerGraph((Layer("one", (0,), 100, 100, Gemm(1000, 1000, 100)),), input_values=100)
-    assert server_latencies_ms(EYERISS, graph)[0] / server_latencies_ms(TPU, graph)[0] > 1000
+    assert server_latencies_ms(EYERISS, graph)[0] / server_latencies_ms(TPU, graph)[0] > 500
 
 
 def test_a_rate_of_nothing_is_refused():

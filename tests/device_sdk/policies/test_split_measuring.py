@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from device_sdk.execution.workspace import Workspace
+from device_sdk.offload.packing import Activations, pack, unpack
+from device_sdk.offload.remote_calls import RemoteReply
+from device_sdk.policies.split_measuring import SplitAccuracy, as_received, call_handling, codec_handling
+from device_sdk.policies.splitting.handling import Handling
+from device_sdk.policies.splitting.path_splits import slowed, split_costs
+from device_sdk.supernet.cost import Uplink
+
+
+@pytest.fixture
+def costs(bundle, slow_profile):
+    model = slow_profile.cost_model()
+    server = slowed(model, 1e-4)
+    supernet = bundle.supernet
+    return split_costs(supernet, supernet.original, device=model, server=server, uplink=Uplink(3.0), widths=(8, 2))
+
+
+class AnsweringClient:
+    """Takes the calls of tails; ``failing`` answers none."""
+
+    def __init__(self, *, failing=False):
+        self.failing, self.calls = failing, []
+
+    def run(self, activations, *, bits=None):
+        self.calls.append((activations.position, bits))
+        return RemoteReply(None if self.failing else np.zeros((1, 3), np.float32), "" if not self.failing else "gone")
+
+
+def test_what_is_received_is_what_a_packet_carries(bundle):
+    supernet, position = bundle.supernet, 2
+    random = np.random.default_rng(0)
+    tensors = tuple(
+        random.normal(size=(3, *spec.shape)).astype(np.float32) for spec in supernet.cut_points[position].tensors
+    )
+    tail = tuple(edge for edge, block in supernet.walk(supernet.original) if block.start >= position)
+    for bits in (8, 4, 2):
+        packet = pack(Activations(bundle.digest, position, tail, tensors), bits=(bits,) * len(tensors))
+        received = unpack(packet, supernet=supernet, bundle=bundle.digest).tensors
+        for tensor, expected in zip(tensors, received, strict=True):
+            np.testing.assert_array_equal(as_received(tensor, bits), expected)
+
+
+def test_a_split_in_eight_bits_loses_nothing_and_the_device_alone_never(bundle, runtime, tiny_bundle, costs):
+    from device_sdk.session.samples import SampleChecker
+
+    inputs = SampleChecker(bundle.manifest).prepare(tiny_bundle.images)
+    accuracy = SplitAccuracy(Workspace(bundle, runtime), bundle.supernet.original, inputs, tiny_bundle.labels)
+    assert accuracy.whole == 1.0
+    assert accuracy.drop(costs[-1]) == 0.0
+    assert all(accuracy.drop(cost) == 0.0 for cost in costs if cost.bits and set(cost.bits) == {8})
+    ruined = replace(costs[0], bits=(1,) * len(costs[0].bits))
+    assert 0.0 <= accuracy.drop(ruined) <= 1.0
+
+
+def test_calls_are_made_at_the_two_inner_cut_points_with_most_and_fewest_bytes(bundle, costs):
+    client = AnsweringClient()
+    found = call_handling(client, bundle.supernet, bundle.digest, costs, Handling())
+    inner = sorted((cost for cost in costs if cost.tail and cost.position), key=lambda cost: cost.bytes_sent)
+    assert {position for position, _ in client.calls} == {inner[0].position, inner[-1].position}
+    assert found.call_ms >= 0
+
+
+def test_a_server_that_does_not_answer_leaves_the_codec(bundle, costs):
+    codec = codec_handling(rounds=3)
+    client = AnsweringClient(failing=True)
+    assert call_handling(client, bundle.supernet, bundle.digest, costs, codec) == codec
+    assert len(client.calls) == 1
+    assert codec.packing_ms_per_value > 0
+    assert codec.unpacking_ms_per_value > 0
