@@ -72,6 +72,12 @@ class CircuitBreaker:
             elif self._state() == "closed" and self._in_a_row >= self._failures:
                 self._open()
 
+    def end_cooldown(self) -> None:
+        """Become half-open if it is open: the server was seen to answer something else."""
+        with self._lock:
+            if self._open_until is not None:
+                self._open_until = min(self._open_until, self._clock())
+
     def trip(self) -> None:
         """Report a permanent failure of an allowed call: opens at once."""
         with self._lock:

@@ -35,6 +35,7 @@ from device_sdk.session.async_calls import AsyncCalls
 from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, log_path
 from device_sdk.session.live_keeper import LiveKeeper, PrivateSamples
 from device_sdk.session.measuring import Measuring
+from device_sdk.session.network_keeper import NetworkKeeper
 from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
@@ -70,6 +71,7 @@ class AdaptiveModel:
         self._remote = RemoteAnswers(bundle, self._log)
         self._in_use = PlanInUse(Workspace(bundle, runtime, memory_cap_bytes))
         self._live = LiveKeeper(self._state, self._in_use, self._log)
+        self._network = NetworkKeeper(self._in_use, self._remote)
         self._measuring = Measuring(self._state, self._in_use, self._log)
         self._async_calls = AsyncCalls()
         self._class_names = bundle.manifest.task.class_names
@@ -299,6 +301,7 @@ class AdaptiveModel:
         *,
         uplink: Uplink | None = None,
         power: Power | None = None,
+        follow_network: bool = False,
         progress: Progress | None = None,
     ) -> Planned:
         """Choose among all kinds of plans for a requirement, and run the best from now on. Live update ends.
@@ -312,11 +315,13 @@ class AdaptiveModel:
                 stand in, or else the full model's.
             uplink: planned with instead of the measured one; see ``Uplink.typical``.
             power: of the device; without it energies are unknown.
+            follow_network: keep bandwidth and round trip up to date from requests and probes, and plan again over the
+                same answers when they change, until another plan is taken. The next ``open`` starts with this plan.
 
         Raises:
             InfeasibleBudgetError: no plan keeps the requirement; names the nearest. The plan in use stays.
             InputError: samples or labels are not what the model takes.
-            UsageError: the model is no classifier.
+            UsageError: the model is no classifier, or there is no server whose network could be followed.
         """
         self._in_use.running()
         self._samples.require_classifier()
@@ -337,8 +342,19 @@ class AdaptiveModel:
                 power=power,
                 progress=progress,
             )
+            if follow_network:
+                self._network.require(planned)
             self._take(planned.choice.plan)
             self._log.write(log_events.planned(planned, requirement))
+            if follow_network:
+                self._network.start(
+                    planned,
+                    requirement,
+                    power,
+                    exchanged=lambda choice, uplink: self._log.write(
+                        log_events.followed(planned, choice, requirement, uplink)
+                    ),
+                )
         return planned
 
     def use(self, plan: Plan) -> None:
@@ -416,7 +432,11 @@ class AdaptiveModel:
         self._remote.close()
 
     def _take(self, plan: Plan) -> None:
-        self._exchange(plan, before=self._live.stop)
+        self._exchange(plan, before=self._stop_following)
+
+    def _stop_following(self) -> None:
+        self._live.stop()
+        self._network.stop()
 
     def _exchange(self, plan: Plan, *, before: Callable[[], None] = lambda: None) -> None:
         """Load the plan, store it, call ``before``, exchange it. If one of the first two fails, nothing changes.
@@ -486,7 +506,7 @@ class AdaptiveModel:
         self._in_use.close()
         if self._in_use.forked:  # locks and threads of the others stayed behind
             return
-        self._live.stop()
+        self._stop_following()
         self._live.forget()
         self._async_calls.close()
         self._remote.close()
