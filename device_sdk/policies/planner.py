@@ -237,9 +237,11 @@ class Planner:
         crossings = sweep_splits(local.route, splits, network, power)
         plans = [replace(local.plan, split=split) for split in splits]
         yield _Family(plans[0].kind, crossings.costs, plans.__getitem__)
-        for split in crossings.front():
+        if local.plan.exits:
+            return
+        for split in crossings.extremes():
             plan, route = replace(local.plan, split=split), local.route.crossed(split, network)
-            for ranking in local.abstaining:
+            for ranking in (local.abstaining[0], local.abstaining[-1]):
                 yield _swept(plan, Abstain(ranking.kind), dataclasses.replace(ranking, route=route), None, power)
 
     def _remote(self, plan: Plan, network: Network | None, power: Power | None) -> Iterator[_Family]:
