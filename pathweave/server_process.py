@@ -19,6 +19,41 @@ _MAX_BYTES = 1_000_000
 _START_S, _STOP_S = 30.0, 15.0
 
 
+class ServerProcess:
+    """``pathweave serve`` in a separate process; ``url`` is its address.
+
+    Raises:
+        TransferError: it did not start; the message has the last line of its log.
+    """
+
+    def __init__(self, bundles: Path, *, data: Path, options: Sequence[str] = ("--threads", "1")) -> None:
+        always = ["--data", str(data), "--port", "0", "--json"]
+        command = [sys.executable, "-m", "pathweave", "serve", str(bundles), *always, *options]
+        data.mkdir(parents=True, exist_ok=True)
+        log = data / "server.log"
+        with log.open("wb") as errors:
+            self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+        try:
+            self.url = _address(self._process, log)
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Let it end what it does, for some seconds. Idempotent."""
+        self._process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_STOP_S)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once. Idempotent."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+
+
 @contextmanager
 def running_server(bundles: Path, *, data: Path, options: Sequence[str] = ("--threads", "1")) -> Iterator[str]:
     """Run ``pathweave serve`` on ``bundles`` in a separate process, with data folder ``data``; yields its URL.
@@ -28,23 +63,11 @@ def running_server(bundles: Path, *, data: Path, options: Sequence[str] = ("--th
     Raises:
         TransferError: it did not start; the message has the last line of its log.
     """
-    always = ["--data", str(data), "--port", "0", "--json"]
-    command = [sys.executable, "-m", "pathweave", "serve", str(bundles), *always, *options]
-    data.mkdir(parents=True, exist_ok=True)
-    log = data / "server.log"
-    with log.open("wb") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    server = ServerProcess(bundles, data=data, options=options)
     try:
-        yield _address(process, log)
+        yield server.url
     finally:
-        process.terminate()
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        server.stop()
 
 
 def _address(process: subprocess.Popen[str], log: Path) -> str:

@@ -55,14 +55,18 @@ class ThrottledProxy:
     ) -> None:
         self._server = server
         self._bytes_until_cut = cut_after_bytes
-        self._seconds_per_byte = 0.0 if uplink_mbps is None else 8 / (uplink_mbps * 1e6)
         self._free_at = 0.0  # when the uplink has sent all queued bytes
+        self.limit(uplink_mbps)
         self._lock = threading.Lock()
         self._open: set[socket.socket] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.uplink_bytes = 0
         threading.Thread(target=self._accept, daemon=True).start()
+
+    def limit(self, uplink_mbps: float | None) -> None:
+        """Change the bandwidth of the uplink from now on; None for no limit."""
+        self._seconds_per_byte = 0.0 if uplink_mbps is None else 8 / (uplink_mbps * 1e6)
 
     def close(self) -> None:
         """Drop all connections and accept no more."""

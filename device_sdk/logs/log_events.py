@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.logs.adaptation_log import Adapted, Calibrated, Delivered, Infeasible, PlanChosen, Profiled, SplitChosen
-from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.cost import Budget, Uplink
 
 if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered as Delivery
     from device_sdk.policies.adaptation import Adaptation
     from device_sdk.policies.calibration import Calibration
     from device_sdk.policies.plan_choice import Planned
+    from device_sdk.policies.planner import Choice
     from device_sdk.policies.split_decision import SplitDecision
     from device_sdk.profiling.profile import Profile
     from device_sdk.supernet.requirement import Requirement
@@ -102,6 +104,13 @@ def split_chosen(decision: SplitDecision) -> SplitChosen:
         on_device_ms=decision.on_device.latency_ms,
         bytes_sent=decision.best.bytes_sent,
     )
+
+
+def followed(found: Planned, choice: Choice, requirement: Requirement, uplink: Uplink | None) -> PlanChosen:
+    """The network had changed, and the plan with it; costs are those on the samples that chose."""
+    where = "out of reach" if uplink is None else f"{uplink.mbps:.3g} Mbit/s, {uplink.round_trip_ms:.3g} ms round trip"
+    servers = replace(found.servers, notes=(f"the network changed: {where}",))
+    return planned(replace(found, choice=choice, held_out=None, servers=servers), requirement)
 
 
 def planned(found: Planned, requirement: Requirement) -> PlanChosen:

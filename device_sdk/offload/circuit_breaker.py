@@ -14,7 +14,7 @@ class CircuitBreaker:
     """Closed until ``failures`` consecutive calls fail, then open for ``cooldown_s``, then half-open: one trial a time.
 
     A successful trial closes it; a failed one opens it for twice as long as before, up to ``longest_cooldown_s``. A
-    trial that is never reported expires after the cooldown. Thread-safe.
+    trial that is never reported expires after the cooldown, and a clock that is set back ends both. Thread-safe.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class CircuitBreaker:
             if state != "half-open":
                 return state == "closed"
             now = self._clock()
-            if self._trial_until is not None and now < self._trial_until:
+            if self._trial_until is not None and 0 < self._trial_until - now <= 2 * self._longest_s:
                 return False
             self._trial_until = now + self._cooldown_s
             return True
@@ -72,6 +72,12 @@ class CircuitBreaker:
             elif self._state() == "closed" and self._in_a_row >= self._failures:
                 self._open()
 
+    def end_cooldown(self) -> None:
+        """Become half-open if it is open: the server was seen to answer something else."""
+        with self._lock:
+            if self._open_until is not None:
+                self._open_until = min(self._open_until, self._clock())
+
     def trip(self) -> None:
         """Report a permanent failure of an allowed call: opens at once."""
         with self._lock:
@@ -83,7 +89,8 @@ class CircuitBreaker:
     def _state(self) -> State:
         if self._open_until is None:
             return "closed"
-        return "open" if self._clock() < self._open_until else "half-open"
+        left_s = self._open_until - self._clock()
+        return "open" if 0 < left_s <= 2 * self._longest_s else "half-open"  # longer: the clock was set back
 
     def _open(self) -> None:
         self._open_until = self._clock() + self._cooldown_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,8 @@ class Escalator:
     """Runs samples on the server's model. Never raises, never exceeds the time-out. Thread-safe.
 
     Before the first request, and after any failure, the server model's metadata is checked against the device's model.
-    ``class_names``, ``input_shape`` [c, h, w] and ``preprocessing`` are the device's.
+    ``class_names``, ``input_shape`` [c, h, w] and ``preprocessing`` are the device's. ``answered`` is told of every
+    request that got an answer: its bytes, samples and seconds; ``failed`` of every call without one.
 
     Raises:
         UsageError: there is no transport for the server's URL.
@@ -39,7 +40,11 @@ class Escalator:
         transport: Transport | None = None,
         breaker: CircuitBreaker | None = None,
         clock: Clock = time.monotonic,
+        answered: Callable[[int, int, float], None] = lambda size_bytes, samples, seconds: None,
+        failed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._answered, self._failed, self._clock = answered, failed, clock
+        self._overhead_bytes = request_overhead_bytes(model.model)
         self._model = model
         self._class_names = tuple(class_names)
         self._input_shape = tuple(input_shape)
@@ -73,7 +78,12 @@ class Escalator:
         reply = self._calls.run(lambda deadline: self._ask(tensors, images, digest, deadline))
         if reply.output is None:
             self._agreement = None
+            self._failed()
         return reply
+
+    def try_again(self) -> None:
+        """Ask again now, although the last calls failed: the server was seen to answer."""
+        self._calls.try_again()
 
     def close(self) -> None:
         """Send nothing from now on. Idempotent."""
@@ -86,7 +96,7 @@ class Escalator:
         if agreement is None:
             return 0
         filled = fill(agreement, tensors, images, preprocessing=self._preprocessing)
-        return filled.data.nbytes + request_overhead_bytes(self._model.model)
+        return filled.data.nbytes + self._overhead_bytes
 
     @property
     def digest(self) -> str:
@@ -129,10 +139,12 @@ class Escalator:
                 None if images is None else images[batch],
                 preprocessing=self._preprocessing,
             )
-            left_s = self._calls.left_s(deadline)
+            left_s, started = self._calls.left_s(deadline), self._clock()
             response = self._client.infer([filled], timeout_s=left_s, metadata=agreement.metadata)
             classes = len(self._class_names)
             outputs.append(checked_logits(response.outputs[0].data, samples=len(filled.data), classes=classes))
+            size_bytes = filled.data.nbytes + self._overhead_bytes
+            self._answered(size_bytes, len(filled.data), self._clock() - started)
         return np.concatenate(outputs)  # 3
 
     def _agreed(self, deadline: float) -> Agreement:

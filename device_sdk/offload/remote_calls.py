@@ -107,6 +107,10 @@ class RemoteCalls:
             return RemoteReply(None, f"no requests to the server for {wait_s:.1f} s, since {self._last_failure}")
         return self._outcome(self._start(ask, deadline))
 
+    def try_again(self) -> None:
+        """Let the next call through as a trial if the breaker is open."""
+        self._breaker.end_cooldown()
+
     def left_s(self, deadline: float) -> float:
         """The time until ``deadline``, for use within ``ask``.
 

@@ -38,6 +38,16 @@ def server_profile(transport: Transport, server: str, bundle: str) -> Profile:
         raise ProtocolError(f"the server's profile: {error}") from error
 
 
+def probe(transport: Transport, server: str, size_bytes: int, *, timeout_s: float) -> float:
+    """Send ``size_bytes`` and have their arrival confirmed; the seconds that it took.
+
+    Raises:
+        TransferError: no confirmation in time.
+    """
+    deadlines = Deadlines(idle_s=timeout_s, total_s=timeout_s)
+    return _probe(transport, f"{base(server)}/v1/probe", size_bytes, deadlines)
+
+
 def measure_uplink(transport: Transport, server: str) -> Uplink:
     """Bandwidth and round-trip time to ``server``, from the medians of probes of two sizes.
 
@@ -52,9 +62,9 @@ def measure_uplink(transport: Transport, server: str) -> Uplink:
     return Uplink(mbps=8 * (_LARGE - _SMALL) / seconds / 1e6, round_trip_ms=small_s * 1e3)
 
 
-def _probe(transport: Transport, url: str, size: int) -> float:
+def _probe(transport: Transport, url: str, size: int, deadlines: Deadlines = _PROBE_DEADLINES) -> float:
     started = time.perf_counter()
-    with transport.send("POST", url, body=bytes(size), deadlines=_PROBE_DEADLINES, max_bytes=1000) as reply:
+    with transport.send("POST", url, body=bytes(size), deadlines=deadlines, max_bytes=1000) as reply:
         require_success(reply, what="a probe")
         read_all(reply)
     return time.perf_counter() - started

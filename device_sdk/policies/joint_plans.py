@@ -12,6 +12,7 @@ from device_sdk.execution.deciders import confidence
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.joint_thresholds import AskingEnd, JointThresholds, best_thresholds
 from device_sdk.policies.route import Route
+from device_sdk.policies.threshold_grid import Grid
 from device_sdk.policies.threshold_sweep import Ranking
 from device_sdk.policies.thresholds import ExitSamples
 from device_sdk.supernet.cost import CostModel, Power
@@ -19,27 +20,56 @@ from device_sdk.supernet.plan import Ask, Decider, ExitChoice, Plan, RemoteRef, 
 from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
 
-MOST_THRESHOLDS = 24  # per exit
-MOST_TABLES = 400  # per subnet and decider
+COARSE, FINE = 7, 12  # thresholds per exit in the first look at all paths, and around the best of them
+MOST_TABLES = 150  # of a look at a path with one decider
 
 
 @dataclass(frozen=True)
 class _Path:
     """A subnet without exits, all ways to decide at its end, and the exits that it may take."""
 
+    subnet: Subnet
     route: Route
     rankings: Sequence[Ranking]
     exits: Sequence[ExitSamples]
     exit_bytes: Sequence[int]
 
+    def look(
+        self, end: AskingEnd, requirement: Requirement, power: Power | None, better_than: float, grid: Grid
+    ) -> JointThresholds | None:
+        return best_thresholds(
+            self.exits,
+            end,
+            requirement,
+            power=power,
+            peak_bytes=self.route.peak_bytes,
+            exit_bytes=self.exit_bytes,
+            better_than=better_than,
+            grid=grid,
+            most_tables=MOST_TABLES,
+        )
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The best of a look at all paths, and where it was found."""
+
+    path: _Path
+    ranking: Ranking
+    end: AskingEnd
+    grid: Grid
+    thresholds: JointThresholds
+
 
 class JointPlans:
-    """The best plans of exits and a decision for requirements, over all thresholds at once.
+    """The best plans of exits and a decision for requirements, their thresholds found together.
+
+    A coarse grid on every path and decider comes first, then a fine one around the best of them: quick, and exact on
+    each grid. ``best_thresholds`` without a grid is exact over all thresholds, in seconds.
 
     Args:
         exits: candidates of each subnet, following each other; the evidence has their logits.
         rankings: of the deciders that may ask ``server``, by subnet; subnets without exits are left out.
-        most_thresholds: per exit; None for every confidence that a sample has.
     """
 
     def __init__(
@@ -50,14 +80,11 @@ class JointPlans:
         exits: Mapping[Subnet, Sequence[ExitChoice]],
         rankings: Mapping[Subnet, Sequence[Ranking]],
         server: RemoteRef,
-        *,
-        most_thresholds: int | None = MOST_THRESHOLDS,
-        most_tables: int = MOST_TABLES,
     ) -> None:
-        self._server, self._evidence = server, evidence
-        self._most = {"most_thresholds": most_thresholds, "most_tables": most_tables}
+        self._server = server
         self._paths = {
             subnet: _Path(
+                subnet,
                 rankings[subnet][0].route,
                 rankings[subnet],
                 [exit_samples(supernet, evidence, cost_model, subnet, one) for one in chosen],
@@ -71,37 +98,29 @@ class JointPlans:
         self, requirement: Requirement, network: Network | None, power: Power | None, *, better_than: float = -math.inf
     ) -> Plan | None:
         """The plan that ``requirement`` puts first; None if none keeps it with a value above ``better_than``."""
-        best: Plan | None = None
-        for subnet, path in self._paths.items():
+        best: _Found | None = None
+        for path in self._paths.values():
             asking = path.route.asking(Ask(path.rankings[0].kind, self._server), network)
             if asking.correct is None or asking.call.transfer_ms is None or asking.call.server_ms is None:
                 continue
             for ranking in path.rankings:
-                found = best_thresholds(
-                    path.exits,
-                    AskingEnd(
-                        ranking.by_sample(),
-                        path.route.correct,
-                        asking.correct,
-                        float(path.route.device_ms[0]),
-                        asking.call,
-                    ),
-                    requirement,
-                    power=power,
-                    peak_bytes=path.route.peak_bytes,
-                    exit_bytes=path.exit_bytes,
-                    better_than=better_than,
-                    **self._most,  # type: ignore[arg-type]
-                )
+                own_ms = float(path.route.device_ms[0])
+                end = AskingEnd(ranking.by_sample(), path.route.correct, asking.correct, own_ms, asking.call)
+                grid = Grid.of(path.exits, end.ease, most=COARSE)
+                found = path.look(end, requirement, power, better_than, grid)
                 if found is not None:
-                    best, better_than = self._plan(subnet, ranking, found), found.value
-        return best
+                    best, better_than = _Found(path, ranking, end, grid, found), found.value
+        if best is None:
+            return None
+        path, end = best.path, best.end
+        fine = best.grid.around(best.thresholds.exits, best.thresholds.hard_eases, path.exits, end.ease, most=FINE)
+        return self._plan(best, path.look(end, requirement, power, better_than, fine) or best.thresholds)
 
-    def _plan(self, subnet: Subnet, ranking: Ranking, found: JointThresholds) -> Plan:
-        plan = Plan(subnet, found.exits)
+    def _plan(self, best: _Found, found: JointThresholds) -> Plan:
+        plan = Plan(best.path.subnet, found.exits)
         if not found.hard_eases:
             return plan
-        decider: Decider = ranking.decider(found.hard_eases - 1)
+        decider: Decider = best.ranking.decider(found.hard_eases - 1)
         return replace(plan, hard=Ask(decider, self._server))
 
 

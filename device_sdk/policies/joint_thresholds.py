@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.policies.joint_bounds import Bounds, Rates
 from device_sdk.policies.route import RemoteCall
+from device_sdk.policies.threshold_grid import Grid
 from device_sdk.policies.thresholds import ExitSamples
 from device_sdk.supernet.cost import Power
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
@@ -25,8 +27,6 @@ Column = npt.NDArray[np.float64]
 Correct = npt.NDArray[np.bool_]
 
 MOST_TABLES = 4000  # of one search; each takes a fraction of a millisecond to some milliseconds
-_PRICES = np.geomspace(1e-3, 1e3, 13)  # of a limit, in units of what is optimised per unit of what is limited
-_KEPT_PRICES = 4
 _QUANTITIES = ("accuracy", "latency_ms", "energy_mj", "bytes_sent")  # accuracy counts as the share of wrong answers
 _PERCENTILE = 0.95
 
@@ -68,7 +68,7 @@ def best_thresholds(
     peak_bytes: int = 0,
     exit_bytes: Sequence[int] = (),
     better_than: float = -math.inf,
-    most_thresholds: int | None = None,
+    grid: Grid | None = None,
     most_tables: int = MOST_TABLES,
 ) -> JointThresholds | None:
     """The thresholds that ``requirement`` puts first; None if none keeps it and is better than ``better_than``.
@@ -77,14 +77,15 @@ def best_thresholds(
         exits: candidates that follow each other; one whose threshold is out of reach is left out, with its branch.
         power: of the device; without it a requirement on energy cannot be kept.
         peak_bytes: of the subnet; ``exit_bytes``: what each exit adds, nothing by default.
-        most_thresholds: per exit; None for every confidence that a sample has.
+        grid: what is tried; by default everything.
         most_tables: after which the search ends with the best so far.
     """
     needs_energy = requirement.optimise == "energy_mj" or requirement.energy_mj is not None
     if needs_energy and power is None:
         return None
-    search = _Search(exits, end, requirement, power, peak_bytes, exit_bytes or [0] * len(exits))
-    search.run(better_than, most_thresholds, most_tables)
+    grid = grid or Grid.of(exits, end.ease)
+    search = _Search(exits, end, requirement, power, peak_bytes, exit_bytes or [0] * len(exits), grid)
+    search.run(better_than, most_tables)
     return search.best
 
 
@@ -99,6 +100,7 @@ class _Search:
         power: Power | None,
         peak_bytes: int,
         exit_bytes: Sequence[int],
+        grid: Grid,
     ) -> None:
         self._exits, self._end, self._requirement = list(exits), end, requirement
         self._bytes, self._exit_bytes = peak_bytes, exit_bytes
@@ -112,18 +114,19 @@ class _Search:
         self._per_call = np.array([0.0, call.transfer_ms + call.server_ms, waiting_mj, float(call.size_bytes)])
         self._objective = np.array([float(name == requirement.optimise) for name in _QUANTITIES])
         self._limits = np.array([_limit(requirement, name) for name in _QUANTITIES])
-        self._ease_ranks = np.unique(end.ease, return_inverse=True)[1]
-        self._distinct = int(self._ease_ranks.max()) + 1
+        rates = Rates(self._objective, self._limits, self._per_ms, self._per_call)
+        self._bounds = Bounds(self._exits, end.right, end.server_right, end.full_ms, rates)
+        self._grids, self._hard_eases = grid.thresholds, grid.hard_eases
+        ranks = np.unique(end.ease, return_inverse=True)[1]
+        self._asked_from = np.searchsorted(grid.hard_eases, ranks, side="right")  # the first column that asks
+        self._needed = [row for row in range(4) if self._objective[row] or math.isfinite(self._limits[row])]
         self.best: JointThresholds | None = None
 
-    def run(self, better_than: float, most_thresholds: int | None, most_tables: int) -> None:
+    def run(self, better_than: float, most_tables: int) -> None:
         self._worst = -better_than if math.isfinite(better_than) else math.inf  # objectives at or above it are no use
         if self._requirement.optimise == "accuracy" and math.isfinite(better_than):
             self._worst = 1.0 - better_than
-        self._grids = [_thresholds(one.confidence, most_thresholds) for one in self._exits]
         self._tables_left, self._cut_short = most_tables, False
-        self._multipliers = self._chosen_multipliers()
-        self._least = [self._bounds_from(level) for level in range(len(self._exits) + 1)]
         everything = np.arange(self._count)
         self._visit(0, everything, np.zeros(4), 0.0, [], most_tables)
         if self.best is not None and self._cut_short:
@@ -153,7 +156,7 @@ class _Search:
         tried[0] = tried_ms
         here = spent + np.outer(answered * (exit_.reach_ms + tried), self._per_ms)
         here[:, 0] += wrong
-        bounds = self._bounds(level + 1, order, answered, here, tried)
+        bounds = self._bounds.of(level + 1, order, answered, here, tried)
         seen = set()
         for number in np.argsort(bounds, kind="stable"):
             if bounds[number] >= self._worst:
@@ -171,14 +174,14 @@ class _Search:
         end = self._end
         exit_ = self._exits[-1] if self._exits else None
         grid = self._grids[-1] if exit_ is not None else np.zeros(0)
-        rows, columns = len(grid) + 1, self._distinct + 1
+        rows, columns = len(grid) + 1, len(self._hard_eases)
         stays_from = np.zeros(len(open_), dtype=np.int64)  # the first row in which the sample stays open
         if exit_ is not None:
             stays_from = np.searchsorted(grid, exit_.confidence[open_], side="right")
-        ranks = self._ease_ranks[open_] + 1
-        asked = _cumulated(stays_from, ranks, np.ones(len(open_)), (rows, columns))
+        asked_from = self._asked_from[open_]
+        asked = _cumulated(stays_from, asked_from, np.ones(len(open_)), (rows, columns))
         gain = end.server_right[open_].astype(float) - end.right[open_]
-        gained = _cumulated(stays_from, ranks, gain, (rows, columns))
+        gained = _cumulated(stays_from, asked_from, gain, (rows, columns))
         stays = np.bincount(stays_from, minlength=rows).cumsum()
         right_at_end = np.bincount(stays_from, weights=end.right[open_], minlength=rows).cumsum()
         leaves = len(open_) - stays
@@ -192,16 +195,19 @@ class _Search:
             reach_ms = exit_.reach_ms
         exit_ms, end_ms = reach_ms + tried_ms + branch_ms, end.full_ms + tried_ms + branch_ms
         device_ms = leaves * exit_ms + stays * end_ms
-        sums = np.empty((4, rows, columns))
         wrong = (leaves - exit_right) + (stays - right_at_end)
-        sums[0] = spent[0] + wrong[:, None] - gained
-        for row in range(1, 4):
-            sums[row] = spent[row] + (device_ms * self._per_ms[row])[:, None] + asked * self._per_call[row]
-        self._take_best(sums / self._count, asked, leaves, exit_ms, end_ms, taken, grid, most)
+        means: dict[int, Column] = {}
+        for row in self._needed:
+            if row:
+                total = (spent[row] + device_ms * self._per_ms[row])[:, None] + asked * self._per_call[row]
+            else:
+                total = (spent[0] + wrong)[:, None] - gained
+            means[row] = total / self._count
+        self._take_best(means, asked, leaves, exit_ms, end_ms, taken, grid, most)
 
     def _take_best(
         self,
-        means: Column,
+        means: dict[int, Column],
         asked: Column,
         leaves: npt.NDArray[np.int64],
         exit_ms: Column,
@@ -210,11 +216,12 @@ class _Search:
         grid: Column,
         most: int,
     ) -> None:
-        kept = np.ones(means.shape[1:], dtype=bool)
-        for quantity, limit in zip(means, self._limits, strict=True):
-            kept &= quantity <= limit
-        objective = np.tensordot(self._objective, means, 1)
-        kept &= objective < self._worst
+        objective = means[int(np.argmax(self._objective))]
+        kept = objective < self._worst
+        for row, quantity in means.items():
+            kept &= quantity <= self._limits[row]
+        if not kept.any():
+            return
         kept &= self._fits_memory(taken, len(grid))[:, None]
         if kept.any() and self._requirement.p95_latency_ms is not None:
             kept &= self._p95(asked, leaves, exit_ms, end_ms, taken) <= self._requirement.p95_latency_ms
@@ -230,7 +237,9 @@ class _Search:
             if threshold < UNREACHABLE_CONFIDENCE
         )
         value = 1.0 - self._worst if self._requirement.optimise == "accuracy" else -self._worst
-        self.best = JointThresholds(chosen, column, value, most - self._tables_left, is_exact=True)
+        self.best = JointThresholds(
+            chosen, int(self._hard_eases[column]), value, most - self._tables_left, is_exact=True
+        )
 
     def _fits_memory(self, taken: Sequence[float], thresholds: int) -> Correct:
         pairs = zip(taken, self._exit_bytes, strict=False)
@@ -276,51 +285,6 @@ class _Search:
                 rest &= ~answers
         return found
 
-    # Bounds
-
-    def _bounds(
-        self, level: int, order: npt.NDArray[np.int64], answered: npt.NDArray[np.int64], here: Column, tried: Column
-    ) -> Column:
-        """For each way of an exit: no combination of what follows has a smaller objective. [thresholds]"""
-        left = len(order) - answered
-        best = np.full(len(answered), -math.inf)
-        for number, (prices, constant) in enumerate(self._multipliers):
-            least = self._least[level][number][order]
-            rest = np.append(0.0, np.cumsum(least[::-1]))[left]
-            total = here @ prices + rest + left * tried * (self._per_ms @ prices)
-            best = np.maximum(best, total / self._count - constant)
-        return best
-
-    def _bounds_from(self, level: int) -> list[Column]:
-        """Per multiplier: the least priced cost of each sample from the exits of ``level`` on. [count] each"""
-        return [self._least_costs(prices, level) for prices, _ in self._multipliers]
-
-    def _least_costs(self, prices: Column, level: int) -> Column:
-        end, per_ms = self._end, float(self._per_ms @ prices)
-        here = prices[0] * ~end.right + per_ms * end.full_ms
-        there = prices[0] * ~end.server_right + per_ms * end.full_ms + float(self._per_call @ prices)
-        least = np.minimum(here, there)
-        for exit_ in self._exits[level:]:
-            least = np.minimum(least, prices[0] * ~exit_.right + per_ms * (exit_.reach_ms + exit_.branch_ms))
-        return np.asarray(least)
-
-    def _chosen_multipliers(self) -> list[tuple[Column, float]]:
-        """No price on any limit, and for each limit the prices with the best bounds of the whole problem."""
-        found = [(self._objective, 0.0)]
-        most = np.maximum(self._per_ms * max(self._end.full_ms, 1e-9) + self._per_call, 1e-12)
-        most[0] = 1.0
-        scale = float(self._objective @ most)
-        for number, limit in enumerate(self._limits):
-            if not math.isfinite(limit) or self._objective[number]:
-                continue
-            tried = []
-            for price in _PRICES * scale / most[number]:
-                prices = self._objective.copy()
-                prices[number] += price
-                tried.append((float(self._least_costs(prices, 0).mean()) - price * limit, (prices, price * limit)))
-            found += [one for _, one in sorted(tried, key=lambda pair: -pair[0])[:_KEPT_PRICES]]
-        return found
-
 
 def _limit(requirement: Requirement, name: str) -> float:
     """The most of a quantity that is allowed per sample; infinity for no limit."""
@@ -330,17 +294,10 @@ def _limit(requirement: Requirement, name: str) -> float:
     return 1.0 - float(limit) + 1e-12 if name == "accuracy" else float(limit)
 
 
-def _thresholds(confidence: Column, most: int | None) -> Column:
-    """Distinct confidences, ascending; at most so many of them, evenly spaced by rank."""
-    values = np.unique(confidence[np.isfinite(confidence)])
-    if most is None or len(values) <= most:
-        return values
-    return np.unique(values[np.linspace(0, len(values) - 1, most).round().astype(int)])
-
-
 def _cumulated(
     rows: npt.NDArray[np.int64], columns: npt.NDArray[np.int64], weights: Column, shape: tuple[int, int]
 ) -> Column:
-    """Sums of the weights at or before each row and column."""
-    flat = np.bincount(rows * shape[1] + columns, weights=weights, minlength=shape[0] * shape[1])
-    return np.asarray(flat.reshape(shape).cumsum(axis=0).cumsum(axis=1))
+    """Sums of the weights at or before each row and column; what lies behind the last column counts nowhere."""
+    height, width = shape[0], shape[1] + 1
+    flat = np.bincount(rows * width + columns, weights=weights, minlength=height * width)
+    return np.asarray(flat.reshape(height, width)[:, :-1].cumsum(axis=0).cumsum(axis=1))

@@ -34,7 +34,8 @@ _FEW_SAMPLES = 30  # below, all of them choose
 class Planned:
     """A choice, and what its plan is expected to cost on ``judged`` of the ``samples``, which it did not see.
 
-    ``held_out``: None where there were too few samples to hold any out; ``servers``: what was known of them.
+    ``held_out``: None where there were too few samples to hold any out; ``servers``: what was known of them;
+    ``planner``: for further requirements and networks, over the same samples.
     """
 
     choice: Choice
@@ -42,6 +43,7 @@ class Planned:
     samples: int
     judged: int
     servers: Servers
+    planner: Planner
 
 
 def choose_plan(
@@ -97,7 +99,7 @@ def choose_plan(
     if len(judging):
         part = evidence.part(judging)
         held_out = expected_cost(workspace.supernet, choice.plan, part, costs, servers.network, power)
-    return Planned(choice, held_out, evidence.count, len(judging), servers)
+    return Planned(choice, held_out, evidence.count, len(judging), servers, planner)
 
 
 def exit_sets(answers: Answers, costs: CostModel) -> list[tuple[ExitChoice, ...]]:

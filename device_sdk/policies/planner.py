@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +59,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Choice:
-    """The plan that a requirement puts first.
+    """The plan that a requirement puts first; ``misses``: the limits that it breaks all the same, with what it has.
 
     ``by_kind``: the best of each kind of plan, or of a kind that breaks limits always the nearest to keeping them;
     ``considered``: how many plans were judged.
@@ -69,6 +69,7 @@ class Choice:
     cost: PlanCost
     by_kind: Mapping[str, Option]
     considered: int
+    misses: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,21 @@ class Planner:
         Raises:
             InfeasibleBudgetError: no plan keeps them; names the nearest, and what it misses.
         """
+        choice = self.nearest(requirement, network, power)
+        if choice.misses:
+            missed = ", ".join(f"{name} {value:.4g}" for name, value in choice.misses.items())
+            latency_ms = choice.cost.latency_ms
+            raise InfeasibleBudgetError(
+                f"no plan keeps the requirement; the nearest ({choice.plan.kind}) has {missed}",
+                nearest=choice.plan.subnet.block_ids,
+                nearest_latency_ms=math.inf if latency_ms is None else latency_ms,
+                nearest_peak_bytes=choice.cost.peak_bytes,
+                hint="relax what it misses",
+            )
+        return choice
+
+    def nearest(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
+        """The best plan, or where none keeps all limits, the one that comes nearest to it."""
         families = self._known_families(network, power)
         judged = _Judged(families, requirement)
         kinds = sorted({family.kind for family in families})
@@ -155,17 +171,7 @@ class Planner:
         joint = self._joint_option(best, requirement, network, power)
         if joint is not None:
             best = by_kind[joint.plan.kind] = joint
-        plan, cost, misses = best.plan, best.cost, best.misses
-        if misses:
-            missed = ", ".join(f"{name} {value:.4g}" for name, value in misses.items())
-            raise InfeasibleBudgetError(
-                f"no plan keeps the requirement; the nearest ({plan.kind}) has {missed}",
-                nearest=plan.subnet.block_ids,
-                nearest_latency_ms=math.inf if cost.latency_ms is None else cost.latency_ms,
-                nearest_peak_bytes=cost.peak_bytes,
-                hint="relax what it misses",
-            )
-        return Choice(plan, cost, by_kind, judged.count)
+        return Choice(best.plan, best.cost, by_kind, judged.count, best.misses)
 
     def _joint_option(
         self, best: Option, requirement: Requirement, network: Network | None, power: Power | None
@@ -231,9 +237,11 @@ class Planner:
         crossings = sweep_splits(local.route, splits, network, power)
         plans = [replace(local.plan, split=split) for split in splits]
         yield _Family(plans[0].kind, crossings.costs, plans.__getitem__)
-        for split in crossings.front():
+        if local.plan.exits:
+            return
+        for split in crossings.extremes():
             plan, route = replace(local.plan, split=split), local.route.crossed(split, network)
-            for ranking in local.abstaining:
+            for ranking in (local.abstaining[0], local.abstaining[-1]):
                 yield _swept(plan, Abstain(ranking.kind), dataclasses.replace(ranking, route=route), None, power)
 
     def _remote(self, plan: Plan, network: Network | None, power: Power | None) -> Iterator[_Family]:

@@ -25,16 +25,11 @@ class Crossings:
     splits: Sequence[Split]
     costs: Costs
 
-    def front(self) -> list[Split]:
-        """The splits to which no other is preferable in mean latency, energy and bytes at once."""
+    def extremes(self) -> list[Split]:
+        """The splits of least mean latency, of least energy and of least bytes."""
         columns = (self.costs.latency_ms, self.costs.energy_mj, self.costs.bytes_sent)
-        values = np.nan_to_num(np.stack(columns, axis=1), nan=math.inf)
-        order = np.lexsort(values.T[::-1])
-        kept: list[int] = []
-        for number in order.tolist():
-            if not any((values[one] <= values[number]).all() for one in kept):
-                kept.append(number)
-        return [self.splits[number] for number in kept]
+        places = {int(np.argmin(np.nan_to_num(values, nan=math.inf))) for values in columns}
+        return [self.splits[place] for place in sorted(places)]
 
 
 def sweep_splits(route: Route, splits: Sequence[Split], network: Network | None, power: Power | None) -> Crossings:

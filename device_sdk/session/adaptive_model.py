@@ -40,6 +40,7 @@ from device_sdk.session.device_state import DeviceState, default_state_folder, d
 from device_sdk.session.exit_sets import ExitSets, PlacedExits, TestExits
 from device_sdk.session.live_keeper import LiveKeeper, PrivateSamples
 from device_sdk.session.measuring import Measuring
+from device_sdk.session.network_keeper import NetworkKeeper
 from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location, origin_of
 from device_sdk.session.origin import Origin
 from device_sdk.session.remote_answers import RemoteAnswers
@@ -84,6 +85,7 @@ class AdaptiveModel:
         self._remote = RemoteAnswers(bundle, self._log)
         self._in_use = PlanInUse(Workspace(bundle, runtime, memory_cap_bytes))
         self._live = LiveKeeper(self._state, self._in_use, self._log)
+        self._network = NetworkKeeper(self._in_use, self._remote)
         self._measuring = Measuring(self._state, self._in_use, self._log)
         self._exit_sets = ExitSets(
             state_folder,
@@ -340,6 +342,7 @@ class AdaptiveModel:
         *,
         uplink: Uplink | None = None,
         power: Power | None = None,
+        follow_network: bool = False,
         progress: Progress | None = None,
     ) -> Planned:
         """Choose among all kinds of plans for a requirement, and run the best from now on. Live update ends.
@@ -353,11 +356,13 @@ class AdaptiveModel:
                 stand in, or else the full model's.
             uplink: planned with instead of the measured one; see ``Uplink.typical``.
             power: of the device; without it energies are unknown.
+            follow_network: keep bandwidth and round trip up to date from requests and probes, and plan again over the
+                same answers when they change, until another plan is taken. The next ``open`` starts with this plan.
 
         Raises:
             InfeasibleBudgetError: no plan keeps the requirement; names the nearest. The plan in use stays.
             InputError: samples or labels are not what the model takes.
-            UsageError: the model is no classifier.
+            UsageError: the model is no classifier, or there is no server whose network could be followed.
         """
         self._in_use.running()
         self._samples.require_classifier()
@@ -378,8 +383,19 @@ class AdaptiveModel:
                 power=power,
                 progress=progress,
             )
+            if follow_network:
+                self._network.require(planned)
             self._take(planned.choice.plan)
             self._log.write(log_events.planned(planned, requirement))
+            if follow_network:
+                self._network.start(
+                    planned,
+                    requirement,
+                    power,
+                    exchanged=lambda choice, uplink: self._log.write(
+                        log_events.followed(planned, choice, requirement, uplink)
+                    ),
+                )
         return planned
 
     @property
@@ -392,7 +408,7 @@ class AdaptiveModel:
 
         Blobs that are missing are fetched from the server that the bundle came from; new exits run their self-test.
         Calls in progress end with the plan that they began with; then plans are without the exits that went. New ones
-        answer once ``calibrate`` or ``plan_for`` has put them into the plan.
+        answer once ``calibrate`` or ``plan_for`` has put them into the plan. The network is no longer followed.
 
         Raises:
             UsageError: the bundle has no such exit.
@@ -400,6 +416,7 @@ class AdaptiveModel:
         """
         self._in_use.running()
         with self._change:
+            self._network.stop()  # it would make plans with exits that go
             self._exit_sets.exchange(exits, chosen_by="caller", progress=progress or SilentProgress())
 
     def place_exits(self, *, memory_kb: float | None = None, progress: Progress | None = None) -> PlacedExits:
@@ -417,6 +434,7 @@ class AdaptiveModel:
         if limit is not None and limit < 0:
             raise UsageError(f"the memory for exits is {limit} bytes; it cannot be negative")
         with self._change:
+            self._network.stop()
             return self._exit_sets.place(memory_bytes=limit, progress=progress or SilentProgress())
 
     def _test_exits_here(self, bundle: Bundle, exits: Collection[str]) -> None:
@@ -534,12 +552,12 @@ class AdaptiveModel:
         limits = self._split_limits(plan, memory_mb, max_drop, samples, labels)
         costs = self.profile(progress=progress).cost_model()
         return choose(
-            self._bundle,
+            self.bundle,
             plan,
             costs,
             costs,
             uplink,
-            model_name=self._bundle.manifest.name + TAIL,
+            model_name=self.bundle.manifest.name + TAIL,
             source="this device's own: no server was named",
             handling=codec_handling(),
             limits=limits,
@@ -565,7 +583,11 @@ class AdaptiveModel:
         self._remote.close()
 
     def _take(self, plan: Plan) -> None:
-        self._exchange(plan, before=self._live.stop)
+        self._exchange(plan, before=self._stop_following)
+
+    def _stop_following(self) -> None:
+        self._live.stop()
+        self._network.stop()
 
     def _exchange(self, plan: Plan, *, before: Callable[[], None] = lambda: None) -> None:
         """Load the plan, store it, call ``before``, exchange it. If one of the first two fails, nothing changes.
@@ -679,7 +701,7 @@ class AdaptiveModel:
         self._in_use.close()
         if self._in_use.forked:  # locks and threads of the others stayed behind
             return
-        self._live.stop()
+        self._stop_following()
         self._live.forget()
         self._async_calls.close()
         self._remote.close()

@@ -10,10 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.errors import UsageError
 from device_sdk.execution.deciders import hard as hard_samples
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, LoadedPlan, Outcome
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
 from device_sdk.offload.escalation import Escalator
+from device_sdk.offload.link_estimate import LinkEstimate
+from device_sdk.offload.link_probe import LinkProbe
 from device_sdk.offload.packing import Activations
 from device_sdk.offload.remote_calls import RemoteReply
 from device_sdk.offload.remote_model import RemoteModel
@@ -43,6 +46,8 @@ class RemoteAnswers:
         self._escalator: Escalator | None = None
         self._tail: TailClient | None = None
         self._answering: dict[type, bool] = {}
+        self._link: LinkEstimate | None = None
+        self._answer_ms = 0.0
 
     def connect(self, model: RemoteModel) -> None:
         """Use this model from now on: for samples, or for tails if that is what it runs. Closes the one before."""
@@ -67,7 +72,46 @@ class RemoteAnswers:
             class_names=manifest.task.class_names,
             input_shape=manifest.cut_points[0].tensors[0].shape,
             preprocessing=manifest.preprocessing,
+            answered=self._answered,
+            failed=self._failed,
         )
+
+    def tell(self, link: LinkEstimate | None, *, answer_ms: float = 0.0) -> None:
+        """Tell ``link`` of every request for samples from now on; ``answer_ms``: what the server works on one."""
+        with self._lock:
+            self._link, self._answer_ms = link, answer_ms
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a server."""
+        return self._escalator is not None or self._tail is not None
+
+    def prober(self, link: LinkEstimate) -> LinkProbe:
+        """What asks the connected server for nothing but the time it takes.
+
+        Raises:
+            UsageError: none is connected.
+        """
+        connected = self._escalator or self._tail
+        if connected is None:
+            raise UsageError("no server is connected")
+        return LinkProbe(connected.model, link)
+
+    def try_again(self) -> None:
+        """The server was seen to answer: do not wait until it is asked again."""
+        escalator = self._escalator
+        if escalator is not None:
+            escalator.try_again()
+
+    def _answered(self, size_bytes: int, samples: int, seconds: float) -> None:
+        link = self._link
+        if link is not None:
+            link.record(size_bytes, seconds, samples * self._answer_ms)
+
+    def _failed(self) -> None:
+        link = self._link
+        if link is not None:
+            link.failed()
 
     def close(self) -> None:
         """Disconnect all servers. Idempotent."""

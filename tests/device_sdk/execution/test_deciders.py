@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from device_sdk.execution.deciders import confidence, ease, entropy, hard, margin
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Entropy, Margin, MaxConfidence
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Entropy, Logistic, Margin, MaxConfidence, Router
 
 LOGITS = np.log(np.array([[0.7, 0.2, 0.1], [0.4, 0.35, 0.25], [1.0, 1e-30, 1e-30]], dtype=np.float32))
 
@@ -31,3 +31,22 @@ def test_huge_logits_overflow_nowhere():
     huge = np.array([[1e30, -1e30, 0.0]], dtype=np.float32)
     for measure in (confidence, margin, entropy):
         assert np.isfinite(measure(huge)).all()
+
+
+LENIENT = [
+    MaxConfidence(0.0),
+    Margin(0.0),
+    Entropy(9.0),
+    Logistic(0.0, ("top_1", "top_2", "entropy", "logit_margin", "log_sum_exp"), (1.0,) * 5, 0.0),
+    Logistic(0.0, ("top_1",), (1.0,), 0.0, (0.0,) * 3, (0.0,) * 3),
+    Router(0.0, (2, 2), bytes(4 * Router.weight_count((2, 2)))),
+]
+
+
+@pytest.mark.parametrize("decider", LENIENT, ids=lambda one: type(one).__name__)
+@pytest.mark.parametrize("spoiled", [np.nan, np.inf])
+def test_logits_that_are_no_numbers_are_hard_for_every_decider(decider, spoiled):
+    logits = LOGITS.copy()
+    logits[1, 2] = spoiled
+    assert hard(decider, logits).tolist() == [False, True, False]
+    assert np.argmin(ease(decider, logits)) == 1

@@ -141,3 +141,32 @@ def test_it_never_stays_shut_for_more_than_a_minute(events):
         assert (breaker.state == "open") == (breaker.retry_in_s > 0)
     clock.now_s += 60
     assert breaker.allows()
+
+
+def test_a_clock_that_is_set_back_shuts_nobody_out():
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now_s -= 1e6
+    assert breaker.state == "half-open"
+    assert breaker.allows()
+    breaker.succeeded()
+    assert breaker.state == "closed"
+
+
+def test_a_trial_before_the_clock_was_set_back_is_given_up():
+    clock = Clock()
+    breaker = opened(clock)
+    clock.now_s += 5
+    assert [breaker.allows(), breaker.allows()] == [True, False]
+    clock.now_s -= 1e6
+    assert breaker.allows()
+
+
+def test_a_server_that_was_seen_to_answer_is_tried_at_once():
+    clock = Clock()
+    breaker = opened(clock)
+    breaker.end_cooldown()
+    assert [breaker.allows(), breaker.allows()] == [True, False]
+    closed = CircuitBreaker(clock=clock)
+    closed.end_cooldown()
+    assert closed.state == "closed"

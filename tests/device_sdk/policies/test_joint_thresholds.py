@@ -8,6 +8,7 @@ import pytest
 
 from device_sdk.policies.joint_thresholds import AskingEnd, best_thresholds
 from device_sdk.policies.route import RemoteCall
+from device_sdk.policies.threshold_grid import Grid
 from device_sdk.policies.thresholds import ExitSamples
 from device_sdk.supernet.cost import PlanCost, Power
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
@@ -152,7 +153,12 @@ def test_a_search_that_is_cut_short_says_so():
 
 def test_fewer_thresholds_are_a_part_of_all():
     world = World(2, exits=2, count=200)
-    few, every = (world.best(REQUIREMENTS["latency"], most_thresholds=most) for most in (3, None))
-    assert few.value <= every.value
+    requirement, grid = REQUIREMENTS["latency"], Grid.of(world.exits, world.end.ease, most=3)
+    few, every = world.best(requirement, grid=grid), world.best(requirement)
+    assert all(len(one) <= 3 for one in (*grid.thresholds, grid.hard_eases))
+    around = grid.around(few.exits, few.hard_eases, world.exits, world.end.ease, most=6)
+    finer = world.best(requirement, grid=around)
+    assert few.value <= finer.value <= every.value
+    assert few.value < every.value
     confidences = [set(one.confidence) for one in world.exits]
     assert all(any(choice.threshold in one for one in confidences) for choice in few.exits)

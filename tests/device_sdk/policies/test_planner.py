@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from device_sdk.errors import InfeasibleBudgetError, UsageError
+from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
 from device_sdk.execution.deciders import confidence
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
@@ -237,16 +237,16 @@ def test_the_sweep_of_splits_says_of_each_what_expected_cost_says(make_world, wi
     splits = [Split(position, (8,), subnet.edges[position:], TAILS) for position in range(with_exit, 3)]
     route = Route.to_end(world.supernet, plan, world.evidence, world.costs)
     found = sweep_splits(route, splits, world.network, POWER)
-    front = found.front()
-    assert front
     for number, split in enumerate(splits):
         cost = world.cost(msgspec.structs.replace(plan, split=split))
         for name in ("accuracy", "latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_bytes", "coverage"):
             assert getattr(found.costs, name)[number] == pytest.approx(getattr(cost, name)), name
         crossed = route.crossed(split, world.network).cost(POWER)
         assert crossed == cost
-    best = min(world.cost(msgspec.structs.replace(plan, split=one)).latency_ms for one in splits)
-    assert min(world.cost(msgspec.structs.replace(plan, split=one)).latency_ms for one in front) == best
+    for name in ("latency_ms", "energy_mj", "bytes_sent"):
+        own = [getattr(world.cost(msgspec.structs.replace(plan, split=one)), name) for one in splits]
+        kept = [getattr(world.cost(msgspec.structs.replace(plan, split=one)), name) for one in found.extremes()]
+        assert min(kept) == min(own)
 
 
 def test_any_model_of_a_server_may_answer_everything(make_world):
@@ -290,6 +290,47 @@ def test_only_right_answers_leave_nothing_to_decide(make_world):
     planner = Planner(world.supernet, Evidence(world.evidence.labels, {subnet: perfect}), world.costs, [subnet])
     choice = planner.best(Requirement(accuracy=0.9, optimise="latency_ms"))
     assert (choice.plan.subnet, choice.plan.hard) == (subnet, AnswerLocally())
+
+
+def test_the_nearest_plan_is_there_with_what_it_misses(make_world):
+    world = make_world(1)
+    requirement = Requirement(latency_ms=1e-6, accuracy=0.5)
+    nearest = world.planner().nearest(requirement, world.network, POWER)
+    assert set(nearest.misses) == {"latency_ms"}
+    assert nearest.misses["latency_ms"] == nearest.cost.latency_ms
+    assert all(requirement.excess(nearest.cost) <= requirement.excess(one.cost) for one in nearest.by_kind.values())
+
+
+def test_where_all_samples_need_an_answer_none_abstains(make_world):
+    world = make_world(2)
+    choice = world.planner().best(Requirement(accuracy=0.4, coverage=1.0, optimise="latency_ms"), world.network)
+    assert not isinstance(choice.plan.hard, Abstain)
+    assert choice.cost.coverage == 1.0
+
+
+def test_a_requirement_that_no_sample_needs_an_answer_is_refused():
+    with pytest.raises(BudgetError, match="coverage is 0"):
+        Requirement(coverage=0.0)
+
+
+def test_samples_of_one_class_can_be_planned_with(make_world):
+    world = make_world(1)
+    world.evidence = replace(world.evidence, labels=np.zeros(COUNT, dtype=np.int64))
+    exits = {subnet: [ExitChoice("x1", 2.0)] for subnet in world.exit_sets}
+    choice = world.planner(exits=exits).best(Requirement(latency_ms=1000.0), world.network, POWER)
+    assert choice.cost == world.cost(choice.plan)
+    assert choice.cost.accuracy == max(option.cost.accuracy for option in choice.by_kind.values())
+
+
+@pytest.mark.parametrize("spoiled", [np.nan, np.inf])
+def test_evidence_of_no_numbers_is_refused(make_world, spoiled):
+    world = make_world(1)
+    subnet = world.subnets[0]
+    logits = world.evidence.ends[subnet].copy()
+    logits[3, 1] = spoiled
+    world.evidence = replace(world.evidence, ends={**world.evidence.ends, subnet: logits})
+    with pytest.raises(InputError, match="not finite"):
+        world.planner()
 
 
 def test_a_planner_without_subnets_is_refused(make_world):

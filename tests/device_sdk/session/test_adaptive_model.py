@@ -418,6 +418,23 @@ def test_without_labels_the_full_models_answers_stand_in(model, tiny_bundle, bun
     assert planned.choice.cost.accuracy == 1.0
 
 
+def test_samples_of_one_class_can_be_calibrated_and_planned_with(model, tiny_bundle):
+    labels = np.asarray(tiny_bundle.labels)
+    only = labels == np.bincount(labels).argmax()
+    images, labels = tiny_bundle.images[only], labels[only]
+    model.calibrate(images, labels)
+    planned = model.plan_for(images, labels, Requirement(latency_ms=1000.0))
+    assert planned.choice.cost.accuracy is not None
+    assert model(images[:2]).output.shape == (2, 3)
+
+
+def test_following_the_network_needs_a_server(model, tiny_bundle):
+    before = model.plan
+    with pytest.raises(UsageError, match="no network to follow"):
+        model.plan_for(tiny_bundle.images, tiny_bundle.labels, Requirement(latency_ms=1000.0), follow_network=True)
+    assert model.plan == before
+
+
 def test_energy_is_known_with_the_devices_power_alone(model, tiny_bundle):
     requirement = Requirement(energy_mj=1000.0)
     with pytest.raises(InfeasibleBudgetError, match="energy_mj inf"):

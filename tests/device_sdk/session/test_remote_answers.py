@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from device_sdk.errors import UsageError
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SUBNET
@@ -13,6 +14,8 @@ from device_sdk.supernet.plan import (
     UNREACHABLE_CONFIDENCE,
     Abstain,
     Ask,
+    ExitChoice,
+    Logistic,
     MaxConfidence,
     Plan,
     RemoteRef,
@@ -89,6 +92,64 @@ def test_a_restored_plan_says_which_server_it_waits_for(tiny_bundle, bundle, sub
         assert model.plan == plan
         assert "no server is connected that has tiny:tail" in caplog.text
         assert set(model(tiny_bundle.images).source) == {SUBNET}
+
+
+def whole(model: str = "big") -> Split:
+    return Split(0, (), (), RemoteRef(model))
+
+
+@pytest.mark.parametrize(
+    ("privacy", "model_there", "said"),
+    [
+        ("never", "big", "forbids"),
+        ("activations", "big", "sends inputs"),
+        ("inputs", "other", "was made for big"),
+        (None, "big", "no server is connected that has big"),
+    ],
+)
+def test_a_plan_of_a_servers_model_runs_here_where_it_may_not_be_asked(
+    model, subnet, tiny_bundle, caplog, privacy, model_there, said
+):
+    model.use(Plan(subnet))
+    here = model(tiny_bundle.images).output
+    if privacy is not None:
+        model.connect(RemoteModel(server=NOWHERE, model=model_there, privacy=privacy))
+    model.use(Plan(subnet, split=whole()))
+    assert said in caplog.text
+    answer = model(tiny_bundle.images)
+    assert set(answer.source) == {SUBNET}
+    np.testing.assert_allclose(answer.output, here, atol=1e-5)
+
+
+def test_a_plan_of_a_servers_model_falls_back_where_that_does_not_answer(model, subnet, tiny_bundle):
+    model.connect(RemoteModel(server=NOWHERE, model="big", privacy="inputs"))
+    model.use(Plan(subnet, split=whole()))
+    assert set(model(tiny_bundle.images).source) == {FALLBACK}
+    model.use(Plan(subnet, split=whole(), hard=Abstain(ALL)))
+    assert set(model(tiny_bundle.images).source) == {ABSTAINED}
+
+
+@pytest.mark.parametrize(
+    ("split", "exits", "said"),
+    [
+        (Split(0, (8,), (), RemoteRef("big")), False, "no bits"),
+        (Split(0, (), (), RemoteRef("big")), True, "lies behind the split"),
+    ],
+)
+def test_a_plan_of_a_servers_model_that_makes_no_sense_is_refused(model, bundle, subnet, split, exits, said):
+    chosen = tuple(ExitChoice(one.id, 0.5) for one in bundle.supernet.exits_along(subnet)[:1]) if exits else ()
+    before = model.plan
+    with pytest.raises(UsageError, match=said):
+        model.use(Plan(subnet, exits=chosen, split=split))
+    assert model.plan == before
+
+
+def test_a_decider_for_other_classes_is_refused(model, subnet):
+    odd = Logistic(0.5, ("top_1",), (1.0,), 0.0, (0.0,) * 99, (0.0,) * 99)
+    before = model.plan
+    with pytest.raises(UsageError, match="was made for 99 classes"):
+        model.use(Plan(subnet, hard=Abstain(odd)))
+    assert model.plan == before
 
 
 def test_activations_of_hard_samples_need_a_connected_tail(model, bundle, subnet, tiny_bundle):

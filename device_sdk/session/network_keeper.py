@@ -1,0 +1,96 @@
+"""What ``AdaptiveModel`` keeps to follow the network: the planner with its evidence, the estimate, and the thread."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+
+from device_sdk.errors import UsageError
+from device_sdk.execution.plan_in_use import PlanInUse
+from device_sdk.live.network_drift import DriftSettings, NetworkDrift
+from device_sdk.live.network_follower import NetworkFollower
+from device_sdk.offload.link_estimate import LinkEstimate
+from device_sdk.offload.link_probe import LinkProbe
+from device_sdk.policies.plan_choice import Planned
+from device_sdk.policies.planner import Choice
+from device_sdk.session.remote_answers import RemoteAnswers
+from device_sdk.supernet.cost import Power, Uplink
+from device_sdk.supernet.plan import Plan
+from device_sdk.supernet.requirement import Requirement
+
+_SMALL_BYTES = 1  # a size beside that of an input: round trip and bandwidth both count
+
+
+class NetworkKeeper:
+    """Starts and stops following the network. In between the answers to the samples stay in memory, not the samples."""
+
+    def __init__(self, in_use: PlanInUse, remote: RemoteAnswers) -> None:
+        self._in_use, self._remote = in_use, remote
+        self._lock = threading.Lock()  # guards the two that follow
+        self._follower: NetworkFollower | None = None
+        self._probe: LinkProbe | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the network is followed."""
+        return self._follower is not None
+
+    def require(self, planned: Planned) -> None:
+        """Raise UsageError unless ``planned`` knows a network, and a server is connected."""
+        if planned.servers.network is None or not self._remote.is_connected:
+            raise UsageError("there is no network to follow: the plan was made without a server", hint="connect first")
+
+    def start(
+        self,
+        planned: Planned,
+        requirement: Requirement,
+        power: Power | None,
+        *,
+        exchanged: Callable[[Choice, Uplink | None], None],
+        settings: DriftSettings | None = None,
+    ) -> None:
+        """Keep the plan the best for the network, with the planner of ``planned``.
+
+        Raises:
+            UsageError: the plan was made without a server, or none is connected any more.
+        """
+        self.require(planned)
+        network, asked = planned.servers.network, planned.servers.asked
+        assert network is not None
+        link = LinkEstimate(network.uplink, clock=time.monotonic)
+        probe = self._remote.prober(link)
+
+        latest = planned.choice
+
+        def replan(uplink: Uplink | None) -> Plan:
+            nonlocal latest
+            there = None if uplink is None else dataclasses.replace(network, uplink=uplink)
+            latest = planned.planner.nearest(requirement, there, power)
+            return latest.plan
+
+        def made(uplink: Uplink | None) -> None:
+            if uplink is not None:
+                self._remote.try_again()
+            exchanged(latest, uplink)
+
+        sizes = (_SMALL_BYTES, max(network.input_bytes, _SMALL_BYTES))
+        drift = NetworkDrift(network.uplink, sizes, settings)
+        follower = NetworkFollower(self._in_use, link, drift, probe=probe, replan=replan, exchanged=made)
+        self.stop()
+        self._remote.tell(link, answer_ms=0.0 if asked is None else network.answer_ms.get(asked, 0.0))
+        with self._lock:
+            self._follower, self._probe = follower, probe
+        follower.start()
+
+    def stop(self) -> None:
+        """Follow no longer; the plan in use stays. May be called twice."""
+        with self._lock:
+            follower, self._follower = self._follower, None
+            probe, self._probe = self._probe, None
+        self._remote.tell(None)
+        if follower is not None:
+            follower.stop()
+        if probe is not None:
+            probe.close()
