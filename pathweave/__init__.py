@@ -22,10 +22,12 @@ if TYPE_CHECKING:
         DeadlineError,
         ForkedError,
         InfeasibleBudgetError,
+        InfeasibleDeadlineError,
         InputError,
         ManifestError,
         MeasurementError,
         MissingExtraError,
+        NoAnswerYetError,
         PathweaveError,
         ProtocolError,
         RefusedError,
@@ -38,12 +40,14 @@ if TYPE_CHECKING:
         UnsupportedFormatError,
         UsageError,
     )
+    from device_sdk.live.elastic import ElasticSettings
     from device_sdk.live.switching import LiveSettings
     from device_sdk.offload.remote_model import RemoteModel
     from device_sdk.policies.adaptation import AdaptationSettings
     from device_sdk.policies.calibration import CalibrationSettings
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.answer import Answer
+    from device_sdk.session.running import Running
     from device_sdk.supernet.cost import Budget, PlanCost, Power, Uplink
     from device_sdk.supernet.plan import (
         Abstain,
@@ -81,10 +85,12 @@ __all__ = [
     "DataError",
     "DeadlineError",
     "Edge",
+    "ElasticSettings",
     "Entropy",
     "ExitChoice",
     "ForkedError",
     "InfeasibleBudgetError",
+    "InfeasibleDeadlineError",
     "InputError",
     "LiveSettings",
     "Logistic",
@@ -93,6 +99,7 @@ __all__ = [
     "MaxConfidence",
     "MeasurementError",
     "MissingExtraError",
+    "NoAnswerYetError",
     "PathweaveError",
     "Plan",
     "PlanCost",
@@ -103,6 +110,7 @@ __all__ = [
     "RemoteRef",
     "Requirement",
     "RollbackError",
+    "Running",
     "RuntimeFailedError",
     "SelfTestError",
     "SignatureError",
@@ -124,7 +132,9 @@ _HOME = {
     "Budget": "device_sdk.supernet.cost",
     "CalibrationSettings": "device_sdk.policies.calibration",
     "RemoteModel": "device_sdk.offload.remote_model",
+    "ElasticSettings": "device_sdk.live.elastic",
     "LiveSettings": "device_sdk.live.switching",
+    "Running": "device_sdk.session.running",
     "Plan": "device_sdk.supernet.plan",
     "Subnet": "device_sdk.supernet.plan",
     "Supernet": "device_sdk.supernet.supernet",

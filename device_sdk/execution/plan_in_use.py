@@ -132,6 +132,7 @@ class PlanInUse:
         loaded = workspace.load_plan(plan, cap=self.cap)
         while True:
             old = self.running()
+            old.loaded.count()
             if self.exchange(Active(plan, loaded), expected=old):
                 break
         self.workspace = workspace
