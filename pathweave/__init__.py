@@ -24,10 +24,12 @@ if TYPE_CHECKING:
         ExpiredError,
         ForkedError,
         InfeasibleBudgetError,
+        InfeasibleDeadlineError,
         InputError,
         ManifestError,
         MeasurementError,
         MissingExtraError,
+        NoAnswerYetError,
         PathweaveError,
         ProtocolError,
         RefusedError,
@@ -40,12 +42,14 @@ if TYPE_CHECKING:
         UnsupportedFormatError,
         UsageError,
     )
+    from device_sdk.live.elastic import ElasticSettings
     from device_sdk.live.switching import LiveSettings
     from device_sdk.offload.remote_model import RemoteModel
     from device_sdk.policies.adaptation import AdaptationSettings
     from device_sdk.policies.calibration import CalibrationSettings
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.answer import Answer
+    from device_sdk.session.running import Running
     from device_sdk.supernet.cost import Budget, PlanCost, Power, Uplink
     from device_sdk.supernet.plan import (
         Abstain,
@@ -85,11 +89,13 @@ __all__ = [
     "DataError",
     "DeadlineError",
     "Edge",
+    "ElasticSettings",
     "Entropy",
     "ExitChoice",
     "ExpiredError",
     "ForkedError",
     "InfeasibleBudgetError",
+    "InfeasibleDeadlineError",
     "InputError",
     "LiveSettings",
     "Logistic",
@@ -98,6 +104,7 @@ __all__ = [
     "MaxConfidence",
     "MeasurementError",
     "MissingExtraError",
+    "NoAnswerYetError",
     "PathweaveError",
     "Plan",
     "PlanCost",
@@ -109,6 +116,7 @@ __all__ = [
     "Requirement",
     "RollbackError",
     "Router",
+    "Running",
     "RuntimeFailedError",
     "SelfTestError",
     "SignatureError",
@@ -130,7 +138,9 @@ _HOME = {
     "Budget": "device_sdk.supernet.cost",
     "CalibrationSettings": "device_sdk.policies.calibration",
     "RemoteModel": "device_sdk.offload.remote_model",
+    "ElasticSettings": "device_sdk.live.elastic",
     "LiveSettings": "device_sdk.live.switching",
+    "Running": "device_sdk.session.running",
     "Plan": "device_sdk.supernet.plan",
     "Subnet": "device_sdk.supernet.plan",
     "Supernet": "device_sdk.supernet.supernet",

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -13,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from benchmarks.support.burner import burning
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.live.plan_pool import PlanPool
 from device_sdk.live.switching import LiveSettings, scaled
@@ -31,7 +31,6 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
 from device_sdk.supernet.plan import Plan, Subnet
 
-BURN = "while True: pass"
 WITH_BURNER_S, WITHOUT_S, CROWD_S = 4.0, 5.0, 4.0
 LAST = 5  # calls whose median has to be inside the budget
 THREADS = 4
@@ -75,7 +74,7 @@ class Requests:
 def measure(folder: Path, state: Path, inputs: Path, cycles: int, crowd: int) -> dict[str, Any]:
     """1. one caller, burner on and off; 2. four callers, the same; 3. one caller beside the preparation of plans."""
     os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    with AdaptiveModel.open(folder, state_folder=state) as model, _burner() as burner:
+    with AdaptiveModel.open(folder, state_folder=state) as model, burning() as burner:
         pool = DeviceState(state, model.bundle, OnnxRuntime(threads=1)).load_pool()
         assert pool is not None
         assert pool.budget.latency_ms is not None
@@ -124,17 +123,6 @@ def _expected(model: AdaptiveModel, pool: PlanPool, inputs: np.ndarray) -> dict[
         answers[one.subnet] = [loaded.run([inputs[at : at + 1]])[-1].tobytes() for at in range(len(inputs))]
         loaded.close()
     return answers
-
-
-@contextlib.contextmanager
-def _burner() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that loads the same core while it is enabled."""
-    with subprocess.Popen([sys.executable, "-c", BURN]) as process:
-        try:
-            process.send_signal(signal.SIGSTOP)
-            yield process
-        finally:
-            process.kill()
 
 
 def _cycle(

@@ -78,6 +78,12 @@ class LoadedPlan:
         self._every_loaded = [self._loaded]
 
     @property
+    def taken_bytes(self) -> int:
+        """What is loaded for this plan now, as footprints state it."""
+        with self._stepping:
+            return sum(loaded.taken_bytes for loaded in self._every_loaded)
+
+    @property
     def page_loads(self) -> int | None:
         """How often a page was loaded so far; None without a memory cap."""
         return self._loaded.page_loads
@@ -161,6 +167,12 @@ class LoadedPlan:
     def hurry(self) -> None:
         """Have calls answer with the last exit that they reached, or the first that they reach, from now on."""
         self._hurry.set()
+
+    def count(self) -> None:
+        """See ``LoadedSegments.count``: from now on until the plan is freed."""
+        with self._stepping:
+            for loaded in self._every_loaded:
+                loaded.count()
 
     def retire(self) -> None:
         """Begin no call any more (they raise PlanRetired), and free the sessions when the last has ended."""

@@ -40,13 +40,12 @@ class LoadedSegments:
     ) -> None:
         self._paged: PagedSegments | None = None
         self.stretches: list[LoadedStretch | None]
+        self._cap, self._whole_bytes = cap, 0  # of what is loaded without pages, all together
+        self._counted = False
         self._give_back: Callable[[], object] = lambda: None
         if memory_cap_bytes is None:
             self.stretches = [runtime.load(bundle.stretch(one.edges, one.exit)) if one.runs else None for one in found]
-            if cap is not None:
-                taken_bytes = resident_bytes(bundle, found, batch=batch)
-                cap.take(taken_bytes)
-                self._give_back = weakref.finalize(self, cap.take, -taken_bytes)
+            self._whole_bytes = resident_bytes(bundle, found, batch=batch)
         else:
             self._paged = PagedSegments(
                 bundle, runtime, found, cap_bytes=memory_cap_bytes, cap=cap, costs=costs or {}, batch=batch
@@ -54,6 +53,11 @@ class LoadedSegments:
             if cap is None:
                 self.load_each()
             self.stretches = [*self._paged.stretches]
+
+    @property
+    def taken_bytes(self) -> int:
+        """What is loaded here now, as footprints state it."""
+        return self._whole_bytes if self._paged is None else self._paged.pager.taken_bytes
 
     @property
     def page_loads(self) -> int | None:
@@ -64,6 +68,16 @@ class LoadedSegments:
         """Load all pages once, so that what fails, fails now: then they are closed. Raises as when they are made."""
         if self._paged is not None:
             self._paged.load_each()
+
+    def count(self) -> None:
+        """Count what is loaded without pages under the model's cap until it is closed: something else needs its room.
+
+        It is not counted before, since nothing makes it go.
+        """
+        if self._cap is not None and not self._counted:
+            self._counted = True
+            self._cap.take(self._whole_bytes)
+            self._give_back = weakref.finalize(self, self._cap.take, -self._whole_bytes)
 
     def release(self) -> None:
         """Evict idle pages; they are loaded again when they are needed. Without a memory cap this does nothing."""

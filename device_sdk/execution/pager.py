@@ -60,6 +60,13 @@ class Pager:
         return self._cap.peak_bytes
 
     @property
+    def taken_bytes(self) -> int:
+        """What the pages that are loaded now take, and those that run in addition."""
+        with self._cap.changed:
+            pages = list(self._resident.values())
+            return sum(one.footprint.resident_bytes + one.calls * one.footprint.working_bytes for one in pages)
+
+    @property
     def closed(self) -> bool:
         """Whether it was closed: then it loads nothing any more."""
         return self._closed

@@ -12,9 +12,10 @@ from functools import partial
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch
 from device_sdk.bundles.held_blobs import HeldBlobs
+from device_sdk.errors import BudgetError
 from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.pager import Page, PagedStretch, Pager
-from device_sdk.execution.paging_plan import Footprint, Piece, check_cap, footprint, least_cap_bytes, pages
+from device_sdk.execution.paging_plan import Footprint, Piece, all_stay, check_cap, footprint, least_cap_bytes, pages
 from device_sdk.execution.plan_segments import PlanSegment, segments
 from device_sdk.runtimes.port import LoadedStretch, Runtime
 from device_sdk.supernet.cost import EdgeCost
@@ -41,6 +42,18 @@ def resident_bytes(bundle: Bundle, found: Sequence[PlanSegment], *, batch: int =
     """What segments take if each is one model that stays, while one of them runs on ``batch`` samples."""
     prints = [one_model_footprint(bundle, one.edges, one.exit, batch=batch) for one in found if one.runs]
     return sum(one.resident_bytes for one in prints) + max((one.working_bytes for one in prints), default=0)
+
+
+def all_pages_stay(bundle: Bundle, plans: Sequence[Sequence[PlanSegment]], cap_bytes: int) -> bool:
+    """Whether the pages of all ``plans``, each divided for the cap, can stay loaded beside each other."""
+    prints: list[Footprint] = []
+    for found in plans:
+        try:
+            divided = pages([_pieces(bundle, one, bundle.blob_size, {}, 1) for one in found], cap_bytes)
+        except BudgetError:
+            return False
+        prints += [footprint(page) for part in divided for page in part]
+    return all_stay(prints, cap_bytes)
 
 
 def each_edge(bundle: Bundle) -> list[PlanSegment]:

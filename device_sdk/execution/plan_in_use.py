@@ -138,9 +138,11 @@ class PlanInUse:
         loaded = workspace.load_plan(plan, cap=self.cap)
         while True:
             old = self.running()
+            old.loaded.count()
             if self.exchange(Active(plan, loaded), expected=old):
                 break
-        self.workspace = workspace
+        with self._exchange:
+            self.workspace = replace(self.workspace, memory_cap_bytes=cap_bytes)
         if hurry:
             old.loaded.hurry()
         old.loaded.retire()

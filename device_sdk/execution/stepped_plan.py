@@ -77,6 +77,11 @@ class SteppedPlan:
         with self._lock:
             return list(self._times)
 
+    def measure_again(self, tensor: Array) -> None:
+        """Run all steps once, so that the times of batches like ``tensor`` are those of now. Raises as ``run``."""
+        times = self.times(tensor)
+        times.record(self.run_through(tensor))
+
     def run_through(self, tensor: Array) -> list[float]:
         """Run every step on all samples; how long each took, in milliseconds. Raises as ``run``."""
         run = _Run(tensor, leaving=False)

@@ -88,6 +88,12 @@ class LiveUpdate:
             if self._in_use.exchange(self._watched(active.plan, active.loaded), expected=active):
                 return
 
+    def drop_warm(self) -> None:
+        """Drop what was prepared ahead: the memory is needed. What fits later is prepared again."""
+        self._warm.clear()
+        self._ahead_wanted = True
+        self._wake.set()
+
     def stop(self) -> None:
         """End the thread; the plan in use stays. May be called twice."""
         self._stopped.set()

@@ -204,6 +204,21 @@ class Searched(msgspec.Struct, frozen=True, tag="searched", tag_field="event"):
     failure: str | None
 
 
+class Resized(msgspec.Struct, frozen=True, tag="resized", tag_field="event"):
+    """The memory cap changed, None for none: ``why`` is ``asked``, ``pressure``, ``room`` or ``failed``.
+
+    ``exits``: those of the plan from now on; ``ends_at``: the exit that the path ends with, if it was cut short.
+    """
+
+    why: str
+    old_cap_bytes: int | None
+    cap_bytes: int | None
+    available_bytes: int | None
+    exits: tuple[str, ...]
+    ends_at: str | None
+    failure: str | None = None
+
+
 Event = (
     Opened
     | Profiled
@@ -221,6 +236,7 @@ Event = (
     | SwitchFailed
     | OutOfReach
     | Searched
+    | Resized
 )
 
 

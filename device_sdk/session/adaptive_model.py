@@ -22,9 +22,11 @@ from device_sdk.execution.memory_cap import PlanRetired
 from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
+from device_sdk.live.elastic import ElasticSettings
 from device_sdk.live.switching import LiveSettings
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog, Opened
+from device_sdk.memory_pressure import MemoryPressure, find_memory_pressure
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
 from device_sdk.policies.calibration import Calibration, CalibrationSettings
@@ -37,6 +39,7 @@ from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.answer import SUBNET, Answer
 from device_sdk.session.async_calls import AsyncCalls
 from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, log_path
+from device_sdk.session.elastic_memory import ElasticMemory
 from device_sdk.session.exit_sets import ExitSets, PlacedExits, TestExits
 from device_sdk.session.live_keeper import LiveKeeper, PrivateSamples
 from device_sdk.session.measuring import Measuring
@@ -98,6 +101,7 @@ class AdaptiveModel:
         )
         self._async_calls = AsyncCalls()
         self._class_names = bundle.manifest.task.class_names
+        self._elastic = ElasticMemory(self._state, self._in_use, self._live, self._log)
         self._timed = TimedAnswers(self._in_use, self._class_names)
         self._change = threading.Lock()  # held by what changes the plan on demand; calls never wait for it
 
@@ -201,6 +205,39 @@ class AdaptiveModel:
     def plan(self) -> Plan:
         """The plan in use."""
         return self._in_use.running().plan
+
+    @property
+    def memory_cap_bytes(self) -> int | None:
+        """What all that is loaded may take beyond the bare runtime; None for no limit. It can be set at any time.
+
+        Calls in progress go on; what does not fit any more runs in pages, and in the last resort the path ends with an
+        earlier exit of the plan (docs/guide/memory.md). A model opened without a cap keeps to one less closely.
+
+        Raises:
+            BudgetError: not even the path to the first exit fits; says the least that works. The old cap stays.
+        """
+        return self._elastic.cap_bytes
+
+    @memory_cap_bytes.setter
+    def memory_cap_bytes(self, cap_bytes: int | None) -> None:
+        self._in_use.running()
+        self._elastic.set_cap(cap_bytes)
+
+    def watch_memory(self, pressure: MemoryPressure | None = None, *, settings: ElasticSettings | None = None) -> None:
+        """Follow the system's memory: under pressure running calls answer with the last exit that they reached, and the
+        cap and the exits shrink; they grow again when there has been room for a while. The cap that is set is the most.
+
+        ``pressure``: where it is read; by default the control groups of version 2 and the whole system.
+
+        Raises:
+            MeasurementError: the system says nothing about memory.
+        """
+        self._in_use.running()
+        self._elastic.watch(pressure or find_memory_pressure(), settings or ElasticSettings())
+
+    def stop_watching_memory(self) -> None:
+        """Stay with the memory cap in use. May be called twice."""
+        self._elastic.stop()
 
     @property
     def log_path(self) -> Path:
@@ -701,6 +738,8 @@ class AdaptiveModel:
         self._in_use.close()
         if self._in_use.forked:  # locks and threads of the others stayed behind
             return
+        self._elastic.stop()
+        self._timed.close()
         self._stop_following()
         self._live.forget()
         self._async_calls.close()

@@ -20,29 +20,47 @@ class Alarm:
         self._waiting: list[tuple[float, int, StopSignal]] = []
         self._numbers = itertools.count()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     def at(self, time_s: float, signal: StopSignal) -> None:
-        """Set ``signal`` at ``time_s``. One that nobody needs any more is set in vain."""
+        """Set ``signal`` at ``time_s``. One that is set before, since nobody needs it any more, is forgotten."""
         with self._changed:
             first = not self._waiting or time_s < self._waiting[0][0]
             heapq.heappush(self._waiting, (time_s, next(self._numbers), signal))
-            if self._thread is None:
+            if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._ring, name="pathweave-deadline", daemon=True)
                 self._thread.start()
             elif first:
                 self._changed.notify()
 
+    def close(self) -> None:
+        """End the thread; what waits is not set any more. May be called twice."""
+        with self._changed:
+            self._closed = True
+            self._waiting.clear()
+            self._changed.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
     def _ring(self) -> None:
+        idle_since_s = time.perf_counter()
         while True:
             with self._changed:
-                if not self._waiting and not self._changed.wait(_IDLE_S) and not self._waiting:
+                now_s = time.perf_counter()
+                if self._waiting:
+                    idle_since_s = now_s
+                if self._closed or now_s - idle_since_s >= _IDLE_S:
                     self._thread = None
                     return
-                now_s = time.perf_counter()
-                if self._waiting and self._waiting[0][0] > now_s:
-                    self._changed.wait(self._waiting[0][0] - now_s)
-                due: list[StopSignal] = []
-                while self._waiting and self._waiting[0][0] <= time.perf_counter():
-                    due.append(heapq.heappop(self._waiting)[2])
+                next_s = self._waiting[0][0] if self._waiting else idle_since_s + _IDLE_S
+                self._changed.wait(min(max(next_s - now_s, 0.0), _IDLE_S))
+                due = self._due(time.perf_counter())
             for signal in due:
                 signal.set()
+
+    def _due(self, now_s: float) -> list[StopSignal]:
+        due = []
+        while self._waiting and (self._waiting[0][0] <= now_s or self._waiting[0][2].is_set):
+            due.append(heapq.heappop(self._waiting)[2])
+        return due

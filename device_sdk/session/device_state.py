@@ -133,7 +133,7 @@ class DeviceState:
         memory_cap_bytes: int | None = None,
     ) -> None:
         self.folder = bundle_folder(folder, bundle)
-        self._cap_bytes = memory_cap_bytes  # under which profiles were measured
+        self.memory_cap_bytes = memory_cap_bytes  # under which profiles are measured; may change
         self._bundle = bundle
         self._runtime = runtime
         self._system = system  # below which the system shows its power mode
@@ -178,7 +178,7 @@ class DeviceState:
     def load_profile(self, *, batch: int = 1) -> Profile | None:
         """The profile for this bundle, runtime, batch size and cap under the conditions that hold now, if any."""
         now = current_conditions(self._system)
-        cap_bytes = self._cap_bytes
+        cap_bytes = self.memory_cap_bytes
         profile = self._load(_profile_name(now, batch, cap_bytes), Profile)
         valid = profile is not None and profile.valid_for(
             self._bundle, self._runtime, batch=batch, conditions=now, memory_cap_bytes=cap_bytes

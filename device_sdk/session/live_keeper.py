@@ -119,6 +119,13 @@ class LiveKeeper:
         if live is not None:
             live.follow()
 
+    def resized(self) -> None:
+        """The memory cap changed: watch the plan in use, and prepare others under that cap."""
+        live = self._live
+        if live is not None:
+            live.drop_warm()
+            live.follow()
+
     def stop(self) -> None:
         """Watch no longer. May be called twice."""
         with self._lock:

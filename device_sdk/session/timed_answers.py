@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 
-from device_sdk.errors import InfeasibleDeadlineError, UsageError
+from device_sdk.errors import InfeasibleDeadlineError, PathweaveError, UsageError
 from device_sdk.execution.deadline import last_in_time
 from device_sdk.execution.deciders import hard as hard_samples
 from device_sdk.execution.memory_cap import PlanRetired
@@ -22,6 +24,7 @@ from device_sdk.session.answer import ABSTAINED, FALLBACK, SUBNET, Answer
 from device_sdk.session.running import Running
 from device_sdk.supernet.plan import Abstain, AnswerLocally, Plan
 
+_MEASURE_AGAIN_S = 0.05  # at most so often, while deadlines are refused
 _LIVE_CALLS = 5  # whose median says how slow the device is
 
 
@@ -31,6 +34,8 @@ class TimedAnswers:
     def __init__(self, in_use: PlanInUse, class_names: tuple[str, ...]) -> None:
         self._in_use, self._class_names = in_use, class_names
         self._alarm = Alarm()
+        self._lock = threading.Lock()  # guards the next
+        self._measure_again_s = 0.0
 
     def prepare(self, tensor: Array) -> None:
         """Measure the steps of the plan in use for batches like ``tensor``, and those of later plans when they load."""
@@ -73,6 +78,7 @@ class TimedAnswers:
         spent_ms = (started_s - began_s) * 1e3
         last = last_in_time(sure_ms, deadline_ms - spent_ms)
         if last is None:
+            self._measure_again(active, tensor)
             least_ms = sure_ms[0] + spent_ms
             raise InfeasibleDeadlineError(
                 f"no answer is sure to be there within {deadline_ms:.2f} ms: the first takes up to {least_ms:.2f} ms",
@@ -81,9 +87,30 @@ class TimedAnswers:
             )
         guard = _Guard(self._alarm, began_s + deadline_ms / 1e3, steps_ms)
         stepped = active.loaded.stepped()
-        outcome = stepped.run(tensor, last=last, stop=guard.stop, may_begin=guard.may_begin)
+        try:
+            outcome = stepped.run(tensor, last=last, stop=guard.stop, may_begin=guard.may_begin)
+        finally:
+            guard.stop.set()  # so that the alarm forgets it
         assert outcome is not None
         return self._answer(active.plan, outcome, started_s)
+
+    def close(self) -> None:
+        """End the threads. May be called twice."""
+        self._alarm.close()
+
+    def _measure_again(self, active: Active, tensor: Array) -> None:
+        """In the background, now and then: what is refused leaves no times, and the device may be faster by now."""
+        with self._lock:
+            now_s = time.monotonic()
+            if now_s < self._measure_again_s:
+                return
+            self._measure_again_s = now_s + _MEASURE_AGAIN_S
+
+        def measure() -> None:
+            with contextlib.suppress(PathweaveError, PlanRetired):  # whoever asks next meets it too
+                active.loaded.stepped().measure_again(tensor)
+
+        threading.Thread(target=measure, name="pathweave-measure", daemon=True).start()
 
     def start(self, tensor: Array) -> Running:
         """Begin an anytime run."""

@@ -75,3 +75,15 @@ def test_only_the_last_runs_count():
         times.record(TYPICAL)
     assert times.answer_times_ms() == [1.0, 3.0, 7.0]
     assert times.slowness() == 1.0
+
+
+def test_old_runs_are_forgotten_but_for_the_last_few():
+    now = [0.0]
+    times = StepTimes(TYPICAL, clock=lambda: now[0])
+    for _ in range(50):
+        times.record([9.0, 9.0, 9.0])
+    now[0] = 2.0
+    assert times.answer_times_ms() == [9.0, 18.0, 27.0]  # nothing newer is known
+    for _ in range(9):
+        times.record(TYPICAL)
+    assert times.answer_times_ms() == [1.0, 3.0, 7.0]

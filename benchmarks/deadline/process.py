@@ -1,0 +1,192 @@
+"""The process that ``deadline`` pins to one core: requests, a burner beside them, and what became of each.
+
+``python -m benchmarks.deadline.process BUNDLE STATE INPUTS LABELS REQUESTS``: a line per stage, then one of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.support.burner import burning
+from device_sdk.errors import InfeasibleDeadlineError, NoAnswerYetError
+from device_sdk.random_source import SplitMix64
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.answer import Answer
+from device_sdk.supernet.plan import Plan
+
+STAGES = 8  # the burner runs in every second one
+FIRST_ANSWERS = 150  # whose longest is the first exit's time, per condition
+SHORTEST, LONGEST = 0.1, 4.0  # of the full model's latency: deadlines and interruptions
+WARM_UPS = 20
+SETTLING_S = 0.2  # after the burner came or went, before first answers are timed
+
+
+@dataclass
+class Requests:
+    """All requests and what became of them."""
+
+    late_ms: list[float] = field(default_factory=list)
+    deadline_late: list[bool] = field(default_factory=list)
+    refused: dict[bool, list[bool]] = field(default_factory=lambda: {False: [], True: []})
+    cpu_ms: list[float] = field(default_factory=list)
+    stop_ms: list[float] = field(default_factory=list)
+    without_answer: list[bool] = field(default_factory=list)
+    right: list[bool] = field(default_factory=list)
+    sources: Counter[str] = field(default_factory=Counter)
+    interrupted_with: Counter[str] = field(default_factory=Counter)
+    unanswered: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What is asked."""
+
+    model: AdaptiveModel
+    inputs: np.ndarray  # [count, *input]
+    labels: np.ndarray  # [count]
+    full_ms: float
+    random: SplitMix64
+
+    def sample(self) -> tuple[np.ndarray, int]:
+        at = self.random.below(len(self.inputs))
+        return self.inputs[at : at + 1], int(self.labels[at])
+
+    def time_ms(self) -> float:
+        share = self.random.below(10_000) / 10_000
+        return self.full_ms * (SHORTEST + share * (LONGEST - SHORTEST))
+
+
+def measure(folder: Path, state: Path, inputs: Path, labels: Path, requests: int) -> dict[str, Any]:
+    """1. the first exit's time in both conditions; 2. stages of requests, with the burner in every second one."""
+    os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    with AdaptiveModel.open(folder, state_folder=state) as model, burning() as burner:
+        samples, right = np.load(inputs), np.load(labels)
+        for _ in range(WARM_UPS):
+            model.infer(samples[:1])
+        full_ms = float(np.median([model.infer(samples[:1]).latency_ms for _ in range(WARM_UPS)]))
+        overhead_ms = _exit_overhead_ms(model, samples[:1])
+        model.answer_times_ms(samples[:1])
+        scene = Scene(model, samples, right, full_ms, SplitMix64(0))
+        first_ms = {on: _first_answer_ms(scene, burner, on=on) for on in (False, True)}
+        found = Requests()
+        for stage in range(STAGES):
+            on = bool(stage % 2)
+            burner.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
+            for number in range(requests // STAGES):
+                if number % 2:
+                    _interrupt(scene, found, first_ms[on])
+                else:
+                    _ask(scene, found, on=on)
+            print("stage", flush=True)
+    if found.unanswered:
+        print(found.unanswered[:5], file=sys.stderr)
+    late = np.array(found.late_ms)
+    figures = {
+        "late_p99_ms": float(np.percentile(late, 99)) if len(late) else float("nan"),
+        "late_max_ms": float(late.max(initial=0.0)),
+        "late_share": float((late > 0).mean()),
+        "unanswered": float(len(found.unanswered)),
+        "cpu_after_stop_ms": float(np.percentile(found.cpu_ms, 99)),
+        "cpu_after_stop_median_ms": float(np.median(found.cpu_ms)),
+        "stopped_within_ms": float(np.percentile(found.stop_ms, 99)),
+        "refused_share": float(np.mean(found.refused[False])),
+        "refused_share_with_burner": float(np.mean(found.refused[True])),
+        "no_answer_yet_share": float(np.mean(found.without_answer)),
+        "accuracy_by_deadline": 100 * float(np.mean(found.right)),
+        "requests": float(len(late) + len(found.cpu_ms) + sum(map(sum, found.refused.values()))),
+        "timed_exits_latency_ratio": overhead_ms,
+    }
+    table = [
+        {"what": "full model", "latency_ms": full_ms},
+        {"what": "first exit's time", "calm_ms": first_ms[False], "with_burner_ms": first_ms[True]},
+        {"what": "answers by a deadline", **found.sources},
+        {"what": "answers at an interruption", **found.interrupted_with},
+    ]
+    return {"figures": figures, "table": table}
+
+
+def _exit_overhead_ms(model: AdaptiveModel, sample: np.ndarray) -> float:
+    """Latency of ordinary answers of the plan in use, with exits for deadlines alone, over that without these."""
+    plan = model.plan
+    without = Plan(plan.subnet, tuple(choice for choice in plan.exits if choice.threshold <= 1.0), hard=plan.hard)
+    medians: dict[str, list[float]] = {"with": [], "without": []}
+    for _ in range(5):
+        for name, one in (("with", plan), ("without", without)):
+            model.use(one)
+            for _ in range(WARM_UPS):
+                model.infer(sample)
+            medians[name].append(float(np.median([model.infer(sample).latency_ms for _ in range(50)])))
+    model.use(plan)
+    return float(np.median(medians["with"]) / np.median(medians["without"]))
+
+
+def _first_answer_ms(scene: Scene, burner: subprocess.Popen[bytes], *, on: bool) -> float:
+    """The longest time until the first answer of an anytime run."""
+    burner.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
+    time.sleep(SETTLING_S)
+    longest = 0.0
+    for _ in range(FIRST_ANSWERS):
+        began = time.perf_counter()
+        with scene.model.start(scene.sample()[0]) as running:
+            running.wait_first()
+            longest = max(longest, (time.perf_counter() - began) * 1e3)
+    burner.send_signal(signal.SIGSTOP)
+    return longest
+
+
+def _ask(scene: Scene, found: Requests, *, on: bool) -> None:
+    """One request with a deadline."""
+    (sample, label), deadline_ms = scene.sample(), scene.time_ms()
+    began = time.perf_counter()
+    try:
+        answer = scene.model.infer(sample, deadline_ms=deadline_ms)
+    except InfeasibleDeadlineError as error:
+        found.refused[on].append(True)
+        if error.least_ms <= deadline_ms:
+            found.unanswered.append(f"refused {deadline_ms} ms, the least is {error.least_ms} ms")
+        return
+    except Exception as error:
+        found.unanswered.append(repr(error))
+        return
+    found.refused[on].append(False)
+    found.late_ms.append(max(0.0, (time.perf_counter() - began) * 1e3 - deadline_ms))
+    found.right.append(int(answer.output.argmax()) == label)
+    found.sources.update(answer.source)
+
+
+def _interrupt(scene: Scene, found: Requests, first_ms: float) -> None:
+    """One anytime run that is interrupted."""
+    (sample, _), after_ms = scene.sample(), scene.time_ms()
+    began = time.perf_counter()
+    with scene.model.start(sample) as running:
+        time.sleep(max(0.0, after_ms / 1e3 - (time.perf_counter() - began)))
+        stopped, cpu = time.perf_counter(), time.process_time()
+        running.stop()
+        answer: Answer | None
+        try:
+            answer = running.latest()
+        except NoAnswerYetError:
+            answer = None
+    found.cpu_ms.append((time.process_time() - cpu) * 1e3)
+    found.stop_ms.append((time.perf_counter() - stopped) * 1e3)
+    found.without_answer.append(answer is None)
+    if answer is not None:
+        found.interrupted_with.update(answer.source)
+    elif (stopped - began) * 1e3 > first_ms:
+        found.unanswered.append(f"stopped after {(stopped - began) * 1e3} ms, the first exit takes {first_ms} ms")
+
+
+if __name__ == "__main__":
+    *_paths, _requests = sys.argv[1:]
+    print(json.dumps(measure(*map(Path, _paths), int(_requests))))  # type: ignore[arg-type]
