@@ -20,8 +20,8 @@ class MadeUpEvidence:
     """Subnet s is right about sample i where ``d[i] + o[i] / 4 > 1/8 + Σ losses of its edges``.
 
     d: ``uniform_floats(7)``, the same for all; o: ``uniform_floats(crc32 of str(s))``. The distance is the sum of
-    losses plus ``o[0] / 64``. Losses are multiples of 1/1024, so that every sum is exact. Records the groups of subnets in the
-    order in which they are first looked at.
+    losses plus ``o[0] / 64``. Losses are multiples of 1/1024, so that every sum is exact. Records the groups of subnets
+    in the order in which they are first looked at.
     """
 
     sample_count = SAMPLES

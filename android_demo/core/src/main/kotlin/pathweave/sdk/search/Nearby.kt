@@ -138,8 +138,10 @@ private class Replaced(val subnet: Subnet, val start: Int, val end: Int)
 
 private fun replaceRandomStretch(supernet: Supernet, subnet: Subnet, random: SplitMix64): Replaced? {
     if (supernet.sizes.size > 1 && random.below(SIZE_EVERY) == 0) {
-        val others = supernet.sizes.filter { it != subnet.inputSize }
-        return Replaced(subnet.at(others[random.below(others.size)]), 0, 0) // later replacements may touch any edge
+        val anywhere = subnet.edges.all { supernet.rendition(it).anySize }
+        val others = supernet.sizes.filter { it != subnet.inputSize && (anywhere || it == null) }
+        if (others.isEmpty()) return null
+        return Replaced(subnet.at(random.choice(others)), 0, 0) // later replacements may touch any edge
     }
     val nodes = nodesOf(supernet, subnet)
     for (attempt in 1..TRIES) {
@@ -213,7 +215,7 @@ private fun nearestReplacement(
         }
     }
     if (best.isEmpty()) return null
-    val chosen = best[random.below(best.size)]
+    val chosen = random.choice(best)
     return Subnet(subnet.edges.take(chosen.first) + chosen.stretch + subnet.edges.drop(chosen.last))
 }
 
@@ -237,8 +239,9 @@ private fun replacements(supernet: Supernet, subnet: Subnet, start: Int, end: In
         }
         val block = supernet.block(replaced.block)
         if (block.end > block.start + 1) {
-            val originals = supernet.original.at(subnet.inputSize).edges.subList(block.start, block.end)
-            add(Replacement(first, first + 1, originals))
+            val originals = if (subnet.inputSize == null) supernet.original else supernet.anySizeOriginal
+            val stretch = originals.at(subnet.inputSize).edges.subList(block.start, block.end)
+            add(Replacement(first, first + 1, stretch))
         }
     }
 }

@@ -17,21 +17,6 @@ import pathweave.sdk.runtimes.LoadedStretch
 
 private const val PARENTS = 64 // at most this many of the best subnets are expected to have children in the next group
 
-/** Private samples of a search, prepared on demand at any input size of the bundle. */
-public interface Inputs {
-    /** Number of samples. */
-    public val count: Int
-
-    /** The samples at [positions] as [count, *input], at an input size (null: the model's own). */
-    public fun take(positions: List<Int>, inputSize: ImageSize?): Tensor
-}
-
-/** Only the samples at [kept], in that order. */
-internal class SomeInputs(private val all: Inputs, private val kept: List<Int>) : Inputs {
-    override val count: Int get() = kept.size
-    override fun take(positions: List<Int>, inputSize: ImageSize?): Tensor = all.take(positions.map(kept::get), inputSize)
-}
-
 /**
  * Evaluates subnets on labelled samples; implements the search's [Evaluator].
  *
