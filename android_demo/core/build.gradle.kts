@@ -17,6 +17,7 @@ java {
 
 dependencies {
     implementation(libs.serialization.json)
+    api(libs.coroutines) // Flow is in what adapt reports
     implementation(libs.bouncycastle)
     compileOnly(libs.onnxruntime.jvm) // the app brings Android's, which has the same classes
     testImplementation(libs.onnxruntime.jvm)

@@ -160,10 +160,14 @@ def _replace_random_stretch(supernet: Supernet, subnet: Subnet, random: SplitMix
     return None
 
 
-def _at_random_size(supernet: Supernet, subnet: Subnet, random: SplitMix64) -> tuple[Subnet, int, int]:
-    """The same blocks at another input size. The changed range is empty, so later replacements may touch any edge."""
-    others = [size for size in supernet.sizes if size != subnet.input_size]
-    return subnet.at(random.choice(others)), 0, 0
+def _at_random_size(supernet: Supernet, subnet: Subnet, random: SplitMix64) -> tuple[Subnet, int, int] | None:
+    """The same blocks at another input size, if they all run there.
+
+    The changed range is empty, so later replacements may touch any edge.
+    """
+    anywhere = all(supernet.rendition(edge).any_size for edge in subnet.edges)
+    others = [size for size in supernet.sizes if size != subnet.input_size and (anywhere or not size)]
+    return (subnet.at(random.choice(others)), 0, 0) if others else None
 
 
 def _random_stretch(supernet: Supernet, start: int, end: int, random: SplitMix64) -> tuple[Edge, ...]:
@@ -229,4 +233,5 @@ def _replacements(
                 yield first, place[reached], (edge,)
         block = supernet.block(replaced.block)
         if block.end > block.start + 1:
-            yield first, first + 1, supernet.original.at(size).edges[block.start : block.end]
+            originals = supernet.any_size_original if size else supernet.original
+            yield first, first + 1, originals.at(size).edges[block.start : block.end]

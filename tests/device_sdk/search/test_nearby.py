@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from device_sdk.bundles.manifest import decode_manifest
 from device_sdk.random_source import SplitMix64
 from device_sdk.search.nearby import Neighbourhood, latency_range_ms, nearby_init, nearby_mutate
-from device_sdk.supernet.cost import MB, Budget
+from device_sdk.supernet.cost import MB, Budget, CostModel, EdgeCost
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import Subnet
 
@@ -150,3 +153,19 @@ def test_equal_seeds_give_equal_mutants(elastic_supernet, uniform_costs):
         return [nearby_mutate(nearby, subnet, random=random) for subnet in subnets]
 
     assert run(1) == run(1) != run(2)
+
+
+def test_the_input_size_changes_only_where_all_blocks_of_the_path_run():
+    """The reference bundle has renditions and blocks that run at the model's own size alone."""
+    manifest = Path(__file__).parents[2] / "contract" / "bundle" / "manifest.json"
+    supernet = decode_manifest(manifest.read_bytes()).supernet()
+    model, random = CostModel(dict.fromkeys(supernet.edges, EdgeCost(1.0, 1.0, 1, 1))), SplitMix64(0)
+    everything = Neighbourhood(supernet, model, Budget(latency_ms=100.0), 0.0, 100.0)
+    sizes = set()
+    for subnet in enumerate_subnets(supernet, limit=100):
+        for _ in range(40):
+            mutated = nearby_mutate(everything, subnet, random=random)
+            if mutated is not None:
+                supernet.check(mutated)
+                sizes.add((subnet.input_size, mutated.input_size))
+    assert len(sizes) == 9

@@ -5,6 +5,12 @@ import java.io.Closeable
 import java.io.File
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.search.Adaptation
+import pathweave.sdk.search.AdaptationProgress
+import pathweave.sdk.search.AdaptationSettings
+import pathweave.sdk.search.AdaptationStage
+import pathweave.sdk.search.Inputs
+import pathweave.sdk.search.PlanFinder
 
 private const val NANOSECONDS_PER_MS = 1e6
 
@@ -17,6 +23,7 @@ public class AdaptiveModel private constructor(
     public val bundle: Bundle,
     private val runtime: Runtime,
     private val clock: Clock,
+    private val state: DeviceState?,
 ) : Closeable {
     private val samples = SampleChecker(bundle)
 
@@ -25,7 +32,8 @@ public class AdaptiveModel private constructor(
 
     /** Guards [active], so that no call sees half of a switch and nothing reopens a closed model. */
     private val exchange = Any()
-    private var active: Active? = Active(bundle, runtime, Plan(bundle.supernet.original))
+    private var active: Active? = Active(bundle, runtime, state?.loadPlan() ?: Plan(bundle.supernet.original))
+    private var profile: Profile? = null // guarded by change
 
     /** The plan in use. */
     public val plan: Plan get() = synchronized(exchange) { running().plan }
@@ -45,6 +53,11 @@ public class AdaptiveModel private constructor(
      * @throws ClosedError the model was closed.
      */
     public fun use(plan: Plan): Unit = synchronized(change) {
+        exchange(plan)
+        state?.savePlan(plan)
+    }
+
+    private fun exchange(plan: Plan) {
         synchronized(exchange) { running() }
         val new = Active(bundle, runtime, plan) // takes long: calls go on meanwhile
         val old = synchronized(exchange) {
@@ -58,6 +71,65 @@ public class AdaptiveModel private constructor(
         }
         old?.retire()
     }
+
+    /**
+     * What blocks cost here at batch 1; measured once per bundle, runtime and condition, or [again].
+     *
+     * @throws RuntimeFailedError a block does not load or run.
+     */
+    public fun profile(again: Boolean = false, onProgress: (Double) -> Unit = {}): Profile = synchronized(change) {
+        synchronized(exchange) { running() }
+        val now = currentConditions()
+        val known = if (again) null else profile ?: state?.loadProfile(now)
+        val valid = known?.takeIf { it.validFor(bundle, runtime, now) }
+        valid ?: profile(bundle, runtime, clock = clock, onProgress = onProgress).also {
+            profile = it
+            state?.saveProfile(it)
+        }
+    }
+
+    /**
+     * Search for the most accurate subnet within [budget] on private data, and switch to it. Blocking; see [adapt].
+     *
+     * [labels]: class indices, or null: then the full model's answers stand in. The old plan serves until the new one is
+     * ready. [onProgress] may throw to give up; the plan in use then stays.
+     *
+     * @throws InfeasibleBudgetError no subnet fits; names the nearest. The plan in use stays.
+     * @throws InputError samples or labels are not what the model takes.
+     */
+    public fun adaptBlocking(
+        inputs: Inputs,
+        labels: IntArray?,
+        budget: Budget,
+        settings: AdaptationSettings = AdaptationSettings(),
+        onProgress: (AdaptationProgress) -> Unit = {},
+    ): Adaptation = synchronized(change) {
+        val profile = profile { onProgress(AdaptationProgress(AdaptationStage.PROFILE, it)) }
+        val adaptation = try {
+            PlanFinder(bundle, runtime, profile, settings, onProgress).find(inputs, labels, budget)
+        } catch (error: InfeasibleBudgetError) {
+            state?.log?.write(infeasible(budget, error))
+            throw error
+        }
+        onProgress(AdaptationProgress(AdaptationStage.JUDGE, 1.0))
+        use(adaptation.plan)
+        state?.remember(adaptation)
+        adaptation
+    }
+
+    /**
+     * Raw images of the model's own size as samples to adapt on; for other input sizes of the bundle they are resized.
+     *
+     * @throws InputError an image is not what the model takes; says what was expected.
+     */
+    public fun inputs(images: List<Image>): Inputs = samples.inputs(images)
+
+    /**
+     * Prepared samples [count, *input] of the model's own size to adapt on.
+     *
+     * @throws InputError another shape or type, or values that are no numbers.
+     */
+    public fun inputs(tensor: Tensor): Inputs = samples.inputs(tensor)
 
     /**
      * Answer for prepared tensors of the size of the plan in use: [batch, *input] or one sample [*input].
@@ -106,7 +178,8 @@ public class AdaptiveModel private constructor(
          *
          * With [trust], an unsigned or wrongly signed bundle is refused. Every block runs its self-test, unless
          * [selfTested] says that this very bundle (by its digest) passed it here before; [blobs]: where the blobs lie,
-         * if not in the folder itself.
+         * if not in the folder itself. [stateFolder]: where profiles, the plan in use, the pool and the adaptation log are
+         * kept, in the same files as Python's; with it the model starts with the plan that it used last.
          *
          * @throws BundleError the bundle cannot be used (a kind of it says why).
          * @throws RuntimeFailedError the runtime refused a block.
@@ -118,10 +191,15 @@ public class AdaptiveModel private constructor(
             blobs: File = File(folder, BLOBS),
             selfTested: (digest: String) -> Boolean = { false },
             clock: Clock = System::nanoTime,
+            stateFolder: File? = null,
         ): AdaptiveModel {
             val bundle = Bundle.open(folder, trust, blobs)
-            if (!selfTested(bundle.digest)) runSelfTest(bundle, runtime)
-            return AdaptiveModel(bundle, runtime, clock)
+            val state = stateFolder?.let { DeviceState(it, bundle, runtime) }
+            if (!selfTested(bundle.digest) && state?.selfTestPassed != true) {
+                runSelfTest(bundle, runtime)
+                state?.rememberSelfTest()
+            }
+            return AdaptiveModel(bundle, runtime, clock, state).also { model -> state?.logOpened(model.plan) }
         }
     }
 }

@@ -46,9 +46,14 @@ public data class CutPoint(val index: Int, val tensors: List<TensorSpec>, val ma
  * An input of another size than the model's own, at which the same fragments run.
  *
  * `shapes[k][n]`: of tensor n at cut point k; [golden]: what the original path answers to the golden input of this
- * size.
+ * size; [error]: relative squared error of its features, null where it was not measured.
  */
-public data class InputSize(val size: ImageSize, val shapes: List<List<List<Int>>>, val golden: Golden)
+public data class InputSize(
+    val size: ImageSize,
+    val shapes: List<List<List<Int>>>,
+    val golden: Golden,
+    val error: Double? = null,
+)
 
 /**
  * What a rendition must answer to the seeded golden input of its start (docs/bundle_format.md).
@@ -71,6 +76,8 @@ public data class Rendition(
     val shared: List<String> = emptyList(),
     val providers: List<String> = emptyList(),
     val anySize: Boolean = false,
+    /** Relative squared error of its features against the block's first rendition; null where it was not measured. */
+    val error: Double? = null,
 )
 
 /** An edge of the supernet from cut point [start] to cut point [end]. */
@@ -82,6 +89,8 @@ public data class Block(
     val parameters: Long,
     val macs: Long,
     val renditions: List<Rendition>,
+    /** Relative squared error of its features against the original blocks; null where it was not measured. */
+    val distillationError: Double? = null,
 )
 
 /** A branch that answers early from cut point [position]. */

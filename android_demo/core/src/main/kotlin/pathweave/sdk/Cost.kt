@@ -39,14 +39,19 @@ public data class Budget(val latencyMs: Double? = null, val memoryMb: Double? = 
     }
 
     /** Whether [cost] stays within every limit. */
-    public fun fits(cost: Cost): Boolean =
-        (latencyMs == null || cost.latencyMs <= latencyMs) && (memoryMb == null || cost.peakBytes <= memoryMb * MB)
+    public fun fits(cost: Cost): Boolean = fitsLatency(cost.latencyMs) && fitsMemory(cost.peakBytes)
+
+    /** Whether [latencyMs] stays within the latency limit. */
+    public fun fitsLatency(latencyMs: Double): Boolean = this.latencyMs == null || latencyMs <= this.latencyMs
+
+    /** Whether [peakBytes] stays within the memory limit. */
+    public fun fitsMemory(peakBytes: Long): Boolean = memoryMb == null || peakBytes <= memoryMb * MB
 }
 
 /**
  * Predicts the cost of any subnet from the costs of its edges.
  *
- * `latencyMs(subnet) = offsetMs + scale · Σ edge latency`; scale and offset are fitted on whole subnets.
+ * `latencyMs(subnet) = offsetMs + scale · Σ edge latency + Σ changeMs(neighbours)`, fitted on whole subnets.
  * Both costs are by input size too, which an edge names itself.
  */
 public class CostModel(
@@ -54,16 +59,27 @@ public class CostModel(
     public val scale: Double = 1.0,
     public val offsetMs: Double = 0.0,
     public val exitCosts: Map<ExitAtSize, EdgeCost> = emptyMap(),
+    /** Of an edge that follows one of another rendition; at least 0. */
+    public val entryChangeMs: Map<Edge, Double> = emptyMap(),
+    /** Of every exit that is tried, beyond its branch. */
+    public val exitOverheadMs: Double = 0.0,
 ) {
     /** Predicted median latency at batch 1. */
-    public fun latencyMs(subnet: Subnet): Double = offsetMs + subnet.edges.sumOf(::edgeLatencyMs)
+    public fun latencyMs(subnet: Subnet): Double {
+        val changes = if (entryChangeMs.isEmpty()) 0.0 else subnet.edges.zipWithNext(::changeMs).sum()
+        return offsetMs + subnet.edges.sumOf(::edgeLatencyMs) + changes
+    }
+
+    /** What it costs that [after] runs in another rendition than its neighbour [before]; at least 0. */
+    public fun changeMs(before: Edge, after: Edge): Double =
+        if (before.rendition == after.rendition) 0.0 else entryChangeMs[after] ?: 0.0
 
     /** The share of one edge in a composed subnet. */
     public fun edgeLatencyMs(edge: Edge): Double = scale * edgeCosts.getValue(edge).latencyMs
 
-    /** What trying an exit costs a sample: its branch, in a segment of its own. */
+    /** What trying an exit costs a sample: its branch, the decision, and a further session. */
     public fun exitLatencyMs(choice: ExitChoice, inputSize: ImageSize? = null): Double =
-        exitCosts.getValue(ExitAtSize(choice.exit, choice.rendition, inputSize)).latencyMs
+        exitCosts.getValue(ExitAtSize(choice.exit, choice.rendition, inputSize)).latencyMs + exitOverheadMs
 
     /** Predicted peak memory beyond the bare runtime. */
     public fun peakBytes(subnet: Subnet): Long {

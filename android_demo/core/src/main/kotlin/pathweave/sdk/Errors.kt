@@ -15,7 +15,10 @@
  * │   └── RollbackError          older than the bundle that this device already had
  * ├── RuntimeFailedError         the inference runtime refused a model or a run
  * ├── InputError                 a sample has the wrong shape, type or values
+ * ├── DataError                  there are no samples to work on
  * ├── BudgetError                a budget that is not a budget (zero, negative, empty)
+ * │   └── InfeasibleBudgetError  no subnet fits; names the nearest feasible one
+ * ├── MeasurementError           what was measured makes no sense: the clock stood still or ran backwards
  * ├── ClosedError                the model was closed
  * ├── TransferError              something could not be fetched from a server
  * │   ├── DeadlineError          the server was too slow
@@ -75,7 +78,25 @@ public class RuntimeFailedError(message: String, cause: Throwable? = null) : Pat
 public class InputError(message: String, hint: String? = null) : PathweaveError(message, hint)
 
 /** A budget that is not a budget: zero, negative, or nothing limited. */
-public class BudgetError(message: String, hint: String? = null) : PathweaveError(message, hint)
+public open class BudgetError(message: String, hint: String? = null) : PathweaveError(message, hint)
+
+/**
+ * No subnet fits. [nearestLatencyMs] and [nearestPeakBytes] are the predicted cost of the nearest feasible subnet,
+ * [nearest] its block ids.
+ */
+public class InfeasibleBudgetError(
+    message: String,
+    public val nearest: List<String>,
+    public val nearestLatencyMs: Double,
+    public val nearestPeakBytes: Long,
+    hint: String? = null,
+) : BudgetError(message, hint)
+
+/** There are no samples to work on. */
+public class DataError(message: String, hint: String? = null) : PathweaveError(message, hint)
+
+/** What was measured makes no sense: the clock stood still or ran backwards. */
+public class MeasurementError(message: String, hint: String? = null) : PathweaveError(message, hint)
 
 /** The model was closed. */
 public class ClosedError(message: String) : PathweaveError(message)

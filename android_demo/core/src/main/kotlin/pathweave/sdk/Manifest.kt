@@ -182,16 +182,15 @@ private fun tensorSpec(place: JsonPlace) = TensorSpec(
 )
 
 private fun inputSize(place: JsonPlace): InputSize {
-    place.nullable("error")?.number()
     return InputSize(
         size = place["size"].sides(),
         shapes = place["shapes"].items().map { cut -> cut.items().map { it.extents() } },
         golden = golden(place["golden"]),
+        error = place.nullable("error")?.number(),
     )
 }
 
 private fun block(place: JsonPlace): Block {
-    place.nullable("distillation_error")?.number()
     place.nullable("copied_from")?.text()
     return Block(
         id = place["id"].text(),
@@ -201,6 +200,7 @@ private fun block(place: JsonPlace): Block {
         parameters = place["parameters"].whole(),
         macs = place["macs"].whole(),
         renditions = place["renditions"].items().map(::rendition),
+        distillationError = place.nullable("distillation_error")?.number(),
     )
 }
 
@@ -220,7 +220,6 @@ private fun exit(place: JsonPlace): Exit {
 private fun rendition(place: JsonPlace): Rendition {
     place.nullable("opset")?.whole()
     place.nullable("entry_point")?.text()
-    place.nullable("error")?.number()
     return Rendition(
         name = place["name"].text(),
         runtime = place["runtime"].text(),
@@ -230,6 +229,7 @@ private fun rendition(place: JsonPlace): Rendition {
         shared = place.optional("shared")?.texts().orEmpty(),
         providers = place.optional("providers")?.texts().orEmpty(),
         anySize = place.optional("any_size")?.flag() ?: false,
+        error = place.nullable("error")?.number(),
     )
 }
 

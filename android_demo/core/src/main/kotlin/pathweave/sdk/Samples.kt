@@ -1,6 +1,10 @@
 /** What callers hand in, checked against what a model takes. */
 package pathweave.sdk
 
+import pathweave.sdk.search.Inputs
+import pathweave.sdk.search.PreparedInputs
+import pathweave.sdk.search.RawInputs
+
 /**
  * Turns raw images into what a plan of [bundle] takes, and refuses everything else ([InputError]).
  *
@@ -34,6 +38,29 @@ internal class SampleChecker(private val bundle: Bundle) {
             throw InputError("expected ${input.dtype}, got ${tensor.dtype}", "raw images go to classify")
         }
         return tensor
+    }
+
+    /** Samples to adapt on, each checked. */
+    fun inputs(images: List<Image>): Inputs {
+        val shape = input(null).shape
+        for (image in images) prepare(listOf(image), preprocessing, shape)
+        return RawInputs(images, preprocessing, shape)
+    }
+
+    /** The same, prepared before. */
+    fun inputs(tensor: Tensor): Inputs {
+        val checked = tensor(tensor, null)
+        val sample = checked.size / checked.batch
+        val broken = (0 until checked.batch).filter { at ->
+            (at * sample until (at + 1) * sample).any { !checked[it].isFinite() }
+        }
+        if (broken.isNotEmpty()) {
+            throw InputError(
+                "${broken.size} of ${checked.batch} samples have values that are no numbers, number ${broken[0]} first",
+                "leave them out",
+            )
+        }
+        return PreparedInputs(checked)
     }
 
     private fun input(inputSize: ImageSize?): TensorSpec = bundle.supernet.cutPointsAt(inputSize)[0].tensors[0]

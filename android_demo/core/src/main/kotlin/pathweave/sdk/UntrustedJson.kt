@@ -108,6 +108,9 @@ internal class JsonPlace(private val element: JsonElement, private val path: Str
         return fields.map { (name, value) -> JsonPlace(value, "$path.$name") }
     }
 
+    /** The value as JSON. */
+    override fun toString(): String = element.toString()
+
     val isNull: Boolean get() = element is JsonNull
 
     val isText: Boolean get() = (element as? JsonPrimitive)?.isString == true

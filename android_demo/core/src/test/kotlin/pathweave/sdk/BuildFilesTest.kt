@@ -15,6 +15,7 @@ class BuildFilesTest {
         val shared = mapOf(
             "kotlin" to "kotlin.version",
             "serialization" to "serialization.version",
+            "coroutines" to "coroutines.version",
             "onnxruntime" to "onnxruntime.version",
             "bouncycastle" to "bouncycastle.version",
             "junit" to "junit.version",

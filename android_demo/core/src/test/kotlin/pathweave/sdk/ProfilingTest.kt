@@ -39,7 +39,7 @@ class ProfilingTest {
         assertEquals(renditions.size, device.loaded.take(renditions.size).count { it.freeAxes.isNotEmpty() })
         assertEquals(renditions.size + profile.fitted.size, device.loaded.size)
         val sizes = profile.fitted.map { it.subnet.inputSize }
-        assertEquals(supernet.sizes, sizes.take(3))
+        assertEquals(supernet.sizes.toSet(), sizes.toSet())
         val (small, own, large) = listOf(ImageSize(1, 1), null, ImageSize(4, 4)).map { size ->
             profile.edges.getValue(Edge("o1", inputSize = size))
         }
@@ -68,16 +68,48 @@ class ProfilingTest {
 
     @Test
     fun `a line is fitted through block sums and measured latencies`() {
-        val measured = listOf(1.0, 2.0, 4.0).map { MeasuredSubnet(Subnet(emptyList()), it, 0.8 * it + 0.3) }
-        val (scale, offsetMs) = fit(measured)
+        val sums = listOf(1.0, 2.0, 4.0)
+        val (scale, offsetMs) = fitLine(sums, sums.map { 0.8 * it + 0.3 })
         assertEquals(0.8, scale, 1e-9)
         assertEquals(0.3, offsetMs, 1e-9)
     }
 
     @Test
     fun `with too little to tell them apart the offset is zero`() {
-        val same = List(3) { MeasuredSubnet(Subnet(emptyList()), 2.0, 1.0 + 0.5 * it) }
-        assertEquals(0.75 to 0.0, fit(same))
+        assertEquals(0.75 to 0.0, fitLine(listOf(2.0, 2.0, 2.0), listOf(1.0, 1.5, 2.0)))
+    }
+
+    @Test
+    fun `what interrupted calls take counts for the highest latencies only`() {
+        var now = 0L
+        var call = 0
+        var interruptions = 0L
+        val latency = measureInterleaved(
+            listOf {
+                val slow = call++ % 2 == 1
+                now += if (slow) 9_000_000L else 1_000_000L
+                if (slow) interruptions++
+            },
+            rounds = 10,
+            warmup = 0,
+            clock = { now },
+            interruptions = { interruptions },
+        ).single()
+        assertEquals(listOf(1.0, 1.0, 9.0), listOf(latency.medianMs, latency.p75Ms, latency.p95Ms))
+    }
+
+    @Test
+    fun `rounds end early once medians are as precise as wanted, or time is up`() {
+        var now = 0L
+        fun runs(patience: Patience) =
+            measureInterleaved(listOf { now += 1_000_000L }, 100, 0, { now }, patience, { 0L }).single().runs
+        assertEquals(10, runs(Patience(rounds = 10, precision = 0.01, limitS = 9.0)))
+        assertEquals(20, runs(Patience(rounds = 90, precision = 0.01, limitS = 0.020, least = 5)))
+    }
+
+    @Test
+    fun `a clock that stands still is an error`() {
+        assertRefused<MeasurementError> { measureInterleaved(listOf {}, rounds = 4, warmup = 0, clock = { 7L }) }
     }
 
     @Test

@@ -1,0 +1,129 @@
+/** The adaptation log: every decision about the plan as one JSON line (docs/adaptation_log.schema.json). */
+package pathweave.sdk
+
+import java.io.File
+import java.io.IOException
+import java.io.RandomAccessFile
+import java.util.logging.Logger
+import kotlin.math.abs
+import kotlinx.serialization.json.JsonArray
+import kotlinx.serialization.json.JsonElement
+import kotlinx.serialization.json.JsonObject
+import kotlinx.serialization.json.JsonPrimitive
+import pathweave.sdk.search.Adaptation
+import pathweave.sdk.search.median
+
+private const val SCHEMA_VERSION = 1
+private const val MAX_BYTES = 1_000_000L
+private const val KEPT_FILES = 3
+private val LOG = Logger.getLogger("pathweave")
+
+/**
+ * A log of one bundle on one runtime, rotated by size: [path] is the newest file, `NAME.1` the one before it, and so on.
+ *
+ * Not for several processes at a time. What cannot be written is left out: the work goes on.
+ */
+internal class AdaptationLog(
+    private val path: File,
+    private val bundle: String,
+    private val runtime: String,
+    private val maxBytes: Long = MAX_BYTES,
+) {
+    private var warned = false // guarded by this
+
+    /** Append one event. */
+    fun write(event: JsonObject): Unit = synchronized(this) {
+        val line = jsonOf(
+            "schema" to JsonPrimitive(SCHEMA_VERSION),
+            "time" to JsonPrimitive(now("yyyy-MM-dd'T'HH:mm:ss.SSS")),
+            "bundle" to JsonPrimitive(bundle),
+            "runtime" to JsonPrimitive(runtime),
+            "event" to event,
+        )
+        try {
+            append("$line\n".toByteArray())
+        } catch (error: IOException) {
+            if (!warned) LOG.warning("the adaptation log $path cannot be written: ${error.message}")
+            warned = true
+        }
+    }
+
+    private fun append(line: ByteArray) {
+        path.parentFile.mkdirs()
+        if (path.length() > 0 && path.length() + line.size > maxBytes) rotate()
+        RandomAccessFile(path, "rw").use { file ->
+            file.setLength(endOfLastLine(file))
+            file.seek(file.length())
+            file.write(line)
+        }
+    }
+
+    /** Without a last line that a crash or a full disk left incomplete. */
+    private fun endOfLastLine(file: RandomAccessFile): Long {
+        var end = file.length()
+        while (end > 0) {
+            file.seek(end - 1)
+            if (file.read() == '\n'.code) break
+            end--
+        }
+        return end
+    }
+
+    private fun rotate() {
+        fun numbered(number: Int) = if (number == 0) path else File(path.parentFile, "${path.name}.$number")
+        for (number in KEPT_FILES downTo 1) {
+            val (newer, older) = numbered(number - 1) to numbered(number)
+            if (newer.exists() && !newer.renameTo(older)) throw IOException("cannot rename $newer")
+        }
+    }
+}
+
+private fun event(name: String, vararg fields: Pair<String, JsonElement>) =
+    jsonOf("event" to JsonPrimitive(name), *fields)
+
+/** A bundle was opened; [subnet] is its initial subnet. */
+internal fun opened(subnet: Subnet, restored: Boolean): JsonObject = event(
+    "opened",
+    "subnet" to JsonPrimitive(subnet.toString()),
+    "restored" to JsonPrimitive(restored),
+    "plans_for" to JsonArray(emptyList()),
+)
+
+/** All blocks were measured. */
+internal fun profiled(profile: Profile): JsonObject {
+    val model = profile.costModel()
+    return event(
+        "profiled",
+        "original_ms" to json(profile.originalMs),
+        "scale" to json(profile.scale),
+        "offset_ms" to json(profile.offsetMs),
+        "median_error" to json(median(profile.fitted.map { abs(model.latencyMs(it.subnet) / it.measuredMs - 1) })),
+        "nodes_by_provider" to JsonObject(emptyMap()),
+    )
+}
+
+/** A search ended and its subnet is in use. */
+internal fun adapted(adaptation: Adaptation): JsonObject = event(
+    "adapted",
+    "budget_latency_ms" to json(adaptation.budget.latencyMs),
+    "budget_memory_mb" to json(adaptation.budget.memoryMb),
+    "subnet" to JsonPrimitive(adaptation.subnet.toString()),
+    "predicted_ms" to json(adaptation.predictedMs),
+    "measured_ms" to json(adaptation.measuredMs),
+    "predicted_peak_bytes" to JsonPrimitive(adaptation.predictedPeakBytes),
+    "accuracy_search" to json(adaptation.accuracySearch),
+    "accuracy_holdout" to json(adaptation.accuracyHoldout),
+    "samples" to JsonPrimitive(adaptation.searchSamples),
+    "subnets_evaluated" to JsonPrimitive(adaptation.subnetsEvaluated),
+    "seconds" to json(adaptation.seconds),
+    "stopped" to JsonPrimitive(adaptation.stopped.text),
+)
+
+/** No subnet fits the budget; the plan in use stays. */
+internal fun infeasible(budget: Budget, error: InfeasibleBudgetError): JsonObject = event(
+    "infeasible",
+    "budget_latency_ms" to json(budget.latencyMs),
+    "budget_memory_mb" to json(budget.memoryMb),
+    "nearest" to JsonPrimitive(error.nearest.joinToString(" ")),
+    "nearest_latency_ms" to json(error.nearestLatencyMs),
+)

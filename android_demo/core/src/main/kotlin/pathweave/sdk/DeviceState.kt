@@ -1,0 +1,90 @@
+/** What a device remembers of a bundle between runs. Mirrors device_sdk/session/device_state.py: the same files. */
+package pathweave.sdk
+
+import java.io.File
+import java.io.IOException
+import kotlinx.serialization.json.JsonPrimitive
+import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.search.Adaptation
+import pathweave.sdk.search.POOL_FORMAT
+import pathweave.sdk.search.PlanPool
+import pathweave.sdk.search.poolOf
+
+private const val KEY_DIGITS = 16
+
+/**
+ * One folder per bundle, named by its digest; each thing in it is one atomic file.
+ *
+ * What cannot be read counts as not there: everything here can be measured or found again.
+ */
+internal class DeviceState(folder: File, private val bundle: Bundle, private val runtime: Runtime) {
+    val folder = File(folder, "${bundle.manifest.name}-${bundle.digest.take(KEY_DIGITS)}")
+
+    /** Every decision about the plan, whatever the bundle runs on. */
+    val log = AdaptationLog(File(this.folder, "adaptation.jsonl"), bundle.digest, runtime.identity)
+
+    private val key =
+        sha256("${currentConditions().device}|${runtime.identity}".toByteArray()).take(KEY_DIGITS)
+
+    /** Whether the bundle passed its self-test with this runtime on this device. */
+    val selfTestPassed: Boolean get() = path("self-test").exists()
+
+    fun rememberSelfTest(): Unit = save("self-test", "{}".toByteArray())
+
+    /** The profile for this bundle and runtime under [conditions], if any. */
+    fun loadProfile(conditions: Conditions): Profile? =
+        load(profileName(conditions), ::decodeProfile)?.takeIf { it.validFor(bundle, runtime, conditions) }
+
+    /** Keep a profile, beside those for other conditions. */
+    fun saveProfile(profile: Profile) {
+        save(profileName(profile.conditions), encodeProfile(profile))
+        log.write(profiled(profile))
+    }
+
+    /** The plan that was in use last, if there is one and it fits this bundle's graph. */
+    fun loadPlan(): Plan? = load("plan-$PLAN_FORMAT") { data ->
+        val stored = try {
+            decodeJson(data)["plan"].toString()
+        } catch (error: JsonError) {
+            throw UsageError("this is no plan: ${error.message}")
+        }
+        decodePlan(stored.toByteArray()).also(bundle.supernet::checkPlan)
+    }
+
+    /** Keep the plan in use. */
+    fun savePlan(plan: Plan) {
+        val runtime = JsonPrimitive(runtime.identity)
+        save("plan-$PLAN_FORMAT", """{"plan":${String(encodePlan(plan))},"runtime":$runtime}""".toByteArray())
+    }
+
+    /** The plan pool that the last adaptation left, if there is one; without what this bundle does not have. */
+    fun loadPool(): PlanPool? = load("pool-$POOL_FORMAT", ::decodePool)?.knownTo(bundle.supernet)
+
+    /** Keep the pool of an adaptation to a latency budget, and log it. */
+    fun remember(adaptation: Adaptation) {
+        if (adaptation.budget.latencyMs != null) save("pool-$POOL_FORMAT", encodePool(poolOf(adaptation)))
+        log.write(adapted(adaptation))
+    }
+
+    fun logOpened(plan: Plan): Unit = log.write(opened(plan.subnet, restored = loadPlan() != null))
+
+    private fun profileName(conditions: Conditions): String {
+        val key = "$PROFILE_FORMAT|1|${conditions.powerMode}|${conditions.driver}"
+        return "profile-${sha256(key.toByteArray()).take(8)}"
+    }
+
+    private fun path(what: String) = File(folder, "$what-$key.json")
+
+    private fun save(what: String, data: ByteArray) {
+        folder.mkdirs()
+        writeAtomically(path(what), data + '\n'.code.toByte())
+    }
+
+    private fun <T> load(what: String, decode: (ByteArray) -> T): T? = try {
+        decode(path(what).readBytes())
+    } catch (_: IOException) {
+        null
+    } catch (_: UsageError) {
+        null
+    }
+}

@@ -1,0 +1,133 @@
+/**
+ * Expected accuracy of candidates on unseen samples: measured accuracy corrected for selection bias.
+ *
+ * The best of many candidates on a few hundred samples is overestimated: the sampling error exceeds the differences, and
+ * similar candidates share it. The distance between a candidate's logits and the full model's varies far less with the
+ * samples. A Bayesian regression line through the full model predicts log odds from that distance, and measured
+ * accuracies are shrunk towards it. The shrinkage is weaker where candidates deviate from the line by more than sampling
+ * error. Mirrors device_sdk/search/expectation.py.
+ */
+package pathweave.sdk.search
+
+import kotlin.math.exp
+import kotlin.math.ln
+import kotlin.math.sqrt
+import pathweave.sdk.Subnet
+
+private const val COMPARABLE = 2.0 // log odds below the best: candidates further below are left out of the regression
+private const val SLOPE_MEAN = 0.5 // prior: log odds lost at the median distance
+private const val SLOPE_SPREAD = 1.0
+private val LINE_SAMPLES = listOf(100_000, 10_000, 1_000, 100, 10) // grid: weight of the line, as a number of samples
+private const val FAR = 30.0 // standard deviations beyond which a normal tail is taken as exponential
+private const val OWN_NOISE = 0.25 // share of a candidate's sampling variance that is independent of the others
+private const val LEAST_NOISE = 0.5 // squared correct answers: least variance, also of one that agrees with the model
+private const val BEND = 0.3 // prior deviation of the line's common offset, relative to the candidates' mean loss
+
+/** [result] with its candidates' expected accuracy, and the best by it. Evaluates nothing. */
+public fun withExpectedAccuracies(result: SearchResult, problem: SearchProblem): SearchResult {
+    if (result.pool.isEmpty()) return result
+    val all = 0 until problem.evaluator.sampleCount
+    val expected = expectedAccuracies(problem.evaluator, result.pool.map { it.subnet }, all)
+    val pool = result.pool.mapIndexed { at, one -> one.copy(expected = expected[at]) }
+    return result.copy(pool = pool, best = bestWithin(pool, problem.budget))
+}
+
+/**
+ * Posterior mean accuracy on unseen samples of subnets that were evaluated on [samples]: [subnets].
+ *
+ * Subnets far worse than the best keep their measured accuracy and do not affect the others.
+ */
+public fun expectedAccuracies(evaluator: Evaluator, subnets: List<Subnet>, samples: IntRange): DoubleArray {
+    val correct = evaluator.correct(subnets, samples)
+    val counts = correct.map { row -> row.count { it } }
+    val measured = correct.indices.map { logOdds(counts[it].toDouble(), correct[it].size) }
+    val near = measured.indices.filter { measured[it] >= measured.max() - COMPARABLE }
+    val distances = evaluator.distances(near.map(subnets::get), samples)
+    val full = evaluator.fullModelCorrect().sliceArray(samples)
+    val odds = expectedLogOdds(near.map(correct::get), full, distances)
+    val expected = DoubleArray(subnets.size) { counts[it].toDouble() / correct[it].size }
+    for ((number, place) in near.withIndex()) expected[place] = 1 / (1 + exp(-odds[number]))
+    return expected
+}
+
+/** [candidates], from the correctness of candidates [candidates, samples] and of the full model [samples]. */
+internal fun expectedLogOdds(correct: List<BooleanArray>, full: BooleanArray, distances: DoubleArray): DoubleArray {
+    val samples = full.size
+    val reference = logOdds(full.count { it }.toDouble(), samples)
+    val above = DoubleArray(correct.size) { at -> logOdds(correct[at].count { it }.toDouble(), samples) - reference }
+    val typical = median(distances.toList()).let { if (it == 0.0) 1.0 else it }
+    val scatter = scatter(correct, full)
+    val root = cholesky(scatter)
+    val far = solveLower(root, DoubleArray(distances.size) { distances[it] / typical })
+    val seen = solveLower(root, above)
+    val line = LINE_SAMPLES.map { line(far, seen, samples, it) }.maxBy { it.logLikelihood }.expected
+    val expected = DoubleArray(line.size) { row ->
+        var sum = 0.0
+        for (at in 0..row) sum += root[row][at] * line[at]
+        sum
+    }
+    val bend = (BEND * above.average()).let { it * it }
+    val noise = scatter.sumOf { it.sum() } / (scatter.size * scatter.size) / samples
+    val offset = bend / (bend + noise) * above.indices.sumOf { above[it] - expected[it] } / above.size
+    return DoubleArray(expected.size) { reference + expected[it] + offset }
+}
+
+/**
+ * Covariance, per sample, of the log odds relative to the full model: [candidates, candidates].
+ *
+ * Only samples on which a candidate and the full model differ in correctness contribute; candidates that differ on the
+ * same samples are correlated.
+ */
+private fun scatter(correct: List<BooleanArray>, full: BooleanArray): Array<DoubleArray> {
+    val samples = full.size
+    val differing = correct.map { row -> row.indices.filter { row[it] != full[it] } }
+    val slopes = correct.map { row ->
+        val share = (row.count { it } + 0.5) / (samples + 1)
+        share * (1 - share) // correct answers per sample and unit of log odds
+    }
+    return Array(correct.size) { row ->
+        DoubleArray(correct.size) { column ->
+            // where both differ from the full model, both are right or both are wrong
+            var together = differing[row].count { correct[column][it] != full[it] }.toDouble()
+            if (row == column) together = together * (1 / (1 - OWN_NOISE)) + LEAST_NOISE
+            together / samples / (slopes[row] * slopes[column])
+        }
+    }
+}
+
+/** Posterior mean of the whitened log odds relative to the full model [candidates], and the fit's likelihood. */
+private class Line(val expected: DoubleArray, val logLikelihood: Double)
+
+/**
+ * Bayesian regression of whitened log odds on whitened distances [candidates], through the full model.
+ *
+ * Candidates deviate from the line with the variance of [worth] samples.
+ */
+private fun line(distances: DoubleArray, above: DoubleArray, samples: Int, worth: Int): Line {
+    val variance = 1.0 / samples + 1.0 / worth
+    val precision = dot(distances, distances) / variance + 1 / (SLOPE_SPREAD * SLOPE_SPREAD)
+    val peak = (SLOPE_MEAN / (SLOPE_SPREAD * SLOPE_SPREAD) - dot(distances, above) / variance) / precision
+    val slope = meanAbove0(peak, 1 / sqrt(precision))
+    val missed = above.indices.sumOf { val rest = above[it] + slope * distances[it]; rest * rest }
+    val off = (slope - SLOPE_MEAN) / SLOPE_SPREAD
+    val likelihood = -0.5 * missed / variance - 0.5 * above.size * ln(variance) - 0.5 * off * off
+    val weight = samples.toDouble() / (samples + worth)
+    val expected = DoubleArray(above.size) {
+        val onLine = -slope * distances[it]
+        onLine + weight * (above[it] - onLine)
+    }
+    return Line(expected, likelihood)
+}
+
+/**
+ * Mean of a normal distribution truncated at 0.
+ *
+ * It keeps the slope positive: the candidate nearer to the full model is preferred, also where more distant ones measured
+ * higher by chance.
+ */
+private fun meanAbove0(peak: Double, deviation: Double): Double {
+    val below = -peak / deviation
+    if (below > FAR) return deviation / below
+    val density = exp(-0.5 * below * below) / sqrt(2 * Math.PI)
+    return peak + deviation * density / (0.5 * erfc(below / sqrt(2.0)))
+}

@@ -1,0 +1,154 @@
+/** The search port: a strategy's problem, its evaluator, and its result. Mirrors device_sdk/search/port.py. */
+package pathweave.sdk.search
+
+import pathweave.sdk.Budget
+import pathweave.sdk.Cost
+import pathweave.sdk.CostModel
+import pathweave.sdk.Edge
+import pathweave.sdk.ImageSize
+import pathweave.sdk.Plan
+import pathweave.sdk.SplitMix64
+import pathweave.sdk.Subnet
+import pathweave.sdk.Supernet
+
+/** Why a search ended. [text] is how results and logs write it. */
+public enum class Stopped(public val text: String) {
+    DONE("done"),
+    TIME_LIMIT("time limit"),
+    CANCELLED("cancelled"),
+    ;
+
+    override fun toString(): String = text
+}
+
+/**
+ * An evaluated plan: one entry of the plan pool (AdaptiveNet §5.3).
+ *
+ * [cost]: of its subnet. [accuracy]: measured on the device's own samples, 0 to 1. [expected]: posterior mean of the
+ * accuracy on unseen samples; null where it was not computed.
+ */
+public data class Candidate(
+    val plan: Plan,
+    val cost: Cost,
+    val accuracy: Double,
+    val expected: Double? = null,
+) {
+    /** The plan's subnet. */
+    val subnet: Subnet get() = plan.subnet
+
+    /** The measure that all ranking uses, 0 to 1: [expected], or [accuracy] where that is null. */
+    val expectedAccuracy: Double get() = expected ?: accuracy
+}
+
+/** An evaluation ended early because its `shouldStop` returned true. Finished batches are kept. */
+public class EvaluationStopped : RuntimeException()
+
+/**
+ * Evaluates subnets on the device's own data, in groups, so that they share work.
+ *
+ * Functions call `shouldStop` between batches and throw [EvaluationStopped] when it returns true. A repeated call
+ * resumes after the last finished batch.
+ */
+public interface Evaluator {
+    /** Number of samples. */
+    public val sampleCount: Int
+
+    /** Samples per batch, the smallest unit of evaluation. */
+    public val batch: Int
+
+    /** The accuracy of each subnet on all samples, 0 to 1, in the order of [subnets]. */
+    public fun accuracies(subnets: List<Subnet>, shouldStop: () -> Boolean = { false }): List<Double> =
+        correct(subnets, 0 until sampleCount, shouldStop).map { row -> row.count { it }.toDouble() / sampleCount }
+
+    /**
+     * Sort the samples by the full model's margin, smallest first, unless some were evaluated already.
+     *
+     * Subnets disagree mostly on samples of small margin.
+     */
+    public fun orderByMargin(shouldStop: () -> Boolean = { false })
+
+    /** Whether each subnet classifies each sample correctly: [subnets, samples]. */
+    public fun correct(
+        subnets: List<Subnet>,
+        samples: IntRange,
+        shouldStop: () -> Boolean = { false },
+    ): List<BooleanArray>
+
+    /** Whether the full model classifies each sample correctly: [samples], of those ordered or evaluated so far. */
+    public fun fullModelCorrect(): BooleanArray
+
+    /**
+     * Distance from the full model, of subnets evaluated on [samples]: [subnets], at least 0.
+     *
+     * Mean squared difference of logits, each sample's centred to a mean of 0.
+     */
+    public fun distances(subnets: List<Subnet>, samples: IntRange): DoubleArray
+}
+
+/** Where a search reports: generations done of those planned, and what it has found. */
+public fun interface SearchProgress {
+    /** [done] of at most [total] generations; [note]: the best so far, empty at the start. */
+    public fun report(done: Int, total: Int, note: String)
+}
+
+/** A strategy's inputs. Time and randomness come from [clock] and [random] only. */
+public class SearchProblem(
+    public val supernet: Supernet,
+    public val costModel: CostModel,
+    public val budget: Budget,
+    public val evaluator: Evaluator,
+    public val random: SplitMix64,
+    /** Seconds, monotonic. */
+    public val clock: () -> Double = { System.nanoTime() / 1e9 },
+    public val progress: SearchProgress = SearchProgress { _, _, _ -> },
+    public val timeLimitS: Double? = null,
+    public val cancelled: () -> Boolean = { false },
+) {
+    internal fun within(budget: Budget) =
+        SearchProblem(supernet, costModel, budget, evaluator, random, clock, progress, timeLimitS, cancelled)
+}
+
+/**
+ * The outcome of a search.
+ *
+ * [pool]: all subnets evaluated on all samples, also those over the budget, for when the device gets faster (AdaptiveNet
+ * §5.3). [subnetsEvaluated] also counts subnets dropped after part of the samples. [best] is null only if the search was
+ * cancelled before the first evaluation.
+ */
+public data class SearchResult(
+    val best: Candidate?,
+    val pool: List<Candidate>,
+    val subnetsEvaluated: Int,
+    val generations: Int,
+    val seconds: Double,
+    val stopped: Stopped,
+)
+
+/** Searches for the most accurate subnet within a budget. */
+public fun interface SearchStrategy {
+    /**
+     * Search until done, cancelled or out of time; a search that is stopped returns the best so far.
+     *
+     * @throws pathweave.sdk.InfeasibleBudgetError no subnet fits; thrown before the first evaluation.
+     */
+    public fun search(problem: SearchProblem): SearchResult
+}
+
+/** The first candidate by [BY_EXPECTED_ACCURACY] among those that fit [budget]; null if none fits. */
+public fun bestWithin(pool: Iterable<Candidate>, budget: Budget): Candidate? =
+    pool.filter { budget.fits(it.cost) }.minWithOrNull(BY_EXPECTED_ACCURACY)
+
+/** Image sizes as Python orders them: the model's own, written as none, comes first. */
+private val BY_SIZE = compareBy<ImageSize?>({ it?.height ?: -1 }, { it?.width ?: -1 })
+
+private val BY_EDGE: Comparator<Edge> = compareBy<Edge>({ it.block }, { it.rendition }).thenBy(BY_SIZE) { it.inputSize }
+
+/** Edges in the order of a path, compared one by one; of a path and its beginning, the beginning comes first. */
+internal val BY_EDGES: Comparator<List<Edge>> = Comparator { one, other ->
+    val differs = one.zip(other).indexOfFirst { (a, b) -> a != b }
+    if (differs < 0) one.size.compareTo(other.size) else BY_EDGE.compare(one[differs], other[differs])
+}
+
+/** Highest expected accuracy, then lowest latency, then the subnet itself, so that the order is total. */
+public val BY_EXPECTED_ACCURACY: Comparator<Candidate> =
+    compareBy<Candidate>({ -it.expectedAccuracy }, { it.cost.latencyMs }).thenBy(BY_EDGES) { it.subnet.edges }

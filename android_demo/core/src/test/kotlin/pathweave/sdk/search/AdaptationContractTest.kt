@@ -1,0 +1,153 @@
+package pathweave.sdk.search
+
+import java.io.File
+import kotlin.math.abs
+import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.JsonElement
+import kotlinx.serialization.json.JsonNull
+import kotlinx.serialization.json.double
+import kotlinx.serialization.json.jsonObject
+import kotlinx.serialization.json.jsonPrimitive
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.DynamicTest
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.TestFactory
+import pathweave.sdk.Budget
+import pathweave.sdk.Contract
+import pathweave.sdk.Image
+import pathweave.sdk.ImageSize
+import pathweave.sdk.SplitMix64
+import pathweave.sdk.decodeProfile
+import pathweave.sdk.double
+import pathweave.sdk.encodeProfile
+import pathweave.sdk.fitLatency
+import pathweave.sdk.fitMemory
+import pathweave.sdk.get
+import pathweave.sdk.int
+import pathweave.sdk.items
+import pathweave.sdk.prepare
+import pathweave.sdk.resized
+import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.seed
+import pathweave.sdk.size
+import pathweave.sdk.subnetOf
+import pathweave.sdk.text
+
+private const val EXPECTED_TOLERANCE = 1e-6 // of accuracies, which hang on logits
+private const val FIT_TOLERANCE = 1e-9 // relative, of what is fitted in double
+
+/** tests/contract/adaptations.json, and what it describes in words. */
+internal object Adaptations {
+    val vectors: JsonElement =
+        Json.parseToJsonElement(File(Contract.repository, "tests/contract/adaptations.json").readText())
+    val bundle = Contract.reference()
+    val profile = decodeProfile(vectors["profile"].toString().toByteArray())
+    val labels = vectors["labels"].items.map { it.int }.toIntArray()
+
+    /** The drawn images without those that are skipped, prepared. */
+    fun inputs(): PreparedInputs {
+        val random = SplitMix64(vectors["images"]["seed"].seed)
+        val skipped = vectors["images"]["skipped"].items.map { it.int }.toSet()
+        val count = vectors["images"]["count"].int
+        val images = List(count + skipped.size) { Image(pixels(random, 12), ImageSize(2, 2), 3) }
+        val kept = images.filterIndexed { number, _ -> number !in skipped }
+        return PreparedInputs(prepare(kept, bundle.manifest.preprocessing, listOf(3, 2, 2)))
+    }
+}
+
+private fun pixels(random: SplitMix64, count: Int) = ByteArray(count) { random.next().toByte() }
+
+class AdaptationContractTest {
+    private val vectors = Adaptations.vectors
+    private val profile = Adaptations.profile
+
+    @TestFactory
+    fun `on 500 images Kotlin predicts and chooses what Python does`(): List<DynamicTest> =
+        vectors["cases"].items.map { case ->
+            DynamicTest.dynamicTest("${case["strategy"].text} within ${case["budget"]}") { check(case) }
+        }
+
+    private fun check(case: JsonElement) {
+        val (labels, seed) = Adaptations.labels to case["seed"].seed
+        val (kept, held) = searchPositions(labels, 0.3, seed)
+        assertEquals(case["kept"].items.map { it.int }, kept.take(20))
+        assertEquals(case["held"].items.map { it.int }, held.take(20))
+        val limits = listOf("latency_ms", "memory_mb").map { name ->
+            case["budget"][name].takeIf { it !is JsonNull }?.double
+        }
+        val found = evaluator(kept).use { evaluator ->
+            val problem = SearchProblem(
+                Adaptations.bundle.supernet,
+                profile.costModel(),
+                Budget(limits[0], limits[1]),
+                evaluator,
+                SplitMix64(seed),
+                clock = { 0.0 },
+            )
+            findSubnets(makeStrategy(case["strategy"].text), problem).also {
+                assertTrue(evaluator.edgeRuns < evaluator.edgeRunsWithoutReuse)
+                assertTrue(evaluator.peakCachedBytes in 1..vectors["cache_bytes"].int)
+            }
+        }
+        assertEquals(case["chosen"].text, found.best?.subnet.toString())
+        assertEquals(case["subnets_evaluated"].int, found.subnetsEvaluated)
+        val pool = case["pool"].jsonObject
+        assertEquals(pool.keys.toList(), found.pool.map { it.subnet.toString() })
+        for (one in found.pool) {
+            val (accuracy, expected) = pool.getValue(one.subnet.toString()).items.map { it.double }
+            assertEquals(accuracy, one.accuracy)
+            assertEquals(expected, one.expected ?: 0.0, EXPECTED_TOLERANCE)
+        }
+        val judged = evaluator(held).use { it.accuracies(listOf(found.best!!.subnet, Adaptations.bundle.supernet.original)) }
+        assertEquals(listOf(case["accuracy_holdout"].double, case["full_accuracy_holdout"].double), judged)
+    }
+
+    private fun evaluator(positions: List<Int>): PrefixTreeEvaluator {
+        val (bundle, runtime) = Adaptations.bundle to OnnxRuntime()
+        return PrefixTreeEvaluator(
+            bundle.supernet,
+            load = { runtime.load(bundle.stretch(listOf(it), anySize = true)) },
+            SomeInputs(Adaptations.inputs(), positions),
+            IntArray(positions.size) { Adaptations.labels[positions[it]] },
+            profile.costModel(),
+            cacheBytes = vectors["cache_bytes"].int.toLong(),
+        )
+    }
+
+    @Test
+    fun `a profile that Python wrote predicts the same here, and is written the same`() {
+        val model = profile.costModel()
+        for ((subnet, latencyMs) in vectors["predicted_ms"].jsonObject) {
+            assertEquals(latencyMs.jsonPrimitive.double, model.latencyMs(subnetOf(subnet)), 1e-12)
+        }
+        assertEquals(vectors["profile"], Json.parseToJsonElement(String(encodeProfile(profile))))
+    }
+
+    @Test
+    fun `the fits of latency and memory are Python's`() {
+        val (subnets, measured) = profile.fitted.map { it.subnet } to profile.fitted.map { it.measuredMs }
+        val latency = fitLatency(Adaptations.bundle.supernet, profile.edges.mapValues { it.value.latencyMs }, subnets, measured)
+        assertEquals(1.0, latency.scale / profile.scale, FIT_TOLERANCE)
+        assertEquals(1.0, latency.offsetMs / profile.offsetMs, FIT_TOLERANCE)
+        for ((edge, factor) in profile.factors) assertEquals(1.0, latency.factors.getValue(edge) / factor, FIT_TOLERANCE)
+        assertEquals(profile.changesMs.keys, latency.changesMs.keys)
+        for ((edge, ms) in profile.changesMs) assertEquals(1.0, latency.changesMs.getValue(edge) / ms, FIT_TOLERANCE)
+        val memory = fitMemory(profile.edges, subnets, profile.fitted.map { it.peakBytes })
+        assertEquals(1.0, memory.scale / profile.memoryScale, FIT_TOLERANCE)
+        assertEquals(profile.memoryOffsetBytes, memory.offsetBytes)
+    }
+
+    @Test
+    fun `images are resized as Python does, to 1 of 255`() {
+        for (case in vectors["resizing"].items) {
+            val pixels = case["pixels"].items.map { it.int.toByte() }.toByteArray()
+            val found = resized(Image(pixels, case["size"].size, 3), case["to"].size)
+            val differences = case["resized"].items.zip(found.pixels.asIterable()) { one, other ->
+                abs(one.int - (other.toInt() and 0xff))
+            }
+            assertEquals(case["resized"].items.size, found.pixels.size)
+            assertTrue(differences.max() <= 1, "to ${case["to"]}: $differences")
+        }
+    }
+}

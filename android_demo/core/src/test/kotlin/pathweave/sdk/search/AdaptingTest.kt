@@ -1,0 +1,218 @@
+package pathweave.sdk.search
+
+import java.io.File
+import java.nio.file.Path
+import java.util.concurrent.atomic.AtomicBoolean
+import kotlin.concurrent.thread
+import kotlinx.coroutines.CancellationException
+import kotlinx.coroutines.Dispatchers
+import kotlinx.coroutines.cancelAndJoin
+import kotlinx.coroutines.flow.toList
+import kotlinx.coroutines.launch
+import kotlinx.coroutines.runBlocking
+import kotlinx.serialization.json.Json
+import kotlinx.serialization.json.jsonObject
+import org.junit.jupiter.api.Assertions.assertArrayEquals
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertNotNull
+import org.junit.jupiter.api.Assertions.assertNull
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.io.TempDir
+import pathweave.sdk.AdaptiveModel
+import pathweave.sdk.Budget
+import pathweave.sdk.BudgetError
+import pathweave.sdk.Contract
+import pathweave.sdk.InfeasibleBudgetError
+import pathweave.sdk.InputError
+import pathweave.sdk.Plan
+import pathweave.sdk.Tensor
+import pathweave.sdk.UsageError
+import pathweave.sdk.adapt
+import pathweave.sdk.adaptation
+import pathweave.sdk.argmax
+import pathweave.sdk.assertRefused
+import pathweave.sdk.get
+import pathweave.sdk.text
+
+private val ALL_FIT = Budget(latencyMs = 1000.0)
+private val NONE_FITS = Budget(latencyMs = 1e-6)
+
+/** Adapts for real: ONNX Runtime runs and times the reference bundle. */
+class AdaptingTest {
+    @TempDir
+    lateinit var folder: Path
+
+    private val state: File get() = File(folder.toFile(), "state")
+    private val stateOfBundle: File get() = state.listFiles()!!.single()
+
+    /** The model, with a profile that was measured before unless [profiled] is false. */
+    private fun open(profiled: Boolean = true): AdaptiveModel {
+        if (profiled && !state.exists()) Profiled.folder.copyRecursively(state)
+        return AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = state)
+    }
+
+    private val labels get() = Adaptations.labels
+
+    @Test
+    fun `a model adapts, runs what it found and starts with it the next time`(): Unit = runBlocking {
+        open(profiled = false).use { model ->
+            val stages = mutableListOf<AdaptationStage>()
+            val found = model.adapt(Adaptations.inputs(), labels, ALL_FIT) { stages += it.stage }
+            assertEquals(AdaptationStage.entries, stages.distinct())
+            assertEquals(found.plan, model.plan)
+            assertTrue(found.accuracySearch > 0.9 && found.accuracyHoldout!! > 0.9)
+            assertTrue(found.measuredMs in 1e-4..1000.0 && found.fullMeasuredMs in 1e-4..1000.0)
+            assertEquals(labels.size, found.searchSamples + found.holdoutSamples)
+            assertEquals(Stopped.DONE, found.stopped)
+            val sample = Adaptations.inputs().take(listOf(0, 1, 2), model.plan.inputSize)
+            val whole = Plan(found.subnet)
+            val answer = model.infer(sample)
+            model.use(whole)
+            assertArrayEquals(argmax(model.infer(sample).output), argmax(answer.output))
+        }
+        open().use { again ->
+            assertNotNull(again.plan)
+            val before = again.profile()
+            assertEquals(before, again.profile())
+        }
+        val lines = File(stateOfBundle, "adaptation.jsonl").readLines().map { Json.parseToJsonElement(it) }
+        assertEquals(listOf("opened", "profiled", "adapted", "opened"), lines.map { it["event"]["event"].text })
+        assertEquals(listOf("false", "true"), lines.map { it["event"] }.filter { "restored" in it.jsonObject }.map { it["restored"].text })
+        val names = stateOfBundle.list()!!.map { it.substringBefore('-') }.toSet()
+        assertEquals(setOf("self", "profile", "plan", "pool", "adaptation.jsonl"), names)
+    }
+
+    @Test
+    fun `without labels the full model's answers stand in`(): Unit = runBlocking {
+        open().use { model ->
+            val found = model.adapt(Adaptations.inputs(), null, ALL_FIT)
+            assertEquals(1.0, found.fullAccuracyHoldout)
+        }
+    }
+
+    @Test
+    fun `a budget that nothing keeps is refused, names the nearest, and the plan in use stays`(): Unit = runBlocking {
+        open().use { model ->
+            val before = model.plan
+            val error = assertRefused<InfeasibleBudgetError> { runBlocking { model.adapt(Adaptations.inputs(), labels, NONE_FITS) } }
+            assertTrue(error.nearest.isNotEmpty() && error.nearestLatencyMs > 1e-6)
+            assertTrue(error.message!!.startsWith("no subnet runs in 0.000001 ms; the fastest is predicted at"))
+            assertEquals(before, model.plan)
+        }
+        val last = File(stateOfBundle, "adaptation.jsonl").readLines().last()
+        assertEquals("infeasible", Json.parseToJsonElement(last)["event"]["event"].text)
+    }
+
+    @Test
+    fun `progress is a flow that ends with the result`(): Unit = runBlocking {
+        open().use { model ->
+            val reports = model.adaptation(Adaptations.inputs(), labels, ALL_FIT).toList()
+            assertEquals(model.plan, reports.last().result?.plan)
+            assertTrue(reports.dropLast(1).all { it.result == null && it.progress!!.share in 0.0..1.0 })
+        }
+    }
+
+    @Test
+    fun `a cancelled coroutine leaves the plan in use`(): Unit = runBlocking {
+        open().use { model ->
+            model.profile()
+            val started = AtomicBoolean()
+            var thrown: Throwable? = null
+            val job = launch(Dispatchers.Default) {
+                try {
+                    model.adapt(Adaptations.inputs(), labels, ALL_FIT) {
+                        started.set(true)
+                        Thread.sleep(20)
+                    }
+                } catch (error: CancellationException) {
+                    thrown = error
+                    throw error
+                }
+            }
+            while (!started.get()) Thread.sleep(1)
+            job.cancelAndJoin()
+            assertTrue(thrown is CancellationException)
+            assertEquals(Contract.reference().supernet.original, model.plan.subnet)
+        }
+    }
+
+    @Test
+    fun `a search that is stopped takes the best so far, or says that there is none`() {
+        open().use { model ->
+            var asked = 0
+            val late = AdaptationSettings(cancelled = { ++asked > 16 })
+            assertEquals(Stopped.CANCELLED, model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT, late).stopped)
+            val atOnce = AdaptationSettings(cancelled = { true })
+            assertRefused<BudgetError> { model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT, atOnce) }
+            val inNoTime = AdaptationSettings(timeLimitS = 0.0)
+            assertEquals(Stopped.TIME_LIMIT, model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT, inNoTime).stopped)
+        }
+    }
+
+    @Test
+    fun `calls are answered while the model adapts`() {
+        open().use { model ->
+            val done = AtomicBoolean()
+            var wrong = 0
+            val sample = Adaptations.inputs().take(listOf(0), null)
+            val right = argmax(model.infer(sample).output)[0]
+            val callers = List(4) {
+                thread {
+                    while (!done.get()) {
+                        val plan = model.plan
+                        if (plan.inputSize != null) continue
+                        val answer = model.infer(sample)
+                        if (plan.subnet == Contract.reference().supernet.original && argmax(answer.output)[0] != right) wrong++
+                    }
+                }
+            }
+            model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT)
+            done.set(true)
+            callers.forEach { it.join() }
+            assertEquals(0, wrong)
+        }
+    }
+
+    @Test
+    fun `bad input is refused with what is wrong`() {
+        open().use { model ->
+            val (inputs, few) = Adaptations.inputs() to intArrayOf(0, 1)
+            fun refused(work: () -> Unit) = assertRefused<InputError> { work() }.message
+            assertEquals(
+                "there are 500 samples and 2 labels",
+                refused { model.adaptBlocking(inputs, few, ALL_FIT) },
+            )
+            val unknown = labels.copyOf().also { it[3] = 3 }
+            assertEquals(
+                "labels must lie between 0 and 2, got 0 to 3",
+                refused { model.adaptBlocking(inputs, unknown, ALL_FIT) },
+            )
+            assertEquals(
+                "there are no samples to adapt on",
+                refused { model.adaptBlocking(model.inputs(emptyList()), null, ALL_FIT) },
+            )
+            val broken = FloatArray(24).also { it[13] = Float.NaN }
+            assertEquals(
+                "1 of 2 samples have values that are no numbers, number 1 first",
+                refused { model.inputs(Tensor.of(broken, listOf(2, 3, 2, 2))) },
+            )
+            assertRefused<UsageError> {
+                model.adaptBlocking(inputs, labels, ALL_FIT, AdaptationSettings(strategy = "luck"))
+            }
+            assertRefused<UsageError> { AdaptationSettings(batch = 0) }
+            assertRefused<UsageError> { searchPositions(labels, 1.0, 0) }
+            assertNull(model.plan.split)
+        }
+    }
+}
+
+/** A state folder with the profile of the reference bundle, measured once. */
+private object Profiled {
+    val folder: File by lazy {
+        val state = kotlin.io.path.createTempDirectory("state").toFile()
+        AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = state).use { it.profile() }
+        Runtime.getRuntime().addShutdownHook(thread(start = false) { state.deleteRecursively() })
+        state
+    }
+}

@@ -1,0 +1,27 @@
+"""What every language's search must propose and choose from the same evidence (tests/contract/searches.json)."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from device_sdk.search import STRATEGIES
+
+CONTRACT = Path(__file__).parents[2] / "contract"
+VECTORS = json.loads((CONTRACT / "searches.json").read_text())
+
+
+def test_the_vectors_are_those_that_the_script_writes(tmp_path):
+    written = tmp_path / "searches.json"
+    subprocess.run([sys.executable, CONTRACT / "write_searches.py", written], check=True, timeout=60)
+    assert json.loads(written.read_text()) == VECTORS, "python tests/contract/write_searches.py"
+
+
+def test_every_strategy_has_cases_with_each_limit_and_several_choices():
+    cases = VECTORS["cases"]
+    assert {case["strategy"] for case in cases} == STRATEGIES.keys()
+    for limit in ("latency_ms", "memory_mb"):
+        assert {case["budget"][limit] is None for case in cases} == {True, False}
+    assert len({case["best"] for case in cases}) >= 20
