@@ -292,6 +292,20 @@ def test_a_bundle_that_is_replaced_during_the_download_is_fetched_again(device):
     assert device.fetch().version == 3
 
 
+def test_a_key_that_is_rotated_during_the_download_is_fetched_again(device):
+    device.fetch()
+    rotated = []
+
+    def rotate(path):
+        if path == "release.json" and not rotated:
+            rotated.append(path)
+            device.give_list(2, releases=["release-2"])
+            device.publish(version=2, by=["release-2"], keys=2)
+
+    device.server.before = rotate
+    assert device.fetch().version == 2
+
+
 def test_an_older_release_that_has_not_expired_is_a_rollback(device):
     device.fetch()
     device.publish(version=2)
