@@ -97,6 +97,20 @@ public fun verifyRelease(
  */
 public fun verifyInstalled(data: ByteArray, trusted: TrustedKeys): Release = release(data, trusted.lists)
 
+/**
+ * What is installed without a release: a release key may have signed manifest.json itself, as it was while it was a
+ * single key.
+ *
+ * @throws SignatureError none of the newest list has.
+ */
+public fun verifyInstalledBySignature(manifest: ByteArray, signature: ByteArray?, trusted: TrustedKeys) {
+    if (signature != null && trusted.newest.releaseKeys.any { isSignature(signature, manifest, it) }) return
+    throw SignatureError(
+        "there is no $RELEASE, but a key list was given",
+        "who publishes the bundle makes it: pathweave release sign",
+    )
+}
+
 private fun release(data: ByteArray, lists: List<KeyList>): Release {
     val envelope = decodeEnvelope(data, RELEASE, RELEASE_MAX_BYTES)
     if (envelope.signedBy(lists.flatMapTo(mutableSetOf()) { it.releaseKeys }, RELEASE_CONTEXT).isEmpty()) {

@@ -87,6 +87,20 @@ class TrustTest {
     }
 
     @Test
+    fun `what a single key signed opens by a list that has it as a release key`() {
+        val signed = vectors["signed_manifest"]
+        val manifest = signed["manifest"].text.toByteArray()
+        val trusted = chain(listOf("one"))
+        verifyInstalledBySignature(manifest, signed["by_release_1"].bytes, trusted)
+        for (signature in listOf(null, ByteArray(64), ByteArray(0), signed["by_root_1"].bytes)) {
+            assertRefused<SignatureError> { verifyInstalledBySignature(manifest, signature, trusted) }
+        }
+        assertRefused<SignatureError> {
+            verifyInstalledBySignature(manifest, signed["by_release_1"].bytes, chain(listOf("one", "two")))
+        }
+    }
+
+    @Test
     fun `a rollback of the key list is taken if it is allowed`() {
         val mark = TimeMark(keys = 2, signedAtS = 1_800_000_000)
         val marks = mutableListOf<TimeMark>()
