@@ -64,8 +64,8 @@ public class Release internal constructor(
  * 1. it is signed by a release key of the newest list; 2. that list is not older than one that this device has had; 3.
  * [remember] gets the new mark, whether the release may be installed or not; 4. neither it nor the list has expired. The
  * time is the latest of [clockS], the device's clock, and of all signed times, so setting the clock back changes nothing.
- * A mark of an earlier list does not count: a new list ends the effect of a release that was signed with a clock far
- * ahead. Next: [Release.requireSameManifest], then [Release.requireSameName].
+ * A newer list begins a new mark: it ends the effect of a release that was signed with a clock far ahead. Next:
+ * [Release.requireSameManifest], then [Release.requireSameName].
  *
  * @throws SignatureError too large, not a release, or signed by nobody who may.
  * @throws UnsupportedFormatError of another format.
@@ -84,7 +84,7 @@ public fun verifyRelease(
     val release = release(data, listOf(newest))
     val raised = raised(mark, release, newest, allowRollback)
     remember(raised)
-    val provenS = maxOf(release.signedAtS, newest.signedAtS, if (raised.keys == newest.number) raised.signedAtS else 0)
+    val provenS = maxOf(newest.signedAtS, raised.signedAtS)
     requireUnexpired("the release of ${release.name} ${release.version}", release.expiresAtS, clockS, provenS)
     requireUnexpired("key list ${newest.number}", newest.expiresAtS, clockS, provenS)
     return release
