@@ -66,7 +66,8 @@ class Bundle:
     ) -> Bundle:
         """Open the bundle in ``folder``; with ``trust`` (see ``load_trust``), its signature must verify.
 
-        A public key verifies manifest.sig, a key list release.json, whether it has expired or not.
+        A public key verifies manifest.sig. A key list verifies release.json, whether it has expired or not; where there
+        is none, manifest.sig.
         ``blobs``: the folder of the blobs, if not the bundle's own: a store shares them between bundles.
         ``accepts``: leaves out the renditions that it refuses, with their edges and blobs. ``exits``: leaves out the
         others; their blobs need not be here.

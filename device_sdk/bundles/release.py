@@ -95,15 +95,13 @@ def require_same_name(release: Release, manifest: Manifest) -> None:
 def require_unexpired(release: Release, newest: KeyList, *, clock_s: float, mark: TimeMark) -> None:
     """Refuse to install what has expired: the release, or the newest key list.
 
-    The time is the latest of the device's clock and of all signed times, so setting the clock back changes nothing.
-    ``mark`` counts while its key list is the newest: a new list ends the effect of a release that was signed with a
-    clock far ahead.
+    ``mark``: as this release raised it (see ``raised``). The time is the latest of the device's clock and of all signed
+    times, so setting the clock back changes nothing.
 
     Raises:
         ExpiredError: refused. ClockError: refused, but the device's own clock may be the reason.
     """
-    marked_s = mark.signed_at_s if mark.keys == newest.number else 0
-    proven_s = max(release.signed_at_s, newest.signed_at_s, marked_s)
+    proven_s = max(newest.signed_at_s, mark.signed_at_s)
     for what, expires_at_s in (
         (f"the release of {release.name} {release.version}", release.expires_at_s),
         (f"key list {newest.number}", newest.expires_at_s),
@@ -126,7 +124,9 @@ def _require_unexpired(what: str, expires_at_s: int, *, clock_s: float, proven_s
 
 
 def raised(mark: TimeMark, release: Release, newest: KeyList, *, allow_rollback: bool = False) -> TimeMark:
-    """The mark once ``release`` is verified under the key list ``newest``: it is lowered by another list only.
+    """The mark once ``release`` is verified under the key list ``newest``.
+
+    A newer list begins anew: it ends the effect of a release that was signed with a clock far ahead.
 
     Raises:
         RollbackError: there was a newer list than ``newest``; not if ``allow_rollback``.

@@ -63,10 +63,7 @@ class TrustedKey:
 
 @dataclass(frozen=True)
 class TrustedKeys:
-    """Key lists from the pinned one on, each verified by the one before. manifest.sig is not looked at.
-
-    ``digest``: of the newest list.
-    """
+    """Key lists from the pinned one on, each verified by the one before. ``digest``: of the newest one."""
 
     lists: tuple[KeyList, ...]
     digest: str
@@ -89,8 +86,13 @@ class TrustedKeys:
         return verify_release(data, self.lists[-1:])
 
     def verify(self, parts: SignedParts) -> Release | None:
-        """Verify what is installed: its release may have expired since, and its key may have been revoked."""
+        """Verify what is in a folder: its release may have expired, and its key may have been revoked since.
+
+        Without a release a release key may have signed manifest.json itself, as it was while it was a single key.
+        """
         if parts.release is None:
+            if self._has_signed(parts):
+                return None
             raise SignatureError(
                 f"{parts.source} has no {RELEASE}, but a key list was given",
                 hint="who publishes the bundle makes it: pathweave release sign",
@@ -98,6 +100,12 @@ class TrustedKeys:
         release = self._release(parts.release)
         require_same_manifest(release, parts.manifest)
         return release
+
+    def _has_signed(self, parts: SignedParts) -> bool:
+        signature = parts.signature
+        return signature is not None and any(
+            signing.is_signature(signature, parts.manifest, public_key=key) for key in self.newest.release_keys
+        )
 
     def _release(self, data: bytes) -> Release:
         try:

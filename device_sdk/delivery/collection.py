@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 from device_sdk.bundles.bundle import MANIFEST
+from device_sdk.bundles.key_list import KEYS
 from device_sdk.bundles.manifest import decode_manifest
 from device_sdk.delivery.blob_writer import orphans
 from device_sdk.delivery.store import BundleStore
@@ -31,6 +32,7 @@ def collect(store: BundleStore) -> int:
             return 0
         for path in list(orphans(store.partial)):
             _delete(path)
+        remove_temporaries(store.folder / KEYS)
         kept = [folder for name in store.names() for folder in _kept_bundles(store, name)]
         return _collect_blobs(store, kept)
 

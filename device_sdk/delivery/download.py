@@ -181,13 +181,13 @@ class _Delivery:
     def _fetch_released(self, trust: TrustedKeys) -> _Fetched:
         """The manifest of the release, verified from the pinned key list on.
 
-        The server may replace both between the two requests, so a pair that does not match is fetched again.
+        The server may replace any of them between the requests, so what does not match is fetched again.
         """
-        trust = fetch_lists(trust, self.store, self._fetch_small)
         for turn in range(REPLACED_TRIES):
-            release_data, release = self._fetch_release(trust)
-            data = self._fetch_small(MANIFEST, MANIFEST_MAX_BYTES)
             try:
+                trust = fetch_lists(trust, self.store, self._fetch_small)
+                release_data, release = self._fetch_release(trust)
+                data = self._fetch_small(MANIFEST, MANIFEST_MAX_BYTES)
                 require_same_manifest(release, data)
             except SignatureError:
                 if turn == REPLACED_TRIES - 1:

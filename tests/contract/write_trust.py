@@ -10,7 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.contract.signed_files import DAY_S, KEYS, RELEASE, START_S, digits, key_list, release, signed
+from tests.contract.signed_files import DAY_S, KEYS, RELEASE, START_S, digits, key_list, private, release, signed
 
 MANIFEST = b'{"name": "tiny", "version": 1}'  # any bytes: only their digest counts
 LISTS = {
@@ -29,6 +29,11 @@ def main(target: Path) -> None:
         "pinned": pinned_cases(),
         "next": next_cases(),
         "releases": release_cases(),
+        "signed_manifest": {
+            "manifest": MANIFEST.decode(),
+            "by_release_1": private("release-1").sign(MANIFEST).hex(),
+            "by_root_1": private("root-1").sign(MANIFEST).hex(),
+        },
     }
     target.write_text(json.dumps(found, indent=1) + "\n")
 

@@ -13,8 +13,8 @@ import pytest
 from device_sdk import errors
 from device_sdk.bundles.key_list import list_digest, next_list, pinned_list
 from device_sdk.bundles.release import TimeMark, raised, require_same_manifest, require_same_name, require_unexpired
-from device_sdk.bundles.trust import TrustedKeys
-from device_sdk.errors import PathweaveError
+from device_sdk.bundles.trust import SignedParts, TrustedKeys
+from device_sdk.errors import PathweaveError, SignatureError
 
 CONTRACT = Path(__file__).parents[2] / "contract"
 VECTORS = json.loads((CONTRACT / "trust.json").read_text())
@@ -81,6 +81,20 @@ def test_releases(case):
 
     check(case, install)
     assert (marks[1:] or [None])[0] == (case["mark_after"] and TimeMark(*case["mark_after"]))
+
+
+def test_what_a_single_key_signed_opens_by_a_list_that_has_it_as_a_release_key():
+    signed = VECTORS["signed_manifest"]
+    manifest = signed["manifest"].encode()
+
+    def verify(signature, names=("one",)):
+        chain(names).verify(SignedParts("here", manifest, signature, None))
+
+    by_release, by_root = (bytes.fromhex(signed[name]) for name in ("by_release_1", "by_root_1"))
+    verify(by_release)
+    for signature, names in ((None, ["one"]), (bytes(64), ["one"]), (by_root, ["one"]), (by_release, ["one", "two"])):
+        with pytest.raises(SignatureError):
+            verify(signature, names)
 
 
 MANIFESTS = {

@@ -8,10 +8,11 @@ import logging
 import pytest
 
 from benchmarks.faults.tools.full_disk import without_room
+from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.trust import load_trust
 from device_sdk.delivery.download import fetch_bundle
-from device_sdk.delivery.key_lists import stored_lists
+from device_sdk.delivery.key_lists import LISTS_AT_ONCE, stored_lists
 from device_sdk.delivery.time_marks import time_mark
 from device_sdk.errors import ClockError, ExpiredError, RollbackError, SignatureError, StorageError, TransferError
 from tests.contract.signed_files import DAY_S, START_S, key_list, release
@@ -102,8 +103,6 @@ def test_without_a_release_nothing_is_installed(device):
 
 def test_a_manifest_signature_does_not_stand_in_for_a_release(device, own_bundle):
     (device.server.folder / "release.json").unlink()
-    from device_sdk.bundles import signing
-
     manifest = (device.server.folder / "manifest.json").read_bytes()
     signature = signing.sign(manifest, private_key=own_bundle.private_key)
     (device.server.folder / "manifest.sig").write_bytes(signature)
@@ -225,16 +224,13 @@ def test_new_root_keys_from_number_1_on_are_a_rollback_unless_allowed(rotated):
     assert rotated.fetch().source == "unchanged"
 
 
-def test_a_server_may_not_begin_an_endless_chain(device, monkeypatch):
-    from device_sdk.delivery import key_lists
-
-    monkeypatch.setattr(key_lists, "LISTS_AT_ONCE", 3)
-    for number in range(2, 9):
+def test_a_long_chain_is_taken_over_several_deliveries(device):
+    newest = LISTS_AT_ONCE + 6
+    for number in range(2, newest + 1):
         device.give_list(number)
-    device.fetch()
-    assert stored_lists(load_trust(device.pinned), device.store).newest.number == 4
-    device.fetch()
-    assert stored_lists(load_trust(device.pinned), device.store).newest.number == 7
+    for expected in (LISTS_AT_ONCE + 1, newest):
+        device.fetch()
+        assert stored_lists(load_trust(device.pinned), device.store).newest.number == expected
 
 
 # Freeze
@@ -290,6 +286,20 @@ def test_a_bundle_that_is_replaced_during_the_download_is_fetched_again(device):
 
     device.server.before = replace
     assert device.fetch().version == 3
+
+
+def test_a_key_that_is_rotated_during_the_download_is_fetched_again(device):
+    device.fetch()
+    rotated = []
+
+    def rotate(path):
+        if path == "release.json" and not rotated:
+            rotated.append(path)
+            device.give_list(2, releases=["release-2"])
+            device.publish(version=2, by=["release-2"], keys=2)
+
+    device.server.before = rotate
+    assert device.fetch().version == 2
 
 
 def test_an_older_release_that_has_not_expired_is_a_rollback(device):

@@ -8,12 +8,13 @@ import shutil
 import pytest
 
 from benchmarks.faults.tools.fault_proxy import behind_proxy
+from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import SignatureError, UsageError
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.opening import bundle_at
-from tests.contract.signed_files import key_list, release
+from tests.contract.signed_files import key_list, private, release, write_pair
 
 
 @pytest.fixture
@@ -82,6 +83,31 @@ def test_a_folder_by_a_key_list_needs_a_release_of_exactly_this_manifest(own_bun
         (own_bundle.folder / "release.json").write_bytes(made)
         with pytest.raises(SignatureError):
             Bundle.open(own_bundle.folder, trust=key_list())
+
+
+def test_a_folder_without_a_release_opens_by_a_manifest_signature_of_a_release_key(own_bundle):
+    manifest = own_bundle.manifest_path.read_bytes()
+    for name, taken in (("release-1", True), ("release-2", False), ("root-1", False)):
+        (own_bundle.folder / "manifest.sig").write_bytes(private(name).sign(manifest))
+        if taken:
+            assert Bundle.open(own_bundle.folder, trust=key_list()).manifest.name == "tiny"
+        else:
+            with pytest.raises(SignatureError, match=r"has no release\.json"):
+                Bundle.open(own_bundle.folder, trust=key_list())
+    (own_bundle.folder / "manifest.sig").write_bytes(private("release-1").sign(manifest))
+    (own_bundle.folder / "release.json").write_bytes(release(manifest, by=["stranger"]))
+    with pytest.raises(SignatureError, match="not signed by a release key"):  # a bad release is not passed over
+        Bundle.open(own_bundle.folder, trust=key_list())
+
+
+def test_an_installed_bundle_opens_offline_after_its_single_key_became_a_release_key(address, state):
+    private_key, public_key = write_pair(state.parent, "release-1")
+    www = state.parent / "www" / "v1" / "bundles" / "tiny"
+    data = (www / "manifest.json").read_bytes()
+    (www / "manifest.sig").write_bytes(signing.sign(data, private_key=private_key))
+    AdaptiveModel.open(address, trust=public_key, state_folder=state).close()
+    with AdaptiveModel.open(address, trust=key_list(), state_folder=state) as model:  # the server has no release yet
+        assert model.bundle.manifest.name == "tiny"
 
 
 def test_a_release_is_checked_before_the_manifest_is_parsed(own_bundle):

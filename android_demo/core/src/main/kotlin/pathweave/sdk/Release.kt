@@ -62,10 +62,13 @@ public class Release internal constructor(
  * The release in [data], if it may be installed now.
  *
  * 1. it is signed by a release key of the newest list; 2. that list is not older than one that this device has had; 3.
- * [remember] gets the new mark, whether the release may be installed or not; 4. neither it nor the list has expired. The
+ * [updateMark] stores the raised mark, whether the release may be installed or not; 4. neither it nor the list has expired. The
  * time is the latest of [clockS], the device's clock, and of all signed times, so setting the clock back changes nothing.
- * A mark of an earlier list does not count: a new list ends the effect of a release that was signed with a clock far
- * ahead. Next: [Release.requireSameManifest], then [Release.requireSameName].
+ * A newer list begins a new mark: it ends the effect of a release that was signed with a clock far ahead. Next:
+ * [Release.requireSameManifest], then [Release.requireSameName].
+ *
+ * [updateMark] reads the mark of the bundle of this name, stores what the function makes of it, and returns that, all
+ * under one lock.
  *
  * @throws SignatureError too large, not a release, or signed by nobody who may.
  * @throws UnsupportedFormatError of another format.
@@ -75,16 +78,14 @@ public class Release internal constructor(
 public fun verifyRelease(
     data: ByteArray,
     trusted: TrustedKeys,
-    mark: TimeMark,
     clockS: Long,
     allowRollback: Boolean = false,
-    remember: (TimeMark) -> Unit,
+    updateMark: (name: String, raise: (TimeMark) -> TimeMark) -> TimeMark,
 ): Release {
     val newest = trusted.newest
     val release = release(data, listOf(newest))
-    val raised = raised(mark, release, newest, allowRollback)
-    remember(raised)
-    val provenS = maxOf(release.signedAtS, newest.signedAtS, if (raised.keys == newest.number) raised.signedAtS else 0)
+    val mark = updateMark(release.name) { raised(it, release, newest, allowRollback) }
+    val provenS = maxOf(newest.signedAtS, mark.signedAtS)
     requireUnexpired("the release of ${release.name} ${release.version}", release.expiresAtS, clockS, provenS)
     requireUnexpired("key list ${newest.number}", newest.expiresAtS, clockS, provenS)
     return release
@@ -96,6 +97,20 @@ public fun verifyRelease(
  * @throws SignatureError signed by none of the keys that this device has trusted.
  */
 public fun verifyInstalled(data: ByteArray, trusted: TrustedKeys): Release = release(data, trusted.lists)
+
+/**
+ * What is installed without a release: a release key may have signed manifest.json itself, as it was while it was a
+ * single key.
+ *
+ * @throws SignatureError none of the newest list has.
+ */
+public fun verifyInstalledBySignature(manifest: ByteArray, signature: ByteArray?, trusted: TrustedKeys) {
+    if (signature != null && trusted.newest.releaseKeys.any { isSignature(signature, manifest, it) }) return
+    throw SignatureError(
+        "there is no $RELEASE, but a key list was given",
+        "who publishes the bundle makes it: pathweave release sign",
+    )
+}
 
 private fun release(data: ByteArray, lists: List<KeyList>): Release {
     val envelope = decodeEnvelope(data, RELEASE, RELEASE_MAX_BYTES)

@@ -24,7 +24,7 @@ internal class Envelope(private val payload: String, private val signatures: Lis
     fun signedBy(keys: Collection<String>, context: String): Set<String> {
         val signed = (context + payload).toByteArray()
         return signatures.filter { (key, _) -> key in keys }
-            .filter { (key, signature) -> Ed25519.verify(bytes(signature), 0, bytes(key), 0, signed, 0, signed.size) }
+            .filter { (key, signature) -> isSignature(bytes(signature), signed, key) }
             .mapTo(mutableSetOf()) { (key, _) -> key }
     }
 
@@ -68,6 +68,10 @@ internal fun decodeEnvelope(data: ByteArray, what: String, maxBytes: Int): Envel
         throw SignatureError("$what is not a signed file: ${error.message}", cause = error)
     }
 }
+
+/** Whether [signature] is valid for [data] and the public key with these digits. */
+internal fun isSignature(signature: ByteArray, data: ByteArray, key: String): Boolean =
+    signature.size == SIGNATURE_BYTES && Ed25519.verify(signature, 0, bytes(key), 0, data, 0, data.size)
 
 /** The digits of a public key. */
 internal fun JsonPlace.key(): String = digits(KEY_DIGITS)

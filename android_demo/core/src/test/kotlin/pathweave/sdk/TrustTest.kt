@@ -19,6 +19,16 @@ private const val MANIFEST_TEXT = """{"name": "tiny", "version": 1}"""
 class TrustTest {
     private val vectors = Json.parseToJsonElement(File(Contract.repository, "tests/contract/trust.json").readText())
 
+    /** The mark of the bundle tiny; [stored] is the last one that was written. */
+    private class Marks(private val before: TimeMark = TimeMark()) {
+        var stored: TimeMark? = null
+
+        fun update(name: String, raise: (TimeMark) -> TimeMark): TimeMark {
+            assertEquals("tiny", name)
+            return raise(stored ?: before).also { stored = it }
+        }
+    }
+
     private fun list(name: String) = vectors["lists"][name].text.toByteArray()
 
     private fun chain(names: List<String>): TrustedKeys =
@@ -59,18 +69,18 @@ class TrustTest {
         val manifests = listOf(MANIFEST_TEXT, "$MANIFEST_TEXT ").map { it.toByteArray() }.associateBy(::sha256)
         assertTrue(vectors["releases"].items.size > 40)
         for (case in vectors["releases"].items) {
-            var after: TimeMark? = null
+            val marks = Marks(case["mark"].mark)
             check(case) {
                 val release = verifyRelease(
                     case["release"].text.toByteArray(),
                     chain(case["lists"].texts),
-                    case["mark"].mark,
                     case["clock_s"].seconds,
-                ) { after = it }
+                    updateMark = marks::update,
+                )
                 release.requireSameManifest(manifests.getValue(case["manifest_sha256"].text))
                 release.requireSameName(case["name"].text, case["version"].seconds)
             }
-            assertEquals(case["mark_after"].orNull?.mark, after, case["case"].text)
+            assertEquals(case["mark_after"].orNull?.mark, marks.stored, case["case"].text)
         }
     }
 
@@ -81,26 +91,39 @@ class TrustTest {
     fun `what is installed opens after it has expired and its key was revoked`() {
         val installed = release("a release")
         val trusted = chain(listOf("one", "two"))
-        assertRefused<SignatureError> { verifyRelease(installed, trusted, TimeMark(), 0) {} }
+        assertRefused<SignatureError> { verifyRelease(installed, trusted, 0, updateMark = Marks()::update) }
         assertEquals("tiny", verifyInstalled(installed, trusted).name)
         assertRefused<SignatureError> { verifyInstalled(release("a stranger"), trusted) }
     }
 
     @Test
-    fun `a rollback of the key list is taken if it is allowed`() {
-        val mark = TimeMark(keys = 2, signedAtS = 1_800_000_000)
-        val marks = mutableListOf<TimeMark>()
+    fun `what a single key signed opens by a list that has it as a release key`() {
+        val signed = vectors["signed_manifest"]
+        val manifest = signed["manifest"].text.toByteArray()
         val trusted = chain(listOf("one"))
-        assertRefused<RollbackError> { verifyRelease(release("a release"), trusted, mark, 0) { marks += it } }
-        assertEquals(emptyList<TimeMark>(), marks)
-        verifyRelease(release("a release"), trusted, mark, 0, allowRollback = true) { marks += it }
-        assertEquals(listOf(TimeMark(1, 1_800_000_000)), marks)
+        verifyInstalledBySignature(manifest, signed["by_release_1"].bytes, trusted)
+        for (signature in listOf(null, ByteArray(64), ByteArray(0), signed["by_root_1"].bytes)) {
+            assertRefused<SignatureError> { verifyInstalledBySignature(manifest, signature, trusted) }
+        }
+        assertRefused<SignatureError> {
+            verifyInstalledBySignature(manifest, signed["by_release_1"].bytes, chain(listOf("one", "two")))
+        }
+    }
+
+    @Test
+    fun `a rollback of the key list is taken if it is allowed`() {
+        val marks = Marks(TimeMark(keys = 2, signedAtS = 1_800_000_000))
+        val trusted = chain(listOf("one"))
+        assertRefused<RollbackError> { verifyRelease(release("a release"), trusted, 0, updateMark = marks::update) }
+        assertEquals(null, marks.stored)
+        verifyRelease(release("a release"), trusted, 0, allowRollback = true, updateMark = marks::update)
+        assertEquals(TimeMark(1, 1_800_000_000), marks.stored)
     }
 
     @Test
     fun `the messages say dates, whatever the clock says`() {
         fun message(clockS: Long) = assertThrows<ExpiredError> {
-            verifyRelease(release("a release"), chain(listOf("one")), TimeMark(), clockS) {}
+            verifyRelease(release("a release"), chain(listOf("one")), clockS, updateMark = Marks()::update)
         }.message
 
         val end = 1_800_000_000 + 30 * DAY_S
