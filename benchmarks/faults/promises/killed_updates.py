@@ -21,7 +21,7 @@ from packager.assembly.bundle_writer import BundleWriter
 from packager.assembly.folder_exchange import Swap, swap_folders
 from packager.assembly.output_claim import OutputClaim
 
-Begin = Callable[[], Callable[[], object]]
+WHOLE_S, KILLS = 30.0, 1000  # a trial that is given as much goes on until there were so many
 
 
 def active_bundle(trial: Trial, findings: Findings) -> None:
@@ -31,7 +31,7 @@ def active_bundle(trial: Trial, findings: Findings) -> None:
     with FolderServer(trial.folder / "www") as server:
         device.serve(server.port)
         turn = 0
-        while turn == 0 or trial.clock() < ends_s:
+        while turn == 0 or trial.clock() < ends_s or (trial.seconds >= WHOLE_S and findings.kills < KILLS):
             whole = turn == 0 or ends_s - trial.clock() > trial.seconds / 4
             for kind in (device, packager):
                 if whole and turn % 2 == 0:
