@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -16,6 +17,7 @@ import numpy as np
 from benchmarks.faults.promise import Findings, Trial
 from benchmarks.faults.serving import ForkedServer, Serving, forked_server, serving
 from benchmarks.faults.small_bundle import NAME
+from benchmarks.faults.tools.forked import Forked
 from benchmarks.faults.tools.memory_limit import resident_bytes
 from benchmarks.faults.tools.overload import HealthProbe
 from device_sdk.bundles.composition import Stretch
@@ -86,6 +88,12 @@ class _Load:
             if status == 200:
                 self.accepted_s.append(took_s)
 
+    @classmethod
+    def read(cls, text: str) -> _Load:
+        """From the JSON of ``_send_load``."""
+        found = json.loads(text)
+        return cls(found["accepted_s"], Counter({int(name): count for name, count in found["statuses"].items()}))
+
 
 @dataclass(frozen=True)
 class _Size:
@@ -115,14 +123,23 @@ def open_loop(trial: Trial, findings: Findings) -> None:
     ) as server:
         body, headers = _images(np.zeros((1, 2, 2, 3), np.uint8))
         calm_s = min(_latency_s(server, body, headers) for _ in range(5))
-        with HealthProbe(server.address) as probe:
-            load, sizes = _overload(server, body, headers, 0.8 * trial.seconds)
+        report, seconds = trial.folder / "load.json", 0.8 * trial.seconds
+        sizes = [_Size.of(server.child.pid)]
+        # in a process of its own: else its threads would keep the probe waiting
+        with Forked(lambda: report.write_text(_send_load(server, body, headers, seconds))) as load_process:
+            with HealthProbe(server.address) as probe:
+                for _ in range(round(seconds * 10)):
+                    time.sleep(0.1)
+                    sizes.append(_Size.of(server.child.pid))
+            findings.case(load_process.join(60.0) == 0, "clients do not end", "hung")
+        load = _Load.read(report.read_text())
         _judge_load(findings, load, sizes, probe)
         _judge_recovery(findings, server, body, headers, calm_s)
 
 
-def _overload(server: ForkedServer, body: bytes, headers: dict[str, str], seconds: float) -> tuple[_Load, list[_Size]]:
-    load, sizes, sent = _Load(), [_Size.of(server.child.pid)], 0
+def _send_load(server: ForkedServer, body: bytes, headers: dict[str, str], seconds: float) -> str:
+    """Send requests at a constant rate; what became of them, as JSON."""
+    load, sent = _Load(), 0
     rate_per_s = OVER / ROW_S
     began_s = time.monotonic()
 
@@ -141,9 +158,7 @@ def _overload(server: ForkedServer, body: bytes, headers: dict[str, str], second
                 pool.submit(send, sent)
                 sent += 1
             time.sleep(0.005)
-            if len(sizes) < passed_s * 10:
-                sizes.append(_Size.of(server.child.pid))
-    return load, sizes
+    return json.dumps({"accepted_s": load.accepted_s, "statuses": dict(load.statuses)})
 
 
 def _judge_load(findings: Findings, load: _Load, sizes: list[_Size], probe: HealthProbe) -> None:
