@@ -82,6 +82,7 @@ VALUES = {
     "name": ("canary-token-a", NAME),
     "model": (NAME, f"{NAME}:images"),
     "version": ("1",),
+    "number": ("1",),
     "blob": ("0" * 64,),
 }
 
