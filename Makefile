@@ -3,24 +3,27 @@
 #   PYTHON           the interpreter that the environment is made from (3.11 or newer)
 #   TORCH_INDEX_URL  package index for a CPU build of torch (see pytorch.org); empty = the default build
 #   PYTEST_ARGS      passed to pytest:  make test PYTEST_ARGS="tests/device_sdk -x"
+#   FAULTS_ARGS      promises that `make test-faults` tries, and how long:  FAULTS_ARGS="S3 S8 --fuzz-minutes 10 --soak-minutes 30"
 #   BENCH            which measurements `make bench` runs (default: all);  BENCH_ARGS: e.g. --quick
 
 PYTHON ?= python3
 TORCH_INDEX_URL ?=
 PYTEST_ARGS ?=
+FAULTS_ARGS ?=
 BENCH ?=
 BENCH_ARGS ?=
 
 VENV := .venv
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test test-all test-android lint format bench
+.PHONY: help demo test test-all test-android test-faults lint format bench
 
 help:
 	@echo "make demo          package a small network, serve it, adapt it to three simulated devices (about 2 minutes)"
 	@echo "make test          the quick tests, Kotlin's too where a JDK and Maven are; PYTEST_ARGS: only these of pytest's"
 	@echo "make test-all      the slow ones as well, as CI does"
 	@echo "make test-android  the Kotlin tests"
+	@echo "make test-faults   the 18 promises, tried with real faults (10 minutes); FAULTS_ARGS: only these, or for longer"
 	@echo "make lint          ruff, mypy, import arrows"
 	@echo "make format        let ruff format and fix"
 	@echo "make bench         all measurements, or BENCH=end-to-end; BENCH_ARGS=--quick"
@@ -37,6 +40,10 @@ endif
 
 test-android:
 	@android_demo/test.sh
+
+test-faults: $(INSTALLED)
+	$(VENV)/bin/python -m pytest tests/faults
+	$(VENV)/bin/python -m benchmarks.faults $(FAULTS_ARGS)
 
 lint: $(INSTALLED)
 	$(VENV)/bin/ruff check .

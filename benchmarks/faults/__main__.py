@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 
 from benchmarks.faults.bench import verdict
+from benchmarks.faults.parsers import NAMES as PARSERS
 from benchmarks.faults.processes import try_promise
 from benchmarks.faults.promise import Promise
-from benchmarks.faults.promises.parsers import PARSERS
 from benchmarks.faults.promises.registry import PROMISES
 
 NAMES = [one.name for one in PROMISES]

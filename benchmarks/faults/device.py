@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.delivery.store import BundleStore
@@ -38,9 +38,12 @@ class Device:
         *,
         update_deadline_s: float = UPDATE_DEADLINE_S,
         self_test: SelfTest = lambda bundle: None,
-        allow_rollback: bool = False,
+        **settings: Any,
     ) -> tuple[int, str]:
-        """Version and source of what opens, all its blobs read and verified; the self-test is none, unless given."""
+        """Version and source of what opens, all its blobs read and verified; the self-test is none, unless given.
+
+        ``settings``: more of ``open_location``.
+        """
         opened, delivered = open_location(
             self.url,
             trust=self.key,
@@ -50,7 +53,7 @@ class Device:
             state_folder=self.state,
             self_test=self_test,
             update_deadline_s=update_deadline_s,
-            allow_rollback=allow_rollback,
+            **settings,
         )
         opened.verify()
         assert delivered is not None

@@ -12,13 +12,15 @@ import time
 import traceback
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.context import ForkContext, ForkServerContext
 from pathlib import Path
+from typing import Literal
 
-from benchmarks.faults.promise import Findings, Promise, Trial
+from benchmarks.faults.promise import LOG, Findings, Promise, Trial
 from benchmarks.faults.small_bundle import SmallBundle
 
 PATIENCE = 3.0  # times its share, and then
-LOG = "process.log"  # of all that a trial logs
+NICE = -10  # where that is permitted
 GRACE_S = 60.0  # a promise that takes longer hangs
 _PRELOADED = ("benchmarks.faults.promises.registry",)
 
@@ -32,16 +34,31 @@ class Tried:
     seconds: float
 
 
-def try_promise(promise: Promise, folder: Path, *, seconds: float, seed: int = 0) -> Tried:
-    """Try ``promise`` in a new process; a trial that dies, hangs or raises is not kept, and says how."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOADED))  # imported once, and no thread is started there
+def try_promise(
+    promise: Promise,
+    folder: Path,
+    *,
+    seconds: float,
+    seed: int = 0,
+    grace_s: float = GRACE_S,
+    start: Literal["forkserver", "fork"] = "forkserver",
+) -> Tried:
+    """Try ``promise`` in a new process; a trial that dies, hangs or raises is not kept, and says how.
+
+    ``start``: how the process begins. ``fork`` takes any callable, but inherits what threads hold.
+    """
+    context: ForkContext | ForkServerContext
+    if start == "fork":
+        context = multiprocessing.get_context("fork")
+    else:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(list(_PRELOADED))  # imported once, and no thread is started there
     began_s = time.monotonic()
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_work, args=(sender, promise.name, folder, seconds, seed))
+    process = context.Process(target=_work, args=(sender, promise, folder, seconds, seed))
     process.start()
     sender.close()
-    findings = _received(receiver, PATIENCE * seconds + GRACE_S)
+    findings = _received(receiver, PATIENCE * seconds + grace_s)
     if findings is None:
         findings = Findings()
         if process.is_alive():
@@ -69,13 +86,12 @@ def _end(process: multiprocessing.process.BaseProcess) -> None:
         process.join()
 
 
-def _work(sender: Connection, name: str, folder: Path, seconds: float, seed: int) -> None:
-    from benchmarks.faults.promises.registry import PROMISES
-
+def _work(sender: Connection, promise: Promise, folder: Path, seconds: float, seed: int) -> None:
     os.setpgid(0, 0)
     folder.mkdir(parents=True)
     _log_to(folder / LOG)
-    promise = next(one for one in PROMISES if one.name == name)
+    with contextlib.suppress(OSError):  # servers, clients and probes alike: what else this machine does is not meant
+        os.nice(NICE)
     findings = Findings()
     trial = Trial(folder / "trial", SmallBundle.make(folder / "bundle"), seconds, seed)
     trial.folder.mkdir()

@@ -14,6 +14,7 @@ import numpy as np
 from benchmarks.faults.small_bundle import SmallBundle
 
 Harm = Literal["torn", "hung", "crashed", "leaked"]
+LOG = "process.log"
 TOLD = 10  # of what broke, so many are told
 
 
@@ -79,6 +80,11 @@ class Trial:
     seconds: float
     seed: int = 0
     clock: Callable[[], float] = time.monotonic
+
+    @property
+    def log_path(self) -> Path:
+        """What this process and its libraries have said so far."""
+        return self.folder.parent / LOG
 
     @property
     def random(self) -> np.random.Generator:

@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.faults.tools.forked import Forked
 from device_sdk.runtimes import make_runtime
+from device_sdk.runtimes.port import Runtime
 from server.app import create_app
 from server.request_reader import Limits
 from server.services import Services, make_services
@@ -72,10 +73,12 @@ class Serving:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, data: Path, *, limits: Limits | None = None, **settings: Any) -> Iterator[Serving]:
+def serving(
+    folder: Path, data: Path, *, runtime: Runtime | None = None, limits: Limits | None = None, **settings: Any
+) -> Iterator[Serving]:
     """Serve ``folder`` in this process, with the data folder ``data``; ``settings``: see ``Settings``."""
     with listen("127.0.0.1", 0) as listener:
-        server, services = _make(folder, data, listener, limits, settings)
+        server, services = _make(folder, data, listener, runtime, limits, settings)
         host, port = listener.getsockname()[:2]
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
@@ -94,6 +97,7 @@ def forked_server(
     *,
     port: int = 0,
     prepare: Callable[[], object] = lambda: None,
+    runtime: Runtime | None = None,
     limits: Limits | None = None,
     **settings: Any,
 ) -> Iterator[ForkedServer]:
@@ -101,7 +105,7 @@ def forked_server(
     with listen("127.0.0.1", port) as listener:
 
         def work() -> None:
-            server, _ = _make(folder, data, listener, limits, settings)
+            server, _ = _make(folder, data, listener, runtime, limits, settings)
             prepare()
             server.run()
 
@@ -125,10 +129,16 @@ class ForkedServer:
 
 
 def _make(
-    folder: Path, data: Path, listener: socket.socket, limits: Limits | None, settings: Mapping[str, Any]
+    folder: Path,
+    data: Path,
+    listener: socket.socket,
+    runtime: Runtime | None,
+    limits: Limits | None,
+    settings: Mapping[str, Any],
 ) -> tuple[HttpServer, Services]:
     chosen = Settings(folder, data, **({"jobs_at_once": 0, "inference_threads": 1} | dict(settings)))
-    services = make_services(chosen, runtime=make_runtime("onnxruntime", threads=chosen.inference_threads))
+    engine = runtime or make_runtime("onnxruntime", threads=chosen.inference_threads)
+    services = make_services(chosen, runtime=engine)
     server = HttpServer(
         create_app(chosen, services=services),
         listener,

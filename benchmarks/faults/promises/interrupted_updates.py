@@ -11,6 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks.faults.device import Device
 from benchmarks.faults.promise import Findings, Trial
 from benchmarks.faults.serving import serving
@@ -18,6 +20,7 @@ from benchmarks.faults.small_bundle import NAME, SERVED, SmallBundle
 from benchmarks.faults.tools.fault_proxy import Fault, FaultProxy, FolderServer
 from benchmarks.faults.tools.forked import Forked
 from benchmarks.faults.tools.full_disk import fill, small_disk, without_room
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.delivery.collection import collect
 from device_sdk.errors import PathweaveError
 from device_sdk.files import locks
@@ -26,6 +29,7 @@ from device_sdk.transports.http import CHUNK_BYTES
 INTERRUPTIONS = 50  # half of them kills
 BLOB_BYTES = 4_000_000
 INSTALLERS = 8
+LINGERS_S = 0.5
 DISK_BYTES = 2_000_000
 
 
@@ -104,12 +108,17 @@ def _race(trial: Trial, findings: Findings, *, locked: bool) -> None:
         reports = [trial.folder / f"{www.name}-{number}.json" for number in range(INSTALLERS)]
         children = [Forked(lambda path=path: _install(device, path, seconds, locked)) for path in reports]  # type: ignore[misc]
         ends_s = trial.clock() + seconds
+        stored = [device.stored_version()]
         while trial.clock() < ends_s:
-            time.sleep(0.1)
             versions.publish()
+            for _ in range(10):
+                time.sleep(0.01)
+                stored.append(device.stored_version())
         for child in children:
             findings.case(child.join(30.0) == 0, "an installer did not end by itself", "crashed")
         where = "with locks" if locked else "without locks"
+        for before, after in pairwise(stored):
+            findings.case(before <= after, f"{where}: version {after} is kept after {before}", "torn")
         for path in reports:
             seen = json.loads(path.read_bytes())
             for error in seen["errors"]:
@@ -150,10 +159,16 @@ def _install(device: Device, report: Path, seconds: float, locked: bool) -> None
     if not locked:
         vars(locks)["fcntl"] = None
     ends_s = time.monotonic() + seconds
+    random = np.random.default_rng(os.getpid())
     versions, errors = [], []
+
+    def linger(bundle: Bundle) -> None:
+        """Meanwhile newer versions are published, fetched and installed by others."""
+        time.sleep(random.uniform(0.0, LINGERS_S))
+
     while time.monotonic() < ends_s:
         try:
-            versions.append(device.open()[0])
+            versions.append(device.open(self_test=linger)[0])
         except PathweaveError as error:
             errors.append(f"{type(error).__name__}: {error}")
     report.write_text(json.dumps({"versions": versions, "errors": errors}))

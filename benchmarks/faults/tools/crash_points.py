@@ -53,6 +53,18 @@ def killed_before(operation: Callable[[], object], point: int) -> bool:
     return _was_killed(status)
 
 
+def count_changes(operation: Callable[[], object]) -> int:
+    """How many changes the operation makes, run to its end in a forked child: its points are 1 to that number."""
+    reader, writer = os.pipe()
+    child = _start(operation, None, counted=writer)
+    os.close(writer)
+    with open(reader, "rb") as file:
+        said = file.read()
+    _, status = os.waitpid(child, 0)
+    assert not _was_killed(status), "the operation was killed"
+    return int(said)
+
+
 def killed_after(operation: Callable[[], object], seconds: float) -> bool:
     """Run the operation in a forked child that is killed after ``seconds``; False if it ended before."""
     child = _start(operation, None)
@@ -71,11 +83,11 @@ def killed_after(operation: Callable[[], object], seconds: float) -> bool:
     return _was_killed(status)
 
 
-def _start(operation: Callable[[], object], point: int | None) -> int:
+def _start(operation: Callable[[], object], point: int | None, *, counted: int | None = None) -> int:
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _run(operation, point)
+        _run(operation, point, counted)
     return child
 
 
@@ -87,21 +99,23 @@ def _was_killed(status: int) -> bool:
     return False
 
 
-def _run(operation: Callable[[], object], point: int | None) -> None:
+def _run(operation: Callable[[], object], point: int | None, counted: int | None) -> None:
     try:
-        if point is not None:
-            _arm(point)
+        count = itertools.count(1)
+        if point is not None or counted is not None:
+            _arm(count, point)
         operation()
         sys.setprofile(None)
+        if counted is not None:
+            threading.setprofile(None)
+            os.write(counted, str(next(count) - 1).encode())
         os._exit(0)
     except BaseException:
         traceback.print_exc()
         os._exit(1)
 
 
-def _arm(point: int) -> None:
-    count = itertools.count(1)
-
+def _arm(count: Iterator[int], point: int | None) -> None:
     def change() -> None:
         if next(count) == point:
             os.kill(os.getpid(), signal.SIGKILL)
