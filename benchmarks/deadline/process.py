@@ -188,5 +188,5 @@ def _interrupt(scene: Scene, found: Requests, first_ms: float) -> None:
 
 
 if __name__ == "__main__":
-    *_paths, _requests = sys.argv[1:]
-    print(json.dumps(measure(*map(Path, _paths), int(_requests))))  # type: ignore[arg-type]
+    _folder, _state, _inputs, _labels, _requests = sys.argv[1:]
+    print(json.dumps(measure(Path(_folder), Path(_state), Path(_inputs), Path(_labels), int(_requests))))

@@ -27,12 +27,13 @@ PUBLIC_NAMES = {
         "Split",
     ),
     *("PlanCost", "Power", "Requirement", "Uplink"),
-    *("AdaptationSettings", "CalibrationSettings", "LiveSettings", "RemoteModel"),
+    *("AdaptationSettings", "CalibrationSettings", "ElasticSettings", "LiveSettings", "RemoteModel", "Running"),
     *("PathweaveError", "UsageError", "MissingExtraError"),
     *("BundleError", "ManifestError", "UnsupportedFormatError", "SignatureError", "BlobError"),
     *("CompositionError", "SelfTestError", "RollbackError", "RuntimeFailedError", "InputError", "DataError"),
     "CorruptImageError",
     *("TransferError", "DeadlineError", "RefusedError", "ProtocolError"),
+    *("InfeasibleDeadlineError", "NoAnswerYetError"),
     *("BudgetError", "InfeasibleBudgetError", "MeasurementError", "ClosedError", "ForkedError", "StorageError"),
 }
 
