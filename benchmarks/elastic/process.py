@@ -28,7 +28,7 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Plan
 
-SHARES = (0.7, 1.3, 0.45, 0.25, 1.1, 0.35, 1.5)  # of the single model's memory: the seven limits
+SHARES = (0.25, 1.3, 0.15, 1.1, 0.1, 1.5, 0.05)  # of the single model's memory: the seven limits
 AMPLE = 4.0  # the limit at the beginning
 THREADS = 2
 READ_S = 0.002  # between two readings of the memory
