@@ -30,6 +30,7 @@ FIRST_ANSWERS = 150  # whose longest is the first exit's time, per condition
 SHORTEST, LONGEST = 0.1, 4.0  # of the full model's latency: deadlines and interruptions
 WARM_UPS = 20
 SETTLING_S = 0.2  # after the burner came or went, before first answers are timed
+PAUSE_S = 0.01  # between two requests
 
 
 @dataclass
@@ -80,6 +81,7 @@ def measure(folder: Path, state: Path, inputs: Path, labels: Path, requests: int
         scene = Scene(model, samples, right, full_ms, SplitMix64(0))
         first_ms = {on: _first_answer_ms(scene, burner, on=on) for on in (False, True)}
         found = Requests()
+        time.sleep(1.0)
         for stage in range(STAGES):
             on = bool(stage % 2)
             burner.send_signal(signal.SIGCONT if on else signal.SIGSTOP)
@@ -88,6 +90,7 @@ def measure(folder: Path, state: Path, inputs: Path, labels: Path, requests: int
                     _interrupt(scene, found, first_ms[on])
                 else:
                     _ask(scene, found, on=on)
+                time.sleep(PAUSE_S)
             print("stage", flush=True)
     if found.unanswered:
         print(found.unanswered[:5], file=sys.stderr)
@@ -188,5 +191,5 @@ def _interrupt(scene: Scene, found: Requests, first_ms: float) -> None:
 
 
 if __name__ == "__main__":
-    *_paths, _requests = sys.argv[1:]
-    print(json.dumps(measure(*map(Path, _paths), int(_requests))))  # type: ignore[arg-type]
+    _folder, _state, _inputs, _labels, _requests = sys.argv[1:]
+    print(json.dumps(measure(Path(_folder), Path(_state), Path(_inputs), Path(_labels), int(_requests))))

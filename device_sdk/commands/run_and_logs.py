@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from device_sdk.offload.remote_model import Privacy
     from device_sdk.session.adaptive_model import AdaptiveModel
 
+_BATCH = 64
+
 
 @click.command()
 @bundle_options
@@ -43,6 +45,11 @@ if TYPE_CHECKING:
     help="What may leave this device: nothing, or the hard samples.",
 )
 @click.option("--timeout-s", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
+@click.option(
+    "--deadline-ms",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Answer each image within this time, by an earlier exit if need be; no server is asked.",
+)
 def run(
     bundle: str,
     trust: ChosenTrust,
@@ -56,6 +63,7 @@ def run(
     server_model: str | None,
     privacy: Privacy,
     timeout_s: float,
+    deadline_ms: float | None,
     as_json: bool,
 ) -> None:
     """Classify IMAGES, or measure the accuracy on --data, with the plan in use."""
@@ -65,24 +73,26 @@ def run(
         raise UsageError("give image files or --data, one of them")
     if server is not None and privacy == "never":
         raise UsageError("--server needs permission to send samples", hint="allow it with --privacy inputs")
+    if server is not None and deadline_ms is not None:
+        raise UsageError("with --deadline-ms no server is asked", hint="give --server or --deadline-ms, one of them")
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         if server is not None:
             name = server_model or f"{model.bundle.manifest.name}:images"
             model.connect(RemoteModel(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s))
         if data is None:
-            answers = [_classify(model, path) for path in images]
+            answers = [_classify(model, path, deadline_ms) for path in images]
             text = "\n".join(f"{a['image']}: {a['label'] or 'no answer'} ({a['confidence']:.1%})" for a in answers)
             emit({"plan": str(model.plan.subnet), "answers": answers}, as_json=as_json, text=text)
             return
         dataset = load_data(model, data, limit=limit, as_json=as_json)
-        result = {"plan": str(model.plan.subnet), **_evaluate(model, dataset, as_json=as_json)}
+        result = {"plan": str(model.plan.subnet), **_evaluate(model, dataset, deadline_ms, as_json=as_json)}
     emit(result, as_json=as_json, text=lambda: _print_evaluation(result))
 
 
-def _classify(model: AdaptiveModel, path: Path) -> dict[str, Any]:
+def _classify(model: AdaptiveModel, path: Path, deadline_ms: float | None) -> dict[str, Any]:
     from device_sdk.data.image_sources import read_image
 
-    answer = model(read_image(path, channels=model.bundle.manifest.preprocessing.channels))
+    answer = model(read_image(path, channels=model.bundle.manifest.preprocessing.channels), deadline_ms=deadline_ms)
     return {
         "image": str(path),
         "label": answer.labels[0],
@@ -92,12 +102,15 @@ def _classify(model: AdaptiveModel, path: Path) -> dict[str, Any]:
     }
 
 
-def _evaluate(model: AdaptiveModel, dataset: ImageDataset, *, as_json: bool, batch: int = 64) -> dict[str, Any]:
+def _evaluate(
+    model: AdaptiveModel, dataset: ImageDataset, deadline_ms: float | None, *, as_json: bool
+) -> dict[str, Any]:
     right = 0
+    batch = _BATCH if deadline_ms is None else 1
     sources: Counter[str] = Counter()
     with progress(as_json).task("run", len(dataset)) as task:
         for at in range(0, len(dataset), batch):
-            answer = model(dataset.images[at : at + batch])
+            answer = model(dataset.images[at : at + batch], deadline_ms=deadline_ms)
             answered = np.array([source != ABSTAINED for source in answer.source])
             right += int((answered & (answer.output.argmax(axis=1) == dataset.labels[at : at + batch])).sum())
             sources.update(answer.source)

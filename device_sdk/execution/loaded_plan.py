@@ -25,6 +25,7 @@ from device_sdk.execution.outcome import Outcome as Outcome
 from device_sdk.execution.plan_segments import segments, steps
 from device_sdk.execution.running_calls import RunningCalls
 from device_sdk.execution.stepped_plan import SteppedPlan
+from device_sdk.runtimes.allocator import give_back_freed_memory
 from device_sdk.runtimes.port import Array, Runtime
 from device_sdk.runtimes.stop_signal import StopSignal
 from device_sdk.supernet.cost import EdgeCost
@@ -176,7 +177,11 @@ class LoadedPlan:
 
     def retire(self) -> None:
         """Begin no call any more (they raise PlanRetired), and free the sessions when the last has ended."""
-        self._calls.retire(self.close)
+        self._calls.retire(self._close_and_trim)
+
+    def _close_and_trim(self) -> None:
+        self.close()
+        give_back_freed_memory()  # of small sessions too: what is retired leaves because memory is short
 
     def close(self) -> None:
         """Free the sessions. May be called twice."""

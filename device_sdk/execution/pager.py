@@ -11,8 +11,11 @@ from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import RuntimeFailedError
 from device_sdk.execution.memory_cap import MemoryCap, PlanRetired
 from device_sdk.execution.paging_plan import Footprint, leaves_first
+from device_sdk.runtimes.allocator import give_back_freed_memory
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
 from device_sdk.runtimes.stop_signal import StopSignal
+
+_TRIM_SHARE = 0.25  # of the cap, freed while loading, before it is returned to the system
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Pager:
         self._cap = cap or MemoryCap(cap_bytes)
         self._resident: dict[int, _Resident] = {}  # this and what follows is guarded by the cap's condition
         self._closed = False
+        self._freed_bytes = 0  # guarded by the cap's turn
         self.loads = 0  # how often a page was loaded so far
         self._cap.register(self)
         weakref.finalize(self, _give_back_all, self._cap, self._resident)
@@ -112,7 +116,16 @@ class Pager:
             self._cap.take(footprint.resident_bytes - footprint.loading_bytes)
             self._resident[number] = resident
             self.loads += 1
+        self._trim(footprint.loading_bytes - footprint.resident_bytes)
         return resident
+
+    def _trim(self, freed_bytes: int) -> None:
+        """Return to the system what loading has freed, once it adds up: small sessions leave it to the allocator."""
+        self._freed_bytes += freed_bytes
+        cap_bytes = self._cap.cap_bytes
+        if cap_bytes is not None and self._freed_bytes > _TRIM_SHARE * cap_bytes:
+            self._freed_bytes = 0
+            give_back_freed_memory()
 
     def _reserve(self, size_bytes: int, *, at: int, beside: int = 0) -> None:
         """Take ``size_bytes`` once there is room: pages leave for it, and calls that run others are waited for."""

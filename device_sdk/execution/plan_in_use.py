@@ -11,7 +11,7 @@ import numpy as np
 
 from device_sdk.errors import ClosedError, ForkedError
 from device_sdk.execution.loaded_plan import LoadedPlan
-from device_sdk.execution.memory_cap import MemoryCap
+from device_sdk.execution.memory_cap import MemoryCap, PlanRetired
 from device_sdk.execution.service_times import ServiceTimes
 from device_sdk.execution.workspace import Workspace
 from device_sdk.runtimes.port import Array
@@ -76,11 +76,16 @@ class PlanInUse:
 
     def load(self, plan: Plan) -> LoadedPlan:
         """``plan``, loaded, and its steps measured if deadlines were asked for before. Raises as ``prepare``."""
-        loaded = self.workspace.load_plan(plan, cap=self.cap)
-        loaded.load_each()
-        for batch in list(self.timed_batches):
-            loaded.stepped().times(self._zeros(loaded, batch))
-        return loaded
+        while True:
+            loaded = self.workspace.load_plan(plan, cap=self.cap)
+            try:
+                loaded.load_each()
+                for batch in list(self.timed_batches):
+                    loaded.stepped().times(self._zeros(loaded, batch))
+            except PlanRetired:  # the cap sank meanwhile: pages are made anew
+                loaded.close()
+                continue
+            return loaded
 
     def lend_workspace(self) -> Workspace:
         """Evict the active plan's idle pages and return the workspace, for what is loaded beside the plan.
@@ -122,6 +127,19 @@ class PlanInUse:
         with self._exchange:
             self.running()
             self.active, self.workspace = new, workspace
+
+    def instead_of(self, retired: Active) -> Active:
+        """What a call runs whose plan ended with PlanRetired: what is active now, loaded again if that is the same.
+
+        Raises:
+            BudgetError: it does not fit the memory cap any more.
+            ClosedError, ForkedError: as ``running``. Others as ``prepare``.
+        """
+        active = self.running()
+        if active is not retired:
+            return active
+        self.exchange(replace(active, loaded=self.load(active.plan)), expected=active)
+        return self.running()
 
     def exchange_cap(self, cap_bytes: int | None, plan: Plan, *, hurry: bool = False) -> None:
         """Change the memory cap under running calls, and run ``plan`` from now on.

@@ -98,15 +98,17 @@ class SteppedPlan:
         stop: StopSignal,
         answered: Callable[[Outcome], None] | None = None,
         may_begin: Callable[[int], bool] = lambda step: True,
+        settle: bool = False,
     ) -> Outcome | None:
         """Answer a batch [batch, *input]: at the latest with step ``last``, or with the step before ``stop`` was set.
 
         ``answered`` is called with the answers so far after each step. ``may_begin``: whether a step may begin when
-        there is an answer already. None: it was stopped before the first answer.
+        there is an answer already. ``settle``: for that answer rather than PlanRetired. None: it was stopped before the
+        first answer.
 
         Raises:
             RuntimeFailedError, BlobError: a step failed.
-            PlanRetired: the plan gave way to another one before the first answer.
+            PlanRetired: the plan gave way to another one.
         """
         run = _Run(tensor)
         chosen = self.steps if last is None else self.steps[: last + 1]
@@ -116,7 +118,9 @@ class SteppedPlan:
             _tell(run, answered)
             with self._hurry.ending_by(stop.set):
                 for step in chosen[1:]:
-                    if not len(run.rest) or not may_begin(step.number) or not _taken(run, step, stop):
+                    if not len(run.rest) or not may_begin(step.number):
+                        break
+                    if not _taken(run, step, stop, settle=settle):
                         break
                     _tell(run, answered)
         with self._lock:
@@ -131,12 +135,14 @@ def _tell(run: _Run, answered: Callable[[Outcome], None] | None) -> None:
         answered(run.answers.so_far())
 
 
-def _taken(run: _Run, step: Step, stop: StopSignal) -> bool:
-    """Whether a later step was finished; one that the memory has no room for any more counts as stopped."""
+def _taken(run: _Run, step: Step, stop: StopSignal, *, settle: bool) -> bool:
+    """Whether a later step was finished."""
     try:
         return run.take(step, stop)
     except PlanRetired:
-        return False
+        if settle or stop.is_set:
+            return False
+        raise
 
 
 @dataclass

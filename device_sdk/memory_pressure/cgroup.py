@@ -51,12 +51,14 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _room_bytes(folder: Path) -> int | None:
-    """What may be taken in this group; None without a limit."""
-    limit = read_text(folder / "memory.max").strip()
-    if limit == _UNLIMITED:
+    """What may be taken in this group before the kernel throttles or ends it; None without a limit."""
+    paths = [path for path in (folder / "memory.max", folder / "memory.high") if path.exists()]
+    texts = [(path, read_text(path).strip()) for path in paths]
+    limits = [number(text, path) for path, text in texts if text != _UNLIMITED]
+    if not limits:
         return None
     used = number(read_text(folder / "memory.current"), folder / "memory.current")
-    return max(0, number(limit, folder / "memory.max") - used + _droppable_bytes(folder))
+    return max(0, min(limits) - used + _droppable_bytes(folder))
 
 
 def _droppable_bytes(folder: Path) -> int:

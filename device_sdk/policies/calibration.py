@@ -22,6 +22,7 @@ from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.placement import ExitCandidate, place
 from device_sdk.policies.route import Route
 from device_sdk.policies.thresholds import choose_exits, hard_threshold
+from device_sdk.policies.timed_exits import with_timed_exits
 from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
@@ -29,9 +30,7 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import MB, CostModel
 from device_sdk.supernet.plan import (
     ANY_SERVER,
-    UNREACHABLE_CONFIDENCE,
     Ask,
-    ExitChoice,
     MaxConfidence,
     Plan,
     RemoteRef,
@@ -142,16 +141,6 @@ def calibrate_plan(
             plan = with_timed_exits(plan, [answers.at_exit(number, costs).choice for number in kept])
         task.advance()
     return _judged(workspace.supernet, costs, answers, plan, settings, mean_ms=mean_ms, without_ms=without_ms)
-
-
-def with_timed_exits(plan: Plan, exits: Sequence[ExitChoice]) -> Plan:
-    """``plan`` with those of ``exits``, in order, that it lacks: deadlines and interruptions alone end with them.
-
-    Their threshold is one that no confidence reaches, so that ordinary runs are as without them (ADR 42).
-    """
-    known = {choice.exit: choice for choice in plan.exits}
-    unreachable = (msgspec.structs.replace(choice, threshold=UNREACHABLE_CONFIDENCE) for choice in exits)
-    return msgspec.structs.replace(plan, exits=tuple(known.get(choice.exit, choice) for choice in unreachable))
 
 
 def placed_exits(answers: Answers, costs: CostModel, *, memory_bytes: int | None) -> list[int]:

@@ -724,7 +724,7 @@ class AdaptiveModel:
                 output, source = self._remote.answer(active.plan, active.loaded, tensor, images)
                 break
             except PlanRetired:  # the memory cap sank
-                active = self._in_use.running()
+                active = self._in_use.instead_of(active)
         latency_ms = (time.perf_counter() - started) * 1e3
         if active.times is not None and source == (SUBNET,):  # the time of exits and servers is not the subnet's
             active.times.record(latency_ms)

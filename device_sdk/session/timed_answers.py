@@ -6,6 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -60,12 +61,12 @@ class TimedAnswers:
         """
         if not deadline_ms > 0:
             raise UsageError(f"the deadline is {deadline_ms:g} ms; it must be above 0")
+        active = self._in_use.running()
         while True:
-            active = self._in_use.running()
             try:
                 return self._by_deadline(active, tensor, deadline_ms, began_s)
             except PlanRetired:
-                continue
+                active = self._in_use.instead_of(active)
 
     def _by_deadline(self, active: Active, tensor: Array, deadline_ms: float, began_s: float) -> Answer:
         known = len(tensor) in active.loaded.stepped().measured_batches
@@ -88,7 +89,7 @@ class TimedAnswers:
         guard = _Guard(self._alarm, began_s + deadline_ms / 1e3, steps_ms)
         stepped = active.loaded.stepped()
         try:
-            outcome = stepped.run(tensor, last=last, stop=guard.stop, may_begin=guard.may_begin)
+            outcome = stepped.run(tensor, last=last, stop=guard.stop, may_begin=guard.may_begin, settle=True)
         finally:
             guard.stop.set()  # so that the alarm forgets it
         assert outcome is not None
@@ -118,18 +119,16 @@ class TimedAnswers:
         return Running(lambda stop, answered: self._run(tensor, stop, answered))
 
     def _run(self, tensor: Array, stop: StopSignal, answered: Callable[[Answer], None]) -> None:
+        active = self._in_use.running()
+        reached = 0
         while True:
-            active = self._in_use.running()
-            started_s = time.perf_counter()
-
-            def take(outcome: Outcome, plan: Plan = active.plan, started_s: float = started_s) -> None:
-                answered(self._answer(plan, outcome, started_s))
-
+            steps = _Steps(reached, answered, partial(self._answer, active.plan, started_s=time.perf_counter()))
             try:
-                active.loaded.stepped().run(tensor, stop=stop, answered=take)
+                active.loaded.stepped().run(tensor, stop=stop, answered=steps.take)
                 return
             except PlanRetired:
-                continue
+                reached = steps.reached
+                active = self._in_use.instead_of(active)
 
     def _times(self, active: Active, tensor: Array) -> StepTimes:
         self._in_use.timed_batches.add(len(tensor))
@@ -138,6 +137,21 @@ class TimedAnswers:
     def _answer(self, plan: Plan, outcome: Outcome, started_s: float) -> Answer:
         latency_ms = (time.perf_counter() - started_s) * 1e3
         return Answer(outcome.output, _sources(plan, outcome), latency_ms, self._class_names, plan)
+
+
+class _Steps:
+    """Passes the answers of an anytime run on; of one that began again those alone that are not behind the best."""
+
+    def __init__(self, reached: int, answered: Callable[[Answer], None], made: Callable[[Outcome], Answer]) -> None:
+        self.reached = reached
+        self._answered, self._made = answered, made
+        self._number = 0
+
+    def take(self, outcome: Outcome) -> None:
+        self._number += 1
+        if self._number >= self.reached:
+            self.reached = self._number
+            self._answered(self._made(outcome))
 
 
 class _Guard:

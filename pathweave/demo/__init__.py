@@ -16,6 +16,7 @@ from device_sdk.files.atomic import storage_errors, write_atomically
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.supernet.supernet import Supernet
 from pathweave.demo.devices import HELD_BACK, Delivery, DeviceResult, accuracy, simulate
+from pathweave.demo.elastic import ElasticResult, answer_elastically
 from pathweave.demo.extras import JobResult, SplitResult, package_on_server, split_once
 from pathweave.demo.report import render_demo
 from pathweave.server_process import log_lines_at, running_server
@@ -36,7 +37,7 @@ class DemoResult:
 
     ``full_model_accuracy`` is on all held-back samples, not on one device's mix; ``log_lines_at_server``: number of
     events of all devices at the server; ``split`` and ``job``: a plan split between device and server, and a bundle
-    that the server packaged.
+    that the server packaged; ``elastic``: answers by deadlines and in less memory.
     """
 
     devices: tuple[DeviceResult, ...]
@@ -44,6 +45,7 @@ class DemoResult:
     log_lines_at_server: int
     split: SplitResult
     job: JobResult
+    elastic: ElasticResult
     report: Path
     seconds: float
 
@@ -55,6 +57,7 @@ class DemoResult:
             "log_lines_at_server": self.log_lines_at_server,
             "split": asdict(self.split),
             "job": asdict(self.job),
+            "elastic": asdict(self.elastic),
             "report": self.report,
             "seconds": self.seconds,
         }
@@ -102,12 +105,19 @@ def run_demo(
             log_lines = log_lines_at(server)
             split = split_once(delivery, progress)
             job = package_on_server(delivery, weights, progress)
+            elastic = answer_elastically("full-model", delivery, progress)
     seconds = time.monotonic() - started
     page = render_demo(
-        devices, supernet=supernet, full_model_accuracy=full_accuracy, split=split, job=job, seconds=seconds
+        devices,
+        supernet=supernet,
+        full_model_accuracy=full_accuracy,
+        split=split,
+        job=job,
+        elastic=elastic,
+        seconds=seconds,
     )
     write_atomically(report_path, page.encode())
-    return DemoResult(devices, full_accuracy, log_lines, split, job, report_path, seconds)
+    return DemoResult(devices, full_accuracy, log_lines, split, job, elastic, report_path, seconds)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from device_sdk.search import PrefixTreeEvaluator
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
 from device_sdk.supernet.cost import Budget
-from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Subnet
 from device_sdk.transports import make_transport
 from pathweave.throttled_proxy import cut_once
 
@@ -139,7 +139,7 @@ def simulate(ratio: float, *, delivery: Delivery, cut: bool, seed: int, progress
             accuracy_with_server=served.accuracy,
             share_early=served.share_early,
             share_escalated=served.share_escalated,
-            exits=tuple(choice.exit for choice in calibration.plan.exits),
+            exits=tuple(choice.exit for choice in calibration.plan.exits if choice.threshold < UNREACHABLE_CONFIDENCE),
             resumed=_times_resumed(model),
             log_lines=_upload_log(model, delivery),
             held_back_samples=len(held_back),

@@ -8,6 +8,7 @@ from html import escape
 from device_sdk.supernet.paths import subnet_count
 from device_sdk.supernet.supernet import Supernet
 from pathweave.demo.devices import DeviceResult
+from pathweave.demo.elastic import DeadlineRow, ElasticResult, MemoryRow
 from pathweave.demo.extras import UPLINK_MBPS, JobResult, SplitResult
 from pathweave.demo.pictures import (
     accuracy_latency_picture,
@@ -61,6 +62,7 @@ def render_demo(
     full_model_accuracy: float,
     split: SplitResult,
     job: JobResult,
+    elastic: ElasticResult,
     seconds: float,
 ) -> str:
     """The self-contained HTML page."""
@@ -88,6 +90,14 @@ device's subnet (full colour); the hardest go to the full model at the server (d
 <section>
 <h2>Across the network</h2>
 <p>{_across(split, job)}</p>
+</section>
+<section>
+<h2>In less time, in less memory</h2>
+<p class="soft">The full model with its exits was asked for {elastic.samples} samples again. By a deadline, the last
+exit answers that is sure to be in time; a deadline below the first exit is refused. While the memory limit shrinks,
+the model runs in pages, and at last it ends with an exit; with more memory it is whole again.</p>
+{_deadlines(elastic)}
+{_memory(elastic)}
 </section>
 <section>
 <h2>In numbers</h2>
@@ -119,6 +129,29 @@ def _across(split: SplitResult, job: JobResult) -> str:
         f" {split.agreement:.0%} of the answers were those of the undivided model. The server also packaged uploaded"
         f" weights by itself, in {job.seconds:.0f} s; a device that opened that bundle was {job.accuracy:.1%} right."
     )
+
+
+def _deadlines(elastic: ElasticResult) -> str:
+    columns = ("deadline", "answered", "right answers", "longest call", "answered by")
+    rows = (
+        (f"{row.deadline_ms:.2f} ms", row, f"{row.longest_ms:.2f} ms" if row.answered else "")
+        for row in elastic.deadlines
+    )
+    return table(columns, (_elastic_row(*row) for row in rows))
+
+
+def _memory(elastic: ElasticResult) -> str:
+    columns = ("memory limit", "answered", "right answers", "median", "answered by")
+    rows = ((f"{row.cap_mb:.1f} MB", row, f"{row.median_ms:.2f} ms") for row in elastic.memory)
+    return table(columns, (_elastic_row(*row) for row in rows))
+
+
+def _elastic_row(limit: str, row: DeadlineRow | MemoryRow, time: str) -> str:
+    right = f"{row.right / row.answered:.1%}" if row.answered else ""
+    sources = ", ".join(f"{escape(source)} {count}" for source, count in row.sources.items())
+    shown = time if row.answered else ""
+    cells = "".join(f'<td class="number">{cell}</td>' for cell in (limit, row.answered, right, shown))
+    return f"<tr>{cells}<td>{sources}</td></tr>"
 
 
 def _cuts(devices: Sequence[DeviceResult]) -> str:

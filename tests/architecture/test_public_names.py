@@ -28,7 +28,7 @@ PUBLIC_NAMES = {
         "Split",
     ),
     *("PlanCost", "Power", "Requirement", "Uplink"),
-    *("AdaptationSettings", "CalibrationSettings", "LiveSettings", "RemoteModel"),
+    *("AdaptationSettings", "CalibrationSettings", "ElasticSettings", "LiveSettings", "RemoteModel", "Running"),
     *("PathweaveError", "UsageError", "MissingExtraError"),
     *("BundleError", "ManifestError", "UnsupportedFormatError", "SignatureError", "BlobError"),
     *(
@@ -43,6 +43,7 @@ PUBLIC_NAMES = {
     ),
     "CorruptImageError",
     *("TransferError", "DeadlineError", "RefusedError", "ProtocolError"),
+    *("InfeasibleDeadlineError", "NoAnswerYetError"),
     *("BudgetError", "InfeasibleBudgetError", "MeasurementError", "ClosedError", "ForkedError", "StorageError"),
 }
 

@@ -97,6 +97,16 @@ def test_the_server_packages_uploaded_weights(demo: Demo) -> None:
     assert job["accuracy"] == pytest.approx(demo.result["full_model_accuracy"], abs=1e-6)
 
 
+def test_deadlines_and_memory_limits_are_kept_by_exits_and_pages(demo: Demo) -> None:
+    elastic = demo.result["elastic"]
+    deadlines, memory = elastic["deadlines"], elastic["memory"]
+    assert [row["deadline_ms"] for row in deadlines] == sorted((row["deadline_ms"] for row in deadlines), reverse=True)
+    assert all(sum(row["sources"].values()) == row["answered"] >= row["right"] for row in (*deadlines, *memory))
+    assert all(row["answered"] == elastic["samples"] for row in memory)
+    assert [set(row["sources"]) == {"subnet"} for row in memory] == [True, True, True, False, True]
+    assert memory[0]["right"] == memory[2]["right"] == memory[-1]["right"]
+
+
 def test_the_report_is_well_formed_and_shows_every_device(demo: Demo) -> None:
     HTMLParser().feed(demo.report)
     pictures = ["<svg" + rest.split("</svg>")[0] + "</svg>" for rest in demo.report.split("<svg")[1:]]

@@ -365,3 +365,18 @@ def test_samples_without_an_answer_lower_the_coverage_not_the_accuracy(as_json, 
     assert (before["coverage"], after["coverage"]) == (1.0, 0.0)
     assert after["accuracy"] is None
     assert after["sources"] == {"abstained": after["samples"]}
+
+
+def test_run_answers_by_a_deadline(as_json, pathweave, tiny_bundle, pictures, options):
+    ran = as_json("run", tiny_bundle.folder, "--data", pictures, "--limit", "5", "--deadline-ms", "60000", *options)
+    assert ran["sources"] == {"subnet": 5}
+    status, _, err = pathweave("run", tiny_bundle.folder, "--data", pictures, "--deadline-ms", "0.000001", *options)
+    assert status == 1
+    assert "no answer is sure to be there" in err[-2]
+
+
+def test_a_deadline_and_a_server_are_not_combined(pathweave, tiny_bundle, pictures, options):
+    arguments = ("--deadline-ms", "5", "--server", "http://127.0.0.1:9", "--privacy", "inputs")
+    status, _, err = pathweave("run", tiny_bundle.folder, "--data", pictures, *arguments, *options)
+    assert status == 2
+    assert "no server is asked" in " ".join(err)

@@ -74,6 +74,11 @@ def test_the_tightest_group_above_counts(system):
     assert CgroupMemory(system).read() == MemoryReading(200, None)
 
 
+def test_where_the_kernel_begins_to_throttle_counts_as_a_limit(system):
+    group(system, max=5000, current=1000, high=3000)
+    assert CgroupMemory(system).read().available_bytes == 2000
+
+
 def test_version_2_beside_version_1_is_found(system):
     group(system, mount="sys/fs/cgroup/unified", max=5000, current=1000)
     assert CgroupMemory(system).read().available_bytes == 4000

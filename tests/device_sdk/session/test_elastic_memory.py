@@ -9,6 +9,7 @@ import pytest
 
 from device_sdk.errors import BudgetError, ClosedError, MeasurementError, UsageError
 from device_sdk.execution.paging import least_memory_cap_bytes
+from device_sdk.execution.plan_in_use import Active
 from device_sdk.live.elastic import ElasticSettings
 from device_sdk.logs.adaptation_log import Resized, read_log
 from device_sdk.memory_pressure import MemoryReading
@@ -227,3 +228,21 @@ def test_a_plan_taken_under_a_low_cap_is_the_one_that_comes_back(model):
     model.use(other)
     model.memory_cap_bytes = 200_000_000
     assert model.plan == other
+
+
+def test_a_plan_that_was_loaded_for_a_higher_cap_is_loaded_again(model):
+    """As if a search that began under the old cap had taken its plan after the cap sank."""
+    tensor, plan = inputs_of(model), plan_of(model)
+    expected = model.infer(tensor).output
+    loaded = model._in_use.load(plan)
+    page_bytes = 2 * least_memory_cap_bytes(model.bundle, Plan(plan.subnet))
+    model.memory_cap_bytes = page_bytes
+    loaded.release()
+    model._in_use.exchange(Active(plan, loaded))
+    np.testing.assert_allclose(model.infer(tensor).output, expected, atol=1e-4)
+    assert model._in_use.running().loaded is not loaded
+    model._in_use.exchange(Active(plan, loaded))
+    with model.start(tensor) as running:
+        assert running.wait(PATIENCE_S).source == ("subnet",)
+    model._in_use.exchange(Active(plan, loaded))
+    assert model.infer(tensor, deadline_ms=60_000).source == ("subnet",)

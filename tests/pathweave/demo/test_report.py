@@ -10,6 +10,7 @@ import pytest
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, Rendition, TensorSpec
 from device_sdk.supernet.supernet import Supernet
 from pathweave.demo.devices import DeviceResult, Point
+from pathweave.demo.elastic import DeadlineRow, ElasticResult, MemoryRow
 from pathweave.demo.extras import JobResult, SplitResult
 from pathweave.demo.report import render_demo
 
@@ -58,6 +59,11 @@ def rendered(devices: Sequence[DeviceResult]) -> str:
         full_model_accuracy=0.987,
         split=SplitResult(4, 10.2, 10.4, 0.5, 4321, 1.0),
         job=JobResult("done", 1, 31.4, 0.975),
+        elastic=ElasticResult(
+            60,
+            (DeadlineRow(2.5, 60, 57, 2.25, {"exit x2-pooled": 12, "subnet": 48}), DeadlineRow(0.125, 0, 0, 0.0, {})),
+            (MemoryRow(3.5, 60, 30, 1.75, {"exit <1>": 60}),),
+        ),
         seconds=99.6,
     )
 
@@ -160,3 +166,12 @@ def test_the_split_plan_and_the_job_are_told() -> None:
     assert "Split at cut point 4" in page
     assert "4,321 bytes" in page
     assert "97.5% right" in page
+
+
+def test_the_page_shows_deadlines_and_a_shrinking_memory_limit() -> None:
+    page = rendered([device(1.0)])
+    assert "2.50 ms" in page
+    assert "95.0%" in page
+    assert "exit x2-pooled 12, subnet 48" in page
+    assert "3.5 MB" in page
+    assert "exit &lt;1&gt; 60" in page

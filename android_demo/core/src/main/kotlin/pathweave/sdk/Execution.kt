@@ -42,7 +42,7 @@ public class LoadedPlan(bundle: Bundle, runtime: Runtime, private val plan: Plan
         try {
             for (segment in segments(bundle.supernet, plan)) {
                 val stretch = runtime.load(bundle.stretch(segment.edges, segment.exit))
-                ready += LoadedSegment(stretch, segment.exit?.threshold)
+                ready += LoadedSegment(stretch, segment.exit?.threshold, plan.exits.indexOf(segment.exit))
             }
         } catch (error: PathweaveError) {
             ready.forEach { it.stretch.close() }
@@ -61,7 +61,7 @@ public class LoadedPlan(bundle: Bundle, runtime: Runtime, private val plan: Plan
         val answeredBy = IntArray(tensor.batch) { plan.exits.size }
         var features = listOf(tensor)
         var rest = (0 until tensor.batch).toList() // samples without an answer
-        for ((number, segment) in loaded.withIndex()) {
+        for (segment in loaded) {
             val outputs = segment.stretch.run(features)
             val logits = outputs.last()
             val (sure, unsure) = segment.decide(logits)
@@ -69,7 +69,7 @@ public class LoadedPlan(bundle: Bundle, runtime: Runtime, private val plan: Plan
             val classes = rows.size / logits.batch
             for (row in sure) {
                 answers[rest[row]] = rows.copyOfRange(row * classes, (row + 1) * classes)
-                answeredBy[rest[row]] = number
+                if (segment.number >= 0) answeredBy[rest[row]] = segment.number
             }
             if (unsure.isEmpty()) break
             rest = unsure.map(rest::get)
@@ -82,8 +82,11 @@ public class LoadedPlan(bundle: Bundle, runtime: Runtime, private val plan: Plan
     override fun close(): Unit = loaded.forEach { it.stretch.close() }
 }
 
-/** [threshold] is null at the end of the subnet, which answers whatever is left. */
-private class LoadedSegment(val stretch: LoadedStretch, private val threshold: Double?) {
+/**
+ * [threshold] is null at the end of the subnet, which answers whatever is left. [number]: the position of its exit in
+ * the plan's exits; negative at the end of the subnet.
+ */
+private class LoadedSegment(val stretch: LoadedStretch, private val threshold: Double?, val number: Int) {
     /** The samples of the batch that are answered here, and those that go on. */
     fun decide(logits: Tensor): Pair<List<Int>, List<Int>> {
         val all = (0 until logits.batch).toList()
@@ -103,9 +106,10 @@ private fun joined(rows: Array<FloatArray>): Tensor {
 /** Consecutive edges of a plan, and the exit at their end; null at the end of the subnet. */
 internal class Segment(val edges: List<Edge>, val exit: ExitChoice?)
 
-/** The segments of [plan], in order. */
+/** The segments of [plan], in order. Exits whose threshold no confidence reaches are left out: they answer nothing. */
 internal fun segments(supernet: Supernet, plan: Plan): List<Segment> {
-    val choices = plan.exits.associateBy { supernet.exit(it.exit).position }
+    val taken = plan.exits.filter { it.threshold < UNREACHABLE_CONFIDENCE }
+    val choices = taken.associateBy { supernet.exit(it.exit).position }
     val found = mutableListOf<Segment>()
     var edges = mutableListOf<Edge>()
     for ((edge, block) in supernet.walk(plan.subnet)) {

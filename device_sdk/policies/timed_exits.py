@@ -1,0 +1,32 @@
+"""Exits that a plan has for deadlines and interruptions alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from device_sdk.supernet.blocks import Exit
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan, Subnet
+from device_sdk.supernet.supernet import Supernet
+
+
+def with_timed_exits(plan: Plan, exits: Sequence[ExitChoice]) -> Plan:
+    """``plan`` with those of ``exits``, in order, that it lacks: deadlines and interruptions alone end with them.
+
+    Their threshold is one that no confidence reaches, so that ordinary runs are as without them (ADR 42).
+    """
+    known = {choice.exit: choice for choice in plan.exits}
+    unreachable = (msgspec.structs.replace(choice, threshold=UNREACHABLE_CONFIDENCE) for choice in exits)
+    return msgspec.structs.replace(plan, exits=tuple(known.get(choice.exit, choice) for choice in unreachable))
+
+
+def timed_plan(supernet: Supernet, subnet: Subnet) -> Plan:
+    """``subnet`` with the most accurate exit of each cut point that it passes, as the packager judged them."""
+    best: dict[int, Exit] = {}
+    for exit_ in supernet.exits_along(subnet):
+        known = best.get(exit_.position)
+        if known is None or (exit_.accuracy or 0.0) > (known.accuracy or 0.0):
+            best[exit_.position] = exit_
+    choices = [ExitChoice(best[at].id, UNREACHABLE_CONFIDENCE, best[at].renditions[0].name) for at in sorted(best)]
+    return with_timed_exits(Plan(subnet), choices)
