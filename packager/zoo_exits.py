@@ -151,6 +151,7 @@ def grow_exits(
             device=device,
             task=job.task,
             seconds_left=seconds_left,
+            saved=checkpoints.save_time,
         ).run()
     grown = replace(expansion, exits=tuple(one.exit for one in found.grown))
     return GrownExits(grown.noting(*found.notes), sum(found.steps.values()))

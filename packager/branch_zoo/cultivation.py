@@ -94,6 +94,7 @@ class Cultivation:
         times: when branches and the full model answer.
         folder: for checkpoints and the cache.
         seconds_left: the time left for all remaining cut points, where ``settings`` give no steps.
+        saved: called after each checkpoint.
     """
 
     def __init__(
@@ -111,6 +112,7 @@ class Cultivation:
         device: torch.device | None = None,
         task: LearningTask | None = None,
         seconds_left: Callable[[], float] = lambda: math.inf,
+        saved: Callable[[], None] = lambda: None,
     ) -> None:
         self._expansion, self._source, self._held_out = expansion, source, held_out
         self._positions, self._times, self._settings = tuple(positions), times, settings
@@ -118,7 +120,7 @@ class Cultivation:
         self._device, self._task = device or torch.device("cpu"), task or Classification()
         self._seconds_left, self._folder = seconds_left, folder
         self._clock = LeadClock(self._ranks, time.monotonic)
-        self._saved = ZooCheckpoints(folder, self._ranks)
+        self._saved = ZooCheckpoints(folder, self._ranks, saved=saved)
         self._classes = expansion.traced.tensors[-1].size
         self._batches: tuple[tuple[int, ...], StemmedBatches] | None = None
 
