@@ -9,9 +9,10 @@ import msgspec
 
 from device_sdk.errors import UsageError
 from device_sdk.progress import Progress
-from packager.branch_zoo.cultivation import Cultivation, ZooSettings
+from packager.branch_zoo.cultivation import Cultivation
 from packager.branch_zoo.halving import rung_counts
 from packager.branch_zoo.modules import build_branch
+from packager.branch_zoo.settings import ZooSettings
 from packager.branch_zoo.specs import GRID, BranchSpec, branch_cost, layout_of, parse, specs_for
 from packager.branch_zoo.survival import answer_times
 from packager.inputs.job import Job

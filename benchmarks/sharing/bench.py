@@ -19,12 +19,13 @@ import torch
 
 from benchmarks.sharing.resident import resident_of_sessions
 from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifar_part, prepared, zoo_setting
-from packager.branch_zoo.cultivation import Grown, ZooSettings
+from packager.branch_zoo.cultivation import Grown
 from packager.branch_zoo.features import StemmedBatches
 from packager.branch_zoo.few_shot import DATA_SHARE, retrain
 from packager.branch_zoo.halving import KEPT_SHARE, RUNGS
 from packager.branch_zoo.modules import Branch
 from packager.branch_zoo.self_merge import MergedBranch
+from packager.branch_zoo.settings import ZooSettings
 from packager.branch_zoo.specs import parse
 from packager.exporting.export import export_blocks
 from packager.supernet.expansion import TrainableExit
@@ -122,8 +123,7 @@ def _retrained(
     for exit_ in exits:
         assert isinstance(exit_.module, Branch)
         copied = replace(exit_, module=copy.deepcopy(exit_.module))
-        few = [batches.at(exit_.position, number) for number in range(max(1, round(DATA_SHARE * batches.used)))]
-        retrain({exit_.id: MergedBranch(copied.module, {})}, few)
+        retrain([MergedBranch(copied.module, {})], batches.few(exit_.position, DATA_SHARE))
         found.append(copied)
     batches.close()
     return found
