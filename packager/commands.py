@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Only estimate minutes, memory and size of the bundle.")
 @click.option("--max-span", type=click.IntRange(min=1), help="Originals that one merged block may replace.")
 @click.option("--exits", "exit_positions", type=click.IntRange(min=0), help="Cut points with early exits, at most.")
+@click.option("--branches", type=click.Choice(["two", "zoo"]), help="Structures of the exits' branches to train.")
+@click.option("--profile", type=existing_file, help="Measured latencies by which exits of the zoo survive.")
 @click.option("--gamma", type=click.FloatRange(min=0), help="Join cells up to this share of the parameters.")
 @click.option(
     "--rendition",
@@ -82,6 +84,7 @@ def package(
     name: str | None,
     version: int,
     recipe_path: Path | None,
+    profile: Path | None,
     private_key: Path | None,
     restart: bool,
     save_branches: Path | None,
@@ -128,6 +131,7 @@ def package(
             overrides=overrides,
             classes=classes,
             pixels=Pixels(normalisation, interpolation, crop),
+            profile=profile,
             progress=shown,
         )
         for note in job.notes if ranks.leads else ():

@@ -47,6 +47,7 @@ from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone, Ranks
 from packager.training.trainer import Trainer
 from packager.training.usefulness import judge_skips
+from packager.zoo_exits import block_seconds, grow_exits, with_stand_ins, without_exit_steps
 
 _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples for evaluation during tuning
 
@@ -137,12 +138,14 @@ def _package(
     with times.whole("trace and expand"):
         examples = _examples(job)
         expansion = _expanded(job, torch.from_numpy(examples))
-        plan = Plan(job, expansion, torch.from_numpy(examples), limits.memory_bytes, checkpoints)
+        planned = with_stand_ins(job.recipe, expansion)
+        plan = Plan(job, planned, torch.from_numpy(examples), limits.memory_bytes, checkpoints)
     plan.announce()
     checkpoints.begin()
     expansion = _fitted(job, expansion, checkpoints, times, ranks)
-    plan.settle(expansion)
+    plan.settle(with_stand_ins(job.recipe, expansion))
     trainer = _trained(job, expansion, checkpoints, times, ranks, plan)
+    expansion = _with_exits(job, expansion, trainer, checkpoints, times, ranks, plan)
     expansion = expansion.noting(*trainer.notes, *plan.notes)
     if save_branches is not None:
         write_branches(expansion, save_branches)
@@ -204,7 +207,7 @@ def dry_run(job: Job, *, limits: Limits | None = None, progress: Progress | None
     started = limits.clock() if limits.started is None else limits.started
     with times.whole("trace and expand"):
         examples = torch.from_numpy(_examples(job))
-        expansion = _expanded(job, examples)
+        expansion = with_stand_ins(job.recipe, _expanded(job, examples))
         estimator = estimator_for(job, expansion, examples)
     return estimated(estimator, limits.memory_bytes, spent=limits.clock() - started)
 
@@ -234,7 +237,8 @@ def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
         expansion = _expanded(job, torch.from_numpy(_examples(job)))
         checkpoints = Checkpoints(work_folder(out), {}, leads=False)
         expansion = _fitted(job, expansion, checkpoints, SilentProgress(), ranks)
-        _trained(job, expansion, checkpoints, SilentProgress(), ranks)
+        trainer = _trained(job, expansion, checkpoints, SilentProgress(), ranks)
+        _with_exits(job, expansion, trainer, checkpoints, SilentProgress(), ranks)
 
 
 def _fitted(job: Job, expansion: Expansion, checkpoints: Checkpoints, progress: Progress, ranks: Ranks) -> Expansion:
@@ -271,7 +275,7 @@ def _trained(
     ranks: Ranks,
     plan: Plan | None = None,
 ) -> Trainer:
-    """Train, data-parallel if ``ranks`` are several; the other ranks leave afterwards.
+    """Train, data-parallel if ``ranks`` are several.
 
     ``plan``: of rank 0, which sets time and batch for all.
     """
@@ -279,7 +283,7 @@ def _trained(
     judge = _judge(job, expansion) if ranks.leads else None
     fitting = int(ranks.from_lead(plan.now.training_batch if plan else 0))
     recalibrate = int(ranks.from_lead(plan.recalibrate_batches if plan else 0))
-    job = within_limits(job, recalibrate=recalibrate)
+    job = without_exit_steps(within_limits(job, recalibrate=recalibrate), expansion)
     source = job.batches(ranks.share, most=fitting or None)
     trainer = Trainer(
         expansion,
@@ -290,11 +294,35 @@ def _trained(
         judge=judge,
         ranks=ranks,
         task=job.task,
-        seconds_left=plan.training_seconds if plan else lambda: 0.0,
+        seconds_left=block_seconds(job.recipe, expansion, plan.training_seconds if plan else lambda: 0.0),
     )
     trainer.train()
-    ranks.leave()
     return trainer
+
+
+def _with_exits(
+    job: Job,
+    expansion: Expansion,
+    trainer: Trainer,
+    checkpoints: Checkpoints,
+    progress: Progress,
+    ranks: Ranks,
+    plan: Plan | None = None,
+) -> Expansion:
+    """The expansion with exits of the zoo, if the recipe wants them; ``ranks`` but the first leave afterwards."""
+    fitting = int(ranks.from_lead(plan.now.training_batch if plan else 0))
+    grown = grow_exits(
+        job,
+        expansion,
+        checkpoints,
+        progress,
+        ranks,
+        seconds_left=plan.training_seconds if plan else lambda: 0.0,
+        batch=fitting or None,
+    )
+    trainer.steps_done[EXITS] += grown.steps
+    ranks.leave()
+    return grown.expansion
 
 
 def _require_answers(job: Job, traced: TracedModel) -> None:
@@ -328,7 +356,7 @@ def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
         traced, max_span=recipe.max_span, tiled=recipe.tiled, shrink_rates=rates, identity=recipe.identity
     )
     if job.task.kind == "classification":
-        expansion = attach_exits(expansion, count=recipe.exit_positions)
+        expansion = attach_exits(expansion, count=recipe.exit_positions if recipe.branches == "two" else 0)
     if job.branch_weights is not None:
         expansion = load_branches(expansion, job.branch_weights)
     return expansion

@@ -12,9 +12,10 @@ import torch
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.policies.placement import ExitCandidate
 from packager.branch_zoo.branch_training import branch_accuracy
-from packager.branch_zoo.cultivation import Cultivated, Cultivation, ZooSettings
+from packager.branch_zoo.cultivation import Cultivated, Cultivation
 from packager.branch_zoo.features import held_out_batches
 from packager.branch_zoo.modules import Branch
+from packager.branch_zoo.settings import ZooSettings
 from packager.branch_zoo.survival import answer_times
 from packager.inputs.model_loader import LoadedModel, load_model
 from packager.supernet.exits import exit_positions

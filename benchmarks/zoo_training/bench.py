@@ -15,8 +15,9 @@ from collections.abc import Mapping
 
 from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifar_part, newly, prepared, zoo_setting
 from device_sdk.policies.placement import expectation, place
-from packager.branch_zoo.cultivation import Cultivated, ZooSettings
+from packager.branch_zoo.cultivation import Cultivated
 from packager.branch_zoo.halving import KEPT_SHARE, RUNGS
+from packager.branch_zoo.settings import ZooSettings
 from packager.branch_zoo.specs import GRID, parse
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 

@@ -67,7 +67,14 @@ class StemmedBatches:
         epoch, place = divmod(step, self.used)
         if self._order[0] != epoch:
             self._order = (epoch, torch.randperm(self.used, generator=torch.Generator().manual_seed(epoch)))
-        number = int(self._order[1][place])
+        return self._numbered(position, int(self._order[1][place]))
+
+    def few(self, position: int, share: float) -> list[FeatureBatch]:
+        """Batches at a cut point of a ``share`` of the images, each image once."""
+        whole = min(self.used, self._source.batches_per_epoch)
+        return [self._numbered(position, number) for number in range(max(1, round(share * whole)))]
+
+    def _numbered(self, position: int, number: int) -> FeatureBatch:
         found = self._known(number) or self._computed(number)
         return FeatureBatch(
             found[position].to(self._device), self._labels[number].to(self._device), found[self._end].to(self._device)
@@ -108,6 +115,19 @@ def batch_shapes(traced: TracedModel, positions: Sequence[int], *, batch: int) -
 def batches_within(shapes: Mapping[int, Sequence[int]], limit_bytes: float) -> int:
     """The number of batches that fit into a cache of ``limit_bytes``, at least 1."""
     return max(1, int(limit_bytes // FeatureCache.size_bytes(batches=1, shapes=shapes)))
+
+
+def positions_together(
+    traced: TracedModel, positions: Sequence[int], *, batch: int, wanted: int, limit_bytes: float
+) -> tuple[int, ...]:
+    """The first of ``positions``, and those behind it for which ``wanted`` batches fit beside its own."""
+    count = 1
+    while count < len(positions):
+        shapes = batch_shapes(traced, positions[: count + 1], batch=batch)
+        if batches_within(shapes, limit_bytes) < wanted:
+            break
+        count += 1
+    return tuple(positions[:count])
 
 
 def stem_at(traced: TracedModel, position: int) -> nn.Module:

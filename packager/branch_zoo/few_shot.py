@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -17,7 +17,7 @@ from packager.training.schedule import Schedule
 ALPHA, BETA = 0.5, 1.0  # Eq. 2
 DATA_SHARE = 0.2  # of the training data
 RATE = 1e-3  # §4.1
-EPOCHS = 20  # the paper's 200 are for all layers; here the convolution part is fixed and its results are kept
+EPOCHS = 40  # the paper's 200 are for all layers; here the convolution part is fixed and its results are kept
 
 
 def few_shot_loss(
@@ -34,12 +34,12 @@ def few_shot_loss(
     return ALPHA * supervised + (1 - ALPHA) * imitated + BETA * drift
 
 
-def retrain(merged: Mapping[str, MergedBranch], batches: Sequence[FeatureBatch], *, epochs: int = EPOCHS) -> None:
+def retrain(merged: Iterable[MergedBranch], batches: Sequence[FeatureBatch], *, epochs: int = EPOCHS) -> None:
     """Train the fully connected parts of ``merged`` in place; shared neurons and convolution parts stay as they are.
 
     ``batches``: of one cut point, ``DATA_SHARE`` of the training data.
     """
-    for one in merged.values():
+    for one in merged:
         _retrain(one, batches, epochs)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,13 @@ State = dict[str, Any]
 
 
 class ZooCheckpoints:
-    """Files in the run's work folder: one per finished cut point, one per process for the one that is being trained."""
+    """Files in the run's work folder: one per finished cut point, one per process for the one that is being trained.
 
-    def __init__(self, folder: Path, ranks: Ranks) -> None:
+    ``saved``: called after each is written.
+    """
+
+    def __init__(self, folder: Path, ranks: Ranks, *, saved: Callable[[], None] = lambda: None) -> None:
+        self._saved = saved
         self._folder = folder
         self._ranks = ranks
 
@@ -49,12 +53,14 @@ class ZooCheckpoints:
         }
         if self._ranks.leads:
             write_atomically(self._result(position), _bytes(whole))
+        self._saved()
         self._own().unlink(missing_ok=True)
         return whole
 
     def save(self, position: int, state: State) -> None:
         """Replace what this process has of the cut point that is being trained."""
         write_atomically(self._own(), _bytes(state | {"position": position}))
+        self._saved()
 
     def unfinished(self, position: int) -> State | None:
         """What was saved of this cut point, if all processes saved it at the same step; else it begins anew.

@@ -11,8 +11,7 @@ A branch is: average pooling of large maps, convolution part, average pooling to
 from __future__ import annotations
 
 import math
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -75,7 +74,7 @@ class BranchSpec:
     @property
     def name(self) -> str:
         """The branch's name in the manifest; ``parse`` reads it."""
-        return f"{self.conv.name}-{self.dense.name}" + ("-merged" if self.merged else "")
+        return f"{self.conv.name}-{self.dense.name}" + (_MERGED if self.merged else "")
 
     def exit_id(self, position: int) -> str:
         """The exit's id at a cut point: the same in every run."""
@@ -94,17 +93,14 @@ DENSE: tuple[DensePart, ...] = (
     DensePart(2, (512, 256)),
 )
 GRID: tuple[BranchSpec, ...] = tuple(BranchSpec(conv, dense) for conv in CONVOLUTIONS for dense in DENSE)
-_NAME = re.compile(r"(none|depthwise|separable|spatial|dilated)(\d+)?(?:x(\d+))?-p(\d+)((?:h\d+)*)(-merged)?")
+_MERGED = "-merged"
+_BY_NAME = {spec.name: spec for spec in GRID}
 
 
 def parse(name: str) -> BranchSpec | None:
-    """The spec of this name; None for another name."""
-    found = _NAME.fullmatch(name)
-    if found is None:
-        return None
-    kind, kernel, layers, grid, hidden, merged = found.groups()
-    conv = ConvPart(kind, int(kernel), int(layers or 1)) if kernel else ConvPart()  # type: ignore[arg-type]
-    return BranchSpec(conv, DensePart(int(grid), tuple(map(int, hidden.split("h")[1:]))), merged is not None)
+    """The spec of the grid that has this name, or its merged sibling; None for another name."""
+    whole = _BY_NAME.get(name.removesuffix(_MERGED))
+    return whole if whole is None or not name.endswith(_MERGED) else replace(whole, merged=True)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import torch
@@ -13,6 +14,7 @@ from packager.errors import WeightsError
 from packager.supernet.expansion import TrainableExit, count_macs
 
 _HINT = "the model and its cut points must be as when the branches were trained"
+_LINEAR = re.compile(r"dense\.(\d{1,3})\.weight")
 
 
 def exit_of(position: int, name: str, state: Mapping[str, torch.Tensor], shape: Shape) -> TrainableExit:
@@ -23,16 +25,12 @@ def exit_of(position: int, name: str, state: Mapping[str, torch.Tensor], shape: 
     Raises:
         WeightsError: the weights belong to another branch, or the shape suits none.
     """
-    spec = parse(name)
-    weights = [value for key, value in state.items() if key.startswith("dense.") and value.dim() == 2]
-    branch = None
-    if spec is not None and weights:
-        branch = build_branch(spec, shape, classes=len(weights[-1]), seed=0)
+    spec, outputs = parse(name), _outputs(state)
+    branch = build_branch(spec, shape, classes=outputs[-1], seed=0) if spec is not None and outputs else None
     if spec is None or branch is None:
         raise WeightsError(f"there is no branch {name[:80]} at cut point {position}", hint=_HINT)
-    widths = tuple(len(value) for value in weights[:-1])
-    if spec.merged and len(widths) == len(hidden_widths(branch)):
-        branch = resized(branch, widths)
+    if spec.merged and len(outputs) - 1 == len(hidden_widths(branch)):
+        branch = resized(branch, outputs[:-1])
     try:
         branch.load_state_dict(dict(state))
     except RuntimeError as error:
@@ -40,3 +38,9 @@ def exit_of(position: int, name: str, state: Mapping[str, torch.Tensor], shape: 
     return TrainableExit(
         id=spec.exit_id(position), position=position, branch=spec.name, module=branch, macs=count_macs(branch, shape)
     )
+
+
+def _outputs(state: Mapping[str, torch.Tensor]) -> list[int]:
+    """Outputs of each fully connected layer, in order."""
+    layers = {int(found[1]): len(v) for key, v in state.items() if (found := _LINEAR.fullmatch(key)) and v.dim() == 2}
+    return [layers[index] for index in sorted(layers)]

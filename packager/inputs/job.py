@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -16,6 +17,7 @@ from torch import nn
 from device_sdk import __version__
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.data.preprocessing import prepare
+from device_sdk.profiling.profile import Profile
 from packager.inputs.decoding import BatchDecoder, worker_count
 from packager.inputs.digests import tensors_digest
 from packager.inputs.image_set import ImageSet
@@ -35,7 +37,8 @@ class Job:
     """What to package: the model, its data, the recipe and the bundle's name.
 
     ``training`` and ``validation`` include the caller's reference. Negative training labels mean unlabelled: the full
-    model's predictions are used instead. ``notes``: sentences on what loading left out.
+    model's predictions are used instead. ``notes``: sentences on what loading left out. ``device_profile``: measured
+    latencies of an earlier bundle of the model, by which branches of exits survive.
     """
 
     model: LoadedModel
@@ -50,6 +53,7 @@ class Job:
     branch_weights: BranchWeights | None = None
     task: LearningTask = field(default_factory=Classification)
     notes: tuple[str, ...] = ()
+    device_profile: Profile | None = None
 
     def description(self) -> dict[str, Any]:
         """Everything that the bundle depends on: jobs with equal descriptions make equal bundles."""
@@ -63,6 +67,7 @@ class Job:
             "training data": _digest(self.training),
             "validation data": _digest(self.validation),
             "recipe": self.recipe.choices(),
+            "device profile": _profile_digest(self.device_profile),
             "branch weights": tensors_digest(self.branch_weights or {}),
             "pathweave": __version__,
         }
@@ -152,6 +157,10 @@ def _module_digest(module: nn.Module) -> str:
     """A digest of layers and weights, to detect a model that changed under the same name."""
     layers = [(name, type(layer).__qualname__) for name, layer in module.named_modules()]
     return hashlib.sha256(f"{layers}{tensors_digest(module.state_dict())}".encode()).hexdigest()
+
+
+def _profile_digest(profile: Profile | None) -> str | None:
+    return None if profile is None else hashlib.sha256(msgspec.json.encode(profile)).hexdigest()
 
 
 def _digest(dataset: Samples) -> str:

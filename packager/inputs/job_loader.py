@@ -16,6 +16,8 @@ from device_sdk.bundles.manifest import IDENTIFIER
 from device_sdk.data.class_names import ClassNames, require_distinct
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import DataError, UsageError
+from device_sdk.files.untrusted_json import decode_json
+from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from packager.inputs.class_lists import IMAGENET, load_classes
 from packager.inputs.image_set import Images, Loaded, load_images
@@ -41,12 +43,14 @@ def load_job(
     overrides: Mapping[str, Any] | None = None,
     classes: str | None = None,
     pixels: Pixels | None = None,
+    profile: Path | None = None,
     progress: Progress,
 ) -> Job:
     """Load the recipe, the model and the data, cheapest first.
 
     Images are cropped and resized to the model's input, and labelled by its classes if the model or ``classes`` (see
     ``load_classes``) names them. The data may have a subset of the classes. ``pixels``: see ``load_model``.
+    ``profile``: a device's profile of an earlier bundle of the model, as its state folder holds it.
 
     Raises:
         UsageError, ModelLoadError, WeightsError, DataError: an argument is invalid, or refers to nothing usable.
@@ -78,7 +82,17 @@ def load_job(
         version=version,
         weights_sha256=hashlib.sha256(weights.read_bytes()).hexdigest() if weights else None,
         branch_weights=branches,
+        device_profile=None if profile is None else _read_profile(profile),
     )
+
+
+def _read_profile(path: Path) -> Profile:
+    try:
+        return decode_json(path.read_bytes(), Profile)
+    except OSError as error:
+        raise UsageError(f"cannot read the profile {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path} is not the profile of a device: {error}") from error
 
 
 def load_model_of_job(

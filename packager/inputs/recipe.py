@@ -34,6 +34,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     before the training. In models with cut points of several tensors, skips that lose more than ``identity_points``
     percentage points are dropped after it.
     ``exit_positions``: maximum number of cut points with exits, 0 for none.
+    ``branches``: the branches of exits: ``two`` structures at each of these cut points, or ``zoo``: 105 are trained,
+    and the best in accuracy, MACs and bytes become exits, with self-merged siblings (docs/adr/0043); or the names of
+    some of the zoo's branches, such as ``none-p2h256``.
     ``exit_share``: share of the training for the exits; of the rest, ``distil_share`` is for block-wise distillation
     and the remainder for tuning. Without merged blocks the exits get all of it, and vice versa.
     ``precision``: ``auto`` trains in bfloat16 if the CPU or accelerator has matrix units for it, else in float32;
@@ -70,6 +73,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     identity: bool = True
     identity_points: float = 2.0
     exit_positions: int = 3
+    branches: Literal["two", "zoo"] | tuple[str, ...] = "two"
     steps: int | None = None
     budget_minutes: float | None = None
     distil_share: float = 0.35

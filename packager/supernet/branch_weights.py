@@ -5,7 +5,9 @@ With them a recipe without training steps rebuilds a bundle in minutes; with ste
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -13,6 +15,8 @@ from safetensors.torch import save
 from torch import nn
 
 from device_sdk.files.atomic import write_atomically
+from packager.branch_zoo.specs import parse
+from packager.branch_zoo.stored_branch import exit_of
 from packager.errors import WeightsError
 from packager.fitting.candidates import sources
 from packager.inputs.weights import read_state_dict
@@ -20,6 +24,7 @@ from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import Expansion
 
 BranchWeights = Mapping[str, torch.Tensor]
+_EXIT = re.compile(r"x(\d{1,6})-(.+)")
 
 
 def read_branches(path: Path) -> dict[str, torch.Tensor]:
@@ -44,6 +49,7 @@ def load_branches(expansion: Expansion, weights: BranchWeights) -> Expansion:
     for name, value in weights.items():
         owner, _, key = name.partition(".")
         shapes.setdefault(owner, set()).add((key, value.shape))
+    expansion = _with_zoo_exits(expansion, weights)
     learned = [block for block in expansion.trained if _shapes(block.module)]
     expansion = expansion.without(block.id for block in learned if block.id not in shapes)
     expansion = expansion.replacing(
@@ -57,11 +63,29 @@ def load_branches(expansion: Expansion, weights: BranchWeights) -> Expansion:
         shown = ", ".join(wrong[:3]) + (", …" if len(wrong) > 3 else "")
         raise WeightsError(
             f"the branch weights belong to another supernet: {shown}",
-            hint="max_span, tiled, shrink_rates, gamma, fused and exit_positions must be as when they were trained",
+            hint="max_span, tiled, shrink_rates, gamma, fused, exit_positions, branches must be as they were trained",
         )
     for name, module in modules.items():
         module.load_state_dict({key: weights[f"{name}.{key}"] for key, _ in _state(module)})
     return expansion
+
+
+def _with_zoo_exits(expansion: Expansion, weights: BranchWeights) -> Expansion:
+    """The expansion with the zoo's exits that the file has; their ids say what they are."""
+    states: dict[tuple[int, str], dict[str, torch.Tensor]] = {}
+    for name, value in weights.items():
+        owner, _, key = name.partition(".")
+        found = _EXIT.fullmatch(owner)
+        if found is not None and parse(found[2]) is not None:
+            states.setdefault((int(found[1]), found[2]), {})[key] = value
+    tensors = expansion.traced.tensors
+    exits = []
+    for (position, branch), state in sorted(states.items(), key=lambda item: item[0]):
+        if not 0 < position < len(tensors) - 1 or len(expansion.traced.cuts[position]) != 1:
+            place = f"x{position}-{branch[:80]}"
+            raise WeightsError(f"the branch weights belong to another supernet: there is no place for {place}")
+        exits.append(exit_of(position, branch, state, tensors[position].shape))
+    return replace(expansion, exits=expansion.exits + tuple(exits))
 
 
 def _as_trained(

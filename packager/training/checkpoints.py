@@ -89,6 +89,10 @@ class Checkpoints:
         torch.save(self.state, buffer)
         write_atomically(self._folder / _STATE, buffer.getvalue())
 
+    def save_time(self) -> None:
+        """Record the time spent so far, beside the training state as it was saved last."""
+        self.save(self.state or {})
+
     def remove(self) -> None:
         """Delete the work folder, once the bundle is written."""
         discard(self._folder)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from device_sdk.progress import SilentProgress
-from packager.branch_zoo.cultivation import Cultivation, ZooSettings
+from packager.branch_zoo.cultivation import Cultivation
+from packager.branch_zoo.settings import ZooSettings
 from packager.branch_zoo.specs import BranchSpec, parse
 from packager.branch_zoo.survival import answer_times
 from packager.supernet.expansion import expand

@@ -94,7 +94,7 @@ def test_retraining_changes_unshared_neurons_only_and_lowers_the_loss(noise):
             return float(few_shot_loss(made.eval()(x), labels, batch.teacher))
 
     first = loss()
-    retrain({"a": merged}, [batch], epochs=60)
+    retrain([merged], [batch], epochs=60)
     assert loss() < 0.9 * first
     for index, shared in merged.shared.items():
         for part in ("weight", "bias"):

@@ -137,6 +137,24 @@ def test_two_processes_make_a_bundle_as_good_as_one(command_line, torchrun, path
 
 
 @pytest.mark.slow
+def test_two_processes_share_the_branches_of_the_zoo(command_line, torchrun, pathweave, arguments):
+    names = ["none-p1", "none-p2h256", "separable3-p1", "spatial3-p2", "none-p4h256"]
+    recipe = (command_line.folder / "recipe.toml").read_text() + f"branches = {names}\n"
+    (command_line.folder / "zoo.toml").write_text(recipe)
+    arguments = tuple("zoo.toml" if one == "recipe.toml" else one for one in arguments)
+    running = torchrun(*arguments, "--max-span", 1, "--out", "zoo-of-two")
+    out, err = running.communicate(timeout=200)
+    assert running.returncode == 0, err
+    one = pathweave(*arguments, "--max-span", 1, "--out", "zoo-of-one").result
+    assert json.loads(out)["steps"] == one["steps"]
+    assert one["steps"]["exits"] > 0
+    bundles = [Bundle.open(command_line.folder / name) for name in ("zoo-of-two", "zoo-of-one")]
+    ids = [[exit_.id for exit_ in bundle.manifest.exits] for bundle in bundles]
+    assert ids[0] == ids[1]
+    run_self_test(Workspace(bundles[0], OnnxRuntime(threads=1)))
+
+
+@pytest.mark.slow
 def test_a_run_in_which_a_process_is_killed_says_so_and_goes_on(command_line, torchrun, arguments):
     folder, state_path = command_line.folder, command_line.folder / "killed.work" / "state.pt"
     running = torchrun(*arguments, "--out", "killed")
