@@ -164,7 +164,7 @@ def _draw(picture: Path, decision: SplitDecision) -> None:
     from device_sdk.commands.split_picture import write_picture
 
     title = f"latency by cut point, {decision.uplink.mbps:.3g} Mbit/s; best: {_where(decision.best, decision)}"
-    write_picture(picture, decision.costs, decision.best, title)
+    write_picture(picture, _shown(decision), decision.best, title)
 
 
 def _where(cost: SplitCost, decision: SplitDecision) -> str:
@@ -174,13 +174,23 @@ def _where(cost: SplitCost, decision: SplitDecision) -> str:
     return f"everything at the server{bits}" if cost.position == 0 else f"cross at cut point {cost.position}{bits}"
 
 
+def _shown(decision: SplitDecision) -> list[SplitCost]:
+    """One way for each cut point, in the bits that were chosen, and the ways whose accuracy was measured."""
+    bits = set(decision.best.bits) or {8}
+    return [
+        cost for cost in decision.costs if not cost.tail or set(cost.bits) == bits or decision.drop_of(cost) is not None
+    ]
+
+
 def _print(decision: SplitDecision) -> None:
     from rich.console import Console
     from rich.table import Table
 
     measured = bool(decision.drops)
-    table = Table("cut", "bits", *_PARTS, "all ms", "bytes", *(["lost"] if measured else []), box=None, pad_edge=False)
-    for cost in decision.costs:
+    table = Table(box=None, padding=(0, 1, 0, 0))
+    for name in ("cut", "bits", *_PARTS, "all ms", "bytes", *(["lost"] if measured else [])):
+        table.add_column(name, no_wrap=True, justify="right")
+    for cost in _shown(decision):
         parts = [f"{getattr(cost, f'{part}_ms'):.2f}" for part in _PARTS]
         drop = decision.drop_of(cost)
         lost = ["" if drop is None else f"{100 * drop:.1f} %"] if measured else []

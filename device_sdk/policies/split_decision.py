@@ -17,13 +17,14 @@ from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.offload.tail import TailClient
 from device_sdk.policies.split_measuring import call_handling, codec_handling
-from device_sdk.policies.splitting.handling import Handling
+from device_sdk.policies.splitting.handling import Handling, corrected, ms_per_byte
 from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, slowed, split_costs
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.supernet.cost import MB, CostModel, Uplink
 from device_sdk.supernet.plan import Plan, RemoteRef, Split
 
+_MOST_OF_A_BYTE = 0.9  # of the time that a byte takes by the probes; real calls may correct it downwards by so much
 FEW_BITS = (BITS, 4, 2)  # widths that are tried where the accuracy that they cost can be measured
 
 
@@ -104,7 +105,7 @@ def decide_split(
 
     ``profile`` is called after the server has answered: measuring this device takes seconds, and the server may rule a
     split out. What calls take beside their parts is measured over the uplink as it is, with noise instead of
-    activations.
+    activations; unless the uplink is given, what they take per byte corrects its bandwidth.
 
     Raises:
         UsageError, TransferError: see ``AdaptiveModel.split``.
@@ -120,7 +121,10 @@ def decide_split(
         measured = measure_uplink(transport, model.server)
         task.advance()
     ours = profile().cost_model()
-    handling = _timed_calls(bundle, plan, ours, theirs.cost_model(), measured, model)
+    least_per_byte = 0.0 if given is not None else -_MOST_OF_A_BYTE * ms_per_byte(measured)
+    handling = _timed_calls(bundle, plan, ours, theirs.cost_model(), measured, model, least_per_byte)
+    if given is None:
+        measured, handling = corrected(measured, handling)
     return choose(
         bundle,
         plan,
@@ -136,7 +140,13 @@ def decide_split(
 
 
 def _timed_calls(
-    bundle: Bundle, plan: Plan, ours: CostModel, theirs: CostModel, uplink: Uplink, model: RemoteModel
+    bundle: Bundle,
+    plan: Plan,
+    ours: CostModel,
+    theirs: CostModel,
+    uplink: Uplink,
+    model: RemoteModel,
+    least_per_byte: float,
 ) -> Handling:
     costs = split_costs(
         bundle.supernet,
@@ -149,7 +159,8 @@ def _timed_calls(
     )
     client = TailClient(model, bundle=bundle.digest, classes=len(bundle.manifest.task.class_names))
     with contextlib.closing(client):
-        return call_handling(client, bundle.supernet, bundle.digest, costs, codec_handling())
+        codec = codec_handling()
+        return call_handling(client, bundle.supernet, bundle.digest, costs, codec, least_per_byte=least_per_byte)
 
 
 def choose(

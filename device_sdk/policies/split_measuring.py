@@ -21,7 +21,7 @@ from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 _CODEC_VALUES = 65_536  # packed and unpacked to time the codec
-_CODEC_ROUNDS, _CALLS = 9, 7  # whose median counts
+_CODEC_ROUNDS, _CALLS = 9, 9  # whose median counts
 _BATCH = 50
 
 
@@ -37,12 +37,19 @@ def codec_handling(*, rounds: int = _CODEC_ROUNDS) -> Handling:
 
 
 def call_handling(
-    client: TailClient, supernet: Supernet, bundle: str, costs: Sequence[SplitCost], codec: Handling
+    client: TailClient,
+    supernet: Supernet,
+    bundle: str,
+    costs: Sequence[SplitCost],
+    codec: Handling,
+    *,
+    least_per_byte: float = 0.0,
 ) -> Handling:
     """``codec`` with what real calls take beyond ``costs``, predicted for the uplink as it is, without handling.
 
     Calls are made at the inner cut points with the most and the fewest bytes, with noise instead of activations. The
-    first call of each is not counted. A call that fails leaves ``codec`` as it is.
+    first call of each is not counted. ``least_per_byte``: what a byte takes more at least, in ms; below zero where the
+    uplink was measured and may be better than that. A call that fails leaves ``codec`` as it is.
     """
     inner = sorted((cost for cost in costs if cost.tail and cost.position), key=lambda cost: cost.bytes_sent)
     calls: list[TimedCall] = []
@@ -59,7 +66,7 @@ def call_handling(
         codec_ms = values * (codec.packing_ms_per_value + codec.unpacking_ms_per_value)
         predicted_ms = cost.transfer_ms + cost.server_ms + codec_ms
         calls.append(TimedCall(cost.bytes_sent, median(took_ms[1:]) - predicted_ms))
-    call_ms, ms_per_byte = fit_calls(calls)
+    call_ms, ms_per_byte = fit_calls(calls, least_per_byte=least_per_byte)
     return Handling(codec.packing_ms_per_value, codec.unpacking_ms_per_value, call_ms, ms_per_byte)
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+
+from device_sdk.supernet.cost import Uplink
 
 
 @dataclass(frozen=True)
@@ -33,15 +35,26 @@ class TimedCall:
     excess_ms: float
 
 
-def fit_calls(calls: Sequence[TimedCall]) -> tuple[float, float]:
-    """Milliseconds per call and per byte that explain the excess of ``calls`` best; neither is negative."""
+def fit_calls(calls: Sequence[TimedCall], *, least_per_byte: float = 0.0) -> tuple[float, float]:
+    """Milliseconds per call, not negative, and per byte, at least ``least_per_byte``, that explain the excess best."""
     if not calls:
         return 0.0, 0.0
     sizes, excess = np.array([(call.size_bytes, call.excess_ms) for call in calls], dtype=np.float64).T
-    per_byte = float(np.polyfit(sizes, excess, 1)[0]) if np.ptp(sizes) > 0 else 0.0
+    slope = float(np.polyfit(sizes, excess, 1)[0]) if np.ptp(sizes) > 0 else 0.0
+    per_byte = max(slope, least_per_byte)
     per_call = float((excess - per_byte * sizes).mean())
-    if per_byte < 0:
-        return max(float(excess.mean()), 0.0), 0.0
-    if per_call < 0:
-        return 0.0, max(float((excess * sizes).sum() / np.square(sizes).sum()), 0.0)
-    return per_call, per_byte
+    if per_call >= 0:
+        return per_call, per_byte
+    return 0.0, max(float((excess * sizes).sum() / np.square(sizes).sum()), least_per_byte)
+
+
+def corrected(uplink: Uplink, handling: Handling) -> tuple[Uplink, Handling]:
+    """The same with the time per byte of real calls in the uplink's bandwidth, where it belongs."""
+    per_byte_ms = ms_per_byte(uplink) + handling.ms_per_byte
+    mbps = uplink.mbps * ms_per_byte(uplink) / per_byte_ms
+    return Uplink(mbps, uplink.round_trip_ms), replace(handling, ms_per_byte=0.0)
+
+
+def ms_per_byte(uplink: Uplink) -> float:
+    """How long a byte is under way, beside the round trip."""
+    return uplink.transfer_ms(1) - uplink.transfer_ms(0)

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.policies.splitting.handling import Handling, TimedCall, fit_calls
+from device_sdk.policies.splitting.handling import Handling, TimedCall, corrected, fit_calls, ms_per_byte
+from device_sdk.supernet.cost import Uplink
 
 MS = st.floats(-50, 50)
 
@@ -19,8 +20,18 @@ def test_one_call_gives_what_a_call_takes():
     assert fit_calls([TimedCall(1_000, 4.0)]) == (4.0, 0.0)
 
 
-@given(calls=st.lists(st.builds(TimedCall, st.integers(1, 100_000), MS), max_size=4))
-def test_neither_is_ever_negative(calls):
-    per_call, per_byte = fit_calls(calls)
+@given(calls=st.lists(st.builds(TimedCall, st.integers(1, 100_000), MS), max_size=4), least=st.sampled_from([0, -1e-3]))
+def test_a_call_is_never_negative_and_a_byte_keeps_its_bound(calls, least):
+    per_call, per_byte = fit_calls(calls, least_per_byte=least)
     assert per_call >= 0
-    assert per_byte >= 0
+    assert per_byte >= least
+
+
+def test_calls_that_are_faster_than_the_probes_raise_the_bandwidth():
+    probed = Uplink(2.0, 4.0)  # 4 ms per 1,000 bytes
+    calls = [TimedCall(size, 1.0 - 0.001 * size) for size in (1_000, 11_000)]
+    per_call, per_byte = fit_calls(calls, least_per_byte=-0.9 * ms_per_byte(probed))
+    uplink, handling = corrected(probed, Handling(call_ms=per_call, ms_per_byte=per_byte))
+    assert handling == Handling(call_ms=pytest.approx(1.0))
+    assert uplink.mbps == pytest.approx(8 / 3)
+    assert uplink.round_trip_ms == 4.0
