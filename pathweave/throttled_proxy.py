@@ -68,6 +68,10 @@ class ThrottledProxy:
         """Change the bandwidth of the uplink from now on; None for no limit."""
         self._seconds_per_byte = 0.0 if uplink_mbps is None else 8 / (uplink_mbps * 1e6)
 
+    def forward_to(self, url: str) -> None:
+        """Forward connections from now on to another server."""
+        self._server = _server_of(url)
+
     def close(self) -> None:
         """Drop all connections and accept no more."""
         # close alone does not wake the thread that blocks in accept
@@ -80,7 +84,11 @@ class ThrottledProxy:
         with contextlib.suppress(OSError):  # until the listener is closed
             while True:
                 device, _ = self._listener.accept()
-                server = socket.create_connection(self._server)
+                try:
+                    server = socket.create_connection(self._server)
+                except OSError:  # there is no server: neither has the device one
+                    device.close()
+                    continue
                 for end in (device, server):
                     end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._lock:

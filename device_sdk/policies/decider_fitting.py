@@ -40,11 +40,7 @@ def fit_logistic(
     Raises:
         InputError: the numbers of samples differ, or a logit is not finite.
     """
-    if len(logits) != len(easy):
-        raise InputError(f"there are {len(logits)} samples and {len(easy)} outcomes")
-    if not np.isfinite(logits).all():
-        raise InputError("a logit is not finite")
-    if easy.all() or not easy.any():
+    if not can_be_learned(logits, easy):
         return None
     classes = logits.shape[1] if by_class and 1 < logits.shape[1] <= _MOST_CLASSES else 0
     columns = [feature(name, logits)[:, None] for name in features]
@@ -57,6 +53,19 @@ def fit_logistic(
     weights, by_answer, by_runner_up = np.split(own, [len(features), len(features) + classes])
     bias = float(fitted[0] - own @ mean)
     return Logistic(0.5, tuple(features), _numbers(weights), bias, _numbers(by_answer), _numbers(by_runner_up))
+
+
+def can_be_learned(logits: Array, easy: npt.NDArray[np.bool_]) -> bool:
+    """Whether there are samples of both kinds.
+
+    Raises:
+        InputError: the numbers of samples differ, or a logit is not finite.
+    """
+    if len(logits) != len(easy):
+        raise InputError(f"there are {len(logits)} samples and {len(easy)} outcomes")
+    if not np.isfinite(logits).all():
+        raise InputError("a logit is not finite")
+    return bool(easy.any()) and not bool(easy.all())
 
 
 def _numbers(values: npt.NDArray[np.float64]) -> tuple[float, ...]:

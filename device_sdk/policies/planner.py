@@ -12,8 +12,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
 from msgspec.structs import replace
 
 from device_sdk.errors import InfeasibleBudgetError, UsageError
@@ -23,6 +21,7 @@ from device_sdk.policies.decider_fitting import ALL_FEATURES, TOP_TWO, fit_logis
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.joint_plans import JointPlans
+from device_sdk.policies.plan_families import Family, Judged
 from device_sdk.policies.route import Asking, Route
 from device_sdk.policies.router_fitting import fit_router_if_better
 from device_sdk.policies.split_sweep import sweep_splits
@@ -73,15 +72,6 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class _Family:
-    """Plans of one kind that differ in one threshold, or a single plan."""
-
-    kind: str
-    costs: Costs
-    plan: Callable[[int], Plan]
-
-
-@dataclass(frozen=True)
 class _Local:
     """A plan that runs here, the way of the samples through it, and all thresholds of its deciders."""
 
@@ -123,7 +113,7 @@ class Planner:
         self._tail_server = tail_server if privacy != "never" else None
         self._sends_input = privacy == "inputs"
         sets = exit_sets or {}
-        self._last: tuple[Network | None, Power | None, list[_Family]] | None = None
+        self._last: tuple[Network | None, Power | None, list[Family]] | None = None
         self._fitted: dict[tuple[Subnet, RemoteRef | None], list[Decider]] = {}
         self._local = [
             self._prepared(Plan(subnet, chosen)) for subnet in subnets for chosen in ((), *sets.get(subnet, ()))
@@ -164,7 +154,7 @@ class Planner:
     def nearest(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
         """The best plan, or where none keeps all limits, the one that comes nearest to it."""
         families = self._known_families(network, power)
-        judged = _Judged(families, requirement)
+        judged = Judged(families, requirement)
         kinds = sorted({family.kind for family in families})
         by_kind = {kind: self._option(judged.best(kind), requirement, network, power) for kind in kinds}
         best = self._option(judged.best(), requirement, network, power)
@@ -182,7 +172,7 @@ class Planner:
         found = None if plan is None else self._option(plan, requirement, network, power)
         return None if found is None or found.misses else found
 
-    def _known_families(self, network: Network | None, power: Power | None) -> list[_Family]:
+    def _known_families(self, network: Network | None, power: Power | None) -> list[Family]:
         """All families, kept for further requirements on the same network."""
         if self._last is None or self._last[:2] != (network, power):
             self._last = network, power, list(self._families(network, power))
@@ -209,10 +199,10 @@ class Planner:
             fitted.append(fit_router_if_better(logits, easy, logistic))
         return [*_UNFITTED, *(decider for decider in fitted if decider is not None)]
 
-    def _families(self, network: Network | None, power: Power | None) -> Iterator[_Family]:
+    def _families(self, network: Network | None, power: Power | None) -> Iterator[Family]:
         for local in self._local:
             plan = local.plan
-            yield _Family(plan.kind, Costs.of(local.route.cost(power)), _always(plan))
+            yield Family(plan.kind, Costs.of(local.route.cost(power)), _always(plan))
             for ranking in local.abstaining:
                 yield _swept(plan, Abstain(ranking.kind), ranking, None, power)
             for ranking in local.asking:
@@ -221,7 +211,7 @@ class Planner:
                 yield _swept(plan, ask, ranking, local.route.asking(ask, network), power)
             yield from self._crossing(local, network, power)
 
-    def _crossing(self, local: _Local, network: Network | None, power: Power | None) -> Iterator[_Family]:
+    def _crossing(self, local: _Local, network: Network | None, power: Power | None) -> Iterator[Family]:
         """Plans that cross to a server: all of the plan's own splits, and what abstains behind the best of them."""
         found = list(self._splits(local.plan, network))
         for splits in ([one for one in found if not one.position], [one for one in found if one.position]):
@@ -233,10 +223,10 @@ class Planner:
 
     def _crossing_at(
         self, local: _Local, splits: Sequence[Split], network: Network | None, power: Power | None
-    ) -> Iterator[_Family]:
+    ) -> Iterator[Family]:
         crossings = sweep_splits(local.route, splits, network, power)
         plans = [replace(local.plan, split=split) for split in splits]
-        yield _Family(plans[0].kind, crossings.costs, plans.__getitem__)
+        yield Family(plans[0].kind, crossings.costs, plans.__getitem__)
         if local.plan.exits:
             return
         for split in crossings.extremes():
@@ -244,10 +234,10 @@ class Planner:
             for ranking in (local.abstaining[0], local.abstaining[-1]):
                 yield _swept(plan, Abstain(ranking.kind), dataclasses.replace(ranking, route=route), None, power)
 
-    def _remote(self, plan: Plan, network: Network | None, power: Power | None) -> Iterator[_Family]:
+    def _remote(self, plan: Plan, network: Network | None, power: Power | None) -> Iterator[Family]:
         """The server's model answers everything, or everything that it is sure of; the subnet is the fallback."""
         route = Route.to_end(self._supernet, plan, self._evidence, self._costs, network)
-        yield _Family(plan.kind, Costs.of(route.cost(power)), _always(plan))
+        yield Family(plan.kind, Costs.of(route.cost(power)), _always(plan))
         for ranking in _rankings(route, _UNFITTED):
             yield _swept(plan, Abstain(ranking.kind), ranking, None, power)
 
@@ -266,52 +256,15 @@ class Planner:
                 yield Split(block.start, bits, tail, self._tail_server)
 
 
-class _Judged:
-    """All plans of all families in columns, by how well they keep a requirement."""
-
-    def __init__(self, families: Sequence[_Family], requirement: Requirement) -> None:
-        self._families = families
-        sizes = [len(family.costs.accuracy) for family in families]
-        self._starts = np.append(0, np.cumsum(sizes))
-        self._names = sorted({family.kind for family in families})
-        self._kinds = np.repeat([self._names.index(family.kind) for family in families], sizes)
-        excess = np.zeros(self.count)
-        for name, limit, is_least in requirement.limits:
-            values = self._column(name)
-            broken = ~(values >= limit if is_least else values <= limit)
-            distance = np.abs(values - limit) / limit if limit else values
-            excess += np.where(broken, np.where(np.isnan(distance), math.inf, distance), 0.0)
-        value = self._column(requirement.optimise)
-        value = value if requirement.optimise == "accuracy" else -value
-        latency_ms = self._column("latency_ms")
-        keys = (np.nan_to_num(latency_ms, nan=math.inf), -np.nan_to_num(value, nan=-math.inf), excess)
-        self._order = np.lexsort(keys)
-
-    @property
-    def count(self) -> int:
-        """The number of plans."""
-        return int(self._starts[-1])
-
-    def best(self, kind: str | None = None) -> Plan:
-        """The first of all plans, or of one kind: none is nearer to keeping the limits, none of these is better."""
-        order = self._order if kind is None else self._order[self._kinds[self._order] == self._names.index(kind)]
-        place = int(order[0])
-        number = int(np.searchsorted(self._starts, place, side="right")) - 1
-        return self._families[number].plan(place - int(self._starts[number]))
-
-    def _column(self, name: str) -> npt.NDArray[np.float64]:
-        return np.concatenate([getattr(family.costs, name) for family in self._families])
-
-
 def _rankings(route: Route, deciders: Sequence[Decider]) -> list[Ranking]:
     return [ranking for decider in deciders if (ranking := Ranking.of(route, decider)) is not None]
 
 
-def _swept(plan: Plan, policy: Abstain | Ask, ranking: Ranking, asking: Asking | None, power: Power | None) -> _Family:
+def _swept(plan: Plan, policy: Abstain | Ask, ranking: Ranking, asking: Asking | None, power: Power | None) -> Family:
     def at(number: int) -> Plan:
         return replace(plan, hard=replace(policy, decider=ranking.decider(number)))
 
-    return _Family(replace(plan, hard=policy).kind, ranking.costs(asking, power), at)
+    return Family(replace(plan, hard=policy).kind, ranking.costs(asking, power), at)
 
 
 def _always(plan: Plan) -> Callable[[int], Plan]:

@@ -12,9 +12,9 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.errors import InputError
 from device_sdk.execution.deciders import ease
 from device_sdk.execution.router import ease_of, meta_features, packed, standardised
+from device_sdk.policies.decider_fitting import can_be_learned
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import ROUTER_FEATURES, Decider, Router
 
@@ -47,11 +47,7 @@ def fit_router(logits: Array, easy: npt.NDArray[np.bool_], settings: RouterSetti
         InputError: the numbers of samples differ, or a logit is not finite.
     """
     settings = settings or RouterSettings()
-    if len(logits) != len(easy):
-        raise InputError(f"there are {len(logits)} samples and {len(easy)} outcomes")
-    if not np.isfinite(logits).all():
-        raise InputError("a logit is not finite")
-    if easy.all() or not easy.any():
+    if not can_be_learned(logits, easy):
         return None
     features = meta_features(logits)
     mean, spread = features.mean(axis=0), features.std(axis=0)

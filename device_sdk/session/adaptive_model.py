@@ -394,7 +394,8 @@ class AdaptiveModel:
             uplink: planned with instead of the measured one; see ``Uplink.typical``.
             power: of the device; without it energies are unknown.
             follow_network: keep bandwidth and round trip up to date from requests and probes, and plan again over the
-                same answers when they change, until another plan is taken. The next ``open`` starts with this plan.
+                same answers when they change, until another plan is taken or another server connected. The next
+                ``open`` starts with this plan.
 
         Raises:
             InfeasibleBudgetError: no plan keeps the requirement; names the nearest. The plan in use stays.
@@ -504,6 +505,7 @@ class AdaptiveModel:
         """
         self._in_use.running()
         self._samples.require_classifier()
+        self._network.stop()
         self._remote.connect(model)
 
     def _require_decidable(self, plan: Plan) -> None:
@@ -617,6 +619,7 @@ class AdaptiveModel:
 
     def disconnect(self) -> None:
         """Disconnect all servers: everything is answered here. Idempotent."""
+        self._network.stop()
         self._remote.close()
 
     def _take(self, plan: Plan) -> None:

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from device_sdk.data.datasets import load_dataset
-from device_sdk.errors import UsageError
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.logs.adaptation_log import PlanChosen, read_log
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.session.answer import SERVER
+from device_sdk.session.answer import SERVER, SUBNET
 from device_sdk.supernet.cost import Power
 from device_sdk.supernet.requirement import Requirement
-from pathweave.server_process import running_server
+from pathweave.server_process import ServerProcess, running_server
 from pathweave.throttled_proxy import slow_uplink
 
+BUNDLE = Path(__file__).parents[1] / "contract" / "bundle"
 FAST_MBPS, SLOW_MBPS = 50.0, 0.02
 # computing costs so much more than sending that the plan sends as soon as the link keeps the latency
 POWER = Power(active_w=1000.0, radio_w=0.001, waiting_w=0.001)
@@ -32,18 +34,22 @@ def use_until(model, images, happened, *, limit_s: float) -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.slow
-def test_the_plan_leaves_a_slow_link_within_seconds_and_returns(demo_folder, tmp_path):
-    data = load_dataset("digits#search")
-    images, labels = data.images[:60], data.labels[:60]
-    bundle = demo_folder / "bundles" / "digits"
+@pytest.fixture(scope="module")
+def images():
+    """Images for the contract's bundle; without labels the server's answers stand in."""
+    shape = Bundle.open(BUNDLE).manifest.cut_points[0].tensors[0].shape
+    return np.random.default_rng(0).integers(0, 256, (40, *shape[1:], shape[0]), dtype=np.uint8)
+
+
+def test_the_plan_leaves_a_slow_link_within_seconds_and_returns(images, tmp_path):
+    name = Bundle.open(BUNDLE).manifest.name
     with (
-        running_server(demo_folder / "bundles", data=tmp_path / "server") as url,
+        running_server(BUNDLE, data=tmp_path / "server") as url,
         slow_uplink(url, mbps=FAST_MBPS) as (address, proxy),
-        AdaptiveModel.open(bundle, state_folder=tmp_path / "state") as model,
+        AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model,
     ):
-        model.connect(RemoteModel(server=address, model="digits:images", privacy="inputs", timeout_s=5.0))
-        planned = model.plan_for(images, labels, REQUIREMENT, power=POWER, follow_network=True)
+        model.connect(RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=5.0))
+        planned = model.plan_for(images, None, REQUIREMENT, power=POWER, follow_network=True)
         assert planned.choice.plan.kind == "remote"
         assert set(model(images[0]).source) == {SERVER}
         proxy.limit(SLOW_MBPS)
@@ -60,13 +66,22 @@ def test_the_plan_leaves_a_slow_link_within_seconds_and_returns(demo_folder, tmp
     assert notes[1][0].startswith("the network changed: ")
 
 
-def test_without_a_server_there_is_no_network_to_follow(demo_folder, tmp_path):
-    data = load_dataset("digits#search")
-    bundle = demo_folder / "bundles" / "digits"
-    with AdaptiveModel.open(bundle, state_folder=tmp_path / "state") as model:
-        before = model.plan
-        with pytest.raises(UsageError, match="no network to follow"):
-            model.plan_for(
-                data.images[:40], data.labels[:40], Requirement(latency_ms=100.0), power=POWER, follow_network=True
-            )
-        assert model.plan == before
+def test_a_server_that_goes_away_is_planned_without_and_with_again_when_it_is_back(images, tmp_path):
+    name = Bundle.open(BUNDLE).manifest.name
+    server = ServerProcess(BUNDLE, data=tmp_path / "server")
+    try:
+        with (
+            slow_uplink(server.url, mbps=FAST_MBPS) as (address, proxy),
+            AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model,
+        ):
+            model.connect(RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=1.0))
+            model.plan_for(images, None, REQUIREMENT, power=POWER, follow_network=True)
+            server.kill()
+            use_until(model, images, lambda: model.plan.split is None, limit_s=15)
+            assert set(model(images[0]).source) == {SUBNET}
+            server = ServerProcess(BUNDLE, data=tmp_path / "again")
+            proxy.forward_to(server.url)
+            use_until(model, images, lambda: model.plan.split is not None, limit_s=15)
+            use_until(model, images, lambda: set(model(images[0]).source) == {SERVER}, limit_s=10)
+    finally:
+        server.stop()

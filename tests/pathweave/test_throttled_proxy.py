@@ -83,3 +83,26 @@ def test_a_closed_proxy_accepts_no_connections(server: Answering) -> None:
         assert ask(url, b"?") == ANSWER
     with pytest.raises(ConnectionError):
         ask(url, b"?")
+
+
+def test_the_uplink_can_be_limited_and_freed_at_any_time(server):
+    question = bytes(30_000)
+    with slow_uplink(server.url, mbps=1000.0) as (url, proxy):
+        proxy.limit(0.5)
+        started = time.perf_counter()
+        assert ask(url, question) == ANSWER
+        assert time.perf_counter() - started > 0.4
+        proxy.limit(None)
+        started = time.perf_counter()
+        assert ask(url, question) == ANSWER
+        assert time.perf_counter() - started < 0.4
+
+
+def test_without_a_server_connections_end_and_another_server_can_take_over(server):
+    gone = Answering()
+    with slow_uplink(gone.url, mbps=1000.0) as (url, proxy):
+        assert ask(url, b"") == ANSWER
+        gone.close()
+        assert ask(url, b"") == b""
+        proxy.forward_to(server.url)
+        assert ask(url, b"") == ANSWER

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InputError
-from device_sdk.execution.deciders import ease, entropy
-from device_sdk.policies.router_fitting import RouterSettings, fit_router
+from device_sdk.execution.deciders import confidence, ease, entropy
+from device_sdk.policies.router_fitting import RouterSettings, fit_router, fit_router_if_better
+from device_sdk.supernet.plan import Abstain, Edge, MaxConfidence, Plan, Subnet
+from device_sdk.supernet.plan_json import decode_plan, encode_plan
 
 
 @pytest.fixture(scope="module")
@@ -61,3 +63,27 @@ def test_samples_that_cannot_be_learned_from_are_refused(logits):
 def test_a_handful_of_samples_is_enough_to_try():
     logits = np.array([[2.0, 0.0], [0.1, 0.0], [1.0, 0.5]], np.float32)
     assert fit_router(logits, np.array([True, False, True])) is not None
+
+
+def test_a_router_is_preferred_only_where_it_ranks_new_samples_better(logits):
+    ordered = np.sort(logits, axis=1)
+    hidden = ordered[:, -2] - ordered[:, -3] > 1.2  # nothing that the confidence shows
+    shown = confidence(logits) > 0.7
+    rival = MaxConfidence(0.0)
+    found = fit_router_if_better(logits, hidden, rival)
+    assert found == fit_router(logits, hidden)
+    assert fit_router_if_better(logits, shown, rival) is None
+    assert fit_router_if_better(logits, np.full(2000, True), rival) is None
+
+
+def test_weights_survive_the_way_through_json(logits):
+    found = fit_router(logits, ordered_easy(logits), RouterSettings(most_epochs=2))
+    plan = Plan(Subnet((Edge("o0"),)), hard=Abstain(found))
+    again = decode_plan(encode_plan(plan))
+    assert again == plan
+    assert np.array_equal(ease(again.hard.decider, logits), ease(found, logits))
+    assert len(encode_plan(plan)) < 22_000
+
+
+def ordered_easy(logits):
+    return np.sort(logits, axis=1)[:, -1] > 5
