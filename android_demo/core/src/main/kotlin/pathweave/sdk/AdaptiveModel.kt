@@ -17,6 +17,7 @@ public class AdaptiveModel private constructor(
     public val bundle: Bundle,
     private val runtime: Runtime,
     private val clock: Clock,
+    private val lease: Closeable = Closeable {},
 ) : Closeable {
     private val samples = SampleChecker(bundle)
 
@@ -96,6 +97,7 @@ public class AdaptiveModel private constructor(
     /** Free the model, once the calls in progress have ended; answering then throws. May be called twice. */
     override fun close() {
         synchronized(exchange) { active.also { active = null } }?.retire()
+        lease.close()
     }
 
     private fun running(): Active = active ?: throw ClosedError("the model was closed")
@@ -123,6 +125,13 @@ public class AdaptiveModel private constructor(
             if (!selfTested(bundle.digest)) runSelfTest(bundle, runtime)
             return AdaptiveModel(bundle, runtime, clock)
         }
+
+        /** A model of what [openAt] or [openStored] opened, which passed its self-test; closing it closes [opened]. */
+        public fun open(
+            opened: OpenedBundle,
+            runtime: Runtime = OnnxRuntime(),
+            clock: Clock = System::nanoTime,
+        ): AdaptiveModel = AdaptiveModel(opened.bundle, runtime, clock, lease = opened)
     }
 }
 
