@@ -204,6 +204,13 @@ def model_cases() -> list[dict[str, Any]]:
             "needs 83886080 elements",
             b"".join(map(constant_of_shape, "abcde")) + _integers("s", quarter),
         ),
+        "a negative size, which makes no room for others": (
+            "needs 83886080 elements",
+            _node("ConstantOfShape", ["n"], "x")
+            + b"".join(map(constant_of_shape, "abcde"))
+            + _integers("s", quarter)
+            + _integers("n", [-(1 << 40)]),
+        ),
         "a size that depends on the samples": (
             "neither a constant nor derived from a shape",
             _node("ArgMax", ["cut_0"], "a") + _node("Expand", ["cut_0", "a"], "cut_1"),

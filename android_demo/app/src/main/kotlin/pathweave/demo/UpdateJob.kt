@@ -21,11 +21,11 @@ private const val PERIOD_MS = 24L * 60 * 60 * 1000
  * Decides nothing: the core's `UpdateWork` does. The platform's scheduler, which WorkManager uses too, needs no library.
  */
 class UpdateJob : JobService() {
-    private val stopped = AtomicBoolean()
+    private var stopped = AtomicBoolean() // of the run in progress
 
     override fun onStartJob(parameters: JobParameters): Boolean {
         val work = shelf(this).updateWork() ?: return false
-        stopped.set(false)
+        val stopped = AtomicBoolean().also { stopped = it }
         thread(name = "update") {
             val result = work.run({ conditions() }, stopped::get)
             jobFinished(parameters, result.retry)

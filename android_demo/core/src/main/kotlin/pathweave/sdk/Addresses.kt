@@ -6,6 +6,8 @@ import java.net.URISyntaxException
 
 private const val EXAMPLE = "an address looks like https://models.example.org/v1/bundles/NAME"
 private const val SHOWN_CHARACTERS = 200
+private const val MAX_PORT = 65_535
+private val HOST_AND_PORT = Regex("(?:\\[[0-9a-fA-F:.]+]|[A-Za-z0-9._-]+)(?::([0-9]{0,5}))?") // names may have underscores
 private val PRINTABLE = Regex("[\\x21-\\x7e]+")
 
 /**
@@ -17,19 +19,25 @@ internal fun base(url: String): String {
     val parts = try {
         URI(url)
     } catch (_: URISyntaxException) {
-        throw UsageError("'${shown(url)}' is not an address", EXAMPLE)
+        throw notAnAddress(url)
     }
-    if (parts.scheme !in listOf("http", "https") || parts.host == null || !PRINTABLE.matches(url)) {
-        throw UsageError("'${shown(url)}' is not an address", EXAMPLE)
+    val authority = parts.rawAuthority.orEmpty()
+    if (parts.scheme?.lowercase() !in listOf("http", "https") || !PRINTABLE.matches(url)) throw notAnAddress(url)
+    if ('@' in authority) {
+        throw UsageError(
+            "the address of ${authority.substringAfterLast('@')} contains a user name or a password",
+            "give a token instead",
+        )
     }
-    if (parts.rawUserInfo != null) {
-        throw UsageError("the address of ${parts.host} contains a user name or a password", "give a token instead")
-    }
+    val port = HOST_AND_PORT.matchEntire(authority)?.groupValues?.get(1) ?: throw notAnAddress(url)
+    if ((port.toIntOrNull() ?: 0) > MAX_PORT) throw notAnAddress(url)
     if (parts.rawQuery != null || parts.rawFragment != null) {
         throw UsageError("'${shown(url)}' has a query or a fragment", EXAMPLE)
     }
     return url.trimEnd('/')
 }
+
+private fun notAnAddress(url: String) = UsageError("'${shown(url)}' is not an address", EXAMPLE)
 
 /** [url] for messages: without user name, password, query and fragment, which may be secrets. */
 internal fun shown(url: String): String {

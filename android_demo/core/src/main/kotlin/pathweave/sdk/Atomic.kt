@@ -126,5 +126,15 @@ internal inline fun <T> storageErrors(file: File, work: () -> T): T = try {
     throw StorageError("cannot write $file: ${reason(error)}", error, FREE_SPACE)
 }
 
+/** Waits; an interrupted thread gives CancellationException. */
+internal fun pauseMs(milliseconds: Long) {
+    try {
+        Thread.sleep(milliseconds)
+    } catch (error: InterruptedException) {
+        Thread.currentThread().interrupt()
+        throw CancellationException("interrupted").initCause(error)
+    }
+}
+
 internal fun reason(error: IOException): String =
     (error as? FileSystemException)?.reason ?: error.message ?: error.javaClass.simpleName

@@ -11,6 +11,7 @@ import java.io.Closeable
 import java.io.File
 import java.io.IOException
 import java.nio.ByteBuffer
+import java.nio.channels.ClosedByInterruptException
 import java.nio.file.Files
 import java.nio.file.StandardCopyOption.ATOMIC_MOVE
 import java.nio.file.StandardOpenOption.READ
@@ -108,7 +109,7 @@ internal class BlobWriter(
         try {
             work()
         } catch (error: IOException) {
-            failed = true
+            failed = error !is ClosedByInterruptException
             throw error
         }
     }

@@ -12,7 +12,7 @@ import java.io.File
  * A bundle stays that a record refers to (current, previous, mark), and one that a process has open (a lease). If the
  * manifest of one of these cannot be read, all blobs stay. Errors of the disk are ignored: the next call tries again.
  */
-public fun collect(store: BundleStore): Long {
+internal fun collect(store: BundleStore): Long {
     if (!store.bundles.isDirectory) return 0
     return tryExclusive(store.installingFile) { alone ->
         if (!alone) return@tryExclusive 0L
@@ -41,7 +41,7 @@ private fun collectBlobs(store: BundleStore, bundles: List<File>): Long {
         try {
             needed += decodeManifest(readManifest(folder)).blobs().keys
         } catch (error: BundleError) {
-            log.warning("blobs stay, since the manifest in $folder cannot be read: ${error.message}")
+            deliveryLog.warning("blobs stay, since the manifest in $folder cannot be read: ${error.message}")
             return 0
         }
     }

@@ -95,7 +95,7 @@ internal fun fetchBundle(
     trust: TrustedKey?,
     options: DeliveryOptions = DeliveryOptions(),
     clock: Clock = System::nanoTime,
-    sleep: (seconds: Double) -> Unit = { Thread.sleep((it * MS_PER_S).toLong()) },
+    sleep: (seconds: Double) -> Unit = { pauseMs((it * MS_PER_S).toLong()) },
 ): Delivered {
     val address = base(url)
     val good = store.lastGoodAt(address, options.allowRollback)
@@ -108,7 +108,7 @@ internal fun fetchBundle(
         throw error
     } catch (error: PathweaveError) {
         val kept = store.lastGoodAt(address, options.allowRollback) ?: throw error
-        log.warning("$address: ${error.message}; the last good version, ${kept.version}, stays in use")
+        deliveryLog.warning("$address: ${error.message}; the last good version, ${kept.version}, stays in use")
         delivery.delivered(kept, DeliverySource.KEPT, error)
     }
 }

@@ -124,6 +124,6 @@ private fun waitFor(file: File, shared: Boolean, waitS: Double): Lock {
         if (System.nanoTime() - startedNs > waitS * NANOSECONDS_PER_S) {
             throw StorageError("another process holds $file", hint = "try again once it has ended")
         }
-        Thread.sleep(POLL_MS)
+        pauseMs(POLL_MS)
     }
 }

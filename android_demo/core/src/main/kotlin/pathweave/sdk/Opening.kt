@@ -86,7 +86,7 @@ public fun openStored(
 private fun installing(store: BundleStore): Closeable = try {
     store.installing()
 } catch (error: StorageError) {
-    log.warning(error.message)
+    deliveryLog.warning(error.message)
     Closeable {}
 }
 
@@ -125,13 +125,13 @@ private class Opening(
             if (error !is BundleError && error !is StorageError) throw error
             otherGood(delivered)?.let { return openKept(it, delivered, error) }
             if (store.lastGoodAt(url) == null) throw error
-            log.warning("$url: ${error.message}")
+            deliveryLog.warning("$url: ${error.message}")
         }
         return bundle to delivered
     }
 
     private fun openKept(kept: StoredBundle, delivered: Delivered, error: PathweaveError): Pair<Bundle, Delivered> {
-        log.warning("version ${delivered.version} is not used here, version ${kept.version} stays: ${error.message}")
+        deliveryLog.warning("version ${delivered.version} is not used here, version ${kept.version} stays: ${error.message}")
         val bundle = bundleIn(kept.folder).also(ready)
         return bundle to delivered.copy(
             folder = kept.folder,

@@ -3,6 +3,8 @@
  */
 package pathweave.sdk
 
+import java.util.concurrent.CancellationException
+
 private const val FIRST_PAUSE_S = 0.2
 private const val LONGEST_PAUSE_S = 5.0
 private const val LONGEST_DOUBLING = 10
@@ -38,7 +40,7 @@ internal class Schedule(
      * @throws DeadlineError no time is left. CancellationException: the caller stopped the delivery.
      */
     fun left(): Deadlines {
-        if (stopped()) throw java.util.concurrent.CancellationException("the delivery was stopped")
+        if (stopped()) throw CancellationException("the delivery was stopped")
         val leftS = (endsAtNs - clock()) / NANOSECONDS_PER_S
         if (leftS <= 0) {
             throw DeadlineError("the delivery exceeded its deadline", hint = "try again: it resumes where it stopped")

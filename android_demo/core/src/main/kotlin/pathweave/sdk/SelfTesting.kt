@@ -7,6 +7,7 @@ package pathweave.sdk
 import java.io.File
 import java.io.IOException
 import java.util.concurrent.ArrayBlockingQueue
+import java.util.concurrent.CancellationException
 import java.util.concurrent.TimeUnit
 import kotlin.concurrent.thread
 import kotlinx.serialization.json.buildJsonObject
@@ -95,7 +96,7 @@ private fun keep(write: () -> Unit) {
     try {
         write()
     } catch (error: StorageError) {
-        log.warning("the result of the self-test cannot be kept: ${error.message}")
+        deliveryLog.warning("the result of the self-test cannot be kept: ${error.message}")
     }
 }
 
@@ -131,8 +132,12 @@ internal fun runGuardedSelfTest(
     val endsAtNs = System.nanoTime() + (limits.totalS * 1e9).toLong()
     while (true) {
         val leftS = minOf(limits.stepS, (endsAtNs - System.nanoTime()) / 1e9)
-        val step = steps.poll((leftS * MS_PER_S).toLong(), TimeUnit.MILLISECONDS)
-            ?: throw aborted("it did not go on for ${limits.stepS.toLong()} s")
+        val step = try {
+            steps.poll((leftS * MS_PER_S).toLong(), TimeUnit.MILLISECONDS)
+        } catch (error: InterruptedException) {
+            Thread.currentThread().interrupt()
+            throw CancellationException("interrupted").initCause(error)
+        } ?: throw aborted("it did not go on for ${limits.stepS.toLong()} s")
         step.exceptionOrNull()?.let { error ->
             throw if (error is OutOfMemoryError) aborted("it needs more memory than there is") else error
         }

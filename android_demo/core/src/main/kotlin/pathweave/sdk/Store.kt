@@ -29,7 +29,7 @@ private const val PREVIOUS = "previous"
 private val MARKS = listOf("mark.copy", "mark")
 private const val LEASE = "lease"
 
-internal val log: Logger = Logger.getLogger("pathweave")
+internal val deliveryLog: Logger = Logger.getLogger("pathweave")
 
 /** A bundle in the store. [digest]: sha256 of its manifest; [folder] holds manifest and signature. */
 public class StoredBundle internal constructor(
@@ -133,7 +133,7 @@ public class BundleStore(public val folder: File) {
         return digests.distinct().firstNotNullOfOrNull { digest ->
             val stored = load(name, digest) ?: return@firstNotNullOfOrNull null
             if (mark == null || stored.version >= mark.version || allowRollback) return stored
-            log.warning("version ${stored.version} of $name is here, but this device has had ${mark.version}")
+            deliveryLog.warning("version ${stored.version} of $name is here, but this device has had ${mark.version}")
             null
         }
     }
@@ -185,14 +185,14 @@ public class BundleStore(public val folder: File) {
     private fun mark(name: String): Mark? = MARKS.mapNotNull { copy ->
         val file = File(of(name), copy)
         val data = readSmall(file) ?: return@mapNotNull null
-        decodeMark(data)?.takeIf { it.name == name }.also { if (it == null) log.warning("$file is damaged") }
+        decodeMark(data)?.takeIf { it.name == name }.also { if (it == null) deliveryLog.warning("$file is damaged") }
     }.maxByOrNull { it.version }
 
     private fun readDigest(name: String, record: String): String? {
         val file = File(of(name), record)
         val digest = readSmall(file)?.decodeToString()?.trim() ?: return null
         if (DIGEST.matches(digest)) return digest
-        log.warning("$file is damaged")
+        deliveryLog.warning("$file is damaged")
         return null
     }
 
@@ -207,7 +207,7 @@ public class BundleStore(public val folder: File) {
             if (sha256(manifest) != digest) throw BundleError("its manifest does not match its digest")
             StoredBundle(name, decodeManifest(manifest).version, digest, folder)
         } catch (error: BundleError) {
-            log.warning("bundle $name ${digest.take(12)}… in ${this.folder} cannot be used: ${error.message}")
+            deliveryLog.warning("bundle $name ${digest.take(12)}… in ${this.folder} cannot be used: ${error.message}")
             null
         }
     }

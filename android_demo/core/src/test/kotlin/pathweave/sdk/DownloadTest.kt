@@ -227,11 +227,29 @@ class DownloadTest {
     fun `an address that is none is refused, and a secret in it is not repeated`() {
         for (address in listOf(
             "", "bundles/reference", "ftp://127.0.0.1/x", "file:///etc", "http://a b/", "http://x/y?secret", "http://",
-            "https://me:secret@host/x",
+            "https://me:secret@host/x", "http://host:99999/x", "http://host:port/x", "http://[x]/x",
         )) {
             val error = assertRefused<UsageError> { fetchBundle(address, store, null) }
             assertTrue("secret" !in error.message!!, error.message)
         }
+    }
+
+    @Test
+    fun `addresses of every form are taken`() {
+        for (address in listOf("http://model_server:8000/v1", "HTTPS://h/x", "http://[::1]:8080/x", "http://10.0.0.1")) {
+            assertEquals(address, base("$address/"))
+        }
+    }
+
+    @Test
+    fun `a thread that is interrupted ends the delivery and keeps what came`() {
+        val blob = Published.blob(2, size = 200_000)
+        Published.write(www, 2, blob)
+        val options = DeliveryOptions(progress = { bytes, _ -> if (bytes > 100_000) Thread.currentThread().interrupt() })
+        assertThrows<CancellationException> { fetchBundle(url, store, Contract.key, options = options) }
+        assertTrue(Thread.interrupted())
+        assertTrue(store.partial.listFiles()!!.single().length() > 90_000)
+        assertEquals(1, fetch().resumed)
     }
 
     @Test

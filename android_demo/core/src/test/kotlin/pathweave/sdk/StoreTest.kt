@@ -82,6 +82,30 @@ class StoreTest {
     }
 
     @Test
+    fun `a kill between any two writes of remembering leaves the old or the new one`() {
+        install(1)
+        val second = save(2)
+        val records = listOf("previous", "current", "mark.copy", "mark") // in the order in which they are written
+        val before = records.associateWith { name -> record(name).takeIf { it.exists() }?.readBytes() }
+        store.rememberGood(url, "reference", second)
+        val after = records.associateWith { record(it).readBytes() }
+        for (written in 0..records.size) {
+            for ((number, name) in records.withIndex()) {
+                val data = if (number < written) after[name] else before[name]
+                if (data == null) record(name).delete() else record(name).writeBytes(data)
+            }
+            val opened = store.lastGoodAt(url)!!.version
+            assertEquals(if (written < 2) 1L else 2L, opened, "after $written writes")
+            collect(store)
+            assertTrue(store.hasBlob(sha256(Published.blob(opened.toInt())), 3_000))
+            if (written > 1) assertRefused<RollbackError> { store.refuse(url, "reference", 1, "0".repeat(64), false) }
+            save(2)
+            store.rememberGood(url, "reference", second)
+            assertEquals(2L, store.lastGoodAt(url)!!.version)
+        }
+    }
+
+    @Test
     fun `nothing is written that is there already`() {
         val digest = install(1)
         val files = store.folder.walk().filter { it.isFile }.onEach { it.setLastModified(1_000) }.toList()
