@@ -92,6 +92,26 @@ class CrashTest {
     }
 
     @Test
+    fun `several processes that install at once leave one bundle, whole`() {
+        val www = File(folder.toFile(), "www").also { Published.write(it, 1) }
+        val key = File(folder.toFile(), "key.pub").apply { writeText(Contract.vectors["signature"]["public_key"].text) }
+        val state = File(folder.toFile(), "state")
+        FaultServer(www).use { server ->
+            val url = "${server.url}/${Published.PATH}"
+            open(url, state)
+            Published.write(www, 2, Published.blob(2, BLOB_BYTES))
+            server.pauseMs = 2
+            val children = List(3) { child("pathweave.sdk.UpdateChild", url, state.path, key.path) }
+            for (one in children) {
+                assertTrue(one.waitFor(60, TimeUnit.SECONDS))
+                assertEquals(0, one.exitValue())
+            }
+            assertEquals(2L, storedVersion(url, state))
+            assertEquals(0, storeIn(state).partial.list()!!.size)
+        }
+    }
+
+    @Test
     fun `a lock holds between processes and goes with its holder`() {
         val file = File(folder.toFile(), "lock")
         val child = child("pathweave.sdk.LockChild", file.path)

@@ -1,8 +1,11 @@
 package pathweave.sdk
 
+import com.sun.net.httpserver.HttpServer
 import java.io.File
+import java.net.InetSocketAddress
 import java.nio.file.Path
 import java.util.concurrent.CancellationException
+import java.util.concurrent.CopyOnWriteArrayList
 import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
@@ -232,6 +235,23 @@ class DownloadTest {
             val error = assertRefused<UsageError> { fetchBundle(address, store, null) }
             assertTrue("secret" !in error.message!!, error.message)
         }
+    }
+
+    @Test
+    fun `one connection serves all blobs`() {
+        val ports = CopyOnWriteArrayList<Int>()
+        val http = HttpServer.create(InetSocketAddress("127.0.0.1", 0), 0).apply {
+            createContext("/") { exchange ->
+                ports += exchange.remoteAddress.port
+                val data = File(www, exchange.requestURI.path).readBytes()
+                exchange.sendResponseHeaders(200, data.size.toLong())
+                exchange.responseBody.use { it.write(data) }
+            }
+            start()
+        }
+        fetchBundle("http://127.0.0.1:${http.address.port}/${Published.PATH}", store, Contract.key)
+        http.stop(0)
+        assertEquals(14 to 1, ports.size to ports.distinct().size)
     }
 
     @Test

@@ -2,6 +2,8 @@ package pathweave.sdk
 
 import java.io.File
 import java.nio.file.Path
+import java.util.concurrent.Callable
+import java.util.concurrent.Executors
 import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertFalse
@@ -182,6 +184,32 @@ class OpeningTest {
                 // full
             }
         }
+    }
+
+    @Test
+    fun `eight installers at once leave one bundle, whole`() {
+        open()
+        val blob = Published.blob(2, size = 40_000)
+        Published.write(www, 2, blob)
+        server.pauseMs = 1
+        val threads = Executors.newFixedThreadPool(8)
+        val opened = List(8) { threads.submit(Callable { open() }) }.map { it.get() }
+        threads.shutdown()
+        assertEquals(setOf(2L), opened.map { it.first }.toSet())
+        val store = storeIn(state)
+        assertEquals(0, store.partial.list()!!.size)
+        assertEquals(sha256(blob), digestOf(File(store.blobs, sha256(blob))))
+        assertEquals(2L, store.lastGoodAt(url)!!.version)
+    }
+
+    @Test
+    fun `an older version that is late does not replace a newer one`() {
+        Published.write(www, 2, Published.blob(2))
+        val started = openAt(url, state, Contract.key, selfTest = {
+            Published.write(www, 3, Published.blob(3))
+            assertEquals(3L, open().first) // another process is faster with a newer one
+        })
+        started.use { assertEquals(3L to DeliverySource.KEPT, it.bundle.manifest.version to it.delivered.source) }
     }
 
     @Test
