@@ -59,7 +59,7 @@ def _check_nodes(fragment: Fragment, values: dict[bytes, Inferred], limit: int, 
     for node in fragment.nodes:
         for name, found in zip(node.outputs, inferred(node, values), strict=False):
             size = math.prod(found.shape or ())
-            driven += size if node.operator in SHAPE_DRIVEN else 0
+            driven += max(size, 0) if node.operator in SHAPE_DRIVEN else 0
             if max(size, driven) > limit:
                 raise _refused(node, f"needs {max(size, driven)} elements of one sample; {limit} are allowed")
             values[name] = found

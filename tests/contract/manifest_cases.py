@@ -219,6 +219,35 @@ def raw_cases() -> list[dict[str, str]]:
     return [{"name": name, "data": data.hex(), "outcome": MANIFEST_ERROR} for name, data in RAW.items()]
 
 
+LIMITS: tuple[tuple[str, tuple[str | int, ...], int], ...] = (
+    ("cut points; 4096 are allowed", ("cut_points",), 4096),
+    ("blocks; 16384 are allowed", ("blocks",), 16384),
+    ("exits; 4096 are allowed", ("exits",), 4096),
+    ("input sizes; 256 are allowed", ("input_sizes",), 256),
+    ("class names; 1048576 are allowed", ("task", "class_names"), 1 << 20),
+    ("tensors at cut point 1; 64 are allowed", ("cut_points", 1, "tensors"), 64),
+    ("renditions of o1; 64 are allowed", ("blocks", 1, "renditions"), 64),
+    ("renditions of x1-pooled; 64 are allowed", ("exits", 0, "renditions"), 64),
+    ("shared blobs of o1; 4096 are allowed", ("blocks", 1, "renditions", 0, "shared"), 4096),
+    ("axes of a tensor; 8 are allowed", ("cut_points", 1, "tensors", 0, "shape"), 8),
+    ("has more than 4096 characters", ("task", "class_names", 0), 4096),
+    ("has more than 4096 characters", ("blocks", 0, "renditions", 0, "name"), 4096),
+)
+
+
+def limit_cases() -> list[dict[str, Any]]:
+    """How often an item of a list (``item``, else its first), or a letter of a text, may be there.
+
+    Once more is refused with a message that has ``refusal``. What is within a limit may be refused for another reason.
+    """
+    block = {"id": "o0", "start": 0, "end": 1, "kind": "original", "parameters": 0, "macs": 0, "renditions": []}
+    exit_ = {"id": "x", "position": 1, "branch": "flat", "parameters": 0, "macs": 0, "renditions": []}
+    short = {("blocks",): {"item": block}, ("exits",): {"item": exit_}}
+    return [
+        {"refusal": refusal, "path": list(path), "most": most} | short.get(path, {}) for refusal, path, most in LIMITS
+    ]
+
+
 def _case(name: str, path: tuple[str | int, ...], outcome: str, **change: Any) -> dict[str, Any]:
     return {"name": name, "path": list(path), **change, "outcome": outcome}
 

@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from manifest_cases import manifest_cases, raw_cases
+from manifest_cases import limit_cases, manifest_cases, raw_cases
 from packet_cases import packet_vectors
 from reference_bundle import CLASSES, EXITS, SIDE, ReferenceBundle, Values
 
@@ -29,6 +29,7 @@ from device_sdk.bundles.golden import golden_inputs, sample_outputs
 from device_sdk.bundles.manifest import Manifest, encode_manifest
 from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.data.preprocessing import Preprocessing, prepare
+from device_sdk.delivery.marks import Mark, encode_mark
 from device_sdk.execution.deciders import confidence, ease, hard
 from device_sdk.execution.router import meta_features
 from device_sdk.random_source import SplitMix64, uniform_floats
@@ -86,8 +87,10 @@ def main(target: Path) -> None:
         "fragment_table": {"operators": sorted(OPERATORS), "element_types": sorted(ELEMENT_BYTES)},
         "preprocessing": preprocessing_vectors(),
         "confidence": confidence_vectors(),
+        "marks": mark_vectors(),
         "manifests": manifest_cases(),
         "raw_manifests": raw_cases(),
+        "manifest_limits": limit_cases(),
         "bundle": bundle_vectors(reference, manifest),
     }
     target.write_text(json.dumps(vectors, indent=1) + "\n")
@@ -578,6 +581,34 @@ def signature_vectors() -> dict[str, Any]:
         path.write_bytes(private)
         signature = signing.sign(data, private_key=path)
     return {"public_key": public.decode(), "manifest": data.hex(), "signature": signature.hex()}
+
+
+def mark_vectors() -> list[dict[str, Any]]:
+    """High-water marks as the store keeps them, byte for byte, and damaged records."""
+    marks = {
+        "of no address": Mark("tiny", 1, "0123456789abcdef" * 4),
+        "of two addresses": Mark("A.b_c-9", 2**53 + 1, "f" * 64, ("a" * 64, "b" * 64)),
+        "below zero": Mark("x", -3, "0" * 64),
+    }
+    cases: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "mark": {**msgspec.to_builtins(mark), "version": str(mark.version)},
+            "record": encode_mark(mark).hex(),
+            "outcome": "whole",
+        }
+        for name, mark in marks.items()
+    ]
+    whole = encode_mark(marks["of two addresses"])
+    damaged = {
+        "nothing": b"",
+        "cut short": whole[:-20],
+        "another version": whole.replace(b'"version":9', b'"version":8', 1),
+        "another digest of its own": whole[:-4] + b'0"}\n',
+        "no digest of a manifest": encode_mark(Mark("x", 1, "f" * 63)),
+        "not UTF-8": whole.replace(b"A.b", b"A\xffb", 1),
+    }
+    return cases + [{"name": name, "record": data.hex(), "outcome": "damaged"} for name, data in damaged.items()]
 
 
 def preprocessing_vectors() -> dict[str, Any]:

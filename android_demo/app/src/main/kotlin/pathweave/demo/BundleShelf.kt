@@ -1,6 +1,7 @@
 package pathweave.demo
 
 import android.content.ContentResolver
+import android.content.Context
 import android.content.SharedPreferences
 import android.net.Uri
 import android.provider.DocumentsContract
@@ -8,13 +9,15 @@ import android.provider.DocumentsContract.Document
 import java.io.File
 import java.io.IOException
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.Manifest
 import pathweave.sdk.TrustedKey
-import pathweave.sdk.fetchBundle
+import pathweave.sdk.UpdateWork
+import pathweave.sdk.openAt
+import pathweave.sdk.openStored
 
 private const val LAST_FOLDER = "last_folder"
-private const val LAST_BLOBS = "last_blobs"
+private const val LAST_URL = "last_url"
 private const val LAST_KEY = "last_key"
+private const val LAST_TOKEN = "last_token"
 private const val SELF_TESTED = "self_tested"
 
 /** A file or a folder that the person chose cannot be read. */
@@ -28,8 +31,18 @@ sealed interface BundleSource {
 
     class Folder(val tree: Uri, override val key: String?) : BundleSource
 
-    class Here(val folder: File, val blobs: File, override val key: String?) : BundleSource
+    class Here(val folder: File, override val key: String?) : BundleSource
+
+    /** What was fetched from [url] last. */
+    class Stored(val url: String, override val key: String?) : BundleSource
 }
+
+/** The shelf of this app. */
+fun shelf(context: Context): BundleShelf = BundleShelf(
+    context.filesDir,
+    context.getSharedPreferences("bundles", Context.MODE_PRIVATE),
+    context.contentResolver,
+)
 
 /** The bundles in the app's own files: ONNX Runtime reads from there, not from documents of others. */
 class BundleShelf(
@@ -37,37 +50,50 @@ class BundleShelf(
     private val settings: SharedPreferences,
     private val resolver: ContentResolver,
 ) {
+    /** Bundles from servers, and what is known of them. */
+    val state: File = File(files, "state")
+
     /** Brings the bundle here, verifies and self-tests it (PathweaveError). */
-    fun open(source: BundleSource, previous: Manifest?): AdaptiveModel {
+    fun open(source: BundleSource): AdaptiveModel {
         val key = source.key?.let { TrustedKey.fromPem(it) }
-        val here = when (source) {
-            is BundleSource.Here -> source
-            is BundleSource.Folder -> copy(source)
-            is BundleSource.Server -> {
-                val into = File(files, "fetched")
-                val fetched = fetchBundle(source.url, into, key, source.token, previous)
-                BundleSource.Here(fetched.folder, fetched.blobs, source.key)
-            }
+        return when (source) {
+            is BundleSource.Here -> openFolder(source, key)
+            is BundleSource.Folder -> openFolder(copy(source), key)
+            is BundleSource.Server -> AdaptiveModel.open(openAt(source.url, state, key, source.token))
+                .also { remember(LAST_URL, source.url, source.key, source.token) }
+            is BundleSource.Stored -> AdaptiveModel.open(openStored(source.url, state, key))
         }
-        val model = AdaptiveModel.open(here.folder, key, blobs = here.blobs, selfTested = ::passedHere)
-        remember(here, model.bundle.digest)
-        return model
     }
 
     /** What was opened last. */
-    fun last(): BundleSource.Here? {
-        val folder = settings.getString(LAST_FOLDER, null) ?: return null
-        val blobs = settings.getString(LAST_BLOBS, null) ?: return null
-        return BundleSource.Here(File(folder), File(blobs), settings.getString(LAST_KEY, null))
+    fun last(): BundleSource? {
+        val key = settings.getString(LAST_KEY, null)
+        settings.getString(LAST_URL, null)?.let { return BundleSource.Stored(it, key) }
+        return settings.getString(LAST_FOLDER, null)?.let { BundleSource.Here(File(it), key) }
+    }
+
+    /** What updates the bundle that was opened last, if it came from a server. */
+    fun updateWork(): UpdateWork? {
+        val url = settings.getString(LAST_URL, null) ?: return null
+        val key = settings.getString(LAST_KEY, null)?.let { TrustedKey.fromPem(it) }
+        return UpdateWork(url, state, key, settings.getString(LAST_TOKEN, null))
+    }
+
+    private fun openFolder(here: BundleSource.Here, key: TrustedKey?): AdaptiveModel {
+        val model = AdaptiveModel.open(here.folder, key, selfTested = ::passedHere)
+        remember(LAST_FOLDER, here.folder.path, here.key)
+        settings.edit().putString(SELF_TESTED, model.bundle.digest).apply()
+        return model
     }
 
     private fun passedHere(digest: String) = settings.getString(SELF_TESTED, null) == digest
 
-    private fun remember(here: BundleSource.Here, digest: String) = settings.edit()
-        .putString(LAST_FOLDER, here.folder.path)
-        .putString(LAST_BLOBS, here.blobs.path)
-        .putString(LAST_KEY, here.key)
-        .putString(SELF_TESTED, digest)
+    private fun remember(kind: String, place: String, key: String?, token: String? = null) = settings.edit()
+        .remove(LAST_FOLDER)
+        .remove(LAST_URL)
+        .putString(kind, place)
+        .putString(LAST_KEY, key)
+        .putString(LAST_TOKEN, token)
         .apply()
 
     private fun copy(source: BundleSource.Folder): BundleSource.Here {
@@ -83,7 +109,7 @@ class BundleShelf(
         }
         into.deleteRecursively()
         if (!fresh.renameTo(into)) throw UnreadableException("The folder cannot be copied.")
-        return BundleSource.Here(into, File(into, "blobs"), source.key)
+        return BundleSource.Here(into, source.key)
     }
 
     private fun copyChildren(tree: Uri, parent: String, into: File, depth: Int) {

@@ -53,7 +53,7 @@ class ClassifyViewModel(private val bundles: BundleShelf) : Closeable {
 
     /** Opens the bundle that [source] brings here; the one that was open stays if that fails. */
     fun open(source: BundleSource, useExits: Boolean) = work(Busy.OPENING) {
-        val opened = bundles.open(source, previous = model?.bundle?.manifest)
+        val opened = bundles.open(source)
         model?.close()
         model = opened
         opened.use(plan(opened.bundle.supernet, useExits))

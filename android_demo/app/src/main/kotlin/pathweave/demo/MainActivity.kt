@@ -38,9 +38,8 @@ class MainActivity : Activity() {
         setContentView(screen())
         @Suppress("DEPRECATION") // it needs no library
         val kept = lastNonConfigurationInstance as ClassifyViewModel?
-        viewModel = kept ?: ClassifyViewModel(
-            BundleShelf(filesDir, getSharedPreferences("bundles", MODE_PRIVATE), contentResolver),
-        )
+        viewModel = kept ?: ClassifyViewModel(shelf(applicationContext))
+        UpdateJob.schedule(applicationContext)
         viewModel.shown = ::show
         if (kept == null) viewModel.reopen(useExits.isChecked)
         show(viewModel.state)

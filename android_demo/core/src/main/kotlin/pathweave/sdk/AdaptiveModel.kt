@@ -23,7 +23,8 @@ public class AdaptiveModel private constructor(
     public val bundle: Bundle,
     private val runtime: Runtime,
     private val clock: Clock,
-    private val state: DeviceState?,
+    private val state: DeviceState? = null,
+    private val lease: Closeable = Closeable {},
 ) : Closeable {
     private val samples = SampleChecker(bundle)
 
@@ -168,6 +169,7 @@ public class AdaptiveModel private constructor(
     /** Free the model, once the calls in progress have ended; answering then throws. May be called twice. */
     override fun close() {
         synchronized(exchange) { active.also { active = null } }?.retire()
+        lease.close()
     }
 
     private fun running(): Active = active ?: throw ClosedError("the model was closed")
@@ -200,6 +202,21 @@ public class AdaptiveModel private constructor(
                 state?.rememberSelfTest()
             }
             return AdaptiveModel(bundle, runtime, clock, state).also { model -> state?.logOpened(model.plan) }
+        }
+
+        /**
+         * A model of what [openAt] or [openStored] opened, which passed its self-test; closing it closes [opened].
+         *
+         * [stateFolder]: where profiles, the plan, the pool and the adaptation log are kept, if anywhere.
+         */
+        public fun open(
+            opened: OpenedBundle,
+            runtime: Runtime = OnnxRuntime(),
+            clock: Clock = System::nanoTime,
+            stateFolder: File? = null,
+        ): AdaptiveModel {
+            val state = stateFolder?.let { DeviceState(it, opened.bundle, runtime) }
+            return AdaptiveModel(opened.bundle, runtime, clock, state, opened).also { state?.logOpened(it.plan) }
         }
     }
 }

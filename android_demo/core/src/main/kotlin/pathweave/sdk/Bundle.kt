@@ -16,7 +16,7 @@ internal const val MANIFEST = "manifest.json"
 internal const val SIGNATURE = "manifest.sig"
 internal const val BLOBS = "blobs"
 internal const val MANIFEST_MAX_BYTES = 64_000_000L
-private const val FETCH_AGAIN = "fetch or package the bundle again"
+internal const val FETCH_AGAIN = "fetch or package the bundle again"
 
 /** A verified bundle in a local folder. Make one with [Bundle.open]. */
 public class Bundle private constructor(
@@ -30,24 +30,19 @@ public class Bundle private constructor(
     /** Its graph. */
     public val supernet: Supernet = manifest.supernet()
 
+    private val sizes = manifest.blobs()
+
     /**
-     * The bytes of a blob, their digest verified.
+     * The bytes of a blob, their digest verified; mapped from the file where they are many.
      *
-     * @throws BlobError missing, unreadable, truncated or altered.
+     * @throws BlobError missing, unreadable, truncated, altered, or larger than a blob may be. The size is checked
+     *   first.
      */
-    public fun readBlob(name: String): ByteArray {
-        val data = try {
-            File(blobs, name).readBytes()
-        } catch (error: IOException) {
-            throw BlobError("blob ${name.take(12)}… cannot be read: ${error.message}", FETCH_AGAIN, error)
-        }
-        if (sha256(data) != name) throw BlobError("blob ${name.take(12)}… does not match its digest", FETCH_AGAIN)
-        return data
-    }
+    public fun readBlob(name: String): BlobBytes = BlobBytes.read(blobs, name, sizes[name])
 
     /** Reads every blob once and checks its digest ([BlobError]). */
     public fun verify() {
-        for (name in manifest.blobs().keys) readBlob(name)
+        for ((name, size) in sizes) BlobBytes.verify(blobs, name, size)
     }
 
     /**
@@ -65,24 +60,26 @@ public class Bundle private constructor(
         val start = edges.firstOrNull()?.let { supernet.ends(it).first }
             ?: branch?.let { supernet.cutPoints[it.position] } ?: throw UsageError("a stretch needs a block or an exit")
         val atEnd = edges.lastOrNull()?.let { supernet.ends(it).second.tensors }.orEmpty()
-        val names = renditions.flatMap { it.shared + it.blob }.distinct()
+        val owners = LinkedHashMap<String, String>() // of each blob, the block or exit that reads it first
+        val parts = edges.map { "block ${it.block}@${it.rendition}" } +
+            listOfNotNull(exit?.let { "exit ${it.exit}@${it.rendition}" })
+        for ((part, one) in parts.zip(renditions)) for (name in one.shared + one.blob) owners.putIfAbsent(name, part)
         return Stretch(
-            fragments = names.map(::readBlob),
+            fragments = owners.keys.map(::readBlob),
             inputs = start.tensors,
             outputs = atEnd + listOfNotNull(branch?.let(supernet::exitTensor)),
             irVersion = manifest.onnx.irVersion,
             opset = manifest.onnx.opset,
             freeAxes = if (anySize || edges.isEmpty()) supernet.freeAxes else emptyMap(),
+            owners = owners.values.toList(),
         )
     }
 
     private fun checkBlobsPresent() {
-        for ((name, size) in manifest.blobs()) {
+        for ((name, size) in sizes) {
             val file = File(blobs, name)
             if (!file.isFile) throw BlobError("blob ${name.take(12)}… is missing from $blobs", FETCH_AGAIN)
-            if (size != null && file.length() != size) {
-                throw BlobError("blob ${name.take(12)}… has ${file.length()} bytes instead of $size", FETCH_AGAIN)
-            }
+            checkSize(name, file.length(), size)
         }
     }
 
@@ -116,7 +113,8 @@ public class Bundle private constructor(
     }
 }
 
-private fun readManifest(folder: File): ByteArray {
+/** The bytes of a bundle's manifest; their number is bounded before they are read. */
+internal fun readManifest(folder: File): ByteArray {
     val file = File(folder, MANIFEST)
     if (file.length() > MANIFEST_MAX_BYTES) throw ManifestError("$file has more than $MANIFEST_MAX_BYTES bytes")
     try {

@@ -7,6 +7,9 @@
  */
 package pathweave.sdk
 
+import java.io.File
+import java.nio.ByteBuffer
+
 // field numbers of onnx.proto
 private const val MODEL_IR_VERSION = 1
 private const val MODEL_GRAPH = 7
@@ -24,58 +27,95 @@ private const val SHAPE_DIMENSION = 1
 private const val DIMENSION_VALUE = 1
 private const val DIMENSION_SYMBOL = 2
 
+private val MODEL_FILE = Regex("pathweave-model\\.[0-9a-f]+\\.onnx")
 private const val MODEL_MAX_BYTES = 2_000_000_000L // protobuf's own limit is 2 GiB
-private const val MODEL_MAX_BYTES_AROUND = 4096 // of what is not a fragment; more only costs a copy
 
 /**
  * Consecutive blocks that run as one model: their fragments, what goes in and what comes out.
  *
  * [freeAxes]: by tensor, the axes (0 is the batch) whose extents the composed model leaves open, so that one session
- * runs at several input sizes.
+ * runs at several input sizes. [owners]: the block or exit of each fragment, for errors; empty where unknown.
  */
 public class Stretch(
-    public val fragments: List<ByteArray>,
+    public val fragments: List<BlobBytes>,
     public val inputs: List<TensorSpec>,
     public val outputs: List<TensorSpec>,
     public val irVersion: Long,
     public val opset: Long,
     public val freeAxes: Map<String, Set<Int>> = emptyMap(),
+    public val owners: List<String> = emptyList(),
 )
 
 /**
  * The serialized ONNX model of [stretch], its batch axis symbolic.
  *
- * @throws CompositionError a fragment is not one or holds what it may not hold, or two define the same name.
+ * @throws CompositionError a fragment is not one or holds what it may not hold (Fragment.kt, Sizes.kt), or two define
+ *   the same name.
  */
 public fun compose(stretch: Stretch): ByteArray {
-    refuseDuplicates(stretch.fragments)
-    val size = stretch.fragments.sumOf { it.size.toLong() }
-    if (size > MODEL_MAX_BYTES) throw CompositionError("the fragments together are larger than a model may be")
-    return ProtobufWriter(capacity = (size + MODEL_MAX_BYTES_AROUND).toInt()).apply {
-        integer(MODEL_IR_VERSION, stretch.irVersion)
-        message(MODEL_OPSET_IMPORT) { integer(OPSET_VERSION, stretch.opset) }
-        for (fragment in stretch.fragments) bytes(MODEL_GRAPH, fragment)
-        message(MODEL_GRAPH) {
-            text(GRAPH_NAME, "pathweave")
-            for (spec in stretch.inputs) message(GRAPH_INPUT) { valueInfo(spec, stretch.freeAxes[spec.name]) }
-            for (spec in stretch.outputs) message(GRAPH_OUTPUT) { valueInfo(spec, stretch.freeAxes[spec.name]) }
-        }
-    }.toByteArray()
+    val parts = composedParts(stretch)
+    val model = ByteBuffer.allocate(parts.sumOf { it.remaining() })
+    parts.forEach(model::put)
+    return model.array()
 }
 
-/** Refuses two initializers or node outputs of one name: the runtime would only warn, and take the last. */
-private fun refuseDuplicates(fragments: List<ByteArray>) {
-    val seen = HashSet<String>()
-    for (name in fragments.flatMapIndexed(::namesIn)) {
-        if (!seen.add(name)) throw CompositionError("two fragments define '$name'")
+/** [compose] without a copy: the model is these parts, one behind the other. */
+internal fun composedParts(stretch: Stretch): List<ByteBuffer> {
+    val graphs = readFragments(stretch)
+    refuseDuplicates(graphs)
+    checkSizes(graphs, stretch.inputs, stretch.outputs, stretch.owners)
+    val size = stretch.fragments.sumOf { it.size.toLong() }
+    if (size > MODEL_MAX_BYTES) throw CompositionError("the fragments together are larger than a model may be")
+    val head = ProtobufWriter().integer(MODEL_IR_VERSION, stretch.irVersion)
+        .message(MODEL_OPSET_IMPORT) { integer(OPSET_VERSION, stretch.opset) }
+    val boundary = ProtobufWriter().message(MODEL_GRAPH) {
+        text(GRAPH_NAME, "pathweave")
+        for (spec in stretch.inputs) message(GRAPH_INPUT) { valueInfo(spec, stretch.freeAxes[spec.name]) }
+        for (spec in stretch.outputs) message(GRAPH_OUTPUT) { valueInfo(spec, stretch.freeAxes[spec.name]) }
+    }
+    val fragments = stretch.fragments.flatMap { fragment ->
+        listOf(wrapped(ProtobufWriter().head(MODEL_GRAPH, fragment.size)), fragment.view())
+    }
+    return listOf(wrapped(head)) + fragments + wrapped(boundary)
+}
+
+/**
+ * Gives [use] a temporary file that has [parts], and deletes it; those that killed processes left go too.
+ *
+ * @throws StorageError there is no room for it.
+ */
+internal fun <T> withModelFile(parts: List<ByteBuffer>, use: (File) -> T): T {
+    val folder = File(System.getProperty("java.io.tmpdir"))
+    folder.listFiles().orEmpty().filter { MODEL_FILE.matches(it.name) }.forEach(::deleteOrphan)
+    val (file, lock) = storageErrors(folder) { newOwnFile(folder, "pathweave-model.", ".onnx") }
+    return lock.use {
+        try {
+            storageErrors(file) { parts.forEach { part -> writeFully(lock.channel, part.duplicate()) } }
+            use(file)
+        } finally {
+            file.delete()
+        }
     }
 }
 
-/** The names that fragment [number] of a stretch defines; an error says which fragment it is. */
-private fun namesIn(number: Int, fragment: ByteArray): List<String> = try {
-    definedNames(fragment)
-} catch (error: CompositionError) {
-    throw CompositionError("the fragment number $number is refused: ${error.message}", error)
+private fun wrapped(message: ProtobufWriter): ByteBuffer = ByteBuffer.wrap(message.toByteArray())
+
+/** All fragments, read and checked; an error names the owner of the fragment, or its number. */
+internal fun readFragments(stretch: Stretch): List<Fragment> = stretch.fragments.mapIndexed { number, data ->
+    try {
+        readFragment(data)
+    } catch (error: CompositionError) {
+        val owner = stretch.owners.getOrNull(number) ?: "number $number"
+        throw CompositionError("the fragment of $owner is refused: ${error.message}", error)
+    }
+}
+
+/** Refuses two initializers or node outputs of one name: the runtime would only warn, and take the last. */
+private fun refuseDuplicates(fragments: List<Fragment>) {
+    val seen = HashSet<String>()
+    for (name in fragments.flatMap { it.definedNames() }) {
+        if (!seen.add(name)) throw CompositionError("two fragments define '$name'")
+    }
 }
 
 private fun ProtobufWriter.valueInfo(spec: TensorSpec, freeAxes: Set<Int>?) {

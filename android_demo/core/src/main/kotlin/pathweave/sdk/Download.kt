@@ -1,190 +1,228 @@
 /**
- * Fetching a bundle from a server, or any web server with the same layout (docs/bundle_format.md, "Over HTTP").
- *
- * The plain form of device_sdk/delivery: blobs one after the other, each whole or not at all; what is here is not
- * fetched again.
+ * Downloads a bundle to the store, or falls back to the last good one (docs/bundle_format.md, "Over HTTP"). Mirrors
+ * device_sdk/delivery/download.py.
  */
 package pathweave.sdk
 
 import java.io.File
-import java.io.IOException
-import java.io.InputStream
-import java.net.HttpURLConnection
-import java.net.MalformedURLException
-import java.net.SocketTimeoutException
-import java.net.URL
-import java.security.MessageDigest
 import pathweave.sdk.runtimes.OnnxRuntime
 
-private const val IDLE_TIMEOUT_MS = 20_000
-private const val BUFFER_BYTES = 64 * 1024
-private const val BLOB_MAX_BYTES = 2_000_000_000L // of one whose size the manifest does not state
-private const val PAIR_ATTEMPTS = 3
-private const val NOT_FOUND = 404
+private const val ATTEMPTS = 5
+private const val REPLACED_TRIES = 3 // restarts after the server has replaced the bundle during the download
+private const val SIGNATURE_MAX_BYTES = 1024L // a signature has 64; the rest is for error pages
+private const val MS_PER_S = 1_000
 
-/** A bundle that was fetched: the [folder] of its manifest and that of its [blobs], for [AdaptiveModel.open]. */
-public class Fetched(public val folder: File, public val blobs: File, public val fetchedBytes: Long)
+/** Of the first download. */
+public val DEADLINES: Deadlines = Deadlines(idleS = 10.0, totalS = 600.0)
+
+/** Where the last good bundle can open instead. */
+public val UPDATE_DEADLINES: Deadlines = Deadlines(idleS = 5.0, totalS = 20.0)
+
+/** Where a [Delivered] comes from. */
+public enum class DeliverySource {
+    DOWNLOADED,
+
+    /** The server still has the last good bundle. */
+    UNCHANGED,
+
+    /** Fetching failed, so it is the last good bundle. */
+    KEPT,
+}
 
 /**
- * Fetch the bundle at [url] (`http(s)://…/v1/bundles/NAME`) into [into].
+ * A bundle in the store, ready for `Bundle.open(folder, trust, blobs)`.
  *
- * 1. fetch manifest and signature, both again if they do not belong together; 2. check the signature, then parse; 3.
- * refuse a version below that of [previous]; 4. fetch the blobs that are not here, each verified before it gets its
- * name; 5. write manifest and signature into a folder of their own, named by their digest. Who opens it decides
- * whether it works.
+ * [resumed]: number of resumed transfers. [failure]: why it is the last good bundle, in one line.
+ */
+public data class Delivered(
+    public val folder: File,
+    public val blobs: File,
+    public val name: String,
+    public val digest: String,
+    public val version: Long,
+    public val source: DeliverySource,
+    public val blobsFetched: Int = 0,
+    public val bytesFetched: Long = 0,
+    public val resumed: Int = 0,
+    public val failure: String? = null,
+    internal val error: PathweaveError? = null,
+)
+
+/** How a delivery goes on: what [fetchBundle] may wait for, and who hears of it. */
+public class DeliveryOptions(
+    /** Install an older version, or other contents under the same version, too. */
+    public val allowRollback: Boolean = false,
+    /** Of the first download. */
+    public val deadlines: Deadlines = DEADLINES,
+    /** Where there is a last good bundle. */
+    public val updateDeadlines: Deadlines = UPDATE_DEADLINES,
+    /** Consecutive attempts without a new byte. */
+    public val attempts: Int = ATTEMPTS,
+    /** Told how many bytes of how many have come. */
+    public val progress: (doneBytes: Long, ofBytes: Long) -> Unit = { _, _ -> },
+    /** Asked at every chunk; true ends the delivery with CancellationException, and what came is kept. */
+    public val stopped: () -> Boolean = { false },
+)
+
+/**
+ * Fetch the bundle at [url] (`http(s)://…/v1/bundles/NAME`) to the [store]; on failure, the last good one of that URL.
  *
- * @throws TransferError no connection, a cut one ([DeadlineError]: too slow, [RefusedError]: the server says no).
- * @throws BundleError what came is not what the key's owner signed, or is older than [previous].
- * @throws StorageError a file cannot be written.
+ * 1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them; 3. refuse
+ * another name than this URL had at first, a version below the high-water mark, and other bytes under the version of
+ * the mark; 4. fetch the blobs that are not in the store, each verified before it is stored; 5. store manifest and
+ * signature.
+ *
+ * The result is not yet the last good bundle: call `store.rememberGood(url, name, digest)` after its self-test passed;
+ * [openAt] does all of it. [trust]: null takes a bundle of anyone. If the server replaces the bundle during the
+ * transfer, the download restarts; verified blobs are kept.
+ *
+ * @throws UsageError [url] is not an address.
+ * @throws BundleError refused; TransferError: not received; StorageError, RuntimeFailedError (nothing runs here): and
+ *   there is no last good bundle.
  */
 public fun fetchBundle(
     url: String,
-    into: File,
-    trust: TrustedKey? = null,
+    store: BundleStore,
+    trust: TrustedKey?,
     token: String? = null,
-    previous: Manifest? = null,
-): Fetched {
-    val server = Server(url.trimEnd('/'), token)
-    val head = fetchHead(server, trust)
-    refuseOlder(head.manifest, previous)
-    val blobs = folder(File(into, BLOBS))
-    var fetchedBytes = head.data.size.toLong()
-    for ((name, size) in head.manifest.blobs()) {
-        val file = File(blobs, name)
-        if (file.isFile && stored("look at $file") { digestOf(file.inputStream()) } == name) continue
-        fetchBlob(server, name, size, file)
-        fetchedBytes += file.length()
+    options: DeliveryOptions = DeliveryOptions(),
+): Delivered = fetchBundle(url, store, HttpTransport(token), trust, options)
+
+internal fun fetchBundle(
+    url: String,
+    store: BundleStore,
+    transport: Transport,
+    trust: TrustedKey?,
+    options: DeliveryOptions = DeliveryOptions(),
+    clock: Clock = System::nanoTime,
+    sleep: (seconds: Double) -> Unit = { pauseMs((it * MS_PER_S).toLong()) },
+): Delivered {
+    val address = base(url)
+    val good = store.lastGoodAt(address, options.allowRollback)
+    val limits = if (good == null) options.deadlines else options.updateDeadlines
+    val schedule = Schedule(limits, options.attempts, clock, sleep, options.stopped)
+    val delivery = Delivery(address, store, transport, trust, options, schedule)
+    return try {
+        delivery.run()
+    } catch (error: UsageError) {
+        throw error
+    } catch (error: PathweaveError) {
+        val kept = store.lastGoodAt(address, options.allowRollback) ?: throw error
+        deliveryLog.warning("$address: ${error.message}; the last good version, ${kept.version}, stays in use")
+        delivery.delivered(kept, DeliverySource.KEPT, error)
     }
-    val folder = folder(File(into, sha256(head.data)))
-    head.signature?.let { writeAtomically(File(folder, SIGNATURE), it) }
-    writeAtomically(File(folder, MANIFEST), head.data)
-    return Fetched(folder, blobs, fetchedBytes)
 }
 
-private class SignedManifest(val data: ByteArray, val signature: ByteArray?, val manifest: Manifest)
-
-private fun fetchHead(server: Server, trust: TrustedKey?): SignedManifest {
-    repeat(PAIR_ATTEMPTS) { attempt ->
-        val data = server.get(MANIFEST, MANIFEST_MAX_BYTES) { it.readBytes() }
-        val signature = try {
-            server.get(SIGNATURE, SIGNATURE_BYTES.toLong()) { it.readBytes() }
-        } catch (error: RefusedError) {
-            if (error.status != NOT_FOUND) throw error
-            null
-        }
-        try {
-            trust?.verify(data, signature ?: throw SignatureError("the bundle at ${server.base} is not signed"))
-            return SignedManifest(data, signature, decodeManifest(data).runnablePart(OnnxRuntime::runs))
-        } catch (error: SignatureError) {
-            if (attempt == PAIR_ATTEMPTS - 1) throw error // else it may have been replaced in between
-        }
-    }
-    error("unreachable: the last attempt returns or throws")
+/** A verified manifest. */
+private class Fetched(val manifest: Manifest, val data: ByteArray, val signature: ByteArray?) {
+    val digest = sha256(data)
 }
 
-private fun refuseOlder(manifest: Manifest, previous: Manifest?) {
-    if (previous == null || manifest.name != previous.name || manifest.version >= previous.version) return
-    throw RollbackError(
-        "the server has version ${manifest.version}, this device already had ${previous.version}",
-        hint = "package it again with a higher version",
-    )
-}
+private class Delivery(
+    private val url: String,
+    private val store: BundleStore,
+    private val transport: Transport,
+    private val trust: TrustedKey?,
+    private val options: DeliveryOptions,
+    private val schedule: Schedule,
+) {
+    private val tally = Tally()
 
-private fun fetchBlob(server: Server, name: String, size: Long?, file: File) {
-    val partial = stored("write into ${file.parent}") { File.createTempFile("fetch", ".part", file.parentFile) }
-    try {
-        val digest = server.get("$BLOBS/$name", size ?: BLOB_MAX_BYTES) { body ->
-            stored("write $partial") { partial.outputStream() }.use { out ->
-                digestOf(body) { buffer, count -> stored("write $partial") { out.write(buffer, 0, count) } }
+    /** The steps of [fetchBundle], restarted if the server replaced the bundle in between. */
+    fun run(): Delivered {
+        repeat(REPLACED_TRIES) { turn ->
+            val fetched = fetchManifest() // 1, 2
+            refuse(fetched) // 3
+            try {
+                fetchBlobs(fetched.manifest) // 4
+                return keep(fetched) // 5
+            } catch (error: RefusedError) {
+                if (error.status != NOT_FOUND || turn == REPLACED_TRIES - 1) throw error
+                schedule.pause(turn)
             }
         }
-        if (digest != name) throw BlobError("the server sent something else as blob ${name.take(12)}…")
-        if (!partial.renameTo(file)) throw StorageError("cannot rename $partial")
-    } finally {
-        partial.delete()
+        throw TransferError("$url was replaced again and again while it was fetched")
     }
-}
 
-private fun digestOf(body: InputStream, also: (ByteArray, Int) -> Unit = { _, _ -> }): String = body.use {
-    val digest = MessageDigest.getInstance("SHA-256")
-    val buffer = ByteArray(BUFFER_BYTES)
-    generateSequence { body.read(buffer).takeIf { it >= 0 } }.forEach { count ->
-        digest.update(buffer, 0, count)
-        also(buffer, count)
+    fun delivered(bundle: StoredBundle, source: DeliverySource, error: PathweaveError? = null) = Delivered(
+        folder = bundle.folder,
+        blobs = store.blobs,
+        name = bundle.name,
+        digest = bundle.digest,
+        version = bundle.version,
+        source = source,
+        blobsFetched = tally.blobs,
+        bytesFetched = tally.bytes,
+        resumed = tally.resumed,
+        failure = error?.message,
+        error = error,
+    )
+
+    /** The server may replace both between the two requests, so a pair that does not verify is fetched again. */
+    private fun fetchManifest(): Fetched {
+        repeat(REPLACED_TRIES) { turn ->
+            val data = fetchSmall(MANIFEST, MANIFEST_MAX_BYTES)
+            val signature = fetchSignature()
+            try {
+                return verified(data, signature)
+            } catch (error: SignatureError) {
+                if (turn == REPLACED_TRIES - 1) throw error
+            }
+            schedule.pause(turn)
+        }
+        throw SignatureError("$url has no manifest with a signature of its own")
     }
-    hex(digest.digest())
-}
 
-/** One address below which a bundle lies. Redirects are not followed: a token belongs to one server. */
-private class Server(val base: String, private val token: String?) {
-    /** What [read] makes of the body of [path], which has at most [mostBytes]. */
-    fun <T> get(path: String, mostBytes: Long, read: (InputStream) -> T): T {
-        val connection = connect("$base/$path")
-        try {
-            val status = connection.responseCode
-            if (status != HttpURLConnection.HTTP_OK) throw RefusedError("the server answered $status to $path", status)
-            return read(Bounded(connection.inputStream, mostBytes, path))
-        } catch (error: SocketTimeoutException) {
-            throw DeadlineError("the server sent nothing of $path for ${IDLE_TIMEOUT_MS / 1000} s", error)
-        } catch (error: IOException) {
-            throw TransferError("cannot fetch $path: ${error.message}", null, error)
-        } finally {
-            connection.disconnect()
+    /** What came, verified by the key and then parsed. Further proofs over the same bytes belong here. */
+    private fun verified(data: ByteArray, signature: ByteArray?): Fetched {
+        if (signature != null && signature.size != SIGNATURE_BYTES) {
+            throw SignatureError("$SIGNATURE has ${signature.size} bytes instead of $SIGNATURE_BYTES")
+        }
+        trust?.verify(
+            data,
+            signature ?: throw SignatureError("$url is not signed, but a trusted key was given"),
+        )
+        return Fetched(decodeManifest(data), data, signature)
+    }
+
+    private fun fetchSignature(): ByteArray? = try {
+        fetchSmall(SIGNATURE, SIGNATURE_MAX_BYTES)
+    } catch (error: RefusedError) {
+        if (error.status != NOT_FOUND) throw error
+        null
+    }
+
+    private fun fetchSmall(name: String, maxBytes: Long): ByteArray = schedule.retry { deadlines ->
+        transport.get("$url/$name", deadlines = deadlines, maxBytes = maxBytes) { reply ->
+            requireSuccess(reply, "$url/$name")
+            val body = java.io.ByteArrayOutputStream()
+            reply.chunks { buffer, count ->
+                body.write(buffer, 0, count)
+                schedule.received(count)
+            }
+            body.toByteArray()
         }
     }
 
-    private fun connect(address: String): HttpURLConnection {
-        val connection = try {
-            URL(address).openConnection() as? HttpURLConnection
-        } catch (error: MalformedURLException) {
-            throw UsageError("$address is not an address: ${error.message}")
-        } ?: throw UsageError("$address is not an address of a web server")
-        connection.connectTimeout = IDLE_TIMEOUT_MS
-        connection.readTimeout = IDLE_TIMEOUT_MS
-        connection.instanceFollowRedirects = false
-        token?.let { connection.setRequestProperty("Authorization", "Bearer $it") }
-        return connection
+    private fun refuse(fetched: Fetched) =
+        store.refuse(url, fetched.manifest.name, fetched.manifest.version, fetched.digest, options.allowRollback)
+
+    private fun fetchBlobs(manifest: Manifest) {
+        val blobs = manifest.runnablePart(OnnxRuntime::runs).blobs()
+        val missing = blobs.filterNot { (name, size) -> store.hasBlob(name, size) }
+        val totalBytes = missing.values.sumOf { it ?: 0L }
+        var doneBytes = 0L
+        BlobFetcher(url, store, transport, schedule, tally) { count ->
+            doneBytes += count
+            options.progress(doneBytes, totalBytes)
+        }.fetchAll(missing)
     }
-}
 
-/** Refuses a body that is longer than it may be, before it fills memory or disk. */
-private class Bounded(private val body: InputStream, private val most: Long, private val path: String) : InputStream() {
-    private var count = 0L
-
-    override fun read(): Int = body.read().also { if (it >= 0) add(1) }
-
-    override fun read(buffer: ByteArray, offset: Int, length: Int): Int =
-        body.read(buffer, offset, length).also { if (it > 0) add(it) }
-
-    override fun close() = body.close()
-
-    private fun add(more: Int) {
-        count += more
-        if (count > most) throw BlobError("the server sends more than $most bytes of $path")
+    private fun keep(fetched: Fetched): Delivered {
+        val name = fetched.manifest.name
+        val folder = store.saveBundle(name, fetched.data, fetched.signature)
+        val same = store.lastGood(name)?.digest == fetched.digest && tally.blobs == 0
+        val bundle = StoredBundle(name, fetched.manifest.version, fetched.digest, folder)
+        return delivered(bundle, if (same) DeliverySource.UNCHANGED else DeliverySource.DOWNLOADED)
     }
-}
-
-private fun folder(path: File): File {
-    if (!path.isDirectory && !path.mkdirs()) throw StorageError("cannot make the folder $path")
-    return path
-}
-
-/** Temporary file in the same folder, then rename: there is the old content or the new one, never half of it. */
-internal fun writeAtomically(file: File, data: ByteArray): Unit = stored("write $file") {
-    val temporary = File.createTempFile("write", ".part", file.parentFile)
-    try {
-        temporary.outputStream().use { out ->
-            out.write(data)
-            out.fd.sync()
-        }
-        if (!temporary.renameTo(file)) throw IOException("cannot rename $temporary")
-    } finally {
-        temporary.delete()
-    }
-}
-
-private inline fun <T> stored(what: String, work: () -> T): T = try {
-    work()
-} catch (error: IOException) {
-    throw StorageError("cannot $what: ${error.message}", error)
 }

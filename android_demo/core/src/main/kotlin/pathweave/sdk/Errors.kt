@@ -66,7 +66,7 @@ public class BlobError(message: String, hint: String? = null, cause: Throwable? 
 public class CompositionError(message: String, cause: Throwable? = null) : BundleError(message, null, cause)
 
 /** A block does not reproduce its golden outputs on this machine. */
-public class SelfTestError(message: String, hint: String? = null) : BundleError(message, hint)
+public open class SelfTestError(message: String, hint: String? = null) : BundleError(message, hint)
 
 /** The bundle is older than the one that this device already had. */
 public class RollbackError(message: String, hint: String? = null) : BundleError(message, hint)
@@ -109,7 +109,8 @@ public open class TransferError internal constructor(
 ) : PathweaveError(message, hint, cause)
 
 /** The server was too slow. */
-public class DeadlineError(message: String, cause: Throwable? = null) : TransferError(message, null, cause)
+public open class DeadlineError(message: String, cause: Throwable? = null, hint: String? = null) :
+    TransferError(message, hint, cause)
 
 /** The server answered with an error; [status] is its HTTP status. */
 public class RefusedError(message: String, public val status: Int, hint: String? = null) : TransferError(message, hint)
@@ -119,4 +120,5 @@ public class ProtocolError(message: String, hint: String? = null, cause: Throwab
     TransferError(message, hint, cause)
 
 /** A file could not be written: the disk is full or the folder is read-only. */
-public class StorageError(message: String, cause: Throwable? = null) : PathweaveError(message, null, cause)
+public class StorageError(message: String, cause: Throwable? = null, hint: String? = null) :
+    PathweaveError(message, hint, cause)

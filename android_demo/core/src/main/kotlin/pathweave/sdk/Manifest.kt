@@ -11,7 +11,7 @@ public const val FORMAT_VERSION: String = "1.2"
 
 private const val GOLDEN_MAX_BATCH = 1024L
 private val BLOB_NAME = Regex("[0-9a-f]{64}")
-private val IDENTIFIER = Regex("[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+internal val IDENTIFIER = Regex("[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
 /** What the model does and what its output means: logits [batch, classNames.size]. */
 public data class Task(val kind: String, val classNames: List<String>, val output: String = "logits")
@@ -81,8 +81,9 @@ public fun Manifest.runnablePart(runs: (Rendition) -> Boolean): Manifest {
  * Read a manifest.
  *
  * @throws UnsupportedFormatError written in a format whose major version this SDK does not know.
- * @throws ManifestError not JSON, a field missing or of the wrong type, a graph that is none, a name with a path trick,
- *   another number of outputs than of classes.
+ * @throws ManifestError not JSON, a field missing or of the wrong type, more of something than a bundle may have
+ *   (ManifestLimits.kt), a graph that is none, a name with a path trick, another number of outputs than of classes, or
+ *   more than fits into memory.
  */
 public fun decodeManifest(data: ByteArray): Manifest {
     val root = rootOf(data)
@@ -91,6 +92,7 @@ public fun decodeManifest(data: ByteArray): Manifest {
     } catch (error: JsonError) {
         throw ManifestError("manifest.json breaks the schema: ${error.message}", error)
     }
+    checkLimits(manifest)
     checkNames(manifest)
     checkOutput(manifest)
     return manifest
@@ -101,6 +103,8 @@ private fun rootOf(data: ByteArray): JsonPlace {
         decodeJson(data).let { it to it["format_version"].text() }
     } catch (error: JsonError) {
         throw ManifestError("manifest.json is not a manifest: ${error.message}", error)
+    } catch (error: OutOfMemoryError) {
+        throw ManifestError("manifest.json has ${data.size} bytes, more than this device can read", error)
     }
     if (version.substringBefore('.') != FORMAT_VERSION.substringBefore('.')) {
         throw UnsupportedFormatError(
@@ -145,11 +149,14 @@ private fun manifest(root: JsonPlace): Manifest {
     )
 }
 
-private fun task(place: JsonPlace) = Task(
-    kind = place["kind"].oneOf { it.takeIf { it == "classification" } },
-    classNames = place["class_names"].texts(),
-    output = place.optional("output")?.oneOf { it.takeIf { it == "logits" } } ?: "logits",
-)
+private fun task(place: JsonPlace): Task {
+    place.optional("class_ids")?.items().orEmpty().forEach { ids -> ids.texts().forEach(::checkText) }
+    return Task(
+        kind = place["kind"].oneOf { it.takeIf { it == "classification" } },
+        classNames = place["class_names"].texts(),
+        output = place.optional("output")?.oneOf { it.takeIf { it == "logits" } } ?: "logits",
+    )
+}
 
 private fun preprocessing(place: JsonPlace): Preprocessing {
     val resize = place.nullable("resize")?.items()?.map { it.size() }
@@ -219,7 +226,7 @@ private fun exit(place: JsonPlace): Exit {
 
 private fun rendition(place: JsonPlace): Rendition {
     place.nullable("opset")?.whole()
-    place.nullable("entry_point")?.text()
+    place.nullable("entry_point")?.text()?.also(::checkText)
     return Rendition(
         name = place["name"].text(),
         runtime = place["runtime"].text(),

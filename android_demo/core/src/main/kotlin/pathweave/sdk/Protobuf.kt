@@ -19,8 +19,7 @@ internal class ProtobufWriter(capacity: Int = 32) {
     }
 
     fun bytes(number: Int, value: ByteArray): ProtobufWriter = apply {
-        varint(number.toLong() shl 3 or LENGTH_DELIMITED.toLong())
-        varint(value.size.toLong())
+        head(number, value.size)
         out.write(value, 0, value.size)
     }
 
@@ -30,6 +29,12 @@ internal class ProtobufWriter(capacity: Int = 32) {
         bytes(number, ProtobufWriter().apply(fill).toByteArray())
 
     fun toByteArray(): ByteArray = out.toByteArray()
+
+    /** The head of a field of [size] bytes, which follow. */
+    fun head(number: Int, size: Int): ProtobufWriter = apply {
+        varint(number.toLong() shl 3 or LENGTH_DELIMITED.toLong())
+        varint(size.toLong())
+    }
 
     private fun varint(value: Long) {
         var rest = value
@@ -50,7 +55,9 @@ internal class ProtobufField(val number: Long, val kind: Int, val integer: Long?
 internal class ProtobufError(message: String) : Exception(message)
 
 /** Reads the fields of one message, which lies in [data] from [position] to [end]. Nothing is copied. */
-internal class ProtobufReader(private val data: ByteArray, private var position: Int, private val end: Int) {
+internal class ProtobufReader(private val data: BlobBytes, private var position: Int, private val end: Int) {
+    val atEnd: Boolean get() = position >= end
+
     /** The next field, or null at the end; throws [ProtobufError]. */
     fun next(): ProtobufField? {
         if (position >= end) return null
@@ -70,7 +77,8 @@ internal class ProtobufReader(private val data: ByteArray, private var position:
         return ProtobufField(number, kind, null, start, position)
     }
 
-    private fun varint(): Long {
+    /** The varint here. */
+    fun varint(): Long {
         var value = 0L
         var shift = 0
         while (true) {
@@ -83,9 +91,16 @@ internal class ProtobufReader(private val data: ByteArray, private var position:
     }
 }
 
+/** The integers of one field: one, or a packed list, of which the first [most] are read. */
+internal fun integersIn(data: BlobBytes, field: ProtobufField, most: Int): List<Long> {
+    field.integer?.let { return listOf(it) }
+    val reader = ProtobufReader(data, field.start, field.end)
+    return buildList { while (!reader.atEnd && size < most) add(reader.varint()) }
+}
+
 /** Calls [use] with every field of the message in [data] from [start] to [end]. */
 internal inline fun readFields(
-    data: ByteArray,
+    data: BlobBytes,
     start: Int = 0,
     end: Int = data.size,
     use: (ProtobufField) -> Unit,

@@ -23,6 +23,13 @@ public class Supernet(
     private val blocksById = blocks.associateBy { it.id }
     private val exitsById = exits.associateBy { it.id }
 
+    /** For each cut point, the next one that is mandatory: blocks are checked in constant time. */
+    private val nextMandatory = IntArray(cutPoints.size) { Int.MAX_VALUE }.also { next ->
+        for (index in cutPoints.size - 2 downTo 0) {
+            next[index] = if (cutPoints[index + 1].mandatory) index + 1 else next[index + 1]
+        }
+    }
+
     /** The input sizes of edges: the model's own, written as null, then the others. */
     public val sizes: List<ImageSize?> = listOf(null) + inputSizes.map { it.size }
 
@@ -299,8 +306,8 @@ public class Supernet(
             "block ${block.id} is ${block.kind}, but runs from $start to $end"
         }
         checkRenditions("block ${block.id}", block.renditions)
-        val jumped = cutPoints.subList(start + 1, end).find { it.mandatory }
-        refuseUnless(jumped == null) { "block ${block.id} jumps over the mandatory cut point ${jumped?.index}" }
+        val jumped = nextMandatory[start]
+        refuseUnless(jumped >= end) { "block ${block.id} jumps over the mandatory cut point $jumped" }
     }
 
     private fun checkExit(exit: Exit) {

@@ -113,7 +113,7 @@ internal fun rewind(buffer: Buffer) {
     buffer.rewind()
 }
 
-private fun narrow(buffer: Buffer, start: Int, end: Int) {
+internal fun narrow(buffer: Buffer, start: Int, end: Int) {
     buffer.limit(end)
     buffer.position(start)
 }

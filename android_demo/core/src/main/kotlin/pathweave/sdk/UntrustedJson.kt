@@ -29,7 +29,7 @@ internal fun decodeJson(data: ByteArray): JsonPlace {
     refuseDepth(data) // before the parser, which is recursive
     try {
         val text = Charsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(data)).toString()
-        return JsonPlace(Json.parseToJsonElement(text).also(::refuseLooseLiterals), "$")
+        return JsonPlace(Json.parseToJsonElement(text).also(::refuseLooseLiterals))
     } catch (error: CharacterCodingException) {
         throw JsonError("it is not UTF-8", error)
     } catch (error: IllegalArgumentException) {
@@ -74,8 +74,26 @@ private fun refuseLooseLiterals(element: JsonElement) {
     }
 }
 
-/** A JSON value and where it stands. Every reader throws [JsonError] when the value is of another kind. */
-internal class JsonPlace(private val element: JsonElement, private val path: String) {
+/**
+ * A JSON value and where it stands. Every reader throws [JsonError] when the value is of another kind.
+ *
+ * [step]: the name or the index that leads here from [above].
+ */
+internal class JsonPlace(
+    private val element: JsonElement,
+    private val above: JsonPlace? = null,
+    private val step: Any = "",
+) {
+    /** Put together only for errors: a manifest may have millions of values. */
+    private val path: String
+        get() = generateSequence(this) { it.above }.toList().reversed().joinToString("") { place ->
+            when {
+                place.above == null -> "$"
+                place.step is Int -> "[${place.step}]"
+                else -> ".${place.step}"
+            }
+        }
+
     /** The field [name], which has to be there. */
     operator fun get(name: String): JsonPlace =
         optional(name) ?: throw JsonError("Object missing required field `$name` - at `$path`")
@@ -83,7 +101,7 @@ internal class JsonPlace(private val element: JsonElement, private val path: Str
     /** The field [name] if it is there. */
     fun optional(name: String): JsonPlace? {
         val fields = element as? JsonObject ?: throw wrong("an object")
-        return fields[name]?.let { JsonPlace(it, "$path.$name") }
+        return fields[name]?.let { JsonPlace(it, this, name) }
     }
 
     /** The field [name] if it is there and not null. */
@@ -99,13 +117,13 @@ internal class JsonPlace(private val element: JsonElement, private val path: Str
     /** The elements of an array. */
     fun items(): List<JsonPlace> {
         val items = element as? JsonArray ?: throw wrong("an array")
-        return items.mapIndexed { index, item -> JsonPlace(item, "$path[$index]") }
+        return items.mapIndexed { index, item -> JsonPlace(item, this, index) }
     }
 
     /** The values of an object, whatever their names. */
     fun members(): List<JsonPlace> {
         val fields = element as? JsonObject ?: throw wrong("an object")
-        return fields.map { (name, value) -> JsonPlace(value, "$path.$name") }
+        return fields.map { (name, value) -> JsonPlace(value, this, name) }
     }
 
     /** The value as JSON. */

@@ -20,7 +20,7 @@ class CompositionTest {
         freeAxes: Map<String, Set<Int>> = emptyMap(),
     ): Stretch {
         val (irVersion, opset) = vector["ir_version"].int.toLong() to vector["opset"].int.toLong()
-        return Stretch(fragments, listOf(spec(vector["input"])), outputs, irVersion, opset, freeAxes)
+        return Stretch(fragments.map(BlobBytes::of), listOf(spec(vector["input"])), outputs, irVersion, opset, freeAxes)
     }
 
     private val fragments = vector["fragments"].items.map { it.bytes }

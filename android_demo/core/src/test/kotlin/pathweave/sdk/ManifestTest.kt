@@ -5,6 +5,7 @@ import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonElement
 import kotlinx.serialization.json.JsonObject
+import kotlinx.serialization.json.JsonPrimitive
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.DynamicTest
@@ -76,7 +77,7 @@ class ManifestTest {
         val path = listOf("input_sizes", "0", "shapes", "1", "0", "0")
         val changed = tree.changed(path, Json.parseToJsonElement("2000000000"))
         val error = assertRefused<ManifestError> { decodeManifest(changed.toString().toByteArray()) }
-        assertTrue("cut_1 at cut point 1" in error.message!!, error.message)
+        assertTrue("4000000000 elements of a tensor in the self-test" in error.message!!, error.message)
     }
 
     @Test
@@ -102,6 +103,53 @@ class ManifestTest {
         assertEquals(listOf(null, ImageSize(1, 1), ImageSize(4, 4)), manifest.runnablePart { true }.supernet().sizes)
         val entry = manifest.blocks[0].renditions[0]
         assertEquals(listOf(null), manifest.runnablePart { it != entry }.supernet().sizes)
+    }
+
+    @TestFactory
+    fun `one more than the limit is refused because of it`() = Contract.vectors["manifest_limits"].items.map { case ->
+        DynamicTest.dynamicTest("${case["refusal"].text} at ${case["path"]}") {
+            val refusal = case["refusal"].text
+            val error = assertRefused<ManifestError> { decodeManifest(repeated(case, case["most"].int + 1)) }
+            assertTrue(refusal in error.message!!, error.message)
+            try {
+                decodeManifest(repeated(case, case["most"].int))
+            } catch (within: ManifestError) {
+                assertTrue(refusal !in within.message!!, within.message)
+            }
+        }
+    }
+
+    /** The manifest with an item at the path of [case], or a letter that UTF-16 writes as two, [count] times. */
+    private fun repeated(case: JsonElement, count: Int): ByteArray {
+        val path = case["path"].items.map { it.text }
+        val place = path.fold(tree) { found, step -> if (found is JsonArray) found[step.toInt()] else found[step] }
+        val value = when (place) {
+            is JsonArray -> ((case as JsonObject)["item"] ?: place[0]).let { item -> JsonArray(List(count) { item }) }
+            else -> JsonPrimitive("\uD834\uDD1E".repeat(count))
+        }
+        return tree.changed(path, value).toString().toByteArray()
+    }
+
+    @Test
+    fun `more elements than a self-test may have are refused`() {
+        val path = listOf("cut_points", "1", "tensors", "0", "shape")
+        val changed = tree.changed(path, Json.parseToJsonElement("[134217729]")) // in a batch of two
+        val error = assertRefused<ManifestError> { decodeManifest(changed.toString().toByteArray()) }
+        assertTrue("268435458 elements of a tensor in the self-test; 268435456 are allowed" in error.message!!)
+    }
+
+    @Test
+    fun `long blocks over many mandatory cut points are checked in a few times what reading takes`() {
+        val cuts = List(4_096) { CutPoint(it, listOf(TensorSpec("cut_$it", listOf(3)))) }
+        val rendition = decodeManifest(good).blocks[0].renditions[0]
+        val originals = List(4_095) { Block("o$it", it, it + 1, BlockKind.ORIGINAL, 0, 0, listOf(rendition)) }
+        val long = List(12_000) { Block("m$it", 0, 4_095, BlockKind.MERGED, 0, 0, listOf(rendition)) }
+        val startedNs = System.nanoTime()
+        Supernet(cuts, originals + long)
+        assertTrue(System.nanoTime() - startedNs < 2e9)
+        val mandatory = cuts.map { if (it.index == 4_094) it.copy(mandatory = true) else it }
+        val error = assertRefused<ManifestError> { Supernet(mandatory, originals + long) }
+        assertTrue("block m0 jumps over the mandatory cut point 4094" in error.message!!, error.message)
     }
 
     private fun assertOutcome(outcome: String, data: ByteArray) {

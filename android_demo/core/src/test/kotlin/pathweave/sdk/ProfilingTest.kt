@@ -174,7 +174,9 @@ private class SimulatedDevice(private val perBlockNs: Long, private val perRunNs
     override fun load(stretch: Stretch): LoadedStretch {
         open++
         loaded += stretch
-        val blocks = stretch.fragments.count { fragment -> definedNames(fragment).none { it.startsWith("shared/") } }
+        val blocks = stretch.fragments.count { fragment ->
+            readFragment(fragment).definedNames().none { it.startsWith("shared/") }
+        }
         return object : LoadedStretch {
             override fun run(inputs: List<Tensor>): List<Tensor> {
                 nowNs += perRunNs + blocks * perBlockNs

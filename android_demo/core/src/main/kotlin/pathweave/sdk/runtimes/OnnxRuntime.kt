@@ -7,16 +7,19 @@ import ai.onnxruntime.OrtEnvironment
 import ai.onnxruntime.OrtException
 import ai.onnxruntime.OrtLoggingLevel
 import ai.onnxruntime.OrtSession
+import java.nio.ByteBuffer
 import java.util.concurrent.locks.ReentrantReadWriteLock
 import kotlin.concurrent.read
 import kotlin.concurrent.write
 import pathweave.sdk.DType
 import pathweave.sdk.Rendition
 import pathweave.sdk.RuntimeFailedError
+import pathweave.sdk.StorageError
 import pathweave.sdk.Stretch
 import pathweave.sdk.Tensor
-import pathweave.sdk.compose
+import pathweave.sdk.composedParts
 import pathweave.sdk.rewind
+import pathweave.sdk.withModelFile
 
 /** Runs composed ONNX models on the CPU with a fixed number of [threads]. */
 public class OnnxRuntime(private val threads: Int = 1) : Runtime {
@@ -25,20 +28,40 @@ public class OnnxRuntime(private val threads: Int = 1) : Runtime {
     override val identity: String get() = "onnxruntime-${environment.version}-CPUExecutionProvider-${threads}t"
 
     override fun load(stretch: Stretch): LoadedStretch {
-        val model = compose(stretch)
         val session = orFailed("refused the model") {
             OrtSession.SessionOptions().use { options ->
                 options.setIntraOpNumThreads(threads)
                 options.setInterOpNumThreads(1)
                 options.setSessionLogLevel(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR)
                 options.addConfigEntry("session.intra_op.allow_spinning", if (threads == 1) "0" else "1")
-                environment.createSession(model, options)
+                session(composedParts(stretch), options)
             }
         }
         return OnnxSession(environment, session, stretch.inputs.map { it.name }, stretch.outputs.map { it.name })
     }
 
+    /** Of a model that is these parts; a large one goes through a file instead of the heap, where there is room. */
+    private fun session(model: List<ByteBuffer>, options: OrtSession.SessionOptions): OrtSession {
+        if (model.sumOf { it.remaining().toLong() } < THROUGH_FILE_FROM_BYTES) return sessionFromHeap(model, options)
+        return try {
+            withModelFile(model) { path -> environment.createSession(path.path, options) }
+        } catch (full: StorageError) {
+            try {
+                sessionFromHeap(model, options)
+            } catch (_: OutOfMemoryError) {
+                throw full
+            }
+        }
+    }
+
+    private fun sessionFromHeap(model: List<ByteBuffer>, options: OrtSession.SessionOptions): OrtSession {
+        val bytes = ByteBuffer.allocate(model.sumOf { it.remaining() })
+        model.forEach { bytes.put(it.duplicate()) }
+        return environment.createSession(bytes.array(), options)
+    }
+
     public companion object {
+        private const val THROUGH_FILE_FROM_BYTES = 32L shl 20
         private const val CPU = "CPUExecutionProvider"
 
         /** Whether [rendition] is for this runtime on a processor. */

@@ -1,0 +1,86 @@
+/**
+ * The high-water mark of a bundle: the version that this device has had, and what it refuses because of it. Pure.
+ * Mirrors device_sdk/delivery/marks.py, byte for byte.
+ *
+ * Two copies of a mark are kept. Each states its own digest, so a damaged one is recognised and the other one counts.
+ */
+package pathweave.sdk
+
+import kotlinx.serialization.json.JsonPrimitive
+
+internal val DIGEST = Regex("[0-9a-f]{64}")
+internal const val ADDRESSES_MAX = 64 // more are forgotten, the oldest first
+private const val DIGEST_LENGTH = 64
+private const val BEFORE = "{\"mark\":"
+private const val BETWEEN = ",\"sha256\":\""
+private const val AFTER = "\"}"
+
+/** Bundle [name] was installed in [version], with the manifest [digest], from [addresses] (their sha256). */
+internal data class Mark(
+    val name: String,
+    val version: Long,
+    val digest: String,
+    val addresses: List<String> = emptyList(),
+)
+
+/** One line of JSON: the mark, and the sha256 of its bytes. */
+internal fun encodeMark(mark: Mark): ByteArray {
+    val addresses = mark.addresses.joinToString(",") { quoted(it) }
+    val text = """{"name":${quoted(mark.name)},"version":${mark.version},"digest":${quoted(mark.digest)},""" +
+        """"addresses":[$addresses]}"""
+    return "$BEFORE$text$BETWEEN${sha256(text.toByteArray())}$AFTER\n".toByteArray()
+}
+
+/** The mark in [data]; null if the record is damaged. */
+internal fun decodeMark(data: ByteArray): Mark? {
+    val text = data.decodeToString().trim()
+    val end = text.length - AFTER.length - DIGEST_LENGTH - BETWEEN.length
+    if (end < BEFORE.length || !text.startsWith(BEFORE) || !text.startsWith(BETWEEN, end)) return null
+    val mark = text.substring(BEFORE.length, end)
+    if (text.substring(end + BETWEEN.length) != sha256(mark.toByteArray()) + AFTER) return null
+    return try {
+        val root = decodeJson(mark.toByteArray())
+        Mark(
+            name = root["name"].text(),
+            version = root["version"].whole(),
+            digest = root["digest"].text(),
+            addresses = root.optional("addresses")?.items().orEmpty().map { it.text() },
+        ).takeIf { DIGEST.matches(it.digest) }
+    } catch (_: JsonError) {
+        null
+    }
+}
+
+private fun quoted(text: String): String = JsonPrimitive(text).toString()
+
+/**
+ * Refuse what is below [mark], or other bytes under its version. [source]: where it comes from.
+ *
+ * @throws RollbackError refused.
+ */
+internal fun refuseRollback(mark: Mark?, name: String, version: Long, digest: String, source: String) {
+    if (mark == null || version > mark.version || digest == mark.digest) return
+    if (version < mark.version) {
+        throw RollbackError(
+            "$source has version $version of $name; this device has had ${mark.version}",
+            hint = "to install the older version, allow the rollback",
+        )
+    }
+    throw RollbackError(
+        "$source has version $version of $name with other contents than this device has had under that version",
+        hint = "give the new contents a higher version, or allow the rollback",
+    )
+}
+
+/**
+ * Refuse another product than [pinned], the one that this address had at first.
+ *
+ * @throws BundleError refused.
+ */
+internal fun refuseOtherName(pinned: String?, name: String, source: String) {
+    if (pinned == null || pinned == name) return
+    throw BundleError(
+        "$source has bundle $name; this device has had $pinned from there",
+        hint = "serve another product at an address of its own",
+    )
+}
