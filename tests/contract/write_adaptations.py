@@ -20,8 +20,9 @@ from device_sdk.data.inputs import PreparedInputs
 from device_sdk.data.preprocessing import prepare, resize_image
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.adaptation import AdaptationSettings, make_evaluator, search_positions
+from device_sdk.policies.calibration import CalibrationSettings, calibrate_plan
 from device_sdk.profiling.fitting import fit_latency, fit_memory
-from device_sdk.profiling.profile import MeasuredEdge, MeasuredSubnet, Profile
+from device_sdk.profiling.profile import MeasuredEdge, MeasuredExit, MeasuredSubnet, Profile
 from device_sdk.progress import SilentProgress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
@@ -29,7 +30,7 @@ from device_sdk.search import find_subnets, make_strategy
 from device_sdk.search.port import SearchProblem
 from device_sdk.supernet.cost import Budget, EdgeCost
 from device_sdk.supernet.paths import enumerate_subnets, sample_uniformly
-from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.plan import Edge, Subnet
 
 IMAGES, IMAGE_SEED, LABEL_SEED = 500, 11, 12
 WRONG = 8  # one label in this many is drawn at random: the full model is then wrong too
@@ -41,6 +42,12 @@ CASES = [
     ("pathweave", {"latency_ms": 4.0, "memory_mb": 0.014}, 2),
     ("adaptivenet", {"latency_ms": 3.0}, 3),
     ("evolution", {"latency_ms": 2.5}, 4),
+]
+CALIBRATIONS = [  # of a subnet, with labels or not
+    ("o0 o1 o2 o3", True, CalibrationSettings(accuracy_drop=0.2, confirm=False)),
+    ("o0 o1 o2 o3", True, CalibrationSettings(accuracy_drop=0.05, escalated_share=0.1, confirm=False)),
+    ("o0@int8 o1 o2 o3", False, CalibrationSettings(accuracy_drop=0.3, exit_memory_mb=0.0008, confirm=False)),
+    ("o0 m1-3 o3", True, CalibrationSettings(use_exits=False, escalated_share=0.25, confirm=False)),
 ]
 SIZES = (((7, 5), (3, 8)), ((2, 2), (4, 4)), ((4, 6), (4, 3)), ((9, 3), (2, 3)), ((5, 5), (1, 1)))
 
@@ -59,6 +66,7 @@ def main(target: Path) -> None:
         "predicted_ms": {str(one): profile.cost_model().latency_ms(one) for one in some_subnets(bundle)},
         "cache_bytes": CACHE_BYTES,
         "cases": [case(workspace, profile, images, labels, *one) for one in CASES],
+        "calibrations": [calibration(workspace, profile, images, labels, *one) for one in CALIBRATIONS],
         "resizing": [resized(*pair, seed=seed) for seed, pair in enumerate(SIZES)],
     }
     target.write_text(json.dumps(vectors, indent=1) + "\n")
@@ -119,6 +127,12 @@ def made_up_profile(bundle: Bundle) -> Profile:
     sums = [sum(edges[edge].latency_ms for edge in subnet.edges) for subnet in subnets]
     measured = [(0.3 + 0.8 * one) * (0.97 + 0.06 * random.uniform()) for one in sums]
     measured[5] *= 1.5  # somebody interfered
+    exits = []
+    for one in supernet.exits:
+        for rendition in one.renditions:
+            for size in supernet.sizes if rendition.any_size else ((),):
+                ms = (2 + random.below(8)) / 64
+                exits.append(MeasuredExit(one.id, rendition.name, EdgeCost(ms, ms, 500 + random.below(200), 300), size))
     peaks = [2 * sum(edges[edge].resident_bytes for edge in one.edges) + 3000 + random.below(300) for one in subnets]
     latency = fit_latency(supernet, {edge: cost.latency_ms for edge, cost in edges.items()}, subnets, measured)
     memory = fit_memory(edges, subnets, peaks)
@@ -134,6 +148,7 @@ def made_up_profile(bundle: Bundle) -> Profile:
         offset_ms=latency.offset_ms,
         fitted=tuple(fitted),
         original_ms=measured[0],
+        exits=tuple(exits),
         memory_scale=memory.scale,
         memory_offset_bytes=memory.offset_bytes,
     )
@@ -180,6 +195,38 @@ def case(
         "full_accuracy_holdout": judged[1],
         "subnets_evaluated": found.subnets_evaluated,
         "pool": {str(one.subnet): [one.accuracy, rounded(one.expected)] for one in found.pool},
+    }
+
+
+def calibration(
+    workspace: Workspace,
+    profile: Profile,
+    images: Images,
+    labels: npt.NDArray[np.int64],
+    subnet: str,
+    labelled: bool,
+    settings: CalibrationSettings,
+) -> dict[str, Any]:
+    """The exits and thresholds of a subnet by 500 images, untimed."""
+    edges = tuple(map(Edge.parse, subnet.split()))
+    prepared = prepare(np.stack(images), workspace.bundle.manifest.preprocessing, input_shape=(3, 2, 2))
+    targets = labels if labelled else None
+    found = calibrate_plan(
+        workspace, profile, Subnet(edges), prepared, targets, settings=settings, progress=SilentProgress()
+    )
+    return {
+        "subnet": subnet,
+        "labelled": labelled,
+        "accuracy_drop": settings.accuracy_drop,
+        "exit_memory_mb": settings.exit_memory_mb,
+        "escalated_share": settings.escalated_share,
+        "use_exits": settings.use_exits,
+        "exits": {one.exit: rounded(one.threshold) for one in found.plan.exits},
+        "hard_threshold": None if found.plan.hard_threshold is None else rounded(found.plan.hard_threshold),
+        "accuracy": rounded(found.accuracy),
+        "accuracy_without_exits": rounded(found.accuracy_without_exits),
+        "share_early": rounded(found.share_early),
+        "share_escalated": rounded(found.share_escalated),
     }
 
 

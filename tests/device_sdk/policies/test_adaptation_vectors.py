@@ -28,6 +28,15 @@ def test_the_script_writes_the_same_choices_and_to_rounding_the_same_numbers(wri
             assert again["pool"][subnet] == pytest.approx(numbers, abs=1e-6)
 
 
+def test_the_script_calibrates_the_same(written):
+    numbers = ("exits", "hard_threshold")
+    for case, again in zip(VECTORS["calibrations"], written["calibrations"], strict=True):
+        assert case.keys() == again.keys()
+        for name, value in case.items():
+            assert again[name] == (pytest.approx(value, abs=1e-6) if name in numbers and value is not None else value)
+    assert len({tuple(case["exits"]) for case in VECTORS["calibrations"]}) > 2
+
+
 def test_the_script_writes_the_same_samples_and_fits(written):
     assert (written["images"], written["labels"]) == (VECTORS["images"], VECTORS["labels"])
     assert written["predicted_ms"] == pytest.approx(VECTORS["predicted_ms"])

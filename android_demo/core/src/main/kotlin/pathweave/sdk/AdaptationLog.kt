@@ -11,6 +11,7 @@ import kotlinx.serialization.json.JsonElement
 import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.search.Adaptation
+import pathweave.sdk.search.Calibration
 import pathweave.sdk.search.median
 
 private const val SCHEMA_VERSION = 1
@@ -19,7 +20,8 @@ private const val KEPT_FILES = 3
 private val LOG = Logger.getLogger("pathweave")
 
 /**
- * A log of one bundle on one runtime, rotated by size: [path] is the newest file, `NAME.1` the one before it, and so on.
+ * A log of one bundle on one runtime, rotated by size: [path] is the newest file, `NAME.1` the one before it, and so
+ * on.
  *
  * Not for several processes at a time. What cannot be written is left out: the work goes on.
  */
@@ -127,3 +129,27 @@ internal fun infeasible(budget: Budget, error: InfeasibleBudgetError): JsonObjec
     "nearest" to JsonPrimitive(error.nearest.joinToString(" ")),
     "nearest_latency_ms" to json(error.nearestLatencyMs),
 )
+
+/** Exits and the escalation threshold were set. */
+internal fun calibrated(calibration: Calibration): JsonObject {
+    val plan = calibration.plan
+    val threshold = when (val hard = plan.hard) {
+        Hard.AnswerLocally -> null
+        is Hard.Abstain -> hard.decider.threshold
+        is Hard.Ask -> hard.decider.threshold
+    }
+    return event(
+        "calibrated",
+        "subnet" to JsonPrimitive(plan.subnet.toString()),
+        "exits" to JsonArray(plan.exits.map { JsonPrimitive(it.exit) }),
+        "thresholds" to JsonArray(plan.exits.map { json(it.threshold) }),
+        "escalation_threshold" to json(threshold),
+        "samples" to JsonPrimitive(calibration.samples),
+        "accuracy" to json(calibration.accuracy),
+        "accuracy_without_exits" to json(calibration.accuracyWithoutExits),
+        "share_early" to json(calibration.shareEarly),
+        "share_escalated" to json(calibration.shareEscalated),
+        "mean_ms" to json(calibration.meanMs),
+        "without_exits_ms" to json(calibration.withoutExitsMs),
+    )
+}

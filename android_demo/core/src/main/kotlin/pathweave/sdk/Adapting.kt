@@ -12,14 +12,16 @@ import kotlinx.coroutines.withContext
 import pathweave.sdk.search.Adaptation
 import pathweave.sdk.search.AdaptationProgress
 import pathweave.sdk.search.AdaptationSettings
+import pathweave.sdk.search.Calibration
+import pathweave.sdk.search.CalibrationSettings
 import pathweave.sdk.search.Inputs
 
 /**
  * Search for the most accurate subnet within [budget] on private data, and switch to it.
  *
  * [samples]: raw images of the model's own size; [labels]: class indices, or null: then the full model's answers stand
- * in. The old plan serves until the new one is ready. When the coroutine is cancelled, the plan in use stays; to take the
- * best so far instead, use the settings' `cancelled`. [onProgress] is called on a thread of the work.
+ * in. The old plan serves until the new one is ready. When the coroutine is cancelled, the plan in use stays; to take
+ * the best so far instead, use the settings' `cancelled`. [onProgress] is called on a thread of the work.
  *
  * @throws InfeasibleBudgetError no subnet fits; names the nearest. The plan in use stays.
  * @throws InputError samples or labels are not what the model takes.
@@ -56,6 +58,21 @@ public suspend fun AdaptiveModel.adapt(
         onProgress(it)
     }
 }
+
+/**
+ * Set the exits and the threshold of hard samples for the subnet in use, and switch to that plan.
+ *
+ * [samples] and [labels] as for [adapt], but others than those it searched on; without labels the subnet's own answers
+ * stand in. It is not interrupted: a cancelled coroutine ends when it has ended.
+ *
+ * @throws InputError samples or labels are not what the model takes.
+ * @throws ClosedError the model was closed.
+ */
+public suspend fun AdaptiveModel.calibrate(
+    samples: Inputs,
+    labels: IntArray?,
+    settings: CalibrationSettings = CalibrationSettings(),
+): Calibration = withContext(Dispatchers.Default) { calibrateBlocking(samples, labels, settings) }
 
 /** What [adaptation] reports: progress, and the [result] once, as the last. */
 public data class AdaptationReport(val progress: AdaptationProgress?, val result: Adaptation?)

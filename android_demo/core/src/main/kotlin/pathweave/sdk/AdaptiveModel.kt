@@ -9,6 +9,9 @@ import pathweave.sdk.search.Adaptation
 import pathweave.sdk.search.AdaptationProgress
 import pathweave.sdk.search.AdaptationSettings
 import pathweave.sdk.search.AdaptationStage
+import pathweave.sdk.search.Calibration
+import pathweave.sdk.search.CalibrationSettings
+import pathweave.sdk.search.Calibrator
 import pathweave.sdk.search.Inputs
 import pathweave.sdk.search.PlanFinder
 
@@ -92,8 +95,8 @@ public class AdaptiveModel private constructor(
     /**
      * Search for the most accurate subnet within [budget] on private data, and switch to it. Blocking; see [adapt].
      *
-     * [labels]: class indices, or null: then the full model's answers stand in. The old plan serves until the new one is
-     * ready. [onProgress] may throw to give up; the plan in use then stays.
+     * [labels]: class indices, or null: then the full model's answers stand in. The old plan serves until the new one
+     * is ready. [onProgress] may throw to give up; the plan in use then stays.
      *
      * @throws InfeasibleBudgetError no subnet fits; names the nearest. The plan in use stays.
      * @throws InputError samples or labels are not what the model takes.
@@ -116,6 +119,25 @@ public class AdaptiveModel private constructor(
         use(adaptation.plan)
         state?.remember(adaptation)
         adaptation
+    }
+
+    /**
+     * Set the exits and the threshold of hard samples for the subnet in use, and switch to that plan. Blocking.
+     *
+     * [inputs] and [labels] as for [adaptBlocking], but others than those it searched on; without labels the subnet's
+     * own answers stand in.
+     *
+     * @throws InputError samples or labels are not what the model takes.
+     */
+    public fun calibrateBlocking(
+        inputs: Inputs,
+        labels: IntArray?,
+        settings: CalibrationSettings = CalibrationSettings(),
+    ): Calibration = synchronized(change) {
+        val calibration = Calibrator(bundle, runtime, profile(), settings).calibrate(plan.subnet, inputs, labels)
+        use(calibration.plan)
+        state?.log?.write(calibrated(calibration))
+        calibration
     }
 
     /**
@@ -180,8 +202,8 @@ public class AdaptiveModel private constructor(
          *
          * With [trust], an unsigned or wrongly signed bundle is refused. Every block runs its self-test, unless
          * [selfTested] says that this very bundle (by its digest) passed it here before; [blobs]: where the blobs lie,
-         * if not in the folder itself. [stateFolder]: where profiles, the plan in use, the pool and the adaptation log are
-         * kept, in the same files as Python's; with it the model starts with the plan that it used last.
+         * if not in the folder itself. [stateFolder]: where profiles, the plan in use, the pool and the adaptation log
+         * are kept, in the same files as Python's; with it the model starts with the plan that it used last.
          *
          * @throws BundleError the bundle cannot be used (a kind of it says why).
          * @throws RuntimeFailedError the runtime refused a block.

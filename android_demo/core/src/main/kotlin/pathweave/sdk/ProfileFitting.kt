@@ -2,9 +2,9 @@
  * Fits the cost of edges within composed subnets, from measured blocks and a few measured whole subnets. Pure.
  *
  * 1. A line maps sums of block latencies to latencies of subnets, since the composed graph saves calls and conversions.
- * 2. Ridge regression of the residuals: a factor near 1 per edge, one per rendition and input size, and a price per byte
- * passed between neighbours of different renditions. The ridge keeps the factors near 1 where a few dozen subnets do not
- * determine them. Both steps down-weight outliers (Huber), which come from interference. Mirrors
+ * 2. Ridge regression of the residuals: a factor near 1 per edge, one per rendition and input size, and a price per
+ * byte passed between neighbours of different renditions. The ridge keeps the factors near 1 where a few dozen subnets
+ * do not determine them. Both steps down-weight outliers (Huber), which come from interference. Mirrors
  * device_sdk/profiling/fitting.py.
  */
 package pathweave.sdk

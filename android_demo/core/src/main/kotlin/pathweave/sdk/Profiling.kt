@@ -42,8 +42,8 @@ public data class MeasuredSubnet(
 /**
  * Measured costs of one bundle on one device under its [conditions], with one runtime, at batch 1.
  *
- * [edges]: each alone; `factor · scale` gives its share of a composed subnet, and [changesMs] what it costs more after a
- * block of another rendition. [fitted]: measured subnets, the full model first.
+ * [edges]: each alone; `factor · scale` gives its share of a composed subnet, and [changesMs] what it costs more after
+ * a block of another rendition. [fitted]: measured subnets, the full model first.
  */
 public data class Profile(
     val bundle: String,
@@ -86,9 +86,9 @@ public data class Profile(
 /**
  * Measure every edge and every exit alone and a few dozen whole subnets, all at batch 1 on the runtime's threads.
  *
- * 1. time edges and exits, in turns, at every input size; 2. time whole subnets, in turns, and their memory: the original
- * at every input size, the cheapest and random ones, also in a single rendition; 3. fit edge costs and memory to them.
- * [onProgress]: the share of the work that is done.
+ * 1. time edges and exits, in turns, at every input size; 2. time whole subnets, in turns, and their memory: the
+ * original at every input size, the cheapest and random ones, also in a single rendition; 3. fit edge costs and memory
+ * to them. [onProgress]: the share of the work that is done.
  *
  * @throws BundleError a blob or a fragment is broken.
  * @throws RuntimeFailedError a block does not load or run.
@@ -243,8 +243,8 @@ internal class PartTimer(
     /**
      * Load each part, record its memory, and time all of them, in turns, on golden inputs.
      *
-     * Parts that do not fit in memory at once are timed in groups, each with that at [reference]. Latencies are normalised
-     * by the reference's latency in the group over that in the first group, to cancel speed drift.
+     * Parts that do not fit in memory at once are timed in groups, each with that at [reference]. Latencies are
+     * normalised by the reference's latency in the group over that in the first group, to cancel speed drift.
      */
     fun measure(parts: List<Part>, reference: Int = 0): List<MeasuredPart> {
         val results = HashMap<Int, MeasuredPart>()
@@ -267,9 +267,9 @@ internal class PartTimer(
     }
 
     /** Of its session, about; 0 for a single block, whose arena is small beside those of whole subnets. */
-    private fun arenaBytes(part: Part): Long = if (part.edges.size < 2) 0L else ARENA_TENSORS * part.edges.maxOf { edge ->
-        val (start, end) = supernet.ends(edge)
-        start.nbytes + end.nbytes
+    private fun arenaBytes(part: Part): Long {
+        if (part.edges.size < 2) return 0L
+        return ARENA_TENSORS * part.edges.map(supernet::ends).maxOf { (start, end) -> start.nbytes + end.nbytes }
     }
 
     private fun measureGroup(parts: List<Part>, patience: Patience?, onShare: (Double) -> Unit): List<MeasuredPart> {

@@ -1,9 +1,9 @@
 /**
  * Images at another size, bilinear with antialiasing: as Pillow, to 1 of 255 of 8-bit pixels.
  *
- * The triangle filter over `2 · max(scale, 1)` pixels; the 8-bit form has weights of 22 fractional bits and rounds after
- * each direction, as Pillow's. First across, then down: the bits are Pillow's where it takes this order too, which newer
- * versions do not always do.
+ * The triangle filter over `2 · max(scale, 1)` pixels; the 8-bit form has weights of 22 fractional bits and rounds
+ * after each direction, as Pillow's. First across, then down: the bits are Pillow's where it takes this order too,
+ * which newer versions do not always do.
  */
 package pathweave.sdk
 
@@ -85,7 +85,7 @@ private fun transposed(pixels: ByteArray, size: ImageSize, channels: Int): ByteA
     return turned
 }
 
-/** One plane [height, width] of a prepared tensor at another [size]; sums in double, each direction rounded to float. */
+/** One plane [height, width] of a prepared tensor at another [size]; each direction is rounded to float. */
 internal fun resizedPlane(plane: FloatArray, from: ImageSize, size: ImageSize): FloatArray {
     var (values, width) = plane to from.width
     if (width != size.width) {

@@ -55,8 +55,8 @@ public fun encodeProfile(profile: Profile): ByteArray = jsonOf(
 /**
  * The profile that [data] holds.
  *
- * @throws UsageError not JSON, not a profile, of another format, of another batch size, or made under a memory cap; says
- *   what is wrong and where.
+ * @throws UsageError not JSON, not a profile, of another format or batch size, or made under a memory cap; says what is
+ *   wrong and where.
  */
 public fun decodeProfile(data: ByteArray): Profile = decoded("profile", data) { root ->
     if (root["format"].whole() != PROFILE_FORMAT.toLong()) throw UsageError("this is a profile of another format")

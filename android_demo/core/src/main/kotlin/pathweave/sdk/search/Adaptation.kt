@@ -30,8 +30,8 @@ private const val EQUAL_LATENCY = 1.02 // latencies within 2 % are equal: two se
 /**
  * What an adaptation found. Latencies are medians at batch 1; accuracies are shares of right answers.
  *
- * [accuracyHoldout] and [fullAccuracyHoldout] (the full model's) are on the [holdoutSamples] that the search did not see;
- * null without any. [fullMeasuredMs] was measured in turns with [measuredMs].
+ * [accuracyHoldout] and [fullAccuracyHoldout] (the full model's) are on the [holdoutSamples] that the search did not
+ * see; null without any. [fullMeasuredMs] was measured in turns with [measuredMs].
  */
 public data class Adaptation(
     val plan: Plan,
@@ -61,8 +61,9 @@ public data class Adaptation(
  * How to adapt. The defaults suit a few hundred private samples.
  *
  * [timeLimitS]: for the search, after which the best so far is taken; null to let it end by itself. [batch]: samples
- * evaluated together at most; fewer where the tensors between two blocks would take more than [batchBytes]. [cacheBytes]:
- * of features that are kept to be used again. [cancelled]: ends the search, whose best so far is then taken.
+ * evaluated together at most; fewer where the tensors between two blocks would take more than [batchBytes].
+ * [cacheBytes]: of features that are kept to be used again. [cancelled]: ends the search, whose best so far is then
+ * taken.
  *
  * @throws UsageError the batch is not above zero.
  */
@@ -219,9 +220,9 @@ internal class PlanFinder(
     /**
      * Measure the best candidate in turns with the full model; while one is too slow, expect more of the others.
      *
-     * Predictions are right to a few percent. A candidate that measures above the budget tightens the predicted budget of
-     * the next one by the same ratio. The limit itself is relaxed only by 2 %. By how much the full model's latency differs
-     * from that of the profile is speed drift of the device, which is cancelled within 15 %.
+     * Predictions are right to a few percent. A candidate that measures above the budget tightens the predicted budget
+     * of the next one by the same ratio. The limit itself is relaxed only by 2 %. By how much the full model's latency
+     * differs from that of the profile is speed drift of the device, which is cancelled within 15 %.
      */
     private fun confirm(found: SearchResult, budget: Budget): Confirmed {
         var wanted = budget

@@ -24,10 +24,10 @@ private const val WINDOW_RATIO = 0.05 // mutations stay this close below the bud
 /**
  * Bayesian search over exact paths.
  *
- * [generations] groups of [group] subnets at most, the first few evaluated on all samples, the others on growing [shares]
- * of them; ends early when [patience] generations in a row brought no better subnet. Each generation looks at the best
- * paths of [draws] draws from the belief and at [mutations] of what is best so far; [optimism] is how many standard
- * deviations count for a subnet.
+ * [generations] groups of [group] subnets at most, the first few evaluated on all samples, the others on growing
+ * [shares] of them; ends early when [patience] generations in a row brought no better subnet. Each generation looks at
+ * the best paths of [draws] draws from the belief and at [mutations] of what is best so far; [optimism] is how many
+ * standard deviations count for a subnet.
  *
  * @throws UsageError a setting that makes no sense.
  */
@@ -86,8 +86,8 @@ public class BayesianPathSearch(
         /**
          * Start the most promising subnets by expected accuracy, as long as that finds better ones.
          *
-         * Expected accuracies on the first share suffice, since distances vary little with the samples. The best of each
-         * generation is evaluated on all samples, so that there is a result whenever time is up.
+         * Expected accuracies on the first share suffice, since distances vary little with the samples. The best of
+         * each generation is evaluated on all samples, so that there is a result whenever time is up.
          */
         fun followExpectations(): Boolean {
             val samples = race.first
@@ -162,7 +162,11 @@ private fun expectations(subnets: List<Subnet>, odds: DoubleArray, model: Additi
 }
 
 /** Where the subnets come from that a generation advances. */
-private class Proposals(private val settings: BayesianPathSearch, private val run: SearchRun, private val paths: BestPath) {
+private class Proposals(
+    private val settings: BayesianPathSearch,
+    private val run: SearchRun,
+    private val paths: BestPath,
+) {
     private val problem = run.problem
     private val listed: List<Subnet>
     private val nearby: Neighbourhood

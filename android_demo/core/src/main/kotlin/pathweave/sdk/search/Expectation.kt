@@ -1,11 +1,11 @@
 /**
  * Expected accuracy of candidates on unseen samples: measured accuracy corrected for selection bias.
  *
- * The best of many candidates on a few hundred samples is overestimated: the sampling error exceeds the differences, and
- * similar candidates share it. The distance between a candidate's logits and the full model's varies far less with the
- * samples. A Bayesian regression line through the full model predicts log odds from that distance, and measured
- * accuracies are shrunk towards it. The shrinkage is weaker where candidates deviate from the line by more than sampling
- * error. Mirrors device_sdk/search/expectation.py.
+ * The best of many candidates on a few hundred samples is overestimated: the sampling error exceeds the differences,
+ * and similar candidates share it. The distance between a candidate's logits and the full model's varies far less with
+ * the samples. A Bayesian regression line through the full model predicts log odds from that distance, and measured
+ * accuracies are shrunk towards it. The shrinkage is weaker where candidates deviate from the line by more than
+ * sampling error. Mirrors device_sdk/search/expectation.py.
  */
 package pathweave.sdk.search
 
@@ -122,8 +122,8 @@ private fun line(distances: DoubleArray, above: DoubleArray, samples: Int, worth
 /**
  * Mean of a normal distribution truncated at 0.
  *
- * It keeps the slope positive: the candidate nearer to the full model is preferred, also where more distant ones measured
- * higher by chance.
+ * It keeps the slope positive: the candidate nearer to the full model is preferred, also where more distant ones
+ * measured higher by chance.
  */
 private fun meanAbove0(peak: Double, deviation: Double): Double {
     val below = -peak / deviation

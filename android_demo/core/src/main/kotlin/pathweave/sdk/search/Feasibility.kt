@@ -54,9 +54,9 @@ public fun smallestSubnet(supernet: Supernet, costModel: CostModel): Subnet {
 /**
  * The fastest subnet within a memory limit, null if there is none; without a limit the fastest of all.
  *
- * Exact: A* over partial paths, ordered by their lower bound on total latency. Partial paths that cannot meet the limit,
- * or that a faster one dominates in memory, are pruned. After more than 200,000 partial paths the subnet of least memory
- * is returned instead.
+ * Exact: A* over partial paths, ordered by their lower bound on total latency. Partial paths that cannot meet the
+ * limit, or that a faster one dominates in memory, are pruned. After more than 200,000 partial paths the subnet of
+ * least memory is returned instead.
  */
 public fun fastestWithin(supernet: Supernet, costModel: CostModel, memoryMb: Double?): Subnet? {
     val fastest = kCheapest(supernet, costModel::edgeLatencyMs, k = 1).first().subnet

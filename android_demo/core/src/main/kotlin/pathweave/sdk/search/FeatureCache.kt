@@ -17,8 +17,8 @@ internal fun List<Tensor>.bytes(): Long = sumOf { it.size.toLong() * it.dtype.by
  * Holds all features that outlive one edge run.
  *
  * [keptBytes], the sum of the arrays' sizes, never exceeds [capBytes]: entries are evicted before one is added. Pinned
- * entries are not evicted; of the others the least valuable is evicted first. An unpinned entry of value 0 is dropped at
- * once. Source: AdaptiveNet §5.2, there without persistence. Mirrors device_sdk/search/evaluation/feature_cache.py.
+ * entries are not evicted; of the others the least valuable is evicted first. An unpinned entry of value 0 is dropped
+ * at once. Source: AdaptiveNet §5.2, there without persistence. Mirrors device_sdk/search/evaluation/feature_cache.py.
  */
 internal class FeatureCache(private val capBytes: Long) {
     private class Entry(val features: List<Tensor>, val bytes: Long) {
@@ -116,9 +116,10 @@ private class PrefixStats(val latencyMs: Double, val bytes: Long) {
  * Latency saved per byte, for the prefixes whose features are chosen for [roomBytes] of cache.
  *
  * A later group is modelled as [children], expected per parent. A child shares its parent's path up to an edge drawn
- * uniformly from the parent's edges (AdaptiveNet §5.1 replaces a random branch), and starts from the longest cached prefix
- * of that path. Worth = predicted latency saved × probability that a child needs the feature / its bytes. Greedy: prefixes
- * are chosen in order of worth, and each choice lowers the worth of shorter and longer prefixes on its path.
+ * uniformly from the parent's edges (AdaptiveNet §5.1 replaces a random branch), and starts from the longest cached
+ * prefix of that path. Worth = predicted latency saved × probability that a child needs the feature / its bytes.
+ * Greedy: prefixes are chosen in order of worth, and each choice lowers the worth of shorter and longer prefixes on its
+ * path.
  */
 internal fun prefixWorth(
     children: Map<Subnet, Double>,

@@ -1,4 +1,4 @@
-/** Private samples of a search, prepared on demand at any input size of the bundle. Mirrors device_sdk/data/inputs.py. */
+/** Private samples of a search, prepared on demand at any input size. Mirrors device_sdk/data/inputs.py. */
 package pathweave.sdk.search
 
 import pathweave.sdk.Image
@@ -23,7 +23,8 @@ public interface Inputs {
 /** Only the samples at [kept], in that order. */
 internal class SomeInputs(private val all: Inputs, private val kept: List<Int>) : Inputs {
     override val count: Int get() = kept.size
-    override fun take(positions: List<Int>, inputSize: ImageSize?): Tensor = all.take(positions.map(kept::get), inputSize)
+    override fun take(positions: List<Int>, inputSize: ImageSize?): Tensor =
+        all.take(positions.map(kept::get), inputSize)
 }
 
 /** Samples that are prepared tensors, [count, *input] at the model's own size; resized for other input sizes. */

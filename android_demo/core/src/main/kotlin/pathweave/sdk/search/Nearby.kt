@@ -46,8 +46,8 @@ internal class Neighbourhood(
     /**
      * Up to [count] distinct members that are not in [seen], uniformly at random.
      *
-     * Fewer only if there are no more (supernets of up to [LISTING_LIMIT] subnets) or a bounded number of draws found no
-     * more (larger ones).
+     * Fewer only if there are no more (supernets of up to [LISTING_LIMIT] subnets) or a bounded number of draws found
+     * no more (larger ones).
      */
     fun draw(count: Int, random: SplitMix64, seen: Set<Subnet> = emptySet()): List<Subnet> {
         listed?.let { all -> return random.shuffled(all.filter { it !in seen }).take(count) }
@@ -119,9 +119,9 @@ internal fun mutate(nearby: Neighbourhood, subnet: Subnet, random: SplitMix64): 
 /**
  * [subnet] with one branch replaced, and further ones as needed to stay near the budget.
  *
- * 1. replace a random stretch by another random path between its ends; 2. while the latency is outside the window, apply
- * the branch replacement outside the new stretch that brings it nearest. Null if the result is not in the neighbourhood.
- * Source: AdaptiveNet §5.1.
+ * 1. replace a random stretch by another random path between its ends; 2. while the latency is outside the window,
+ * apply the branch replacement outside the new stretch that brings it nearest. Null if the result is not in the
+ * neighbourhood. Source: AdaptiveNet §5.1.
  */
 internal fun nearbyMutate(nearby: Neighbourhood, subnet: Subnet, random: SplitMix64): Subnet? {
     val replaced = replaceRandomStretch(nearby.supernet, subnet, random) ?: return null

@@ -73,7 +73,7 @@ internal class ParetoPaths(
         for (index in supernet.outputNode - 1 downTo 0) fronts[index] = front(index, limit - spare[index])
     }
 
-    /** Merges the fronts behind all edges, each sorted by cost, and keeps what is worth more than all that is cheaper. */
+    /** Merges the fronts behind all edges, each sorted by cost; keeps what is worth more than all that is cheaper. */
     private fun front(index: Int, limit: Double): Front {
         val first = numbers.firstFrom[index]
         val heads = PriorityQueue(BY_COST)
@@ -200,7 +200,8 @@ internal class BestPath(val numbers: EdgeNumbers, private val costModel: CostMod
 
     /** Both one-point crossovers of two paths, at every inner node that they share. */
     private fun crossed(a: Subnet, b: Subnet): List<Subnet> {
-        fun places(subnet: Subnet) = subnet.edges.withIndex().associate { (at, edge) -> supernet.endNode(edge) to at + 1 }
+        fun places(subnet: Subnet) =
+            subnet.edges.withIndex().associate { (at, edge) -> supernet.endNode(edge) to at + 1 }
         val (inA, inB) = places(a) to places(b)
         return (inA.keys intersect inB.keys - supernet.outputNode).sorted().flatMap { node ->
             val (atA, atB) = inA.getValue(node) to inB.getValue(node)

@@ -42,8 +42,8 @@ public data class PlanPool(
 /**
  * The pool that an adaptation leaves; estimates agree with what the chosen measured.
  *
- * A candidate that was predicted to fit, is more accurate and was not chosen measured too slow: it counts as a little over
- * the budget, for better times.
+ * A candidate that was predicted to fit, is more accurate and was not chosen measured too slow: it counts as a little
+ * over the budget, for better times.
  *
  * @throws UsageError there is no latency budget to keep.
  */

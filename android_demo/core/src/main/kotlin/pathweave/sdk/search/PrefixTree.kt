@@ -1,9 +1,9 @@
 /**
  * The prefix tree: which features to keep while a group of subnets is evaluated.
  *
- * Pure: the evaluator executes it. A node is a prefix that several subnets share and whose output is cached; a leaf is a
- * subnet. In depth-first order the live features are at most those of one chain from the root. Source: AdaptiveNet §5.2
- * and Algorithm 1, BuildTree. Mirrors device_sdk/search/evaluation/prefix_tree.py.
+ * Pure: the evaluator executes it. A node is a prefix that several subnets share and whose output is cached; a leaf is
+ * a subnet. In depth-first order the live features are at most those of one chain from the root. Source: AdaptiveNet
+ * §5.2 and Algorithm 1, BuildTree. Mirrors device_sdk/search/evaluation/prefix_tree.py.
  */
 package pathweave.sdk.search
 
@@ -32,8 +32,9 @@ internal val CutPoint.nbytes: Long get() = tensors.sumOf { it.nbytes }
 /**
  * The tree in which to evaluate [subnets]; equal subnets share a leaf.
  *
- * Prefixes are cached in order of importance (predicted latency × share of subnets that have it) while the features along
- * every chain fit [cacheBytes], for batches of [batch] samples. Each branch recomputes a prefix that is not cached.
+ * Prefixes are cached in order of importance (predicted latency × share of subnets that have it) while the features
+ * along every chain fit [cacheBytes], for batches of [batch] samples. Each branch recomputes a prefix that is not
+ * cached.
  */
 internal fun buildTree(
     supernet: Supernet,

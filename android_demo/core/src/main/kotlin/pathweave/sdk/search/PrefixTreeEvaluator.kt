@@ -21,12 +21,12 @@ private const val PARENTS = 64 // at most this many of the best subnets are expe
  * Evaluates subnets on labelled samples; implements the search's [Evaluator].
  *
  * A group is evaluated batch by batch, depth first over the tree of its prefixes, so that a shared prefix runs once.
- * Features that later groups will probably need are cached. Every edge runs in its own session, with and without reuse, so
- * that results are bit-identical. Results are kept. Not for several threads. [close] frees all.
+ * Features that later groups will probably need are cached. Every edge runs in its own session, with and without reuse,
+ * so that results are bit-identical. Results are kept. Not for several threads. [close] frees all.
  *
- * [labels]: [count] class indices. The output of the last cut point is [batch, classes]. At most [cacheBytes] of features
- * outlive the edge run that makes or reads them. [load]: makes one edge ready to run at every input size; one session
- * serves all.
+ * [labels]: [count] class indices. The output of the last cut point is [batch, classes]. At most [cacheBytes] of
+ * features outlive the edge run that makes or reads them. [load]: makes one edge ready to run at every input size; one
+ * session serves all.
  *
  * @throws DataError there are no samples.
  * @throws InputError inputs and labels differ in number.
@@ -186,7 +186,8 @@ public class PrefixTreeEvaluator(
     /** Run the full model on a batch unless its logits are stored. */
     private fun referTo(number: Int) {
         if (number in references) return
-        val features = supernet.original.edges.fold(listOf(inputsOf(number, null))) { it, edge -> sessions[edge].run(it) }
+        val prepared = listOf(inputsOf(number, null))
+        val features = supernet.original.edges.fold(prepared) { above, edge -> sessions[edge].run(above) }
         references[number] = rows(features.last()).map(::centred)
     }
 

@@ -111,9 +111,9 @@ public class SearchProblem(
 /**
  * The outcome of a search.
  *
- * [pool]: all subnets evaluated on all samples, also those over the budget, for when the device gets faster (AdaptiveNet
- * §5.3). [subnetsEvaluated] also counts subnets dropped after part of the samples. [best] is null only if the search was
- * cancelled before the first evaluation.
+ * [pool]: all subnets evaluated on all samples, also those over the budget, for when the device gets faster
+ * (AdaptiveNet §5.3). [subnetsEvaluated] also counts subnets dropped after part of the samples. [best] is null only if
+ * the search was cancelled before the first evaluation.
  */
 public data class SearchResult(
     val best: Candidate?,

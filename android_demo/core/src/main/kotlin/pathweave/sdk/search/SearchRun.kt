@@ -8,9 +8,9 @@ import pathweave.sdk.Subnet
 /**
  * The state of one search, which plans at most [planned] generations.
  *
- * [pool]: candidates evaluated on all samples, by subnet, in evaluation order. [started]: subnets that a racing strategy
- * evaluated on part of the samples, with their number. [generations] counts groups, [stale] those since the best subnet
- * changed.
+ * [pool]: candidates evaluated on all samples, by subnet, in evaluation order. [started]: subnets that a racing
+ * strategy evaluated on part of the samples, with their number. [generations] counts groups, [stale] those since the
+ * best subnet changed.
  */
 internal class SearchRun(val problem: SearchProblem, private val planned: Int) {
     val pool = LinkedHashMap<Subnet, Candidate>()
@@ -48,8 +48,12 @@ internal class SearchRun(val problem: SearchProblem, private val planned: Int) {
         generations++
         stale = if (now == best) stale + 1 else 0
         best = now
-        val note = now?.let { String.format(Locale.ROOT, "best %.2f%% at %.3g ms", 100 * it.accuracy, it.cost.latencyMs) }
-        problem.progress.report(generations, planned, note.orEmpty())
+        problem.progress.report(generations, planned, now?.let(::remark).orEmpty())
+    }
+
+    private fun remark(best: Candidate): String {
+        val accuracy = String.format(Locale.ROOT, "%.2f", 100 * best.accuracy)
+        return "best $accuracy% at ${digits(best.cost.latencyMs)} ms"
     }
 
     /** The pool, best first; candidates over the budget come after all that fit. */

@@ -56,8 +56,8 @@ public class AdaptiveNetSearch(
     }
 
     /**
-     * 1. evaluate the cheapest subnet that fits, so that a result always exists; 2. NearbyInit, and the original path if
-     * it fits; 3. evaluate the group; 4. NearbyMutate the better half; repeat from 3.
+     * 1. evaluate the cheapest subnet that fits, so that a result always exists; 2. NearbyInit, and the original path
+     * if it fits; 3. evaluate the group; 4. NearbyMutate the better half; repeat from 3.
      */
     override fun search(problem: SearchProblem): SearchResult {
         val cheapest = requireFeasible(problem.supernet, problem.costModel, problem.budget)

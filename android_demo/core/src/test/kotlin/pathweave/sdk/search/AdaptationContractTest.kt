@@ -15,6 +15,7 @@ import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.TestFactory
 import pathweave.sdk.Budget
 import pathweave.sdk.Contract
+import pathweave.sdk.Hard
 import pathweave.sdk.Image
 import pathweave.sdk.ImageSize
 import pathweave.sdk.SplitMix64
@@ -99,8 +100,38 @@ class AdaptationContractTest {
             assertEquals(accuracy, one.accuracy)
             assertEquals(expected, one.expected ?: 0.0, EXPECTED_TOLERANCE)
         }
-        val judged = evaluator(held).use { it.accuracies(listOf(found.best!!.subnet, Adaptations.bundle.supernet.original)) }
+        val original = Adaptations.bundle.supernet.original
+        val judged = evaluator(held).use { it.accuracies(listOf(found.best!!.subnet, original)) }
         assertEquals(listOf(case["accuracy_holdout"].double, case["full_accuracy_holdout"].double), judged)
+    }
+
+    @TestFactory
+    fun `on 500 images exits and thresholds are calibrated as in Python`(): List<DynamicTest> =
+        vectors["calibrations"].items.map { case ->
+            DynamicTest.dynamicTest("${case["subnet"].text}, a drop of ${case["accuracy_drop"]}") { calibrate(case) }
+        }
+
+    private fun calibrate(case: JsonElement) {
+        fun number(name: String) = case[name].takeIf { it !is JsonNull }?.double
+        val settings = CalibrationSettings(
+            case["accuracy_drop"].double,
+            number("exit_memory_mb"),
+            case["escalated_share"].double,
+            useExits = case["use_exits"].text == "true",
+            confirm = false,
+        )
+        val labels = Adaptations.labels.takeIf { case["labelled"].text == "true" }
+        val found = Calibrator(Adaptations.bundle, OnnxRuntime(), profile, settings)
+            .calibrate(subnetOf(case["subnet"].text), Adaptations.inputs(), labels)
+        assertEquals(case["exits"].jsonObject.keys.toList(), found.plan.exits.map { it.exit })
+        for (one in found.plan.exits) assertEquals(case["exits"][one.exit].double, one.threshold, EXPECTED_TOLERANCE)
+        val threshold = (found.plan.hard as? Hard.Ask)?.decider?.threshold
+        assertEquals(number("hard_threshold") ?: -1.0, threshold ?: -1.0, EXPECTED_TOLERANCE)
+        val names = listOf("accuracy", "accuracy_without_exits", "share_early", "share_escalated")
+        assertEquals(
+            names.map { case[it].double },
+            listOf(found.accuracy, found.accuracyWithoutExits, found.shareEarly, found.shareEscalated),
+        )
     }
 
     private fun evaluator(positions: List<Int>): PrefixTreeEvaluator {
@@ -127,10 +158,13 @@ class AdaptationContractTest {
     @Test
     fun `the fits of latency and memory are Python's`() {
         val (subnets, measured) = profile.fitted.map { it.subnet } to profile.fitted.map { it.measuredMs }
-        val latency = fitLatency(Adaptations.bundle.supernet, profile.edges.mapValues { it.value.latencyMs }, subnets, measured)
+        val blocksMs = profile.edges.mapValues { it.value.latencyMs }
+        val latency = fitLatency(Adaptations.bundle.supernet, blocksMs, subnets, measured)
         assertEquals(1.0, latency.scale / profile.scale, FIT_TOLERANCE)
         assertEquals(1.0, latency.offsetMs / profile.offsetMs, FIT_TOLERANCE)
-        for ((edge, factor) in profile.factors) assertEquals(1.0, latency.factors.getValue(edge) / factor, FIT_TOLERANCE)
+        for ((edge, factor) in profile.factors) {
+            assertEquals(1.0, latency.factors.getValue(edge) / factor, FIT_TOLERANCE)
+        }
         assertEquals(profile.changesMs.keys, latency.changesMs.keys)
         for ((edge, ms) in profile.changesMs) assertEquals(1.0, latency.changesMs.getValue(edge) / ms, FIT_TOLERANCE)
         val memory = fitMemory(profile.edges, subnets, profile.fitted.map { it.peakBytes })

@@ -2,6 +2,7 @@ package pathweave.sdk.search
 
 import java.io.File
 import java.nio.file.Path
+import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.atomic.AtomicBoolean
 import kotlin.concurrent.thread
 import kotlinx.coroutines.CancellationException
@@ -32,6 +33,7 @@ import pathweave.sdk.adapt
 import pathweave.sdk.adaptation
 import pathweave.sdk.argmax
 import pathweave.sdk.assertRefused
+import pathweave.sdk.calibrate
 import pathweave.sdk.get
 import pathweave.sdk.text
 
@@ -78,7 +80,7 @@ class AdaptingTest {
         }
         val lines = File(stateOfBundle, "adaptation.jsonl").readLines().map { Json.parseToJsonElement(it) }
         assertEquals(listOf("opened", "profiled", "adapted", "opened"), lines.map { it["event"]["event"].text })
-        assertEquals(listOf("false", "true"), lines.map { it["event"] }.filter { "restored" in it.jsonObject }.map { it["restored"].text })
+        assertEquals(listOf("false", "true"), lines.mapNotNull { it["event"].jsonObject["restored"]?.text })
         val names = stateOfBundle.list()!!.map { it.substringBefore('-') }.toSet()
         assertEquals(setOf("self", "profile", "plan", "pool", "adaptation.jsonl"), names)
     }
@@ -95,14 +97,32 @@ class AdaptingTest {
     fun `a budget that nothing keeps is refused, names the nearest, and the plan in use stays`(): Unit = runBlocking {
         open().use { model ->
             val before = model.plan
-            val error = assertRefused<InfeasibleBudgetError> { runBlocking { model.adapt(Adaptations.inputs(), labels, NONE_FITS) } }
+            val error = assertRefused<InfeasibleBudgetError> {
+                runBlocking { model.adapt(Adaptations.inputs(), labels, NONE_FITS) }
+            }
             assertTrue(error.nearest.isNotEmpty() && error.nearestLatencyMs > 1e-6)
             assertTrue(error.message!!.startsWith("no subnet runs in 0.000001 ms; the fastest is predicted at"))
             assertEquals(before, model.plan)
         }
-        val last = File(stateOfBundle, "adaptation.jsonl").readLines().last()
-        assertEquals("infeasible", Json.parseToJsonElement(last)["event"]["event"].text)
+        assertEquals(listOf("infeasible"), lastEvents(1))
     }
+
+    @Test
+    fun `the plan in use is calibrated, timed and kept`(): Unit = runBlocking {
+        val found = open().use { model ->
+            val settings = CalibrationSettings(accuracyDrop = 0.5, escalatedShare = 0.2)
+            model.calibrate(Adaptations.inputs(), labels, settings).also { assertEquals(it.plan, model.plan) }
+        }
+        assertEquals(0.2, found.shareEscalated, 0.02)
+        assertEquals(found.meanMs == null, found.plan.exits.isEmpty())
+        assertTrue(found.meanMs == null || found.meanMs < found.withoutExitsMs!!)
+        open().use { assertEquals(found.plan, it.plan) }
+        assertEquals("calibrated", lastEvents(2)[0])
+        assertRefused<UsageError> { CalibrationSettings(accuracyDrop = 2.0) }
+    }
+
+    private fun lastEvents(count: Int) = File(stateOfBundle, "adaptation.jsonl").readLines().takeLast(count)
+        .map { Json.parseToJsonElement(it)["event"]["event"].text }
 
     @Test
     fun `progress is a flow that ends with the result`(): Unit = runBlocking {
@@ -146,7 +166,8 @@ class AdaptingTest {
             val atOnce = AdaptationSettings(cancelled = { true })
             assertRefused<BudgetError> { model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT, atOnce) }
             val inNoTime = AdaptationSettings(timeLimitS = 0.0)
-            assertEquals(Stopped.TIME_LIMIT, model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT, inNoTime).stopped)
+            val found = model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT, inNoTime)
+            assertEquals(Stopped.TIME_LIMIT, found.stopped)
         }
     }
 
@@ -154,23 +175,19 @@ class AdaptingTest {
     fun `calls are answered while the model adapts`() {
         open().use { model ->
             val done = AtomicBoolean()
-            var wrong = 0
             val sample = Adaptations.inputs().take(listOf(0), null)
-            val right = argmax(model.infer(sample).output)[0]
+            val answers = ConcurrentHashMap.newKeySet<List<Float>>()
+            val before = model.infer(sample).output.floats().toList()
             val callers = List(4) {
                 thread {
-                    while (!done.get()) {
-                        val plan = model.plan
-                        if (plan.inputSize != null) continue
-                        val answer = model.infer(sample)
-                        if (plan.subnet == Contract.reference().supernet.original && argmax(answer.output)[0] != right) wrong++
-                    }
+                    while (!done.get()) answers += model.infer(sample).output.floats().toList()
                 }
             }
-            model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT)
+            val found = model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT)
             done.set(true)
             callers.forEach { it.join() }
-            assertEquals(0, wrong)
+            assertNull(found.plan.inputSize) // else the sample's size would no longer fit
+            assertEquals(setOf(before, model.infer(sample).output.floats().toList()), answers + setOf(before))
         }
     }
 

@@ -106,7 +106,8 @@ private fun costsOf(graph: JsonElement): CostModel {
 private fun supernetOf(graph: JsonElement): Supernet {
     val golden = Golden(emptyList(), 0.0)
     val last = graph["cut_points"].int
-    fun shapes(height: Int, width: Int) = listOf(listOf(listOf(1, height, width))) + List(last - 1) { listOf(listOf(4)) }
+    fun shapes(height: Int, width: Int) =
+        listOf(listOf(listOf(1, height, width))) + List(last - 1) { listOf(listOf(4)) }
     val cuts = shapes(10, 10).mapIndexed { at, (shape) -> CutPoint(at, listOf(TensorSpec("cut_$at", shape))) }
     val blocks = graph["blocks"].items.map { one ->
         val renditions = one["renditions"].items.map {
