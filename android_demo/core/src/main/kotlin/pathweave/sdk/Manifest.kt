@@ -7,9 +7,13 @@
 package pathweave.sdk
 
 /** Its major version is the one that is understood. */
-public const val FORMAT_VERSION: String = "1.2"
+public const val FORMAT_VERSION: String = "1.3"
+
+private const val SHARED_SIZED_SINCE = 3 // minor version from which every shared blob has a size
+private const val BLOB_MAX_BYTES_STATED = 1L shl 31
 
 private const val GOLDEN_MAX_BATCH = 1024L
+private val MINOR = Regex("[0-9]{1,9}")
 private val BLOB_NAME = Regex("[0-9a-f]{64}")
 internal val IDENTIFIER = Regex("[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 
@@ -43,6 +47,8 @@ public data class Manifest(
     val onnx: Onnx,
     val selfTest: SelfTest,
     val publicNames: PublicNames,
+    /** Bytes of every shared blob; not in manifests before 1.3. */
+    val sharedSizes: Map<String, Long> = emptyMap(),
 ) {
     /** The graph of this bundle. */
     public fun supernet(): Supernet = Supernet(cutPoints, blocks, exits, inputSizes)
@@ -51,11 +57,15 @@ public data class Manifest(
     public fun blobs(): Map<String, Long?> {
         val sizes = LinkedHashMap<String, Long?>()
         for (rendition in blocks.flatMap { it.renditions } + exits.flatMap { it.renditions }) {
-            for (shared in rendition.shared) sizes[shared] = null
+            for (shared in rendition.shared) sizes[shared] = sharedSizes[shared]
             sizes[rendition.blob] = rendition.sizeBytes
         }
         return sizes
     }
+
+    /** The minor format version; 0 where it is no number. */
+    public val minorVersion: Int
+        get() = formatVersion.substringAfter('.', "").takeIf { MINOR.matches(it) }?.toInt() ?: 0
 }
 
 /**
@@ -94,6 +104,7 @@ public fun decodeManifest(data: ByteArray): Manifest {
     }
     checkLimits(manifest)
     checkNames(manifest)
+    checkSharedSizes(manifest)
     checkOutput(manifest)
     return manifest
 }
@@ -125,6 +136,13 @@ private fun checkNames(manifest: Manifest) {
     }
 }
 
+private fun checkSharedSizes(manifest: Manifest) {
+    if (manifest.minorVersion < SHARED_SIZED_SINCE) return
+    manifest.blobs().entries.find { it.value == null }?.let { (name, _) ->
+        throw ManifestError("the manifest states no size for the shared blob ${name.take(12)}…")
+    }
+}
+
 private fun checkOutput(manifest: Manifest) {
     val outputs = manifest.supernet().cutPoints.last().tensors.last().shape
     val classes = manifest.task.classNames.size
@@ -146,6 +164,8 @@ private fun manifest(root: JsonPlace): Manifest {
         onnx = root["onnx"].let { Onnx(it["ir_version"].whole(least = 1), it["opset"].whole(least = 1)) },
         selfTest = selfTest(root["self_test"]),
         publicNames = root.optional("public_names")?.let(::publicNames) ?: PublicNames(),
+        sharedSizes = root.optional("shared_sizes")?.entries().orEmpty()
+            .mapValues { (_, size) -> size.whole(least = 0, most = BLOB_MAX_BYTES_STATED) },
     )
 }
 

@@ -121,9 +121,12 @@ internal class JsonPlace(
     }
 
     /** The values of an object, whatever their names. */
-    fun members(): List<JsonPlace> {
+    fun members(): List<JsonPlace> = entries().values.toList()
+
+    /** The values of an object by their names. */
+    fun entries(): Map<String, JsonPlace> {
         val fields = element as? JsonObject ?: throw wrong("an object")
-        return fields.map { (name, value) -> JsonPlace(value, this, name) }
+        return fields.mapValues { (name, value) -> JsonPlace(value, this, name) }
     }
 
     /** The value as JSON. */
