@@ -44,10 +44,18 @@ CASES = [
     ("evolution", {"latency_ms": 2.5}, 4),
 ]
 CALIBRATIONS = [  # of a subnet, with labels or not
-    ("o0 o1 o2 o3", True, CalibrationSettings(accuracy_drop=0.2, confirm=False)),
-    ("o0 o1 o2 o3", True, CalibrationSettings(accuracy_drop=0.05, escalated_share=0.1, confirm=False)),
-    ("o0@int8 o1 o2 o3", False, CalibrationSettings(accuracy_drop=0.3, exit_memory_mb=0.0008, confirm=False)),
-    ("o0 m1-3 o3", True, CalibrationSettings(use_exits=False, escalated_share=0.25, confirm=False)),
+    ("o0 o1 o2 o3", True, CalibrationSettings(accuracy_drop=0.2, confirm=False, timed_exits=False)),
+    (
+        "o0 o1 o2 o3",
+        True,
+        CalibrationSettings(accuracy_drop=0.05, escalated_share=0.1, confirm=False, timed_exits=False),
+    ),
+    (
+        "o0@int8 o1 o2 o3",
+        False,
+        CalibrationSettings(accuracy_drop=0.3, exit_memory_mb=0.0008, confirm=False, timed_exits=False),
+    ),
+    ("o0 m1-3 o3", True, CalibrationSettings(use_exits=False, escalated_share=0.25, confirm=False, timed_exits=False)),
 ]
 SIZES = (((7, 5), (3, 8)), ((2, 2), (4, 4)), ((4, 6), (4, 3)), ((9, 3), (2, 3)), ((5, 5), (1, 1)))
 
