@@ -29,7 +29,7 @@ TARGETS = {
 }
 IMAGES, QUICK_IMAGES = 500, 100
 RATIO = 0.6  # the budget, of the full model's latency
-REPEATS, QUICK_REPEATS = 3, 1
+REPEATS, QUICK_REPEATS = 2, 1
 ROUNDS, QUICK_ROUNDS = 400, 40
 OPENINGS = 7
 _MAIN = "pathweave.sdk.BenchCliKt"
@@ -65,6 +65,7 @@ def run(options: BenchOptions) -> BenchOutcome:
         "adapt_seconds_over_python": _median(kotlin, "adapt_seconds") / _median(python, "adapt_seconds"),
         "adapt_seconds": _median(kotlin, "adapt_seconds"),
         "call_over_raw": statistics.median(_number(row, "call_ms") / _number(row, "raw_ms") for row in kotlin),
+        "block_ms_over_python": _median(kotlin, "block_ms_over_python"),
         "open_ms_over_python": _median(kotlin, "open_ms") / opened_ms,
         "open_ms": _median(kotlin, "open_ms"),
         "first_open_ms": _median(kotlin, "first_open_ms"),

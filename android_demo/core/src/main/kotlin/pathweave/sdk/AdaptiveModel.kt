@@ -36,8 +36,15 @@ public class AdaptiveModel private constructor(
 
     /** Guards [active], so that no call sees half of a switch and nothing reopens a closed model. */
     private val exchange = Any()
-    private var active: Active? = Active(bundle, runtime, state?.loadPlan() ?: Plan(bundle.supernet.original))
+    private var active: Active? = remembered() ?: Active(bundle, runtime, Plan(bundle.supernet.original))
     private var profile: Profile? = null // guarded by change
+
+    /** The plan that was used last, if there is one and it still loads. */
+    private fun remembered(): Active? = try {
+        state?.loadPlan()?.let { Active(bundle, runtime, it) }
+    } catch (_: PathweaveError) {
+        null
+    }
 
     /** The plan in use. */
     public val plan: Plan get() = synchronized(exchange) { running().plan }
@@ -223,7 +230,7 @@ public class AdaptiveModel private constructor(
                 runSelfTest(bundle, runtime)
                 state?.rememberSelfTest()
             }
-            return AdaptiveModel(bundle, runtime, clock, state).also { model -> state?.logOpened(model.plan) }
+            return AdaptiveModel(bundle, runtime, clock, state).also { state?.logOpened(it.plan) }
         }
 
         /**

@@ -5,8 +5,8 @@
  * java -cp … pathweave.sdk.BenchCliKt BUNDLE IMAGES LABELS PROFILE LATENCY_MS ROUNDS
  * ```
  *
- * IMAGES: 8-bit pixels of the model's own size, [count, h, w, c]; LABELS: a byte each; PROFILE: a stored profile of any
- * runtime, whose predictions both languages then search with.
+ * IMAGES: 8-bit pixels of the model's own size, [count, h, w, c]; LABELS: a byte each; PROFILE: the profile that Python
+ * measured here, whose predictions both languages search with and whose blocks Kotlin's are compared with.
  */
 package pathweave.sdk
 
@@ -22,6 +22,7 @@ import pathweave.sdk.search.AdaptationSettings
 import pathweave.sdk.search.PlanFinder
 import pathweave.sdk.search.RawInputs
 import pathweave.sdk.search.bestWithin
+import pathweave.sdk.search.median
 
 private const val OPENINGS = 7
 private const val CALL_WARMUP = 200 // rounds, for the compiler
@@ -55,7 +56,10 @@ private fun bench(folder: File, images: File, labels: File, profile: Profile, li
     val (callMs, rawMs) = AdaptiveModel.open(folder, selfTested = { true }).use { model ->
         calls(model, inputs.take(listOf(0), null), limits.second)
     }
+    val alone = profile(bundle, runtime).edges
+    val ratios = profile.edges.map { (edge, cost) -> alone.getValue(edge).latencyMs / cost.latencyMs }
     return jsonOf(
+        "block_ms_over_python" to json(median(ratios)),
         "first_open_ms" to json(openings[0]),
         "open_ms" to json(percentile(openings.drop(1).sorted(), 0.5)),
         "adapt_seconds" to json(found.seconds),
