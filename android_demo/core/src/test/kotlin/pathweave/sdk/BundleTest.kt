@@ -67,6 +67,32 @@ class BundleTest {
     }
 
     @Test
+    fun `every flipped byte and every truncation of any file is refused`() {
+        val copy = Contract.copy(folder)
+        var refused = 0
+        for (file in copy.walk().filter { it.isFile }.toList()) {
+            val whole = file.readBytes()
+            val flips = whole.indices.asSequence().map { at -> whole.copyOf().also { it[at] = (it[at] + 1).toByte() } }
+            for (damaged in flips + whole.indices.asSequence().map(whole::copyOf)) {
+                file.writeBytes(damaged)
+                assertRefused(file) {
+                    if (file.parentFile == copy) Bundle.open(copy, Contract.key)
+                    else BlobBytes.read(file.parentFile, file.name, null)
+                }
+                refused++
+            }
+            file.writeBytes(whole)
+        }
+        Bundle.open(copy, Contract.key).verify()
+        assertEquals(2 * copy.walk().filter { it.isFile }.sumOf { it.length() }, refused.toLong())
+    }
+
+    private fun assertRefused(file: File, work: () -> Unit) {
+        val error = assertRefused<PathweaveError>(work)
+        assertTrue(error is BundleError, "${file.name}: $error")
+    }
+
+    @Test
     fun `what is no bundle says so`() {
         assertRefused<BundleError> { Bundle.open(folder.toFile()) }
         assertRefused<BundleError> { Bundle.open(File(folder.toFile(), "none")) }
