@@ -4,6 +4,7 @@
  */
 package pathweave.sdk
 
+import java.io.ByteArrayOutputStream
 import java.io.File
 import pathweave.sdk.runtimes.OnnxRuntime
 
@@ -195,7 +196,7 @@ private class Delivery(
     private fun fetchSmall(name: String, maxBytes: Long): ByteArray = schedule.retry { deadlines ->
         transport.get("$url/$name", deadlines = deadlines, maxBytes = maxBytes) { reply ->
             requireSuccess(reply, "$url/$name")
-            val body = java.io.ByteArrayOutputStream()
+            val body = ByteArrayOutputStream()
             reply.chunks { buffer, count ->
                 body.write(buffer, 0, count)
                 schedule.received(count)

@@ -12,7 +12,7 @@ import kotlin.math.abs
 internal const val MAX_VALUES = 1024 // a shape or a list of axes is short
 internal const val MAX_PRODUCT = 1L shl 20 // of the lengths of the operands: none of the results can be longer
 internal const val MAX_EXTENT = 1L shl 48
-private const val MOST = 1L shl 62 // products stop here, above every limit
+internal const val MOST = 1L shl 62 // products stop here, above every limit
 
 /** A rule does not apply: a shape or a value that it needs is unknown, or cannot be. */
 internal class UndeterminedError(message: String = "unknown") : RuntimeException(message)

@@ -98,7 +98,7 @@ private fun resized(given: Given): List<Long> {
     if (kept < 0) undetermined()
     return shape.take(kept) + shape.drop(kept).mapIndexed { number, extent ->
         val grown = ceil(extent * scales.double(number))
-        if (grown.isFinite()) grown.coerceIn(-MAX_EXTENT.toDouble(), MAX_EXTENT.toDouble()).toLong() else undetermined()
+        if (grown.isFinite()) grown.coerceIn(-MOST.toDouble(), MOST.toDouble()).toLong() else undetermined()
     }
 }
 

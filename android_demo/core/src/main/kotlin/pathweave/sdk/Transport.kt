@@ -7,6 +7,7 @@
  */
 package pathweave.sdk
 
+import java.io.ByteArrayOutputStream
 import java.io.IOException
 import java.io.InputStream
 import java.net.ConnectException
@@ -157,7 +158,7 @@ private class HttpReply(
 
 /** The whole body, of at most the request's `maxBytes`. */
 internal fun readAll(reply: Reply): ByteArray {
-    val body = java.io.ByteArrayOutputStream()
+    val body = ByteArrayOutputStream()
     reply.chunks { buffer, count -> body.write(buffer, 0, count) }
     return body.toByteArray()
 }
@@ -178,7 +179,7 @@ internal fun requireSuccess(reply: Reply, what: String) {
 
 /** The server's error message; empty if the body has none. */
 private fun reasonIn(reply: Reply): String = try {
-    val body = java.io.ByteArrayOutputStream()
+    val body = ByteArrayOutputStream()
     reply.chunks { buffer, count -> if (body.size() <= REASON_MAX_BYTES) body.write(buffer, 0, count) }
     decodeJson(body.toByteArray())["error"].text()
 } catch (_: TransferError) {

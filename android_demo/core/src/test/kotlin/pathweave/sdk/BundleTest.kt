@@ -67,6 +67,30 @@ class BundleTest {
     }
 
     @Test
+    fun `a flipped byte and a truncation anywhere in any file is refused`() {
+        val copy = Contract.copy(folder)
+        for (file in copy.walk().filter { it.isFile }.toList()) {
+            val whole = file.readBytes()
+            val places = whole.indices step if (whole.size > 1_000) 17 else 1 // the manifest is long
+            val flips = places.asSequence().map { at -> whole.copyOf().also { it[at] = (it[at] + 1).toByte() } }
+            for (damaged in flips + places.asSequence().map(whole::copyOf)) {
+                file.writeBytes(damaged)
+                assertRefused(file) {
+                    if (file.parentFile == copy) Bundle.open(copy, Contract.key)
+                    else BlobBytes.read(file.parentFile, file.name, null)
+                }
+            }
+            file.writeBytes(whole)
+        }
+        Bundle.open(copy, Contract.key).verify()
+    }
+
+    private fun assertRefused(file: File, work: () -> Unit) {
+        val error = assertRefused<PathweaveError>(work)
+        assertTrue(error is BundleError, "${file.name}: $error")
+    }
+
+    @Test
     fun `what is no bundle says so`() {
         assertRefused<BundleError> { Bundle.open(folder.toFile()) }
         assertRefused<BundleError> { Bundle.open(File(folder.toFile(), "none")) }

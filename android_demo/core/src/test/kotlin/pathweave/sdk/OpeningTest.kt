@@ -1,6 +1,7 @@
 package pathweave.sdk
 
 import java.io.File
+import java.io.IOException
 import java.nio.file.Path
 import java.util.concurrent.Callable
 import java.util.concurrent.Executors
@@ -151,7 +152,7 @@ class OpeningTest {
         val mount = listOf("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk.path)
         val mounted = try {
             ProcessBuilder(mount).redirectErrorStream(true).start().waitFor() == 0
-        } catch (_: java.io.IOException) {
+        } catch (_: IOException) {
             false
         }
         assumeTrue(mounted, "a small disk can only be mounted by root on Linux")
@@ -180,7 +181,7 @@ class OpeningTest {
         for (size in listOf(1 shl 16, 1 shl 12, 1)) {
             try {
                 while (true) out.write(ByteArray(size))
-            } catch (_: java.io.IOException) {
+            } catch (_: IOException) {
                 // full
             }
         }
