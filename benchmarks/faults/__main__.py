@@ -11,9 +11,10 @@ import click
 
 from benchmarks.faults.bench import verdict
 from benchmarks.faults.parsers import NAMES as PARSERS
-from benchmarks.faults.processes import try_promise
+from benchmarks.faults.processes import require_linux, try_promise
 from benchmarks.faults.promise import Promise
 from benchmarks.faults.promises.registry import PROMISES
+from device_sdk.errors import UsageError
 
 NAMES = [one.name for one in PROMISES]
 
@@ -28,6 +29,10 @@ def main(
     names: tuple[str, ...], quick: bool, fuzz_minutes: float | None, soak_minutes: float | None, seed: int
 ) -> None:
     """Try promises, all unless some are named; exit with 1 if one is not kept."""
+    try:
+        require_linux()
+    except UsageError as error:
+        raise click.ClickException(str(error)) from error
     longer = {} if fuzz_minutes is None else {"S3": 60 * fuzz_minutes * len(PARSERS)}
     longer |= {} if soak_minutes is None else {"S8": 60 * soak_minutes}
     kept = True

@@ -36,45 +36,39 @@ def _fragment(bundle: SmallBundle, name: str) -> bytes | None:
         return b"no fragment" * 10
     if name not in _NEED_ONNX:
         return None
-    import numpy as np
-    from onnx import GraphProto, TensorProto, helper, numpy_helper
+    data = bundle.last_fragment()
+    if name == "slow":
+        return _slow(data)
+    if name == "an endless loop":
+        from benchmarks.faults.hostile_models import looped
 
-    source = bundle.last_fragment()
-    graph = GraphProto.FromString(source)
-    if name in ("NaN", "wrong answers"):
-        for tensor in graph.initializer:
-            values = numpy_helper.to_array(tensor)
-            values = np.full_like(values, np.nan) if name == "NaN" else values + np.float32(0.5)
-            tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-    elif name == "slow":
-        graph.initializer.append(numpy_helper.from_array(np.array([1, 4, SLOW_SIDE, SLOW_SIDE]), "o3/shape"))
-        pooled, graph.node[0].input[0] = graph.node[0].input[0], "o3/slow"
-        nodes = [helper.make_node("GlobalAveragePool", [pooled], ["o3/0"])]
-        nodes += [helper.make_node("Expand", ["o3/0", "o3/shape"], ["o3/1"])]
-        nodes += [helper.make_node("Tanh", [f"o3/{n}"], [f"o3/{n + 1}"]) for n in range(1, SLOW_NODES)]
-        nodes[-1].output[0] = "o3/slow"
-        graph.node.extend(nodes)
-    else:
-        kinds = TensorProto
-        body = helper.make_graph(
-            [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Identity", ["value"], ["same"])],
-            "body",
-            [
-                helper.make_tensor_value_info("round", kinds.INT64, []),
-                helper.make_tensor_value_info("go", kinds.BOOL, []),
-                helper.make_tensor_value_info("value", kinds.FLOAT, None),
-            ],
-            [
-                helper.make_tensor_value_info("on", kinds.BOOL, []),
-                helper.make_tensor_value_info("same", kinds.FLOAT, None),
-            ],
-        )
-        graph.initializer.append(helper.make_tensor("o3/true", kinds.BOOL, [], [True]))
-        looped, graph.node[0].input[0] = graph.node[0].input[0], "o3/looped"
-        graph.node.append(helper.make_node("Loop", ["", "o3/true", looped], ["o3/looped"], body=body))
-    nodes = sorted(graph.node, key=lambda node: node.output[0] in ("cut_4", "o3/f", "o3/p"))
-    order = {"o3/p": 1, "o3/f": 2, "cut_4": 3}
-    nodes.sort(key=lambda node: order.get(node.output[0], 0))
-    del graph.node[:]
-    graph.node.extend(nodes)
+        return looped(data, "o3")
+    return _changed_weights(data, name)
+
+
+def _changed_weights(data: bytes, name: str) -> bytes:
+    import numpy as np
+    from onnx import GraphProto, numpy_helper
+
+    graph = GraphProto.FromString(data)
+    for tensor in graph.initializer:
+        values = numpy_helper.to_array(tensor)
+        values = np.full_like(values, np.nan) if name == "NaN" else values + np.float32(0.5)
+        tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
     return bytes(graph.SerializeToString())
+
+
+def _slow(data: bytes) -> bytes:
+    """Thousands of layers on a large image, none of which is refused for itself."""
+    import numpy as np
+    from onnx import GraphProto, helper, numpy_helper
+
+    from benchmarks.faults.hostile_models import before
+
+    graph = GraphProto.FromString(data)
+    graph.initializer.append(numpy_helper.from_array(np.array([1, 4, SLOW_SIDE, SLOW_SIDE]), "o3/shape"))
+    start, graph.node[0].input[0] = graph.node[0].input[0], f"o3/{SLOW_NODES}"
+    nodes = [helper.make_node("GlobalAveragePool", [start], ["o3/0"])]
+    nodes += [helper.make_node("Expand", ["o3/0", "o3/shape"], ["o3/1"])]
+    nodes += [helper.make_node("Tanh", [f"o3/{n}"], [f"o3/{n + 1}"]) for n in range(1, SLOW_NODES)]
+    return before(graph, *nodes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from benchmarks.faults.processes import Tried, try_promise
+from benchmarks.faults.processes import Tried, require_linux, try_promise
 from benchmarks.faults.promises.registry import PROMISES
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
@@ -21,6 +21,7 @@ DATA = "the contract tests' bundle (13 fragments, images of 2 × 2 pixels), rand
 
 def run(options: BenchOptions) -> BenchOutcome:
     """Every promise for its share of the time; ``--quick``: hardly a tenth of it, so that there are fewer kills."""
+    require_linux()
     tried = []
     with options.progress.task("promises", len(PROMISES)) as task:
         for promise in PROMISES:

@@ -115,6 +115,36 @@ def expanded(*shape: int) -> bytes:
     return fragment(helper.make_node("Expand", ["cut_0", "shape"], ["cut_1"]), initializers=(wanted,))
 
 
+def looped(data: bytes, owner: str) -> bytes:
+    """The fragment ``data`` of block ``owner``, with an endless loop in front of its first node."""
+    graph = GraphProto.FromString(data)
+    body = helper.make_graph(
+        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Identity", ["value"], ["same"])],
+        "body",
+        [
+            helper.make_tensor_value_info("round", TensorProto.INT64, []),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("value", FLOAT, None),
+        ],
+        [
+            helper.make_tensor_value_info("go_on", TensorProto.BOOL, []),
+            helper.make_tensor_value_info("same", FLOAT, None),
+        ],
+    )
+    graph.initializer.append(helper.make_tensor(f"{owner}/true", TensorProto.BOOL, [], [True]))
+    start, graph.node[0].input[0] = graph.node[0].input[0], f"{owner}/looped"
+    loop = helper.make_node("Loop", ["", f"{owner}/true", start], [f"{owner}/looped"], body=body)
+    return before(graph, loop)
+
+
+def before(graph: GraphProto, *nodes: NodeProto) -> bytes:
+    """The fragment with ``nodes`` in front of its own."""
+    own = list(graph.node)
+    del graph.node[:]
+    graph.node.extend([*nodes, *own])
+    return bytes(graph.SerializeToString())
+
+
 def corpus() -> dict[str, Callable[[], bytes]]:
     """All of them, by what is wrong with them."""
     relu = fragment(helper.make_node("Relu", ["cut_0"], ["cut_1"]))

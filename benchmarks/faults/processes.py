@@ -18,6 +18,7 @@ from typing import Literal
 
 from benchmarks.faults.promise import LOG, Findings, Promise, Trial
 from benchmarks.faults.small_bundle import SmallBundle
+from device_sdk.errors import UsageError
 
 PATIENCE = 3.0  # times its share, and then
 NICE = -10  # where that is permitted
@@ -32,6 +33,12 @@ class Tried:
     promise: Promise
     findings: Findings
     seconds: float
+
+
+def require_linux() -> None:
+    """Raise UsageError elsewhere: trials fork, and read what processes take from /proc."""
+    if sys.platform != "linux":
+        raise UsageError("promises are tried on Linux only: trials fork, and read /proc", hint="run it in a container")
 
 
 def try_promise(

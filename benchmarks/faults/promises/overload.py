@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +20,7 @@ from benchmarks.faults.serving import ForkedServer, Serving, forked_server, serv
 from benchmarks.faults.small_bundle import NAME
 from benchmarks.faults.tools.forked import Forked
 from benchmarks.faults.tools.memory_limit import resident_bytes
-from benchmarks.faults.tools.overload import HealthProbe
+from benchmarks.faults.tools.overload import HealthProbe, dripping, open_connections
 from device_sdk.bundles.composition import Stretch
 from device_sdk.offload.open_inference import (
     HEADER_LENGTH,
@@ -40,7 +41,7 @@ DEADLINE_S, QUEUE = 2.0, 32
 HEALTH_P95_MS, RECOVERY_S = 100.0, 5.0
 GROWTH_BYTES = 16_000_000  # of the server between the first third and the last; the queue is full in both
 REFUSED = {429, 503}
-ADDRESSES = 16
+ADDRESSES, SLOW = 16, 200
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class _Size:
 
 
 def open_loop(trial: Trial, findings: Findings) -> None:
-    """S1: three times as many requests as the model can answer, from sixteen addresses."""
+    """S1: three times as many requests as the model can answer, from sixteen addresses, and 200 that never end."""
     bundles = trial.new_folder("bundles")
     trial.bundle.copy(bundles / NAME)
     with forked_server(
@@ -127,7 +128,7 @@ def open_loop(trial: Trial, findings: Findings) -> None:
         sizes = [_Size.of(server.child.pid)]
         # in a process of its own: else its threads would keep the probe waiting
         with Forked(lambda: report.write_text(_send_load(server, body, headers, seconds))) as load_process:
-            with HealthProbe(server.address) as probe:
+            with _slow_clients(server), HealthProbe(server.address) as probe:
                 for _ in range(round(seconds * 10)):
                     time.sleep(0.1)
                     sizes.append(_Size.of(server.child.pid))
@@ -135,6 +136,14 @@ def open_loop(trial: Trial, findings: Findings) -> None:
         load = _Load.read(report.read_text())
         _judge_load(findings, load, sizes, probe)
         _judge_recovery(findings, server, body, headers, calm_s)
+
+
+@contextlib.contextmanager
+def _slow_clients(server: ForkedServer) -> Iterator[None]:
+    """Requests of one more address that arrive byte by byte."""
+    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n".encode()
+    with open_connections(server.address, SLOW, first=head, source="127.0.3.1") as slow, dripping(slow):
+        yield
 
 
 def _send_load(server: ForkedServer, body: bytes, headers: dict[str, str], seconds: float) -> str:

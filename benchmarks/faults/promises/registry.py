@@ -21,7 +21,7 @@ PROMISES = (
         "R1",
         "After a kill at any point of an update or of packaging, the bundle there is exactly the old or the new one.",
         seconds=60,
-        quick_seconds=8,
+        quick_seconds=6,
         check=active_bundle,
     ),
     Promise(
@@ -56,7 +56,7 @@ PROMISES = (
         "R6",
         "No network makes an inference or the opening of a bundle take longer than its deadline.",
         seconds=30,
-        quick_seconds=8,
+        quick_seconds=6,
         check=no_hang,
     ),
     Promise(
@@ -91,7 +91,7 @@ PROMISES = (
         "S1",
         "At three times its capacity a server answers what it accepts in time, stays as large as it is, and recovers.",
         seconds=35,
-        quick_seconds=8,
+        quick_seconds=6,
         check=open_loop,
     ),
     Promise(
@@ -105,7 +105,7 @@ PROMISES = (
         "S3",
         "Whatever bytes come, a parser returns or refuses them with an error of ours, at once.",
         seconds=80,
-        quick_seconds=6,
+        quick_seconds=4,
         check=any_bytes,
     ),
     Promise(
@@ -133,7 +133,7 @@ PROMISES = (
         "S7",
         "While a model adapts, switches, pages and closes, every call is answered as its plan answers, or says closed.",
         seconds=30,
-        quick_seconds=5,
+        quick_seconds=4,
         check=many_threads,
     ),
     Promise(

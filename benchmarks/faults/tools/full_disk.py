@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import signal
 import subprocess
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from benchmarks.faults.tools.forked import Forked
+
+PATIENCE_S = 120.0
 
 
 @contextlib.contextmanager
@@ -46,16 +47,10 @@ def without_room(operation: Callable[[], object]) -> None:
     Raises:
         AssertionError: the operation raised.
     """
-    child = os.fork()
-    if child == 0:
-        try:
-            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-            resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
-            operation()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    assert status == 0, "the operation raised: see its traceback"
+
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        operation()
+
+    assert Forked(limited).join(PATIENCE_S) == 0, "the operation raised: see its traceback"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 QUICK_ONES = {"R4": 0.5, "R5": 0.1, "S2": 0.3, "S3": 0.4, "S5": 0.1}
 ISSUE = [f"R{n}" for n in range(1, 11)] + [f"S{n}" for n in range(1, 9)]
 
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="promises are tried on Linux")
 
 
 def test_the_eighteen_promises_fit_their_time():
@@ -61,7 +60,7 @@ def test_figures_count_a_promise_with_a_part_that_was_not_tried_as_partly_kept()
     assert [row["kept"] for row in table(some)] == ["yes", "partly", "no"]
 
 
-@needs_fork
+@needs_linux
 @pytest.mark.parametrize("name", QUICK_ONES)
 def test_a_promise_is_kept_in_its_shortest_form(name, tmp_path):
     promise = next(one for one in PROMISES if one.name == name)
@@ -69,7 +68,7 @@ def test_a_promise_is_kept_in_its_shortest_form(name, tmp_path):
     assert found.kept, found.broken
 
 
-@needs_fork
+@needs_linux
 @pytest.mark.slow
 def test_the_quick_bench_keeps_what_it_tries(tmp_path):
     command = [sys.executable, "-m", "pathweave", "bench", "faults", "--quick", "--json", "--out", str(tmp_path)]

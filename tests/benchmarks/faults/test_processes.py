@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from benchmarks.faults.processes import try_promise
 from benchmarks.faults.promise import Promise
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="promises are tried on Linux")
 
 
 def tried(check, folder, **settings):

@@ -67,29 +67,10 @@ def test_wrong_outputs_are_found_in_the_child(own_bundle, runtime):
 
 def loop_for_ever(own_bundle):
     """Put an endless loop in front of the first block."""
-    onnx = pytest.importorskip("onnx")
-    helper, kind = onnx.helper, onnx.TensorProto
-    path = own_bundle.blob("o0")
-    fragment = onnx.GraphProto.FromString(path.read_bytes())
-    body = helper.make_graph(
-        [helper.make_node("Identity", ["go"], ["go_on"]), helper.make_node("Identity", ["value"], ["same"])],
-        "body",
-        [
-            helper.make_tensor_value_info("round", kind.INT64, []),
-            helper.make_tensor_value_info("go", kind.BOOL, []),
-            helper.make_tensor_value_info("value", kind.FLOAT, None),
-        ],
-        [
-            helper.make_tensor_value_info("go_on", kind.BOOL, []),
-            helper.make_tensor_value_info("same", kind.FLOAT, None),
-        ],
-    )
-    fragment.initializer.append(helper.make_tensor("o0/true", kind.BOOL, [], [True]))
-    fragment.node[0].input[0] = "o0/looped"
-    nodes = list(fragment.node)
-    del fragment.node[:]
-    fragment.node.extend([helper.make_node("Loop", ["", "o0/true", "cut_0"], ["o0/looped"], body=body), *nodes])
-    data = fragment.SerializeToString()
+    pytest.importorskip("onnx", reason="needs the extra: pip install 'pathweave[dev]'")
+    from benchmarks.faults.hostile_models import looped
+
+    data = looped(own_bundle.blob("o0").read_bytes(), "o0")
     name = hashlib.sha256(data).hexdigest()
     (own_bundle.folder / "blobs" / name).write_bytes(data)
 
