@@ -13,15 +13,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 
 from benchmarks.sharing.resident import resident_of_sessions
 from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifar_part, prepared, zoo_setting
+from packager.branch_zoo.branch_training import branch_accuracy
 from packager.branch_zoo.cultivation import Grown
-from packager.branch_zoo.features import StemmedBatches
-from packager.branch_zoo.few_shot import DATA_SHARE, retrain
+from packager.branch_zoo.features import StemmedBatches, held_out_batches
+from packager.branch_zoo.few_shot import DATA_SHARE, retrain_if_better
 from packager.branch_zoo.halving import KEPT_SHARE, RUNGS
 from packager.branch_zoo.modules import Branch
 from packager.branch_zoo.self_merge import MergedBranch
@@ -119,11 +121,16 @@ def _retrained(
         wanted=steps,
         device=torch.device("cpu"),
     )
+    calibration = held_out_batches(
+        setting.expansion.traced, setting.positions, *setting.calibration, device=torch.device("cpu")
+    )
     found = []
     for exit_ in exits:
         assert isinstance(exit_.module, Branch)
         copied = replace(exit_, module=copy.deepcopy(exit_.module))
-        retrain([MergedBranch(copied.module, {})], batches.few(exit_.position, DATA_SHARE))
+        judged_on = calibration[exit_.position]
+        few = batches.few(exit_.position, DATA_SHARE)
+        retrain_if_better(MergedBranch(copied.module, {}), few, partial(branch_accuracy, judged_on=judged_on))
         found.append(copied)
     batches.close()
     return found

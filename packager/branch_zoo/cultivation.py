@@ -18,7 +18,7 @@ import torch
 from device_sdk.progress import Progress
 from packager.branch_zoo.branch_training import BranchTraining, branch_accuracy
 from packager.branch_zoo.features import FeatureBatch, StemmedBatches, held_out_batches, positions_together
-from packager.branch_zoo.few_shot import DATA_SHARE, retrain
+from packager.branch_zoo.few_shot import DATA_SHARE, retrain_if_better
 from packager.branch_zoo.modules import Branch, build_branch
 from packager.branch_zoo.rungs import RungTraining
 from packager.branch_zoo.saved import ZooCheckpoints
@@ -175,13 +175,16 @@ class Cultivation:
         judged_on: FeatureBatch,
     ) -> list[tuple[BranchSpec, Branch, float]]:
         """The self-merged siblings of all branches with hidden layers, retrained on ``few`` batches."""
-        merged = {
-            replace(spec, merged=True): best_merge(branch, lambda one: branch_accuracy(one, judged_on))
-            for spec, branch, _ in alive
-            if spec.dense.hidden and self._settings.merge
-        }
-        retrain(merged.values(), few)
-        return [(spec, one.branch, branch_accuracy(one.branch, judged_on)) for spec, one in merged.items()]
+
+        def accuracy(branch: Branch) -> float:
+            return branch_accuracy(branch, judged_on)
+
+        found = []
+        for spec, branch, _ in alive if self._settings.merge else ():
+            if spec.dense.hidden:
+                merged = best_merge(branch, accuracy)
+                found.append((replace(spec, merged=True), merged.branch, retrain_if_better(merged, few, accuracy)))
+        return found
 
     def _survives(
         self, position: int, spec: BranchSpec, branch: Branch, accuracy: float, judged_on: FeatureBatch

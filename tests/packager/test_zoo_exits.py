@@ -14,11 +14,15 @@ from device_sdk.errors import UsageError
 from device_sdk.policies.placement import candidates_by_macs, place
 from device_sdk.progress import SilentProgress
 from device_sdk.session.adaptive_model import AdaptiveModel
+from packager.branch_zoo.survival import answer_times
+from packager.errors import WeightsError
 from packager.inputs.job import Job
+from packager.inputs.job_loader import load_job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.pipeline import Limits, dry_run, package
 from packager.supernet.branch_weights import read_branches
+from packager.supernet.expansion import expand
 
 BRANCHES = ("none-p1", "none-p2h256", "separable3-p1", "spatial3-p2", "none-p4h256")
 
@@ -113,8 +117,6 @@ def test_unknown_branches_are_refused_before_training(zoo_job, branches):
 
 
 def test_weights_that_belong_to_no_branch_here_are_refused(zoo_job, zoo_bundle, tmp_path):
-    from packager.errors import WeightsError
-
     _, path = zoo_bundle
     weights = dict(read_branches(path))
     name = next(key for key in weights if key.endswith("dense.0.weight"))
@@ -125,3 +127,35 @@ def test_weights_that_belong_to_no_branch_here_are_refused(zoo_job, zoo_bundle, 
         job = replace(zoo_job, branch_weights=weights | changed)
         with pytest.raises(WeightsError, match=message):
             package(job, tmp_path / "bundle")
+
+
+# A device's profile
+
+
+def load_digits(**choices) -> Job:
+    data = {"training": "digits#train", "validation": "digits#search", "overrides": {"steps": 0}}
+    return load_job("zoo:resnet_digits", **data, **choices, progress=SilentProgress())
+
+
+def test_the_profile_that_a_device_keeps_says_when_branches_answer(zoo_bundle, tiny_traced, tmp_path):
+    packaged, _ = zoo_bundle
+    with AdaptiveModel.open(packaged.folder, state_folder=tmp_path) as model:
+        measured = model.profile()
+    job = load_digits(profile=next(path for path in tmp_path.rglob("*.json") if "profile" in path.name))
+    assert job.device_profile == measured
+    assert job.description() != load_digits().description()
+    times = answer_times(expand(tiny_traced, max_span=1), job.device_profile)
+    assert times.unit == "ms"
+    assert times.full == pytest.approx(measured.original_ms, rel=0.5)
+    branch_ms = next(one.cost.latency_ms for one in measured.exits if one.exit == "x2-none-p1")
+    assert times.answer("x2-none-p1", 2, 0) == pytest.approx(times.reach[2] + branch_ms)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"no JSON"], ids=["empty", "of nothing", "no JSON"])
+def test_a_file_that_is_no_profile_is_refused(tmp_path, content):
+    path = tmp_path / "profile.json"
+    path.write_bytes(content)
+    with pytest.raises(UsageError, match="is not the profile of a device"):
+        load_digits(profile=path)
+    with pytest.raises(UsageError, match="cannot read the profile"):
+        load_digits(profile=tmp_path / "none.json")

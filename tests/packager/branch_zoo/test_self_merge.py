@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from packager.branch_zoo.features import FeatureBatch
-from packager.branch_zoo.few_shot import few_shot_loss, retrain
+from packager.branch_zoo.few_shot import few_shot_loss, retrain, retrain_if_better
 from packager.branch_zoo.modules import build_branch
 from packager.branch_zoo.self_merge import best_merge, closest_pairs, hidden_widths, resized, self_merged
 from packager.branch_zoo.specs import parse
@@ -94,7 +94,7 @@ def test_retraining_changes_unshared_neurons_only_and_lowers_the_loss(noise):
             return float(few_shot_loss(made.eval()(x), labels, batch.teacher))
 
     first = loss()
-    retrain([merged], [batch], epochs=60)
+    retrain(merged, [batch], epochs=60)
     assert loss() < 0.9 * first
     for index, shared in merged.shared.items():
         for part in ("weight", "bias"):
@@ -104,3 +104,15 @@ def test_retraining_changes_unshared_neurons_only_and_lowers_the_loss(noise):
     fixed = [name for name in before if name.startswith("conv") or name.startswith("dense.0")]
     assert fixed
     assert all(torch.equal(made.state_dict()[name], before[name]) for name in fixed)
+
+
+def test_retraining_that_makes_a_branch_worse_is_taken_back(noise):
+    merged = self_merged(branch(), 1 / 3)
+    labels = torch.arange(8) % 10
+    batch = FeatureBatch(noise(8, *SHAPE), labels, torch.nn.functional.one_hot(labels, 10).float())
+    before = {name: value.clone() for name, value in merged.branch.state_dict().items()}
+    accuracies = iter([0.5, 0.4, 0.5, 0.6])
+    assert retrain_if_better(merged, [batch], lambda _: next(accuracies)) == 0.5
+    assert all(torch.equal(value, before[name]) for name, value in merged.branch.state_dict().items())
+    assert retrain_if_better(merged, [batch], lambda _: next(accuracies)) == 0.6
+    assert not all(torch.equal(value, before[name]) for name, value in merged.branch.state_dict().items())
