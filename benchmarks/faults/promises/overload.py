@@ -31,6 +31,7 @@ from device_sdk.offload.open_inference import (
 )
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Array, LoadedStretch, Runtime
+from device_sdk.runtimes.stop_signal import StopSignal
 from server.request_reader import Limits
 from server.serving import SPARE_THREADS
 
@@ -70,6 +71,9 @@ class _SlowStretch:
     def run(self, inputs: Sequence[Array]) -> list[Array]:
         time.sleep(self.row_s * len(inputs[0]))
         return self.loaded.run(inputs)
+
+    def run_until(self, inputs: Sequence[Array], stop: StopSignal) -> list[Array] | None:
+        return self.loaded.run_until(inputs, stop)
 
     def close(self) -> None:
         self.loaded.close()
