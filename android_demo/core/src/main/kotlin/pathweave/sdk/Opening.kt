@@ -12,6 +12,8 @@ import pathweave.sdk.runtimes.Runtime
 public class OpenedBundle internal constructor(
     public val bundle: Bundle,
     public val delivered: Delivered,
+    /** Where what is known of the bundle lies. */
+    public val stateFolder: File,
     private val lease: Closeable,
 ) : Closeable {
     override fun close(): Unit = lease.close()
@@ -44,7 +46,7 @@ public fun openAt(
     }
     val opened = installing(store).use {
         val (bundle, delivered) = opening.openFetched { fetchBundle(url, store, trust, token, options) }
-        OpenedBundle(bundle, delivered, store.lease(bundle.manifest.name, bundle.digest))
+        OpenedBundle(bundle, delivered, stateFolder, store.lease(bundle.manifest.name, bundle.digest))
     }
     if (opened.delivered.source != DeliverySource.KEPT) collect(store)
     return opened
@@ -78,7 +80,7 @@ public fun openStored(
         val delivered = Delivered(
             stored.folder, store.blobs, stored.name, stored.digest, stored.version, DeliverySource.KEPT,
         )
-        OpenedBundle(bundle, delivered, store.lease(stored.name, stored.digest))
+        OpenedBundle(bundle, delivered, stateFolder, store.lease(stored.name, stored.digest))
     }
 }
 

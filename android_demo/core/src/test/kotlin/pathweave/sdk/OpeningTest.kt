@@ -2,6 +2,7 @@ package pathweave.sdk
 
 import java.io.File
 import java.io.IOException
+import java.io.RandomAccessFile
 import java.nio.file.Path
 import java.util.concurrent.Callable
 import java.util.concurrent.Executors
@@ -16,6 +17,9 @@ import org.junit.jupiter.api.TestFactory
 import org.junit.jupiter.api.Timeout
 import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.runtimes.OnnxRuntime
+
+private const val PAGE_BYTES = 4_096L // what tmpfs counts in
+private const val FREE_PAGES = 16L
 
 @Timeout(60)
 class OpeningTest {
@@ -147,7 +151,42 @@ class OpeningTest {
     }
 
     @Test
-    fun `a full disk leaves the old bundle usable, and the update comes when there is room`() {
+    fun `a full disk leaves the old bundle usable, and the update comes when there is room`() = onSmallDisk { disk ->
+        val own = File(disk, "state")
+        assertEquals(1L, open(own).first)
+        Published.write(www, 2, Published.blob(2, size = 300_000))
+        val filler = File(disk, "filler")
+        fill(filler)
+        repeat(2) { assertEquals(1L to DeliverySource.KEPT, open(own)) }
+        assertEquals(0, storeIn(own).partial.list().orEmpty().size, "a full disk is not kept full")
+        assertEquals(1L, openStored(url, own, Contract.key, selfTest = {}).use { it.delivered.version })
+        assertTrue(filler.delete())
+        assertEquals(2L to DeliverySource.DOWNLOADED, open(own))
+    }
+
+    @Test
+    fun `a disk that is full from any write on leaves the old or the new bundle`() = onSmallDisk { disk ->
+        val start = File(folder.toFile(), "start")
+        open(start)
+        Published.write(www, 2, Published.blob(2))
+        val (own, filler) = File(disk, "state") to File(disk, "filler")
+        val opened = (0L until FREE_PAGES).map { pages ->
+            start.copyRecursively(own)
+            fill(filler)
+            RandomAccessFile(filler, "rw").use { it.setLength(maxOf(0, it.length() - pages * PAGE_BYTES)) }
+            val (version, source) = open(own)
+            assertEquals(version == 1L, source == DeliverySource.KEPT, "with $pages pages free")
+            assertTrue(openStored(url, own, Contract.key, selfTest = {}).use { it.delivered.version } in 1L..2L)
+            assertTrue(filler.delete())
+            assertEquals(2L, open(own).first)
+            own.deleteRecursively()
+            version
+        }
+        assertEquals(setOf(1L, 2L), opened.toSet())
+    }
+
+    /** A tmpfs of 1 MB. */
+    private fun onSmallDisk(work: (File) -> Unit) {
         val disk = File(folder.toFile(), "disk").apply { mkdirs() }
         val mount = listOf("mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk.path)
         val mounted = try {
@@ -157,20 +196,7 @@ class OpeningTest {
         }
         assumeTrue(mounted, "a small disk can only be mounted by root on Linux")
         try {
-            val own = File(disk, "state")
-            assertEquals(1L, open(own).first)
-            Published.write(www, 2, Published.blob(2, size = 300_000))
-            val filler = File(disk, "filler")
-            fill(filler)
-            repeat(2) { assertEquals(1L to DeliverySource.KEPT, open(own)) }
-            assertEquals(0, storeIn(own).partial.list().orEmpty().size, "a full disk is not kept full")
-            stop()
-            assertEquals(1L, openStored(url, own, Contract.key, selfTest = {}).use { it.delivered.version })
-            val again = FaultServer(www)
-            assertTrue(filler.delete())
-            val other = "${again.url}/${Published.PATH}"
-            assertEquals(2L, openAt(other, own, Contract.key, selfTest = {}).use { it.delivered.version })
-            again.close()
+            work(disk)
         } finally {
             ProcessBuilder("umount", "-l", disk.path).start().waitFor()
         }
