@@ -160,11 +160,11 @@ def _mixed(tried: _Tried, device: Device) -> None:
 def _rotation(tried: _Tried, device: Device) -> None:
     """Release keys, then root keys; a list with too few signatures; lists that are withheld."""
     publisher = tried.publisher
-    more = {"now_s": publisher.now_s, "days": 365.0}
+    now_s, days = publisher.now_s, 365.0
     publisher.publish(6)
     old = (publisher.served / "release.json").read_bytes()
     new_key, old_key = publisher.public("release-2"), publisher.public("release-1")
-    follow(publisher.lists, add_release=[new_key], remove_release=[old_key], **more)
+    follow(publisher.lists, add_release=[new_key], remove_release=[old_key], now_s=now_s, days=days)
     publisher.sign("root-1")
     shutil.copy(publisher.lists / "2.draft", publisher.served / "keys" / "2.json")
     tried.opens(device, 5, "a list with half of its signatures")
@@ -176,7 +176,7 @@ def _rotation(tried: _Tried, device: Device) -> None:
     publisher.publish(7, by="release-2")
     tried.opens(device, 7, "a release by the new key")
     old_root, new_root = publisher.public("root-1"), publisher.public("root-3")
-    follow(publisher.lists, add_root=[new_root], remove_root=[old_root], **more)
+    follow(publisher.lists, add_root=[new_root], remove_root=[old_root], now_s=now_s, days=days)
     publisher.sign("root-1", "root-2", "root-3")
     publisher.publish(8, by="release-2")
     tried.opens(device, 8, "a release under new root keys")
