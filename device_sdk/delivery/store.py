@@ -130,7 +130,7 @@ class BundleStore:
             if replaced not in (None, digest):
                 write_if_changed(self.folder_of(name) / PREVIOUS, f"{replaced}\n".encode())
             write_if_changed(self.folder_of(name) / CURRENT, f"{digest}\n".encode())
-            data = encode_mark(self._raised(self._mark(name), url, stored))
+            data = encode_mark(self._raised(self._mark(name), url, stored, lower=allow_rollback))
             for copy in MARKS:  # last: until then a mark is too low, never too high
                 write_if_changed(self.folder_of(name) / copy, data)
 
@@ -212,9 +212,12 @@ class BundleStore:
         found = {self._read_digest(name, CURRENT), self._read_digest(name, PREVIOUS), mark.digest if mark else None}
         return {digest for digest in found if digest is not None}
 
-    def _raised(self, mark: Mark | None, url: str, stored: StoredBundle) -> Mark:
+    def _raised(self, mark: Mark | None, url: str, stored: StoredBundle, *, lower: bool) -> Mark:
+        """The mark with ``stored``. Where there are no locks, another process may have raised it since the check."""
         known = () if mark is None else mark.addresses
         addresses = tuple(dict.fromkeys((*known, _address(url))))[-ADDRESSES_MAX:]
+        if mark is not None and mark.version > stored.version and not lower:
+            return Mark(mark.name, mark.version, mark.digest, addresses)
         return Mark(stored.name, stored.version, stored.digest, addresses)
 
     def _pinned(self, url: str) -> str | None:

@@ -117,24 +117,27 @@ def _race(trial: Trial, findings: Findings, *, locked: bool) -> None:
         for child in children:
             findings.case(child.join(30.0) == 0, "an installer did not end by itself", "crashed")
         where = "with locks" if locked else "without locks"
-        for before, after in pairwise(stored):
-            findings.case(before <= after, f"{where}: version {after} is kept after {before}", "torn")
-        for path in reports:
-            seen = json.loads(path.read_bytes())
-            for error in seen["errors"]:
-                findings.case(False, f"{where}: {error}", "torn")
-            opened = seen["versions"]
-            for before, after in pairwise(opened):
-                findings.case(before <= after, f"{where}: version {after} opened after {before}", "torn")
-        found = device.stored_version()
-        findings.case(found <= versions.latest, f"{where}: version {found} is here", "torn")
+        findings.note(f"{where}: {versions.latest} versions, {INSTALLERS} installers")
+        _judge_race(stored, [json.loads(path.read_bytes()) for path in reports], findings, where)
+        stored_at_last = device.stored_version()
+        findings.case(stored_at_last <= versions.latest, f"{where}: version {stored_at_last} is here", "torn")
         version, _ = device.open()
         findings.case(version == versions.latest, f"{where}: {version} opens, {versions.latest} is served", "torn")
         findings.case(device.stored_version() == versions.latest, f"{where}: {version} was not kept", "torn")
         if locked:
             collect(device.store)
             findings.case(not device.left_behind(), f"left behind: {device.left_behind()[:3]}")
-        findings.note(f"{where}: {versions.latest} versions, {INSTALLERS} installers")
+
+
+def _judge_race(stored: list[int], reports: list[dict[str, Any]], findings: Findings, where: str) -> None:
+    """Neither what is here nor what an installer opens ever goes back. ``reports``: see ``_install``."""
+    for before, after in pairwise(stored):
+        findings.case(before <= after, f"{where}: version {after} is kept after {before}", "torn")
+    for report in reports:
+        for error in report["errors"]:
+            findings.case(False, f"{where}: {error}", "torn")
+        for before, after in pairwise(report["versions"]):
+            findings.case(before <= after, f"{where}: version {after} opened after {before}", "torn")
 
 
 class _Versions:

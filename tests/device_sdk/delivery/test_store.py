@@ -122,3 +122,37 @@ def test_altered_blobs_are_found_and_removed(store):
     bad.write_bytes(b"anothEr blob")
     assert store.remove_altered([good.name, bad.name, "0" * 64]) == (bad.name,)
     assert (good.exists(), bad.exists()) == (True, False)
+
+
+class WithoutLocks(BundleStore):
+    """A store on a system without locks; ``meanwhile`` runs after its check, before it writes."""
+
+    meanwhile = staticmethod(lambda: None)
+
+    def _writing(self):
+        return contextlib.nullcontext()
+
+    writing = _writing
+
+    def refuse(self, *arguments, **settings):
+        super().refuse(*arguments, **settings)
+        self.meanwhile()
+
+
+def test_without_locks_a_late_installer_of_an_older_version_does_not_lower_the_mark(store, saved, own_bundle):
+    own_bundle.edit(lambda manifest: manifest.update(version=2))
+    newer = store.save_bundle("tiny", own_bundle.manifest_path.read_bytes(), None).name
+    late = WithoutLocks(store.folder)
+    late.meanwhile = lambda: WithoutLocks(store.folder).remember_good(URL, "tiny", newer)
+    late.remember_good(URL, "tiny", saved)
+    assert store.highest("tiny").version == 2
+    assert store.last_good_at(URL).version == 2
+
+
+def test_a_rollback_that_is_allowed_lowers_the_mark(store, saved, own_bundle):
+    own_bundle.edit(lambda manifest: manifest.update(version=2))
+    newer = store.save_bundle("tiny", own_bundle.manifest_path.read_bytes(), None).name
+    store.remember_good(URL, "tiny", newer)
+    store.remember_good(URL, "tiny", saved, allow_rollback=True)
+    assert store.highest("tiny").version == 1
+    assert store.last_good_at(URL).version == 1
