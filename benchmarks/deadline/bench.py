@@ -2,10 +2,12 @@
 
 Half of the requests have a random deadline, the others are interrupted after a random time, while a burner takes half
 of the core and leaves it again. ``late_p99_ms``: of the answers by a deadline, from the call to the answer, beyond the
-deadline. ``unanswered``: interruptions without an answer although they came after the first exit's time (the longest of
-many first answers, measured beforehand in the same condition), and deadlines that were refused although they were not
-below the least that the refusal named, or that failed. ``cpu_after_stop_ms``: the 99th percentile of the processor time
-of the whole process from the stop until nothing runs any more.
+deadline. ``unanswered``: interruptions without an answer although the first exit had been computed by then, half a
+millisecond before or longer, by a clock of the bench around the runtime; and deadlines that failed, or were refused
+although they were not below the least that the refusal named. ``unanswered_beyond_longest``: interruptions without an
+answer that came later than the longest of many first answers, measured beforehand in the same condition.
+``cpu_after_stop_ms``: the 99th percentile of the processor time of the whole process from the stop until nothing runs
+any more. ``timed_exits_latency_ratio``: of ordinary answers, with exits for deadlines over without.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import weakref
@@ -9,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from device_sdk.errors import ClosedError, ForkedError
+from device_sdk.errors import BudgetError, ClosedError, ForkedError
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.memory_cap import MemoryCap, PlanRetired
 from device_sdk.execution.service_times import ServiceTimes
@@ -138,7 +139,11 @@ class PlanInUse:
         active = self.running()
         if active is not retired:
             return active
-        self.exchange(replace(active, loaded=self.load(active.plan)), expected=active)
+        try:
+            self.exchange(replace(active, loaded=self.load(active.plan)), expected=active)
+        except BudgetError:
+            if self.running() is active:
+                raise
         return self.running()
 
     def exchange_cap(self, cap_bytes: int | None, plan: Plan, *, hurry: bool = False) -> None:
@@ -153,6 +158,8 @@ class PlanInUse:
             ClosedError, ForkedError: as ``running``.
         """
         workspace = replace(self.workspace, memory_cap_bytes=cap_bytes)
+        if cap_bytes is None or cap_bytes > (self.workspace.memory_cap_bytes or math.inf):
+            self.cap.set(cap_bytes)  # before the new plan runs, whose pages may be larger
         loaded = workspace.load_plan(plan, cap=self.cap)
         while True:
             old = self.running()

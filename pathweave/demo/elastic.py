@@ -16,14 +16,14 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.plan import Plan
 from pathweave.demo.devices import HELD_BACK, Delivery
 
-SAMPLES = 60
-DEADLINE_RATIOS = (3.0, 1.0, 0.7, 0.4)  # of the time within which the end is sure to have answered
+SAMPLES, SAMPLES_IN_PAGES = 60, 20
+MARGIN, MARGIN_MS = 1.2, 0.3  # beyond the time within which an exit is sure to have answered
 MEMORY_SHARES = (1.0, 0.5, 0.0)  # between the largest block, in pages, and the whole plan
 
 
 @dataclass(frozen=True)
 class DeadlineRow:
-    """``answered`` of the samples by ``deadline_ms``, ``right`` of those; ``longest_ms``: the longest of these calls.
+    """``answered`` of the samples by ``deadline_ms``, ``right`` of those; ``longest_ms``: of these calls.
 
     ``sources``: how many answers came from where; refused ones are not among them.
     """
@@ -37,7 +37,7 @@ class DeadlineRow:
 
 @dataclass(frozen=True)
 class MemoryRow:
-    """``answered`` of the samples under ``cap_mb`` megabytes, ``right`` of those, each in ``median_ms``."""
+    """``answered`` samples under ``cap_mb`` megabytes, ``right`` of those, each in ``median_ms``."""
 
     cap_mb: float
     answered: int
@@ -48,7 +48,7 @@ class MemoryRow:
 
 @dataclass(frozen=True)
 class ElasticResult:
-    """The same plan with its exits under four deadlines and under a limit of memory that shrinks and grows."""
+    """The same plan under four deadlines, on ``samples``, and under a limit of memory that shrinks and grows."""
 
     samples: int
     deadlines: tuple[DeadlineRow, ...]
@@ -63,18 +63,23 @@ def answer_elastically(device: str, delivery: Delivery, progress: Progress) -> E
         bundle = model.bundle
         plan = timed_plan(bundle.supernet, bundle.supernet.original)
         model.use(plan)
-        sure_ms = list(model.answer_times_ms(images[:1]).values())[-1]
-        deadlines = tuple(_by_deadline(model, images, labels, ratio * sure_ms) for ratio in DEADLINE_RATIOS)
+        for image in images:
+            model(image, deadline_ms=1e3)  # so that more than a few runs are known
+        deadlines = tuple(_by_deadline(model, images, labels, step) for step in (-1, -2, 0, None))
         task.advance()
         low, high = least_memory_cap_bytes(bundle, Plan(plan.subnet)), whole_plan_bytes(bundle, plan)
         caps = [round(low + share * (high - low)) for share in MEMORY_SHARES]
         shortened = (least_plan_bytes(bundle, plan) + low) // 2  # too little for the largest block
-        memory = tuple(_in_memory(model, images, labels, cap) for cap in (*caps, shortened, high))
+        few = images[:SAMPLES_IN_PAGES], labels[:SAMPLES_IN_PAGES]
+        memory = tuple(_in_memory(model, *few, cap) for cap in (*caps, shortened, high))
         task.advance()
     return ElasticResult(len(images), deadlines, memory)
 
 
-def _by_deadline(model: AdaptiveModel, images: Array, labels: Array, deadline_ms: float) -> DeadlineRow:
+def _by_deadline(model: AdaptiveModel, images: Array, labels: Array, step: int | None) -> DeadlineRow:
+    """Ask for all samples by the time at which this answer of the plan is sure; None: before the first can be."""
+    times_ms = list(model.answer_times_ms(images[:1]).values())
+    deadline_ms = times_ms[0] / 4 if step is None else MARGIN * times_ms[step] + MARGIN_MS
     right, longest_ms = 0, 0.0
     sources: dict[str, int] = {}
     for image, label in zip(images, labels, strict=True):

@@ -100,9 +100,10 @@ def test_the_server_packages_uploaded_weights(demo: Demo) -> None:
 def test_deadlines_and_memory_limits_are_kept_by_exits_and_pages(demo: Demo) -> None:
     elastic = demo.result["elastic"]
     deadlines, memory = elastic["deadlines"], elastic["memory"]
-    assert [row["deadline_ms"] for row in deadlines] == sorted((row["deadline_ms"] for row in deadlines), reverse=True)
+    assert deadlines[0]["answered"] > 0
+    assert deadlines[-1]["answered"] == 0  # below the first exit
     assert all(sum(row["sources"].values()) == row["answered"] >= row["right"] for row in (*deadlines, *memory))
-    assert all(row["answered"] == elastic["samples"] for row in memory)
+    assert len({row["answered"] for row in memory}) == 1
     assert [set(row["sources"]) == {"subnet"} for row in memory] == [True, True, True, False, True]
     assert memory[0]["right"] == memory[2]["right"] == memory[-1]["right"]
 

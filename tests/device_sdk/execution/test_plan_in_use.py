@@ -10,6 +10,7 @@ import pytest
 from device_sdk.errors import ClosedError, UsageError
 from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.workspace import Workspace
+from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 ROOT = Path(__file__).parents[3]
@@ -87,3 +88,40 @@ def test_a_forked_child_is_told_to_open_its_own_and_can(tiny_bundle, slow_state)
     assert "was opened before this process was forked off" in told
     assert "spawn" in told
     assert child == parent == "(1, 3)"
+
+
+class NotingCaps(PlanInUse):
+    """Notes the memory cap at each exchange."""
+
+    def exchange(self, new: Active, *, expected: Active | None = None) -> bool:
+        caps.append(self.cap.cap_bytes)
+        return super().exchange(new, expected=expected)
+
+
+caps: list[int | None] = []
+
+
+def test_a_higher_cap_comes_before_the_plan_that_needs_it_and_a_lower_one_after_it(elastic_heavy):
+    plan = Plan(elastic_heavy.supernet.original)
+    in_use = NotingCaps(Workspace(elastic_heavy, OnnxRuntime(threads=1, lean=True), 20_000_000))
+    in_use.begin(plan)
+    caps.clear()
+    for cap_bytes in (40_000_000, 10_000_000, None, 20_000_000):
+        in_use.exchange_cap(cap_bytes, plan)
+        in_use.run_once(in_use.running().loaded)
+    assert caps == [40_000_000, 40_000_000, None, None]
+
+
+def test_a_retired_plan_is_replaced_by_what_runs_now_or_loaded_again(elastic_heavy):
+    plan = Plan(elastic_heavy.supernet.original)
+    in_use = PlanInUse(Workspace(elastic_heavy, OnnxRuntime(threads=1, lean=True), 20_000_000))
+    in_use.begin(plan)
+    first = in_use.running()
+    in_use.exchange_cap(10_000_000, plan)
+    second = in_use.running()
+    assert in_use.instead_of(first) is second
+    second.loaded.retire()
+    third = in_use.instead_of(second)
+    assert third is in_use.running()
+    assert third.loaded is not second.loaded
+    in_use.run_once(third.loaded)
