@@ -19,7 +19,8 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import PreparedInputs
 from device_sdk.data.preprocessing import prepare, resize_image
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.adaptation import AdaptationSettings, make_evaluator, search_positions
+from device_sdk.live.plan_pool import pool_of
+from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, make_evaluator, search_positions
 from device_sdk.policies.calibration import CalibrationSettings, calibrate_plan
 from device_sdk.profiling.fitting import fit_latency, fit_memory
 from device_sdk.profiling.profile import MeasuredEdge, MeasuredExit, MeasuredSubnet, Profile
@@ -27,10 +28,10 @@ from device_sdk.progress import SilentProgress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime
 from device_sdk.search import find_subnets, make_strategy
-from device_sdk.search.port import SearchProblem
-from device_sdk.supernet.cost import Budget, EdgeCost
+from device_sdk.search.port import Candidate, SearchProblem
+from device_sdk.supernet.cost import Budget, Cost, EdgeCost
 from device_sdk.supernet.paths import enumerate_subnets, sample_uniformly
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Edge, Plan, Subnet
 
 IMAGES, IMAGE_SEED, LABEL_SEED = 500, 11, 12
 WRONG = 8  # one label in this many is drawn at random: the full model is then wrong too
@@ -75,6 +76,7 @@ def main(target: Path) -> None:
         "cache_bytes": CACHE_BYTES,
         "cases": [case(workspace, profile, images, labels, *one) for one in CASES],
         "calibrations": [calibration(workspace, profile, images, labels, *one) for one in CALIBRATIONS],
+        "pool": pool_vectors(bundle),
         "resizing": [resized(*pair, seed=seed) for seed, pair in enumerate(SIZES)],
     }
     target.write_text(json.dumps(vectors, indent=1) + "\n")
@@ -236,6 +238,38 @@ def calibration(
         "share_early": rounded(found.share_early),
         "share_escalated": rounded(found.share_escalated),
     }
+
+
+def pool_vectors(bundle: Bundle) -> dict[str, Any]:
+    """What an adaptation found, in drawn numbers, and the plan pool that it leaves as state files have it."""
+    random = SplitMix64(31)
+    candidates = []
+    for number, subnet in enumerate(some_subnets(bundle)):
+        cost = Cost((64 + random.below(192)) / 64, 1000 * (5 + random.below(20)))
+        accuracy = (128 + random.below(128)) / 256
+        candidates.append(Candidate(Plan(subnet), cost, accuracy, None if number % 4 == 3 else accuracy - 1 / 128))
+    budget = Budget(latency_ms=2.5, memory_mb=0.02)
+    chosen = sorted((one for one in candidates if budget.fits(one.cost)), key=lambda one: -one.expected_accuracy)[1]
+    found = Adaptation(
+        plan=chosen.plan,
+        budget=budget,
+        predicted_ms=chosen.cost.latency_ms,
+        measured_ms=1.25 * chosen.cost.latency_ms,
+        full_measured_ms=4.0,
+        predicted_peak_bytes=chosen.cost.peak_bytes,
+        accuracy_search=chosen.accuracy,
+        accuracy_holdout=None,
+        full_accuracy_holdout=None,
+        search_samples=100,
+        holdout_samples=0,
+        subnets_evaluated=len(candidates),
+        seconds=1.0,
+        stopped="done",
+        pool=tuple(candidates),
+    )
+    pool = json.loads(msgspec.json.encode(pool_of(found)))
+    assert 2 < len(pool["candidates"]) < len(candidates)
+    return {"found": [json.loads(msgspec.json.encode(one)) for one in candidates], "pool": pool}
 
 
 def rounded(value: float | None) -> float:

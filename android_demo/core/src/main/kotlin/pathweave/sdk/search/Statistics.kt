@@ -67,7 +67,7 @@ internal fun normal(random: SplitMix64): Double {
 internal fun normals(count: Int, random: SplitMix64): DoubleArray = DoubleArray(count) { normal(random) }
 
 /**
- * The complementary error function, to about 1e-15 relative.
+ * The complementary error function, to about 1e-13 relative.
  *
  * Source: Abramowitz, Stegun, "Handbook of Mathematical Functions", 7.1.6 (series) and 7.1.14 (continued fraction, here
  * by the modified method of Lentz).

@@ -1,0 +1,151 @@
+package pathweave.sdk.search
+
+import org.junit.jupiter.api.Assertions.assertArrayEquals
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertFalse
+import org.junit.jupiter.api.Assertions.assertNull
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import pathweave.sdk.Budget
+import pathweave.sdk.ClosedError
+import pathweave.sdk.DataError
+import pathweave.sdk.Edge
+import pathweave.sdk.InfeasibleBudgetError
+import pathweave.sdk.InputError
+import pathweave.sdk.SplitMix64
+import pathweave.sdk.Subnet
+import pathweave.sdk.Tensor
+import pathweave.sdk.UsageError
+import pathweave.sdk.assertRefused
+import pathweave.sdk.enumerateSubnets
+import pathweave.sdk.runtimes.OnnxRuntime
+
+class SearchPartsTest {
+    private val bundle = Adaptations.bundle
+    private val supernet = bundle.supernet
+    private val costs = Adaptations.profile.costModel()
+    private val everything = enumerateSubnets(supernet, 1000).toList()
+
+    @Test
+    fun `the path of the highest value within a latency limit is that of all paths`() {
+        val numbers = EdgeNumbers(supernet)
+        val random = SplitMix64(4)
+        repeat(50) {
+            val values = DoubleArray(numbers.count) { normal(random) }
+            val budget = Budget(latencyMs = 0.9 + 5 * random.uniform())
+            val expected = everything.filter { budget.fits(costs.cost(it)) }.maxByOrNull { numbers.sum(values, it) }
+            assertEquals(expected, BestPath(numbers, costs).find(budget, values))
+        }
+    }
+
+    @Test
+    fun `with a memory limit the fastest subnet is that of all, or the smallest is named`() {
+        for (memoryMb in listOf(0.012, 0.014, 0.017, 0.02)) {
+            val fitting = everything.filter { costs.peakBytes(it) <= memoryMb * 1e6 }
+            assertEquals(fitting.minByOrNull { costs.latencyMs(it) }, fastestWithin(supernet, costs, memoryMb))
+        }
+        val error = assertRefused<InfeasibleBudgetError> { requireFeasible(supernet, costs, Budget(memoryMb = 0.001)) }
+        assertEquals(everything.minOf { costs.peakBytes(it) }, error.nearestPeakBytes)
+        assertTrue(error.hint!!.startsWith("set memoryMb to 0.01"))
+    }
+
+    private fun evaluator(cacheBytes: Long, batch: Int = 64) = PrefixTreeEvaluator(
+        supernet,
+        load = { OnnxRuntime().load(bundle.stretch(listOf(it), anySize = true)) },
+        Adaptations.inputs(),
+        Adaptations.labels,
+        costs,
+        batch,
+        cacheBytes,
+    )
+
+    @Test
+    fun `reuse changes no result, and the cache keeps its limit`() {
+        val samples = 0 until 500
+        val (kept, alone) = listOf(30_000L, 0L).map { cacheBytes ->
+            evaluator(cacheBytes).use { evaluator ->
+                val rows = everything.chunked(4).flatMap { evaluator.correct(it, samples) }
+                assertTrue(evaluator.peakCachedBytes <= cacheBytes)
+                Triple(rows, evaluator.distances(everything, samples).toList(), evaluator.edgeRuns)
+            }
+        }
+        for ((one, other) in kept.first.zip(alone.first)) assertArrayEquals(one, other)
+        assertEquals(alone.second, kept.second)
+        assertTrue(kept.third < alone.third)
+    }
+
+    @Test
+    fun `a stopped evaluation resumes after the last finished batch`() {
+        evaluator(30_000, batch = 100).use { evaluator ->
+            var asked = 0
+            try {
+                evaluator.correct(everything, 0 until 500) { ++asked > 2 }
+            } catch (_: EvaluationStopped) {
+                assertEquals(3, asked)
+            }
+            val runs = evaluator.edgeRuns
+            evaluator.correct(everything, 0 until 200)
+            assertEquals(runs, evaluator.edgeRuns)
+            evaluator.correct(everything, 0 until 500)
+            assertTrue(evaluator.edgeRuns > runs)
+        }
+    }
+
+    @Test
+    fun `what cannot be evaluated is refused`() {
+        val evaluator = evaluator(30_000)
+        assertRefused<UsageError> { evaluator.correct(listOf(Subnet(listOf(Edge("o1")))), 0..1) }
+        evaluator.close()
+        evaluator.close()
+        assertRefused<ClosedError> { evaluator.correct(everything, 0..1) }
+        val none = SomeInputs(Adaptations.inputs(), emptyList())
+        fun made(inputs: Inputs, labels: IntArray, batch: Int = 4) =
+            PrefixTreeEvaluator(supernet, { error("not loaded") }, inputs, labels, costs, batch)
+        assertRefused<DataError> { made(none, IntArray(0)) }
+        assertRefused<InputError> { made(none, IntArray(1)) }
+        assertRefused<UsageError> { made(Adaptations.inputs(), Adaptations.labels, batch = 0) }
+    }
+
+    @Test
+    fun `the cache drops what is worth least first and never what is pinned`() {
+        fun key(name: String) = FeatureKey(0, listOf(Edge(name)))
+        fun features() = listOf(Tensor.of(FloatArray(25), listOf(25))) // 100 bytes
+        val cache = FeatureCache(250)
+        assertTrue(cache.keep(key("a"), features(), worth = 1.0))
+        assertTrue(cache.keep(key("b"), features(), worth = 3.0))
+        assertFalse(cache.keep(key("c"), features(), worth = 0.5))
+        assertTrue(cache.keep(key("c"), features(), worth = 2.0))
+        assertNull(cache[key("a")])
+        assertTrue(cache.keep(key("d"), features(), worth = 0.0, pin = true))
+        assertNull(cache[key("c")])
+        assertTrue(cache.keep(key("e"), features(), worth = 0.0, pin = true))
+        assertNull(cache[key("b")])
+        assertFalse(cache.keep(key("f"), features(), worth = 9.0))
+        assertEquals(200L to 200L, cache.keptBytes to cache.peakBytes)
+        cache.unpin(key("d"))
+        assertNull(cache[key("d")])
+    }
+
+    @Test
+    fun `the complementary error function is that of Python`() {
+        val known = mapOf(
+            -1.0 to 1.842700792949715, 0.0 to 1.0, 0.5 to 0.4795001221869535, 1.0 to 0.15729920705028513,
+            1.9999 to 0.004679802092970608, 2.0 to 0.004677734981047265,
+            5.0 to 1.5374597944280351e-12, 21.0 to 8.032453871022456e-194,
+        )
+        for ((x, expected) in known) assertEquals(1.0, erfc(x) / expected, 2e-13)
+    }
+
+    @Test
+    fun `settings that make no sense are refused`() {
+        assertRefused<UsageError> { AdaptiveNetSearch(generations = 0) }
+        assertRefused<UsageError> { AdaptiveNetSearch(windowRatio = 0.0) }
+        assertRefused<UsageError> { SimulatedAnnealing(cold = 0.1, hot = 0.05) }
+        assertRefused<UsageError> { RegularisedEvolution(tournament = 0) }
+        assertRefused<UsageError> { RandomSearch(group = 0) }
+        assertRefused<UsageError> { BayesianPathSearch(shares = listOf(1.5)) }
+        assertRefused<UsageError> { BayesianPathSearch(optimism = Double.NaN) }
+        val error = assertRefused<UsageError> { makeStrategy("luck") }
+        assertEquals("known: adaptivenet, annealing, evolution, pathweave, random", error.hint)
+    }
+}
