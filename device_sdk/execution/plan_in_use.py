@@ -6,6 +6,7 @@ import math
 import os
 import threading
 import weakref
+from collections import deque
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,6 +18,8 @@ from device_sdk.execution.service_times import ServiceTimes
 from device_sdk.execution.workspace import Workspace
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Plan
+
+_TIMED_BATCHES = 4  # batch sizes; the one that came first goes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +46,7 @@ class PlanInUse:
         self.forked = False
         self.workspace = workspace  # of the plan, and of what is loaded beside it; see ``lend_workspace``
         self.cap = MemoryCap(workspace.memory_cap_bytes)  # of all plans that are loaded here
-        self.timed_batches: set[int] = set()  # batch sizes that were asked for by a deadline
+        self._timed_batches: deque[int] = deque(maxlen=_TIMED_BATCHES)  # that were asked for by a deadline
         self._exchange = threading.Lock()  # guards writes to active, so that nothing reopens a closed model
         _in_use.add(self)
 
@@ -81,7 +84,7 @@ class PlanInUse:
             loaded = self.workspace.load_plan(plan, cap=self.cap)
             try:
                 loaded.load_each()
-                for batch in list(self.timed_batches):
+                for batch in self._timed_batches.copy():
                     loaded.stepped().times(self._zeros(loaded, batch))
             except PlanRetired:  # the cap sank meanwhile: pages are made anew
                 loaded.close()
@@ -128,6 +131,11 @@ class PlanInUse:
         with self._exchange:
             self.running()
             self.active, self.workspace = new, workspace
+
+    def time_batch(self, batch: int) -> None:
+        """Measure the steps of plans that are loaded from now on for this batch size too."""
+        if batch not in self._timed_batches:
+            self._timed_batches.append(batch)
 
     def instead_of(self, retired: Active) -> Active:
         """What a call runs whose plan ended with PlanRetired: what is active now, loaded again if that is the same.

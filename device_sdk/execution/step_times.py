@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from device_sdk.execution.deadline import RECENT_RUNS, answer_times_ms, slowness
 
 KEPT_RUNS = 128  # at most
-KEPT_S = 1.0  # older ones go, but for the last RECENT_RUNS
+KEPT_S = 2.0  # older ones go, but for the last RECENT_RUNS
 
 
 class StepTimes:

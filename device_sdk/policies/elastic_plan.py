@@ -2,7 +2,7 @@
 
 1. Exits that only deadlines need stay as far as there is room beside all others, by placement. 2. What does not fit at
 once runs in pages, with the same answers. 3. If the largest block does not even fit alone, the path ends with the last
-exit before it.
+exit up to which everything stays loaded, or else with the last that fits at all.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ def plan_within(bundle: Bundle, plan: Plan, cap_bytes: int | None) -> Plan:
     if least_memory_cap_bytes(bundle, kept) <= cap_bytes:
         return kept
     shorter = [_ending_with(plan, choice) for choice in reversed(plan.exits)]
-    for one in shorter:
-        if least_memory_cap_bytes(bundle, one) <= cap_bytes:
-            return one
+    fitting = [one for one in shorter if least_memory_cap_bytes(bundle, one) <= cap_bytes]
+    staying = [one for one in fitting if all_pages_stay(bundle, _forms(bundle, one), cap_bytes)]
+    if fitting:
+        return (staying or fitting)[0]
     least = least_plan_bytes(bundle, plan)
     raise BudgetError(
         f"a memory cap of {cap_bytes / MB:.2f} MB is too small for any part of the plan",

@@ -12,7 +12,7 @@ from typing import Any
 
 from device_sdk.bundles.composition import COMPOSED, Stretch, compose
 from device_sdk.errors import RuntimeFailedError
-from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memory, keep_heap_compact
+from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memory, keep_one_heap
 from device_sdk.runtimes.port import Array
 from device_sdk.runtimes.stop_signal import StopSignal
 
@@ -23,8 +23,8 @@ _CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "Tenso
 class OnnxRuntime:
     """Runs composed ONNX models with one provider and a fixed number of threads.
 
-    ``lean``: hold no memory between runs that the next run could allocate again; for plans under a memory cap. It also
-    changes how this process allocates (``allocator.keep_heap_compact``).
+    ``lean``: hold no memory between runs that the next run could allocate again; for plans under a memory cap. The
+    threads of this process then share one heap.
     ``cache_folder``: where TensorRT, as the provider, stores the engines that it builds on this device.
 
     Raises:
@@ -48,7 +48,7 @@ class OnnxRuntime:
         self._cache_folder = cache_folder
         self._shares_arena = False
         if lean:
-            keep_heap_compact()
+            keep_one_heap()
         onnxruntime.set_default_logger_severity(_ERRORS_ONLY)
 
     @property

@@ -31,6 +31,7 @@ class ElasticMemory:
         self._state, self._in_use, self._live, self._log = state, in_use, live, log
         self._lock = threading.Lock()  # one change of the cap at a time
         self._made: tuple[Plan, Plan] | None = None  # what runs, and of what it is a part
+        self._bounds: tuple[Plan, tuple[int, int]] | None = None
         self._watch: _Watch | None = None
 
     @property
@@ -77,13 +78,12 @@ class ElasticMemory:
         self, state: CapState, reading: MemoryReading, ceiling: int | None, settings: ElasticSettings
     ) -> CapState:
         """One decision of a watch, done."""
-        active, whole = self._in_use.running(), self._whole()
-        most_bytes = whole_plan_bytes(self._bundle, whole)
-        taken_bytes = active.loaded.taken_bytes
+        whole = self._whole()
+        least_bytes, most_bytes = self._bounds_bytes(whole)
         wanted = next_cap(
             state,
             reading,
-            taken_bytes=taken_bytes,
+            taken_bytes=self._in_use.running().loaded.taken_bytes,
             most_bytes=most_bytes,
             ceiling_bytes=ceiling,
             now_s=time.monotonic(),
@@ -91,12 +91,21 @@ class ElasticMemory:
         )
         cap_bytes = wanted.cap_bytes
         if cap_bytes is not None:
-            cap_bytes = max(cap_bytes, least_plan_bytes(self._bundle, whole))
+            cap_bytes = max(cap_bytes, least_bytes)
         if cap_bytes != state.cap_bytes:
             sinks = cap_bytes is not None and (state.cap_bytes is None or cap_bytes < state.cap_bytes)
             why = "pressure" if sinks else "room"
             self._resize(cap_bytes, why=why, available_bytes=reading.available_bytes)
         return CapState(cap_bytes, wanted.roomy_since_s)
+
+    def _bounds_bytes(self, plan: Plan) -> tuple[int, int]:
+        """The least cap under which any part of the plan runs, and what all of it takes; kept, since they are asked
+        for at every reading."""
+        known = self._bounds
+        if known is None or known[0] != plan:
+            bounds = (least_plan_bytes(self._bundle, plan), whole_plan_bytes(self._bundle, plan))
+            self._bounds = known = (plan, bounds)
+        return known[1]
 
     def _whole(self) -> Plan:
         """The plan that was taken on purpose, of which what runs now may be a part."""

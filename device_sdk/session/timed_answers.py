@@ -131,7 +131,7 @@ class TimedAnswers:
                 active = self._in_use.instead_of(active)
 
     def _times(self, active: Active, tensor: Array) -> StepTimes:
-        self._in_use.timed_batches.add(len(tensor))
+        self._in_use.time_batch(len(tensor))
         return active.loaded.stepped().times(tensor)
 
     def _answer(self, plan: Plan, outcome: Outcome, started_s: float) -> Answer:

@@ -82,7 +82,7 @@ def test_old_runs_are_forgotten_but_for_the_last_few():
     times = StepTimes(TYPICAL, clock=lambda: now[0])
     for _ in range(50):
         times.record([9.0, 9.0, 9.0])
-    now[0] = 2.0
+    now[0] = 3.0
     assert times.answer_times_ms() == [9.0, 18.0, 27.0]  # nothing newer is known
     for _ in range(9):
         times.record(TYPICAL)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from device_sdk.profiling.memory import resident_bytes
-from device_sdk.runtimes.allocator import give_back_freed_memory
+from device_sdk.runtimes.allocator import give_back_freed_memory, keep_one_heap
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc can be asked for what was freed")
@@ -22,3 +22,8 @@ def test_what_was_freed_below_something_that_is_still_used_goes_back_to_the_syst
 def test_it_may_be_asked_for_at_any_time():
     for _ in range(3):
         give_back_freed_memory()
+
+
+def test_one_heap_may_be_asked_for_at_any_time():
+    for _ in range(3):
+        keep_one_heap()
