@@ -35,7 +35,8 @@ public class OnnxRuntime(private val threads: Int = 1) : Runtime {
                 environment.createSession(model, options)
             }
         }
-        return OnnxSession(environment, session, stretch.inputs.map { it.name }, stretch.outputs.map { it.name })
+        val shapes = if (stretch.freeAxes.isEmpty()) stretch.outputs.map { it.dtype to it.shape } else null
+        return OnnxSession(environment, session, stretch.inputs.map { it.name }, stretch.outputs.map { it.name }, shapes)
     }
 
     public companion object {
@@ -53,6 +54,7 @@ private class OnnxSession(
     session: OrtSession,
     private val inputs: List<String>,
     private val outputs: List<String>,
+    private val shapes: List<Pair<DType, List<Int>>>?, // of the outputs; null where they follow the input size
 ) : LoadedStretch {
     private val access = ReentrantReadWriteLock()
     private var session: OrtSession? = session // guarded by access
@@ -69,12 +71,33 @@ private class OnnxSession(
         val given = LinkedHashMap<String, OnnxTensor>()
         try {
             for ((name, tensor) in this.inputs.zip(inputs)) given[name] = toOnnx(tensor)
+            if (shapes != null) {
+                val answers = shapes.map { (dtype, shape) -> empty(dtype, listOf(inputs[0].batch) + shape) }
+                return runInto(session, given, answers)
+            }
             return session.run(given, outputs.toSet()).use { result ->
                 outputs.map { fromOnnx(result[it].get() as OnnxTensor) }
             }
         } finally {
             given.values.forEach(OnnxTensor::close)
         }
+    }
+
+    /** The runtime writes its answers to where they stay, without a copy. */
+    private fun runInto(session: OrtSession, given: Map<String, OnnxTensor>, answers: List<Tensor>): List<Tensor> {
+        val places = LinkedHashMap<String, OnnxTensor>()
+        try {
+            for ((name, tensor) in outputs.zip(answers)) places[name] = toOnnx(tensor)
+            session.run(given, places).close()
+            return answers
+        } finally {
+            places.values.forEach(OnnxTensor::close)
+        }
+    }
+
+    private fun empty(dtype: DType, shape: List<Int>): Tensor {
+        val bytes = shape.fold(dtype.bytes.toLong()) { size, extent -> size * extent }
+        return Tensor(dtype, shape, Tensor.allocate(Math.toIntExact(bytes)))
     }
 
     private fun toOnnx(tensor: Tensor): OnnxTensor {
