@@ -97,7 +97,7 @@ private class OnnxSession(
 
     private fun empty(dtype: DType, shape: List<Int>): Tensor {
         val bytes = shape.fold(dtype.bytes.toLong()) { size, extent -> size * extent }
-        return Tensor(dtype, shape, Tensor.allocate(Math.toIntExact(bytes)))
+        return Tensor(dtype, shape, Tensor.allocate(Math.toIntExact(bytes))).also { collectAfter(bytes) }
     }
 
     private fun toOnnx(tensor: Tensor): OnnxTensor {
@@ -143,4 +143,19 @@ private inline fun <T> orFailed(what: String, work: () -> T): T = try {
 private fun failure(what: String, error: Exception): RuntimeFailedError {
     val reason = error.message?.lineSequence()?.first() ?: error.javaClass.simpleName
     return RuntimeFailedError("ONNX Runtime $what: ${reason.take(300)}", error)
+}
+
+private const val COLLECTED_BYTES = 256L shl 20
+private val uncollected = java.util.concurrent.atomic.AtomicLong()
+
+/**
+ * Runs the collector whenever 256 MB of answers were made.
+ *
+ * They lie off the heap, where a JVM's collector does not see how much is waiting for it: it would begin at as many
+ * bytes as the heap may have (measured on a search with 300 images on ResNet-20: 3.8 GB resident; so, 0.7 GB).
+ */
+private fun collectAfter(bytes: Long) {
+    if (uncollected.addAndGet(bytes) < COLLECTED_BYTES) return
+    uncollected.set(0)
+    System.gc()
 }
