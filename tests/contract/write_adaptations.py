@@ -76,6 +76,7 @@ def main(target: Path) -> None:
         "cache_bytes": CACHE_BYTES,
         "cases": [case(workspace, profile, images, labels, *one) for one in CASES],
         "calibrations": [calibration(workspace, profile, images, labels, *one) for one in CALIBRATIONS],
+        "answers": answers(workspace, images),
         "pool": pool_vectors(bundle),
         "resizing": [resized(*pair, seed=seed) for seed, pair in enumerate(SIZES)],
     }
@@ -238,6 +239,17 @@ def calibration(
         "share_early": rounded(found.share_early),
         "share_escalated": rounded(found.share_escalated),
     }
+
+
+def answers(workspace: Workspace, images: Images) -> dict[str, str]:
+    """The class that each subnet, deployed, answers to each image: a digit."""
+    inputs, found = inputs_of(workspace.bundle, images), {}
+    for subnet in enumerate_subnets(workspace.supernet, limit=1000):
+        loaded = workspace.load_stretch(subnet.edges, batch=len(images))
+        logits = loaded.run([inputs.take(np.arange(len(images)), subnet.input_size)])[-1]
+        loaded.close()
+        found[str(subnet)] = "".join(map(str, logits.argmax(axis=1)))
+    return found
 
 
 def pool_vectors(bundle: Bundle) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def test_the_script_calibrates_the_same(written):
 
 
 def test_the_script_writes_the_same_samples_and_fits(written):
-    for exact in ("images", "labels", "pool"):
+    for exact in ("images", "labels", "answers", "pool"):
         assert written[exact] == VECTORS[exact]
     assert written["predicted_ms"] == pytest.approx(VECTORS["predicted_ms"])
     for name in ("scale", "offset_ms", "memory_scale", "memory_offset_bytes"):

@@ -37,7 +37,8 @@ public class OnnxRuntime(private val threads: Int = 1) : Runtime {
                 session(composedParts(stretch), options)
             }
         }
-        return OnnxSession(environment, session, stretch.inputs.map { it.name }, stretch.outputs.map { it.name })
+        val shapes = if (stretch.freeAxes.isEmpty()) stretch.outputs.map { it.dtype to it.shape } else null
+        return OnnxSession(environment, session, stretch.inputs.map { it.name }, stretch.outputs.map { it.name }, shapes)
     }
 
     /** Of a model that is these parts; a large one goes through a file instead of the heap, where there is room. */
@@ -76,6 +77,7 @@ private class OnnxSession(
     session: OrtSession,
     private val inputs: List<String>,
     private val outputs: List<String>,
+    private val shapes: List<Pair<DType, List<Int>>>?, // of the outputs; null where they follow the input size
 ) : LoadedStretch {
     private val access = ReentrantReadWriteLock()
     private var session: OrtSession? = session // guarded by access
@@ -92,12 +94,33 @@ private class OnnxSession(
         val given = LinkedHashMap<String, OnnxTensor>()
         try {
             for ((name, tensor) in this.inputs.zip(inputs)) given[name] = toOnnx(tensor)
+            if (shapes != null) {
+                val answers = shapes.map { (dtype, shape) -> empty(dtype, listOf(inputs[0].batch) + shape) }
+                return runInto(session, given, answers)
+            }
             return session.run(given, outputs.toSet()).use { result ->
                 outputs.map { fromOnnx(result[it].get() as OnnxTensor) }
             }
         } finally {
             given.values.forEach(OnnxTensor::close)
         }
+    }
+
+    /** The runtime writes its answers to where they stay, without a copy. */
+    private fun runInto(session: OrtSession, given: Map<String, OnnxTensor>, answers: List<Tensor>): List<Tensor> {
+        val places = LinkedHashMap<String, OnnxTensor>()
+        try {
+            for ((name, tensor) in outputs.zip(answers)) places[name] = toOnnx(tensor)
+            session.run(given, places).close()
+            return answers
+        } finally {
+            places.values.forEach(OnnxTensor::close)
+        }
+    }
+
+    private fun empty(dtype: DType, shape: List<Int>): Tensor {
+        val bytes = shape.fold(dtype.bytes.toLong()) { size, extent -> size * extent }
+        return Tensor(dtype, shape, Tensor.allocate(Math.toIntExact(bytes))).also { collectAfter(bytes) }
     }
 
     private fun toOnnx(tensor: Tensor): OnnxTensor {
@@ -143,4 +166,19 @@ private inline fun <T> orFailed(what: String, work: () -> T): T = try {
 private fun failure(what: String, error: Exception): RuntimeFailedError {
     val reason = error.message?.lineSequence()?.first() ?: error.javaClass.simpleName
     return RuntimeFailedError("ONNX Runtime $what: ${reason.take(300)}", error)
+}
+
+private const val COLLECTED_BYTES = 256L shl 20
+private val uncollected = java.util.concurrent.atomic.AtomicLong()
+
+/**
+ * Runs the collector whenever 256 MB of answers were made.
+ *
+ * They lie off the heap, where a JVM's collector does not see how much is waiting for it: it would begin at as many
+ * bytes as the heap may have (measured on a search with 300 images on ResNet-20: 3.8 GB resident; so, 0.7 GB).
+ */
+private fun collectAfter(bytes: Long) {
+    if (uncollected.addAndGet(bytes) < COLLECTED_BYTES) return
+    uncollected.set(0)
+    System.gc()
 }

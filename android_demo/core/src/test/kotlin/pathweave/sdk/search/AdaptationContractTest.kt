@@ -18,10 +18,14 @@ import pathweave.sdk.Contract
 import pathweave.sdk.Hard
 import pathweave.sdk.Image
 import pathweave.sdk.ImageSize
+import pathweave.sdk.LoadedPlan
+import pathweave.sdk.Plan
 import pathweave.sdk.SplitMix64
+import pathweave.sdk.argmax
 import pathweave.sdk.decodeProfile
 import pathweave.sdk.double
 import pathweave.sdk.encodeProfile
+import pathweave.sdk.enumerateSubnets
 import pathweave.sdk.fitLatency
 import pathweave.sdk.fitMemory
 import pathweave.sdk.get
@@ -132,6 +136,19 @@ class AdaptationContractTest {
             names.map { case[it].double },
             listOf(found.accuracy, found.accuracyWithoutExits, found.shareEarly, found.shareEscalated),
         )
+    }
+
+    @Test
+    fun `every subnet answers each of 500 images as in Python`() {
+        val (answers, inputs) = vectors["answers"].jsonObject to Adaptations.inputs()
+        assertEquals(enumerateSubnets(Adaptations.bundle.supernet, 1000).map { it.toString() }.toSet(), answers.keys)
+        for ((text, expected) in answers) {
+            val plan = Plan(subnetOf(text))
+            val found = LoadedPlan(Adaptations.bundle, OnnxRuntime(), plan).use { loaded ->
+                argmax(loaded.run(inputs.take((0 until inputs.count).toList(), plan.inputSize)).output)
+            }
+            assertEquals(expected.text, found.joinToString(""), text)
+        }
     }
 
     private fun evaluator(positions: List<Int>): PrefixTreeEvaluator {
