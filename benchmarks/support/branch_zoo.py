@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import torch
 from device_sdk.data.datasets import ImageDataset, load_dataset
 from device_sdk.policies.placement import ExitCandidate
 from packager.branch_zoo.branch_training import branch_accuracy
-from packager.branch_zoo.cultivation import Cultivated, Cultivation
+from packager.branch_zoo.cultivation import Cultivation
 from packager.branch_zoo.features import held_out_batches
 from packager.branch_zoo.modules import Branch
 from packager.branch_zoo.settings import ZooSettings
@@ -22,6 +22,7 @@ from packager.supernet.exits import exit_positions
 from packager.supernet.expansion import Expansion, TrainableExit, expand
 from packager.tracing.traced_model import trace
 from packager.training.batches import BatchSource
+from packager.training.ranks import Ranks
 from pathweave.bench import BenchOptions
 
 BATCH = 128
@@ -39,7 +40,9 @@ class ZooSetting:
     source: BatchSource
     calibration: tuple[torch.Tensor, torch.Tensor]
 
-    def cultivation(self, options: BenchOptions, name: str, settings: ZooSettings) -> Cultivation:
+    def cultivation(
+        self, options: BenchOptions, name: str, settings: ZooSettings, *, ranks: Ranks | None = None
+    ) -> Cultivation:
         """A run that trains what ``settings`` say; ``name`` of its work folder."""
         folder = options.work_folder / name
         folder.mkdir(parents=True, exist_ok=True)
@@ -52,6 +55,7 @@ class ZooSetting:
             settings=settings,
             folder=folder,
             progress=options.progress,
+            ranks=ranks,
         )
 
     @property
@@ -117,11 +121,3 @@ def exit_accuracies(
         assert isinstance(exit_.module, Branch)
         found.append(branch_accuracy(exit_.module, judged_on[exit_.position]))
     return found
-
-
-def newly(states: Iterator[Cultivated]) -> Iterator[tuple[Cultivated, list[TrainableExit]]]:
-    """Each state with the exits that it has more than the one before."""
-    known = 0
-    for state in states:
-        yield state, [grown.exit for grown in state.grown[known:]]
-        known = len(state.grown)

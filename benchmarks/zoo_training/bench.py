@@ -1,7 +1,8 @@
 """Training of the branch zoo: minutes for 105 branches at each of 4 exits of ResNet-20, on 5,000 images.
 
 All 420 branches are trained at first; between rungs the hopeless half is dropped on test.zip#calibration, and what is
-left gets self-merged siblings. ``minutes`` is all of it: tracing, cached features, training, siblings. Beside it two
+left gets self-merged siblings. The branches are shared by one process per core, as under torchrun. ``minutes`` is all
+of it: loading, tracing, cached features, training, siblings. Beside it two
 structures (the mean of all positions and one linear layer; two separable convolutions) are trained for as many steps
 at the same exits, and exits are placed from both sets by their accuracy on #calibration. ``mae_gain_points``: by how
 much the mean accuracy expectation (MEEdge §4.1, time in MACs) of the zoo's placement on #report is higher, the smallest
@@ -10,11 +11,15 @@ and the largest over memory budgets.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifar_part, newly, prepared, zoo_setting
+from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifar_part, prepared, zoo_setting
+from benchmarks.zoo_training.processes import train_in_processes
 from device_sdk.policies.placement import expectation, place
+from device_sdk.progress import SilentProgress
 from packager.branch_zoo.cultivation import Cultivated
 from packager.branch_zoo.halving import KEPT_SHARE, RUNGS
 from packager.branch_zoo.settings import ZooSettings
@@ -24,7 +29,8 @@ from pathweave.bench import BenchOptions, BenchOutcome, Target
 TARGETS = {"minutes": Target(maximum=30.0), "branches": Target(minimum=420.0)}
 NETWORK, EXITS = "resnet20_cifar10", 4
 IMAGES, QUICK_IMAGES = 5_000, 256
-FIRST_EPOCHS = 1  # of the first rung; each later rung doubles it
+FIRST_EPOCHS = 0.5  # of the first rung; each later rung doubles it
+ZOO = "zoo"
 TWO = tuple(spec for name in ("none-p1", "separable3x2-p1") if (spec := parse(name)) is not None)
 BUDGETS_BYTES = (10_000, 50_000, 250_000, 1_000_000, None)
 
@@ -32,45 +38,57 @@ BUDGETS_BYTES = (10_000, 50_000, 250_000, 1_000_000, None)
 def run(options: BenchOptions) -> BenchOutcome:
     """Train the zoo and the two structures; choose on #calibration, judge once on #report."""
     started_s = time.monotonic()
-    setting = zoo_setting(options, NETWORK, exits=EXITS, images=QUICK_IMAGES if options.quick else IMAGES)
+    images = QUICK_IMAGES if options.quick else IMAGES
+    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    setting = zoo_setting(options, NETWORK, exits=EXITS, images=images)
     steps = (
         RUNGS
         if options.quick
         else round(FIRST_EPOCHS * setting.steps_per_epoch * sum(KEPT_SHARE**-rung for rung in range(RUNGS)))
     )
     settings = ZooSettings(steps=steps, cache_bytes=1e9, grid=GRID[::10] if options.quick else GRID)
-    rows: list[dict[str, object]] = []
-    zoo, before_s = Cultivated(), started_s
-    for zoo, new in newly(setting.cultivation(options, "zoo", settings).cut_points()):
-        now_s = time.monotonic()
-        siblings = sum(exit_.branch.endswith("-merged") for exit_ in new)
-        best = max((grown.accuracy for grown in zoo.grown if grown.exit in new), default=0.0)
-        rows.append(
-            {
-                "what": "cut point",
-                "position": new[0].position if new else None,
-                "left": len(new) - siblings,
-                "siblings": siblings,
-                "best_accuracy_calibration": 100 * best,
-                "minutes": (now_s - before_s) / 60,
-            }
-        )
-        before_s = now_s
+    zoo = _trained(options, setting, ZOO, settings, images=images, processes=processes)
+    before_s = time.monotonic()
     minutes = (before_s - started_s) / 60
-    two = setting.cultivation(options, "two", ZooSettings(steps=steps, cache_bytes=1e9, grid=TWO, merge=False)).run()
+    settings = replace(settings, grid=TWO, merge=False)
+    two = _trained(options, setting, "two", settings, images=images, processes=processes)
     two_minutes = (time.monotonic() - before_s) / 60
     placed, gains = _placed(options, setting, zoo, two)
     figures = {
         "minutes": minutes,
         "branches": float(zoo.trained),
         "branches_per_minute": zoo.trained / minutes,
+        "processes": float(processes),
         "exits_left": float(len(zoo.grown)),
         "minutes_of_two_structures": two_minutes,
         "mae_gain_points_min": min(gains),
         "mae_gain_points_max": max(gains),
     }
     data = f"{len(setting.source)} images of cifar10/train.zip; chosen on test.zip#calibration, mAE on #report"
-    return BenchOutcome(figures, rows + placed, data)
+    return BenchOutcome(figures, [*_cut_points(zoo), *placed], data)
+
+
+def _trained(
+    options: BenchOptions, setting: ZooSetting, name: str, settings: ZooSettings, *, images: int, processes: int
+) -> Cultivated:
+    """Train in ``processes``, and take up here what they left."""
+    silent = replace(options, progress=SilentProgress())  # other processes are not sent this one's progress
+    train_in_processes(silent, NETWORK, settings, exits=EXITS, images=images, count=processes, folder=name)
+    return setting.cultivation(options, name, settings).run()
+
+
+def _cut_points(zoo: Cultivated) -> Iterator[dict[str, object]]:
+    for position, steps in zoo.steps.items():
+        grown = [one for one in zoo.grown if one.exit.position == position]
+        siblings = sum(one.exit.branch.endswith("-merged") for one in grown)
+        yield {
+            "what": "cut point",
+            "position": position,
+            "steps": steps,
+            "left": len(grown) - siblings,
+            "siblings": siblings,
+            "best_accuracy_calibration": 100 * max(one.accuracy for one in grown),
+        }
 
 
 def _placed(

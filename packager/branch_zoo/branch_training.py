@@ -1,14 +1,15 @@
 """Trains many independent branches in one pass over the batches, each with its own clipping and optimizer state.
 
-A profile (docs/adr/0043) decided how: forward and backward branch by branch, so that one branch's activations are in
-memory at a time, and one fused optimizer update for all. Grouped convolutions over all branches, ``vmap``'s way, are
-slower on CPUs.
+A profile (docs/adr/0043) decided how: forward and backward branch by branch, on the CPU several branches at once with
+one thread each, since a branch's operators are too small to be divided among cores; then one fused optimizer update for
+all. Grouped convolutions over all branches, ``vmap``'s way, are slower on CPUs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -19,6 +20,7 @@ from packager.supernet.blocks.trainable import evaluated
 
 _GRADIENT_NORM = 5.0  # each branch's gradient is clipped to this norm
 
+Result = TypeVar("Result")
 BranchLoss = Callable[[torch.Tensor, FeatureBatch], torch.Tensor]
 """The loss of one branch's logits [batch, classes]."""
 
@@ -31,6 +33,8 @@ class BranchTraining:
         self.diverged: set[str] = set()
         self._rate = rate
         self._fused = device.type in ("cpu", "cuda")
+        workers = torch.get_num_threads() if device.type == "cpu" else 1
+        self._pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
         self._optimizer = self._new_optimizer()
 
     def step(self, batch: FeatureBatch, loss: BranchLoss, *, rate: float) -> None:
@@ -40,15 +44,18 @@ class BranchTraining:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.zero_grad(set_to_none=True)
-        for name, branch in self.branches.items():
-            if name in self.diverged:
-                continue
+        learning = {name: branch for name, branch in self.branches.items() if name not in self.diverged}
+
+        def learn(name: str) -> bool:
+            branch = learning[name]
             branch.train()
             loss(branch.after_stem(batch.stemmed).float(), batch).backward()
-            norm = nn.utils.clip_grad_norm_(list(branch.parameters()), _GRADIENT_NORM)
-            if not torch.isfinite(norm):
+            return bool(torch.isfinite(nn.utils.clip_grad_norm_(list(branch.parameters()), _GRADIENT_NORM)))
+
+        for name, finite in self._side_by_side(learn, learning):
+            if not finite:
                 self.diverged.add(name)
-                branch.zero_grad(set_to_none=True)
+                self.branches[name].zero_grad(set_to_none=True)
         self._optimizer.step()
 
     def keep(self, names: Collection[str]) -> None:
@@ -61,10 +68,11 @@ class BranchTraining:
 
     def accuracies(self, judged_on: FeatureBatch, *, batch: int = 256) -> dict[str, float]:
         """The accuracy of each branch, 0 to 1; -1 for one that diverged."""
-        return {
-            name: -1.0 if name in self.diverged else branch_accuracy(branch, judged_on, batch=batch)
-            for name, branch in self.branches.items()
-        }
+
+        def accuracy(name: str) -> float:
+            return -1.0 if name in self.diverged else branch_accuracy(self.branches[name], judged_on, batch=batch)
+
+        return dict(self._side_by_side(accuracy, self.branches))
 
     @property
     def state(self) -> dict[str, Any]:
@@ -83,6 +91,15 @@ class BranchTraining:
         if self._optimizer is not None:
             self._optimizer.load_state_dict(state["optimizer"])
         self.diverged = set(state["diverged"])
+
+    def close(self) -> None:
+        """End the threads. Idempotent."""
+        self._pool.shutdown()
+
+    def _side_by_side(self, work: Callable[[str], Result], names: Iterable[str]) -> list[tuple[str, Result]]:
+        """``work`` for each branch, in their order."""
+        chosen = list(names)
+        return list(zip(chosen, self._pool.map(work, chosen), strict=True))
 
     def _parameters(self) -> Iterator[nn.Parameter]:
         for branch in self.branches.values():

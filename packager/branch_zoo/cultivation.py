@@ -127,6 +127,7 @@ class Cultivation:
         batches = self._batches_at(position)
         training, steps = self._trained(position, specs, batches, judged_on)
         accuracies = training.accuracies(judged_on)
+        training.close()
         found = [(specs[name], branch, accuracies[name]) for name, branch in training.branches.items()]
         alive = [one for one in found if self._survives(position, *one, judged_on)]
         siblings = self._siblings(alive, batches.few(position, DATA_SHARE), judged_on) if steps else []
