@@ -178,7 +178,7 @@ def _phases(
     """Well, then killed, back, slow, back, garbage, back; twice, or once in a row for ``--quick``."""
     total, least_s = (QUICK_SAMPLES, QUICK_PHASE_S) if options.quick else (SAMPLES, PHASE_S)
     faults = ["killed", "back", "slow", "back", "garbage", "back"]
-    names = ["well", "killed", "back", "garbage", "slow", "back"] if options.quick else ["well", *faults, *faults]
+    names = ["well", "slow", "killed", "back", "garbage"] if options.quick else ["well", *faults, *faults]
     each = -(-total // (len(names) * BATCH))
     batches = _batches(len(expected.images))
     found: list[Phase] = []
