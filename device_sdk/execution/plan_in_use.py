@@ -78,10 +78,13 @@ class PlanInUse:
         self.run_once(loaded)
         return loaded
 
-    def load(self, plan: Plan) -> LoadedPlan:
-        """``plan``, loaded, and its steps measured if deadlines were asked for before. Raises as ``prepare``."""
+    def load(self, plan: Plan, *, workspace: Workspace | None = None) -> LoadedPlan:
+        """``plan``, loaded, and its steps measured if deadlines were asked for before. Raises as ``prepare``.
+
+        ``workspace``: another one than that in use.
+        """
         while True:
-            loaded = self.workspace.load_plan(plan, cap=self.cap)
+            loaded = (workspace or self.workspace).load_plan(plan, cap=self.cap)
             try:
                 loaded.load_each()
                 for batch in self._timed_batches.copy():

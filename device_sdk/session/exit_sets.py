@@ -125,7 +125,7 @@ class ExitSets:
         plan = self._in_use.running().plan.with_exits_of(held)
         workspace = self._in_use.workspace.of(new)
         self._in_use.lend_workspace()
-        loaded = workspace.load_plan(plan, cap=self._in_use.cap)
+        loaded = self._in_use.load(plan, workspace=workspace)
         self._state.save_plan(plan)  # before the set: a plan whose exits are gone would not open again
         save_exits(self._state_folder, new)
         self._state.follow(new)
