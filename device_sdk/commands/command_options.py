@@ -43,7 +43,7 @@ def trust_options(command: Command) -> Command:
     key = click.option(
         "--trust", type=existing, help="Public key or key list that must have signed the bundle; needed with a URL."
     )
-    anyone = click.option("--no-trust", is_flag=True, help="Take the bundle at a URL whoever made it.")
+    anyone = click.option("--no-trust", is_flag=True, help="Take the bundle at a URL whatever key signed it, or none.")
     return key(anyone(cast(Command, with_trust)))
 
 

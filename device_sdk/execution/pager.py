@@ -94,7 +94,7 @@ class Pager:
             with self._cap.changed:
                 page = self._resident.get(number)
                 if page is not None:
-                    page.calls += 1  # so that nobody evicts it while room for its run is made
+                    page.calls += 1  # so that it is not evicted while room for its run is made
             if page is None:
                 page = self._load(number)
             try:

@@ -23,7 +23,7 @@ class Alarm:
         self._closed = False
 
     def at(self, time_s: float, signal: StopSignal) -> None:
-        """Set ``signal`` at ``time_s``. One that is set before, since nobody needs it any more, is forgotten."""
+        """Set ``signal`` at ``time_s``. One that is set before, because it is no longer needed, is forgotten."""
         with self._changed:
             first = not self._waiting or time_s < self._waiting[0][0]
             heapq.heappush(self._waiting, (time_s, next(self._numbers), signal))

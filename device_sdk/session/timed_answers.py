@@ -30,7 +30,7 @@ _LIVE_CALLS = 5  # whose median says how slow the device is
 
 
 class TimedAnswers:
-    """Runs the plan in use with a deadline, or until somebody stops it. Nothing is sent to a server."""
+    """Runs the plan in use with a deadline, or until it is stopped. Nothing is sent to a server."""
 
     def __init__(self, in_use: PlanInUse, class_names: tuple[str, ...]) -> None:
         self._in_use, self._class_names = in_use, class_names

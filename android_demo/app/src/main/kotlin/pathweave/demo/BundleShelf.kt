@@ -23,7 +23,7 @@ private const val SELF_TESTED = "self_tested"
 /** A file or a folder that the person chose cannot be read. */
 class UnreadableException(message: String, cause: Throwable? = null) : Exception(message, cause)
 
-/** Where a bundle comes from. [key]: the public key of who has to have signed it, as PEM; null: anyone. */
+/** Where a bundle comes from. [key]: the public key that must have signed it, as PEM; null: any or none. */
 sealed interface BundleSource {
     val key: String?
 

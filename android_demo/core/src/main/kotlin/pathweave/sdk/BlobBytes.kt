@@ -28,7 +28,7 @@ public class BlobBytes private constructor(private val bytes: ByteBuffer) {
     internal operator fun get(index: Int): Byte = bytes.get(index)
 
     public companion object {
-        /** [bytes], which nobody changes from then on. */
+        /** [bytes], which must not change from then on. */
         public fun of(bytes: ByteArray): BlobBytes = BlobBytes(ByteBuffer.wrap(bytes))
 
         /**

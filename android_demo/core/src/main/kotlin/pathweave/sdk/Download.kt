@@ -74,7 +74,7 @@ public class DeliveryOptions(
  * signature.
  *
  * The result is not yet the last good bundle: call `store.rememberGood(url, name, digest)` after its self-test passed;
- * [openAt] does all of it. [trust]: null takes a bundle of anyone. If the server replaces the bundle during the
+ * [openAt] does all of it. [trust]: null takes a bundle whatever key signed it. If the server replaces the bundle during the
  * transfer, the download restarts; verified blobs are kept.
  *
  * @throws UsageError [url] is not an address.

@@ -70,7 +70,7 @@ public class Release internal constructor(
  * [updateMark] reads the mark of the bundle of this name, stores what the function makes of it, and returns that, all
  * under one lock.
  *
- * @throws SignatureError too large, not a release, or signed by nobody who may.
+ * @throws SignatureError too large, not a release, or signed by no release key.
  * @throws UnsupportedFormatError of another format.
  * @throws RollbackError 2.; not if [allowRollback].
  * @throws ExpiredError 4.; [ClockError]: the clock may be the reason.

@@ -50,7 +50,7 @@ public data class Latency(
 /**
  * Time competitors in turns: each has one turn per round, in an order that is another one every round.
  *
- * The order rotates, so that everyone starts equally often, and every second rotation runs backwards, so that nobody
+ * The order rotates, so that each starts equally often, and every second rotation runs backwards, so that none
  * always follows the same neighbour. Where there are several, each is called twice in its turn and the second call
  * timed. The first [warmup] rounds do not count. With [patience] fewer than [rounds] may suffice. [onRound] is called
  * after each round, warm-up included; [interruptions] counts those of this thread.

@@ -39,7 +39,7 @@ public sealed interface UpdateResult {
  * Fetches, verifies and self-tests the bundle at [url], and makes it the last good one. The model that is open stays
  * as it is; [openStored] gives the new one from then on.
  *
- * [open]: by default [openAt] with all the time of a first download, since nobody waits for it.
+ * [open]: by default [openAt] with all the time of a first download, since no user waits for it.
  */
 public class UpdateWork(
     private val url: String,
@@ -53,7 +53,7 @@ public class UpdateWork(
     },
 ) {
     /**
-     * Run once, as long as [conditions] allow and nobody [stopped] it; both are asked again at every chunk. Does not
+     * Run once, as long as [conditions] allow and it is not [stopped]; both are asked again at every chunk. Does not
      * throw: an error is a result.
      */
     public fun run(conditions: () -> DeviceConditions, stopped: () -> Boolean = { false }): UpdateResult {
