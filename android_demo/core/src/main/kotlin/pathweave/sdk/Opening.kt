@@ -25,8 +25,9 @@ public fun storeIn(stateFolder: File): BundleStore = BundleStore(File(stateFolde
 /**
  * Fetch the bundle at [url], verify and self-test it here, and make it the last good one; else open the last good one.
  *
- * [trust]: null takes a bundle whatever key signed it. [stateFolder]: the store and the results of self-tests lie there. [selfTest]:
- * by default all blocks run on [runtime], with deadlines (SelfTesting.kt); an app may run it in a process of its own.
+ * [trust]: null takes a bundle whatever key signed it. [stateFolder]: the store and the results of self-tests lie
+ * there. [selfTest]: by default all blocks run on [runtime], with deadlines (SelfTesting.kt); an app may run it in a
+ * process of its own.
  *
  * @throws UsageError [url] is not an address.
  * @throws BundleError, TransferError, RuntimeFailedError, StorageError: and there is no last good bundle.
