@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -106,16 +105,7 @@ def early_exit_rows(
 def _scaled(costs: CostModel, model: AdaptiveModel, whole_ms: float) -> CostModel:
     """The cost model of a device on which the whole network takes ``whole_ms``."""
     factor = whole_ms / costs.latency_ms(model.bundle.supernet.original)
-    return msgspec.structs.replace(
-        costs,
-        scale=factor * costs.scale,
-        offset_ms=factor * costs.offset_ms,
-        exit_costs={
-            key: msgspec.structs.replace(cost, latency_ms=factor * cost.latency_ms)
-            for key, cost in costs.exit_costs.items()
-        },
-        entry_change_ms={edge: factor * ms for edge, ms in costs.entry_change_ms.items()},
-    )
+    return costs.slowed(factor)
 
 
 def _evidence(model: AdaptiveModel, part: Part) -> tuple[Evidence, Answers]:

@@ -20,7 +20,7 @@ from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.answers import Answers, answer_everywhere
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
-from device_sdk.policies.plan_choice import exit_sets
+from device_sdk.policies.plan_choice import exit_choices, exit_sets
 from device_sdk.policies.planner import Planner
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
@@ -72,6 +72,7 @@ class Problem:
     costs: CostModel
     subnets: tuple[Subnet, ...]
     exit_sets: Mapping[Subnet, Sequence[tuple[ExitChoice, ...]]]
+    exits: Mapping[Subnet, Sequence[ExitChoice]]
     asked: RemoteRef
     tails: RemoteRef
 
@@ -82,24 +83,14 @@ class Problem:
             self.costs,
             self.subnets,
             exit_sets=self.exit_sets,
+            exits=self.exits,
             server=self.asked,
             tail_server=self.tails,
         )
 
     def slower(self, factor: float) -> Problem:
         """The same on a device that takes ``factor`` times as long."""
-        costs = msgspec.structs.replace(
-            self.costs,
-            scale=factor * self.costs.scale,
-            offset_ms=factor * self.costs.offset_ms,
-            exit_costs={
-                key: msgspec.structs.replace(cost, latency_ms=factor * cost.latency_ms)
-                for key, cost in self.costs.exit_costs.items()
-            },
-            entry_change_ms={edge: factor * ms for edge, ms in self.costs.entry_change_ms.items()},
-            exit_overhead_ms=factor * self.costs.exit_overhead_ms,
-        )
-        return replace(self, costs=costs)
+        return replace(self, costs=self.costs.slowed(factor))
 
     def cost(self, plan: Plan, network: Network) -> PlanCost:
         return expected_cost(self.supernet, plan, self.evidence, self.costs, network, POWER)
@@ -144,8 +135,9 @@ def _problem(model: AdaptiveModel, data: ImageDataset, subnets: Sequence[Subnet]
         servers={asked: answers[0].logits[-1]},
     )
     sets = {one.subnet: exit_sets(one, costs) for one in answers}
+    exits = {one.subnet: exit_choices(one, costs) for one in answers}
     tails = RemoteRef("resnet56_cifar10:tail", model.bundle.digest)
-    return Problem(model.bundle.supernet, evidence, costs, tuple(subnets), sets, asked, tails)
+    return Problem(model.bundle.supernet, evidence, costs, tuple(subnets), sets, exits, asked, tails)
 
 
 def _against_exhaustive(problem: Problem, options: BenchOptions) -> tuple[dict[str, float], list[dict[str, object]]]:

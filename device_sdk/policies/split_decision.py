@@ -18,7 +18,7 @@ from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.offload.tail import TailClient
 from device_sdk.policies.split_measuring import call_handling, codec_handling
 from device_sdk.policies.splitting.handling import Handling, corrected, ms_per_byte
-from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, slowed, split_costs
+from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, split_costs
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.supernet.cost import MB, CostModel, Uplink
@@ -188,7 +188,7 @@ def choose(
     costs = split_costs(
         bundle.supernet,
         plan.subnet,
-        device=slowed(ours, device_factor),
+        device=ours.slowed(device_factor),
         server=theirs,
         uplink=uplink,
         overhead_bytes=request_overhead_bytes(model_name),

@@ -134,6 +134,26 @@ class CostModel(msgspec.Struct, frozen=True):
         """The share of one edge in a composed subnet, next to neighbours of its own rendition."""
         return self.scale * self.edge_costs[edge].latency_ms
 
+    def slowed(self, factor: float) -> CostModel:
+        """The costs of a device ``factor`` times slower; memory stays the same.
+
+        Raises:
+            UsageError: a factor that is not above zero.
+        """
+        if not factor > 0:
+            raise UsageError(f"the device's factor is {factor:g}; it must be above zero")
+        return msgspec.structs.replace(
+            self,
+            scale=factor * self.scale,
+            offset_ms=factor * self.offset_ms,
+            exit_costs={
+                key: msgspec.structs.replace(cost, latency_ms=factor * cost.latency_ms)
+                for key, cost in self.exit_costs.items()
+            },
+            entry_change_ms={edge: factor * change_ms for edge, change_ms in self.entry_change_ms.items()},
+            exit_overhead_ms=factor * self.exit_overhead_ms,
+        )
+
     def peak_bytes(self, subnet: Subnet) -> int:
         """Predicted peak memory beyond the bare runtime."""
         costs = [self.edge_costs[edge] for edge in subnet.edges]

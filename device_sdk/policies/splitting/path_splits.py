@@ -10,9 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
-from device_sdk.errors import UsageError
 from device_sdk.offload.packing import BITS, can_travel, packet_bytes
 from device_sdk.policies.splitting.handling import Handling
 from device_sdk.supernet.cost import CostModel, Uplink
@@ -129,19 +126,3 @@ def _server_tail(supernet: Supernet, own: tuple[Edge, ...], position: int, serve
 def best_split(costs: Sequence[SplitCost]) -> SplitCost:
     """The least end-to-end latency; of equals the one that sends least."""
     return min(costs, key=lambda cost: (cost.latency_ms, cost.bytes_sent))
-
-
-def slowed(costs: CostModel, factor: float) -> CostModel:
-    """The costs of a device ``factor`` times slower; memory stays the same.
-
-    Raises:
-        UsageError: a factor that is not above zero.
-    """
-    if not factor > 0:
-        raise UsageError(f"the device's factor is {factor:g}; it must be above zero")
-    return msgspec.structs.replace(
-        costs,
-        scale=factor * costs.scale,
-        offset_ms=factor * costs.offset_ms,
-        entry_change_ms={edge: factor * ms for edge, ms in costs.entry_change_ms.items()},
-    )

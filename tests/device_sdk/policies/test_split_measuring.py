@@ -10,14 +10,14 @@ from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.offload.remote_calls import RemoteReply
 from device_sdk.policies.split_measuring import SplitAccuracy, as_received, call_handling, codec_handling
 from device_sdk.policies.splitting.handling import Handling
-from device_sdk.policies.splitting.path_splits import slowed, split_costs
+from device_sdk.policies.splitting.path_splits import split_costs
 from device_sdk.supernet.cost import Uplink
 
 
 @pytest.fixture
 def costs(bundle, slow_profile):
     model = slow_profile.cost_model()
-    server = slowed(model, 1e-4)
+    server = model.slowed(1e-4)
     supernet = bundle.supernet
     return split_costs(supernet, supernet.original, device=model, server=server, uplink=Uplink(3.0), widths=(8, 2))
 

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.errors import BudgetError
+from device_sdk.errors import BudgetError, UsageError
 from device_sdk.supernet.cost import Budget, Cost, CostModel, EdgeCost
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
 
 
 def test_a_budget_limits_something():
@@ -66,3 +67,25 @@ def test_leaving_out_an_edge_never_costs_more(priced_supernets, data):
         part, whole = Subnet(whole[:-1]), Subnet(whole)
         assert model.latency_ms(part) <= model.latency_ms(whole)
         assert model.peak_bytes(part) <= model.peak_bytes(whole)
+
+
+@given(data=st.data())
+def test_a_slower_device_takes_as_many_times_longer_for_everything(priced_supernets, data):
+    supernet, costs = data.draw(priced_supernets)
+    edges = supernet.original.edges
+    costs = msgspec.structs.replace(
+        costs,
+        exit_costs={("x1", "fp32", ()): EdgeCost(0.5, 0.6, 1, 1)},
+        entry_change_ms=dict.fromkeys(edges, 0.25),
+        exit_overhead_ms=0.125,
+    )
+    slowed, choice = costs.slowed(4.0), ExitChoice("x1", 0.5)
+    assert slowed.latency_ms(supernet.original) == pytest.approx(4 * costs.latency_ms(supernet.original))
+    assert slowed.exit_latency_ms(choice) == 4 * costs.exit_latency_ms(choice)
+    assert slowed.peak_bytes(supernet.original) == costs.peak_bytes(supernet.original)
+
+
+@pytest.mark.parametrize("factor", [0.0, -1.0, float("nan")])
+def test_a_factor_that_is_not_above_zero_is_refused(factor):
+    with pytest.raises(UsageError, match="must be above zero"):
+        CostModel({}).slowed(factor)
