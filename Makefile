@@ -23,7 +23,7 @@ help:
 	@echo "make test          the quick tests, Kotlin's too where a JDK and Maven are; PYTEST_ARGS: only these of pytest's"
 	@echo "make test-all      the slow ones as well, as CI does"
 	@echo "make test-android  the Kotlin tests"
-	@echo "make test-faults   the 18 promises, tried with real faults (10 minutes); FAULTS_ARGS: only these, or for longer"
+	@echo "make test-faults   the 18 promises, tried with real faults (8 minutes); FAULTS_ARGS: only these, or for longer"
 	@echo "make lint          ruff, mypy, import arrows"
 	@echo "make format        let ruff format and fix"
 	@echo "make bench         all measurements, or BENCH=end-to-end; BENCH_ARGS=--quick"

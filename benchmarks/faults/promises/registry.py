@@ -1,4 +1,4 @@
-"""The 18 promises, in order, with their shares of time: in all under ten minutes, and under two for ``--quick``."""
+"""The 18 promises, in order, with their shares of time: in all about seven minutes, and under two for ``--quick``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PROMISES = (
     Promise(
         "R1",
         "After a kill at any point of an update or of packaging, the bundle there is exactly the old or the new one.",
-        seconds=60,
+        seconds=50,
         quick_seconds=6,
         check=active_bundle,
     ),
     Promise(
         "R2",
         "No byte is loaded that was not verified.",
-        seconds=60,
+        seconds=45,
         quick_seconds=4,
         check=verified_bytes,
     ),
@@ -41,14 +41,14 @@ PROMISES = (
     Promise(
         "R4",
         "Of eight installers at once, with or without locks, each opens a whole bundle, and never goes back.",
-        seconds=20,
+        seconds=16,
         quick_seconds=4,
         check=racing_installers,
     ),
     Promise(
         "R5",
         "On a full disk the old bundle opens, or the new one if it fitted.",
-        seconds=15,
+        seconds=8,
         quick_seconds=5,
         check=full_disk,
     ),
@@ -62,21 +62,21 @@ PROMISES = (
     Promise(
         "R7",
         "Without memory a call or a request is refused; nothing crashes, and what follows is answered as before.",
-        seconds=20,
+        seconds=15,
         quick_seconds=4,
         check=pressure,
     ),
     Promise(
         "R8",
         "A log line that a server has acknowledged is stored exactly once, until a retention that it reports.",
-        seconds=15,
+        seconds=12,
         quick_seconds=4,
         check=stored_once,
     ),
     Promise(
         "R9",
         "No older version, no other bytes under a version, no other product, key or signature is taken for an update.",
-        seconds=15,
+        seconds=8,
         quick_seconds=3,
         check=no_way_back,
     ),
@@ -90,28 +90,28 @@ PROMISES = (
     Promise(
         "S1",
         "At three times its capacity a server answers what it accepts in time, stays as large as it is, and recovers.",
-        seconds=35,
+        seconds=30,
         quick_seconds=6,
         check=open_loop,
     ),
     Promise(
         "S2",
         "A request that is run together with others gets its own answers.",
-        seconds=15,
+        seconds=10,
         quick_seconds=2,
         check=batches,
     ),
     Promise(
         "S3",
         "Whatever bytes come, a parser returns or refuses them with an error of ours, at once.",
-        seconds=80,
+        seconds=64,
         quick_seconds=4,
         check=any_bytes,
     ),
     Promise(
         "S4",
         "A device can read, change and count nothing of another, on any route.",
-        seconds=10,
+        seconds=6,
         quick_seconds=2,
         check=two_devices,
     ),
@@ -132,14 +132,14 @@ PROMISES = (
     Promise(
         "S7",
         "While a model adapts, switches, pages and closes, every call is answered as its plan answers, or says closed.",
-        seconds=30,
+        seconds=24,
         quick_seconds=4,
         check=many_threads,
     ),
     Promise(
         "S8",
         "However often plans are switched, memory, disk and handles stay as they are.",
-        seconds=30,
+        seconds=24,
         quick_seconds=4,
         check=endless_switching,
     ),
