@@ -20,6 +20,7 @@ import torch
 
 from benchmarks.sharing.resident import resident_of_sessions
 from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifar_part, prepared, zoo_setting
+from benchmarks.support.zoo_processes import trained_in_processes
 from packager.branch_zoo.branch_training import branch_accuracy
 from packager.branch_zoo.cultivation import Grown
 from packager.branch_zoo.features import StemmedBatches, held_out_batches
@@ -41,7 +42,7 @@ TARGETS = {
 NETWORK, EXITS = "resnet20_cifar10", 4
 IMAGES, QUICK_IMAGES = 5_000, 256
 NAMES = ("none-p4h256", "none-p2h512h256", "separable3-p4h256", "spatial5-p4h256", "dilated3-p2h512h256")
-FIRST_EPOCHS = 1
+FIRST_EPOCHS = 0.5  # of the first rung; each later rung doubles it
 RUNS = 3
 CACHE_BYTES = 1e9
 
@@ -56,15 +57,13 @@ class _Pair:
 
 def run(options: BenchOptions) -> BenchOutcome:
     """Train originals and siblings; branches are chosen on #calibration, accuracy is judged once on #report."""
-    setting = zoo_setting(options, NETWORK, exits=EXITS, images=QUICK_IMAGES if options.quick else IMAGES)
+    images_trained = QUICK_IMAGES if options.quick else IMAGES
+    setting = zoo_setting(options, NETWORK, exits=EXITS, images=images_trained)
     epochs = FIRST_EPOCHS * sum(KEPT_SHARE**-rung for rung in range(RUNGS))
     steps = RUNGS if options.quick else round(setting.steps_per_epoch * epochs)
     grid = tuple(spec for name in NAMES if (spec := parse(name)) is not None)
-    grown = (
-        setting.cultivation(options, "sharing", ZooSettings(steps=steps, cache_bytes=CACHE_BYTES, grid=grid))
-        .run()
-        .grown
-    )
+    settings = ZooSettings(steps=steps, cache_bytes=CACHE_BYTES, grid=grid)
+    grown = trained_in_processes(options, setting, "sharing", settings, images=images_trained).grown
     pairs = _pairs(grown)
     whole, merged = [pair.whole for pair in pairs], [pair.merged for pair in pairs]
     images, labels = prepared(setting.model, load_cifar_part(options, "report"))

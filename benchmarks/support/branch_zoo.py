@@ -34,6 +34,7 @@ _TRACED = 16
 class ZooSetting:
     """A traced network with its data: trained on ``images`` of train.zip, branches chosen on #calibration."""
 
+    network: str
     model: LoadedModel
     expansion: Expansion
     positions: tuple[int, ...]
@@ -95,7 +96,7 @@ def zoo_setting(options: BenchOptions, name: str, *, exits: int, images: int) ->
         crop=0.125,
         variants=VARIANTS,
     )
-    return ZooSetting(model, expansion, positions, source, calibration)
+    return ZooSetting(name, model, expansion, positions, source, calibration)
 
 
 def load_cifar_part(options: BenchOptions, part: str) -> ImageDataset:

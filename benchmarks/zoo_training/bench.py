@@ -11,15 +11,13 @@ and the largest over memory budgets.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifar_part, prepared, zoo_setting
-from benchmarks.zoo_training.processes import train_in_processes
+from benchmarks.support.zoo_processes import process_count, trained_in_processes
 from device_sdk.policies.placement import expectation, place
-from device_sdk.progress import SilentProgress
 from packager.branch_zoo.cultivation import Cultivated
 from packager.branch_zoo.halving import KEPT_SHARE, RUNGS
 from packager.branch_zoo.settings import ZooSettings
@@ -39,7 +37,6 @@ def run(options: BenchOptions) -> BenchOutcome:
     """Train the zoo and the two structures; choose on #calibration, judge once on #report."""
     started_s = time.monotonic()
     images = QUICK_IMAGES if options.quick else IMAGES
-    processes = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     setting = zoo_setting(options, NETWORK, exits=EXITS, images=images)
     steps = (
         RUNGS
@@ -47,18 +44,18 @@ def run(options: BenchOptions) -> BenchOutcome:
         else round(FIRST_EPOCHS * setting.steps_per_epoch * sum(KEPT_SHARE**-rung for rung in range(RUNGS)))
     )
     settings = ZooSettings(steps=steps, cache_bytes=1e9, grid=GRID[::10] if options.quick else GRID)
-    zoo = _trained(options, setting, ZOO, settings, images=images, processes=processes)
+    zoo = trained_in_processes(options, setting, ZOO, settings, images=images)
     before_s = time.monotonic()
     minutes = (before_s - started_s) / 60
     settings = replace(settings, grid=TWO, merge=False)
-    two = _trained(options, setting, "two", settings, images=images, processes=processes)
+    two = trained_in_processes(options, setting, "two", settings, images=images)
     two_minutes = (time.monotonic() - before_s) / 60
     placed, gains = _placed(options, setting, zoo, two)
     figures = {
         "minutes": minutes,
         "branches": float(zoo.trained),
         "branches_per_minute": zoo.trained / minutes,
-        "processes": float(processes),
+        "processes": float(process_count()),
         "exits_left": float(len(zoo.grown)),
         "minutes_of_two_structures": two_minutes,
         "mae_gain_points_min": min(gains),
@@ -66,15 +63,6 @@ def run(options: BenchOptions) -> BenchOutcome:
     }
     data = f"{len(setting.source)} images of cifar10/train.zip; chosen on test.zip#calibration, mAE on #report"
     return BenchOutcome(figures, [*_cut_points(zoo), *placed], data)
-
-
-def _trained(
-    options: BenchOptions, setting: ZooSetting, name: str, settings: ZooSettings, *, images: int, processes: int
-) -> Cultivated:
-    """Train in ``processes``, and take up here what they left."""
-    silent = replace(options, progress=SilentProgress())  # other processes are not sent this one's progress
-    train_in_processes(silent, NETWORK, settings, exits=EXITS, images=images, count=processes, folder=name)
-    return setting.cultivation(options, name, settings).run()
 
 
 def _cut_points(zoo: Cultivated) -> Iterator[dict[str, object]]:

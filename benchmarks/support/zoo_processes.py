@@ -6,22 +6,30 @@ import multiprocessing
 import os
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 
-from benchmarks.support.branch_zoo import zoo_setting
+from benchmarks.support.branch_zoo import ZooSetting, zoo_setting
+from device_sdk.progress import SilentProgress
+from packager.branch_zoo.cultivation import Cultivated
 from packager.branch_zoo.settings import ZooSettings
 from packager.errors import TrainingError
 from packager.training.process_group import joined
 from pathweave.bench import BenchOptions
 
 
-def train_in_processes(
-    options: BenchOptions, network: str, settings: ZooSettings, *, exits: int, images: int, count: int, folder: str
-) -> None:
-    """Train all cut points in ``count`` processes of one thread each.
+def process_count() -> int:
+    """One process per core that this one may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
-    Rank 0 leaves what it gathered in the work folder ``folder``, where a cultivation finds it.
+
+def trained_in_processes(
+    options: BenchOptions, setting: ZooSetting, name: str, settings: ZooSettings, *, images: int
+) -> Cultivated:
+    """Train all cut points in processes of one thread each, and take up here what they left in the work folder.
+
+    ``name``: of the work folder; ``images``: as ``setting`` was made with.
 
     Raises:
         TrainingError: a process failed.
@@ -30,13 +38,11 @@ def train_in_processes(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    group = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    group = {"WORLD_SIZE": str(process_count()), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    silent = replace(options, progress=SilentProgress())  # other processes are not sent this one's progress
+    shared = (silent, setting.network, settings, len(setting.positions), images, name)
     workers = [
-        context.Process(
-            target=_train,
-            args=(group | {"RANK": str(rank)}, options, network, settings, exits, images, folder),
-        )
-        for rank in range(count)
+        context.Process(target=_train, args=(group | {"RANK": str(rank)}, *shared)) for rank in range(process_count())
     ]
     for worker in workers:
         worker.start()
@@ -44,6 +50,7 @@ def train_in_processes(
         worker.join()
     if any(worker.exitcode for worker in workers):
         raise TrainingError("a process that trained branches failed", hint="its error is printed above")
+    return setting.cultivation(options, name, settings).run()
 
 
 def _train(
