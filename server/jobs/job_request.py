@@ -21,7 +21,7 @@ RECIPE_FIELDS = frozenset(
     {
         *("gamma", "max_span", "tiled", "shrink_rates", "identity", "identity_points", "exit_positions"),
         *("steps", "budget_minutes", "distil_share", "exit_share"),
-        *("batch", "distil_rate", "tune_rate", "exit_rate", "temperature", "label_weight"),
+        *("batch", "branches", "distil_rate", "tune_rate", "exit_rate", "temperature", "label_weight"),
         *("sampling", "distil_from", "recalibrate_batches", "patience", "variants", "flip", "crop", "seed"),
         *("device", "precision", "checkpoint_seconds", "input_sizes"),
     }
