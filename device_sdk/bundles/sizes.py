@@ -91,7 +91,8 @@ def constant(tensor: Tensor) -> Inferred:
     """A constant, with its values if it may be a shape, a list of axes or scales."""
     kind = (_INTEGERS | _FLOATS).get(tensor.element_type)
     count = math.prod(tensor.shape)
-    if kind is None or count > MAX_VALUES:
+    most = math.prod(extent or 1 for extent in tensor.shape)  # numpy has no empty array of vast other extents
+    if kind is None or most > MAX_VALUES:
         return Inferred(tensor.shape)
     if tensor.int64s and len(tensor.int64s) == count:
         return Inferred(tensor.shape, np.array(tensor.int64s, np.int64).reshape(tensor.shape))

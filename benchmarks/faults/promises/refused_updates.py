@@ -25,7 +25,7 @@ from device_sdk.session.self_testing import STRIKES
 
 LIMITS = SelfTestLimits(start_s=30.0, step_s=3.0, total_s=6.0)
 SLACK_S = 10.0  # of a busy machine
-RELEASING = "packager.releasing"  # key lists and releases that expire
+RELEASING = "device_sdk.bundles.key_list"  # and releases that expire
 
 
 def no_way_back(trial: Trial, findings: Findings) -> None:

@@ -109,3 +109,10 @@ def test_every_number_but_0_means_data_elsewhere(number):
 def test_every_model_of_the_corpus_is_refused(name):
     with pytest.raises(CompositionError):
         compose(stretch(corpus()[name]()))
+
+
+def test_an_empty_constant_of_vast_other_extents_is_an_error_of_ours_or_none():
+    """It raised ValueError: found by fuzzing."""
+    empty = onnx.TensorProto(name="w", data_type=onnx.TensorProto.INT64, dims=[1 << 20, 1 << 20, 1 << 40, 0])
+    with contextlib.suppress(CompositionError):
+        compose(stretch(fragment(onnx.helper.make_node("Reshape", ["cut_0", "w"], ["cut_1"]), initializers=[empty])))
