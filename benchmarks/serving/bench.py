@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +37,10 @@ _OURS, _PEER = "pathweave", "litserve"
 
 
 def run(options: BenchOptions) -> BenchOutcome:
-    """ResNet-56 for CIFAR images, one image per request. Both servers stay up; their loads alternate."""
+    """ResNet-56 for CIFAR images, one image per request. Both servers stay up; their loads alternate.
+
+    LitServe's workers poll while they are idle, so its processes are paused while the other server is under load.
+    """
     folder = adapted_bundle(options)
     bundle = Bundle.open(folder)
     path = options.work_folder / "model.onnx"
@@ -46,12 +51,12 @@ def run(options: BenchOptions) -> BenchOutcome:
     serve_options = ("--threads", str(THREADS), "--max-batch", str(MAX_BATCH), "--queue", str(QUEUE))
     with (
         running_server(folder, data=options.work_folder / "server", options=serve_options) as url,
-        _peer(path, shape) as peer_url,
+        _peer(path, shape) as peer,
     ):
         requests = {_OURS: _our_request(url, bundle, image)}
-        if peer_url is not None:
-            requests[_PEER] = _peer_request(peer_url, image)
-        loads = _loads(requests, options)
+        if peer is not None:
+            requests[_PEER] = _peer_request(peer.url, image)
+        loads = _loads(requests, peer, options)
     raw_after_ms = _raw_ms(path, image, options)
     return _outcome(loads, raw_ms, raw_after_ms, {name: len(request.body) for name, request in requests.items()})
 
@@ -84,9 +89,26 @@ def _peer_request(url: str, image: np.ndarray) -> WireRequest:
     return WireRequest(f"{url}/predict", body, {"Content-Type": f"multipart/form-data; boundary={boundary}"})
 
 
+@dataclass(frozen=True)
+class _Peer:
+    """LitServe's URL, and the group of its processes."""
+
+    url: str
+    group: int
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Its processes take no processor time in here."""
+        os.killpg(self.group, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.killpg(self.group, signal.SIGCONT)
+
+
 @contextlib.contextmanager
-def _peer(path: Path, shape: tuple[int, ...]) -> Iterator[str | None]:
-    """LitServe in a separate process; its URL, None if it is not installed."""
+def _peer(path: Path, shape: tuple[int, ...]) -> Iterator[_Peer | None]:
+    """LitServe in a separate process; None if it is not installed."""
     if any(importlib.util.find_spec(module) is None for module in (_PEER, "python_multipart")):
         yield None
         return
@@ -99,7 +121,7 @@ def _peer(path: Path, shape: tuple[int, ...]) -> Iterator[str | None]:
         process = subprocess.Popen(command, cwd=CHECKOUT, stdout=log, stderr=log, start_new_session=True)
     try:
         _wait_for(port, process)
-        yield f"http://127.0.0.1:{port}"
+        yield _Peer(f"http://127.0.0.1:{port}", process.pid)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, 9)  # its workers too
@@ -115,7 +137,9 @@ def _wait_for(port: int, process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError("LitServe did not start")
 
 
-def _loads(requests: Mapping[str, WireRequest], options: BenchOptions) -> dict[tuple[str, int], list[LoadResult]]:
+def _loads(
+    requests: Mapping[str, WireRequest], peer: _Peer | None, options: BenchOptions
+) -> dict[tuple[str, int], list[LoadResult]]:
     """The loads of each server at each number of clients, one per round; the order changes from round to round."""
     seconds = QUICK_SECONDS if options.quick else SECONDS
     loads: dict[tuple[str, int], list[LoadResult]] = {(name, n): [] for name in requests for n in CLIENTS}
@@ -125,7 +149,9 @@ def _loads(requests: Mapping[str, WireRequest], options: BenchOptions) -> dict[t
         for clients in CLIENTS:
             order = list(requests)[:: -1 if round_number % 2 else 1]
             for name in order:
-                loads[name, clients].append(send_load(requests[name], clients=clients, seconds=seconds))
+                waits = peer.paused() if peer is not None and name == _OURS else contextlib.nullcontext()
+                with waits:
+                    loads[name, clients].append(send_load(requests[name], clients=clients, seconds=seconds))
     return loads
 
 
