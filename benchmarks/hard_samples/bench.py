@@ -12,6 +12,7 @@ import numpy.typing as npt
 from benchmarks.hard_samples.early_exit import Constants, Part, early_exit_rows
 from benchmarks.hard_samples.views import VIEWS, views
 from benchmarks.support.reference_bundles import load_part, package_pretrained
+from benchmarks.support.sources import Logits, logits_from
 from device_sdk.execution.deciders import ease, with_limit
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.decider_fitting import ALL_FEATURES, TOP_TWO, fit_logistic
@@ -55,7 +56,6 @@ PI_MS = {"small": 1.63, "large": 14.36, "offload": 9.68}
 PI_MJ = {"small": 6.22, "large": 55.59, "offload": 27.67}
 PI = Constants(PI_MS["small"], PI_MJ["small"], PI_MS["offload"], PI_MJ["offload"])
 
-Logits = npt.NDArray[np.float32]
 Right = npt.NDArray[np.bool_]
 Eases = Callable[[Logits], npt.NDArray[np.float64]]
 
@@ -127,14 +127,9 @@ def _answers(model: AdaptiveModel, parts: tuple[str, ...], options: BenchOptions
     labels = np.concatenate([one.labels for one in data])
     subnet = model.bundle.supernet.original
 
-    def everywhere(plan: Plan, source: str) -> Logits:
-        model.use(plan)
-        answers = [model(images[at : at + BATCH]) for at in range(0, len(images), BATCH)]
-        assert all(set(answer.source) == {source} for answer in answers), f"not all answers come from the {source}"
-        return np.concatenate([answer.output for answer in answers])
-
-    small = everywhere(Plan(subnet), SUBNET)
-    large = everywhere(Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), RemoteRef())), SERVER)
+    asking = Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), RemoteRef()))
+    small = logits_from(model, Plan(subnet), images, source=SUBNET, batch=BATCH)
+    large = logits_from(model, asking, images, source=SERVER, batch=BATCH)
     return Answers(images, labels, small, large)
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from benchmarks.offload_faults.faulty_proxy import FaultyProxy, faulty_proxy
 from benchmarks.offload_faults.network import follow_network
 from benchmarks.support.reference_bundles import load_part, package_pretrained
+from benchmarks.support.sources import Logits, logits_from
 from device_sdk.execution.deciders import confidence
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
@@ -38,7 +39,6 @@ SLACK_S = 0.25  # beyond the time-out: running here, threads, the scheduler
 PHASE_S, QUICK_PHASE_S = 12.0, 1.0
 ASKED = 0.3
 TOLERANCE = 1e-3
-Logits = npt.NDArray[np.float32]
 
 
 @dataclass
@@ -160,15 +160,10 @@ def _expected(model: AdaptiveModel, remote: RemoteModel, options: BenchOptions) 
     images = load_part(options, "report", model).images[: 200 if options.quick else 2000]
     subnet = model.bundle.supernet.original
 
-    def all_of(plan: Plan, source: str) -> Logits:
-        model.use(plan)
-        answers = [model(images[at : at + BATCH]) for at in range(0, len(images), BATCH)]
-        assert all(set(answer.source) == {source} for answer in answers), f"not all answers come from the {source}"
-        return np.concatenate([answer.output for answer in answers])
-
-    here = all_of(Plan(subnet), SUBNET)
+    asking = Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), RemoteRef()))
+    here = logits_from(model, Plan(subnet), images, source=SUBNET, batch=BATCH)
     model.connect(RemoteModel(server=remote.server, model=remote.model, privacy="inputs", timeout_s=30.0))
-    there = all_of(Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), RemoteRef())), SERVER)
+    there = logits_from(model, asking, images, source=SERVER, batch=BATCH)
     return Expected(images, here, there)
 
 

@@ -1,4 +1,4 @@
-"""An HTTP proxy before a real server that delays or spoils its replies, or finds nobody there."""
+"""An HTTP proxy before a real server that delays or spoils its replies, or finds no server behind it."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class _Handler(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         try:
             reply = self._asked(body)
-        except OSError:  # nobody is there
+        except OSError:  # no server listens
             self.close_connection = True
             return
         mode = self.server.mode

@@ -89,7 +89,7 @@ class PlanInUse:
                 loaded.load_each()
                 for batch in self._timed_batches.copy():
                     loaded.stepped().times(self._zeros(loaded, batch))
-            except PlanRetired:  # the cap sank meanwhile: pages are made anew
+            except PlanRetired:  # the cap was lowered while it loaded: load it for the new cap
                 loaded.close()
                 continue
             return loaded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -53,7 +54,7 @@ def _try_kills(trial: Trial, findings: Findings) -> None:
     findings.note(f"{device.kills} kills of device updates, {packager.kills} of packager runs")
 
 
-class _Killed:
+class _Killed(ABC):
     """An operation that is killed, and what is looked at afterwards."""
 
     def __init__(self, trial: Trial) -> None:
@@ -61,13 +62,13 @@ class _Killed:
         self.kills = 0
         self.seen: set[int] = set()
 
+    @abstractmethod
     def begin(self) -> Callable[[], object]:
         """A fresh start; returns the operation."""
-        raise NotImplementedError
 
+    @abstractmethod
     def look(self) -> None:
         """Judge what the kill left."""
-        raise NotImplementedError
 
 
 def _at_each_change(kind: _Killed, findings: Findings, ends_s: float | None, trial: Trial) -> None:

@@ -15,7 +15,7 @@ from benchmarks.faults.promise import Findings, Trial
 from benchmarks.faults.tools.mutation import mutations
 
 INPUT_S = 1.0  # no input takes longer
-GUIDED_S = 60.0  # with less time atheris would hardly have begun
+GUIDED_S = 60.0  # atheris takes several seconds to start
 START_S = 60.0  # of the fuzzer's process, on a busy machine
 CHECKOUT = Path(__file__).parents[3]
 
