@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +10,10 @@ import numpy.typing as npt
 from device_sdk.data.datasets import load_dataset, split
 from device_sdk.policies.adaptation import Adaptation
 from device_sdk.policies.calibration import Calibration
+from device_sdk.policies.plan_choice import Planned
 from device_sdk.progress import Progress
-from jetson_demo.image_folder import ImageReader, Note, spread
-from pathweave import AdaptiveModel, Budget
+from jetson_demo.frames import FrameSource, Note
+from pathweave import AdaptiveModel, Budget, Requirement
 
 UNLABELLED_IMAGES = 128  # of the source
 LABELLED_IMAGES = 400  # of a reference
@@ -31,25 +30,46 @@ class Samples:
 
 @dataclass(frozen=True)
 class Fitted:
-    """The results. ``calibration`` is None if too few images were left for it."""
+    """The results. Without images left over there is neither a calibration nor a plan of the planner."""
 
     adaptation: Adaptation
     calibration: Calibration | None
+    planned: Planned | None
 
 
-def fit(
-    model: AdaptiveModel, to_adapt: Samples, to_calibrate: Samples, budget: Budget, *, progress: Progress
-) -> Fitted:
-    """Adapt the model within ``budget``, then set its exits on images that the search did not see.
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What is wanted: a budget.
+
+    ``least_accuracy``: the planner then chooses the fastest plan of any kind that has it.
+    ``live``: keep the budget while the device becomes slower and faster.
+    """
+
+    budget: Budget
+    least_accuracy: float | None = None
+    live: bool = False
+
+    @property
+    def requirement(self) -> Requirement | None:
+        """For the planner; None where the search decides alone."""
+        if self.least_accuracy is None:
+            return None
+        return Requirement(optimise="latency_ms", accuracy=self.least_accuracy)
+
+
+def fit(model: AdaptiveModel, to_adapt: Samples, to_calibrate: Samples, wish: Wish, *, progress: Progress) -> Fitted:
+    """Adapt the model, then set its exits, or plan, on images that the search did not see.
 
     Raises:
-        BudgetError: no subnet fits, or the budget is invalid.
+        BudgetError: no subnet fits, no plan keeps the requirement, or the budget is invalid.
     """
-    adaptation = model.adapt(to_adapt.images, to_adapt.labels, budget, progress=progress)
-    calibration = None
-    if len(to_calibrate.images):
-        calibration = model.calibrate(to_calibrate.images, to_calibrate.labels, progress=progress)
-    return Fitted(adaptation, calibration)
+    adaptation = model.adapt(to_adapt.images, to_adapt.labels, wish.budget, live=wish.live, progress=progress)
+    if not len(to_calibrate.images):
+        return Fitted(adaptation, None, None)
+    if wish.requirement is not None:
+        planned = model.plan_for(to_calibrate.images, to_calibrate.labels, wish.requirement, progress=progress)
+        return Fitted(adaptation, None, planned)
+    return Fitted(adaptation, model.calibrate(to_calibrate.images, to_calibrate.labels, progress=progress), None)
 
 
 def labelled_samples(model: AdaptiveModel, reference: str, *, progress: Progress) -> tuple[Samples, Samples]:
@@ -66,11 +86,11 @@ def labelled_samples(model: AdaptiveModel, reference: str, *, progress: Progress
     return Samples(kept.images, kept.labels), Samples(held.images, held.labels)
 
 
-def unlabelled_samples(reader: ImageReader, images: Sequence[Path], *, note: Note) -> tuple[Samples, Samples]:
-    """An even sample of ``images`` without labels, in two parts: to adapt on, and to calibrate on.
+def unlabelled_samples(source: FrameSource, *, note: Note) -> tuple[Samples, Samples]:
+    """Images of ``source`` without labels, in two parts: to adapt on, and to calibrate on.
 
     Raises:
         DataError: no image can be used.
     """
-    pixels = reader.pixels(spread(images, UNLABELLED_IMAGES), note=note)
+    pixels = source.sample(UNLABELLED_IMAGES, note=note)
     return Samples(pixels[0::2], None), Samples(pixels[1::2], None)

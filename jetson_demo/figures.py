@@ -33,6 +33,7 @@ class Figures:
         self._all_ms = array("d")
         self._recent_ms: deque[float] = deque(maxlen=RECENT)
         self._sources: Counter[str] = Counter()
+        self.missed = 0
         self._energy_mj = 0.0
         self._energy_seconds = 0.0
         self._energy_frames = 0
@@ -42,6 +43,10 @@ class Figures:
         self._all_ms.append(latency_ms)
         self._recent_ms.append(latency_ms)
         self._sources[source] += 1
+
+    def add_missed(self) -> None:
+        """Count a frame that could not be answered by its deadline."""
+        self.missed += 1
 
     def add_energy(self, energy: Energy, *, frames: int) -> None:
         """Add the energy of ``frames`` answers together; frames of unknown energy are left out of the mean."""

@@ -1,11 +1,10 @@
-"""Reads the images below a folder, of any sizes, for the model; unusable files are reported once and skipped."""
+"""The images below a folder as frames, of any sizes; unusable files are reported once and skipped."""
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,19 +12,10 @@ import numpy.typing as npt
 
 from device_sdk.data.image_sources import SUFFIXES, read_image
 from device_sdk.data.preprocessing import fit_image
+from jetson_demo.frames import Frame, Note
 from pathweave import AdaptiveModel, DataError, InputError
 
 NAMED_FILES = 20
-
-Note = Callable[[str], None]
-
-
-@dataclass(frozen=True, eq=False)
-class Frame:
-    """One prepared image: ``tensor`` float32 [1, channels, height, width]."""
-
-    path: Path
-    tensor: npt.NDArray[np.float32]
 
 
 def find_images(folder: Path) -> tuple[Path, ...]:
@@ -54,47 +44,49 @@ def spread(paths: Sequence[Path], count: int) -> tuple[Path, ...]:
     return tuple(paths[number * len(paths) // chosen] for number in range(chosen))
 
 
-class ImageReader:
-    """Reads images for one model. ``note`` is called once per unusable file, with the reason.
+class ImageFolder:
+    """A ``FrameSource`` of the images at ``paths``. Only the first ``NAMED_FILES`` unusable ones are reported."""
 
-    Only the first ``NAMED_FILES`` are reported; ``skipped`` has all, with their reasons.
-    """
-
-    def __init__(self, model: AdaptiveModel) -> None:
-        self._model = model
+    def __init__(self, model: AdaptiveModel, paths: Sequence[Path]) -> None:
+        self._model, self._paths = model, paths
         self._preprocessing = model.bundle.manifest.preprocessing
-        self.skipped: dict[Path, str] = {}
+        self._skipped: dict[Path, str] = {}
 
-    def pixels(self, paths: Sequence[Path], *, note: Note) -> npt.NDArray[np.uint8]:
-        """The usable images of ``paths`` as uint8 [count, height, width, channels], in the model's input size.
+    @property
+    def count(self) -> int:
+        """The number of files."""
+        return len(self._paths)
 
-        Raises:
-            DataError: no image can be used.
-        """
-        usable = [read[0] for path in paths if (read := self._read(path, note)) is not None]
+    @property
+    def skipped(self) -> Mapping[Path, str]:
+        """All unusable files with their reasons."""
+        return self._skipped
+
+    def sample(self, count: int, *, note: Note) -> npt.NDArray[np.uint8]:
+        """See the port; evenly spaced, since folders are often sorted by class."""
+        usable = [read[0] for path in spread(self._paths, count) if (read := self._read(path, note)) is not None]
         if not usable:
             raise self._nothing_usable()
         return np.stack(usable)
 
-    def frames(self, paths: Sequence[Path], *, loop: bool, note: Note) -> Iterator[Frame]:
-        """Frames one by one, read lazily; with ``loop`` endlessly.
-
-        Raises:
-            DataError: no image can be used.
-        """
+    def frames(self, *, loop: bool, note: Note) -> Iterator[Frame]:
+        """See the port."""
         for _ in itertools.count() if loop else range(1):
             usable = False
-            for path in paths:
+            for path in self._paths:
                 read = self._read(path, note)
                 if read is not None:
                     usable = True
-                    yield Frame(path, read[1])
+                    yield Frame(str(path), read[1])
             if not usable:
                 raise self._nothing_usable()
 
+    def close(self) -> None:
+        """Nothing is held open."""
+
     def _read(self, path: Path, note: Note) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.float32]] | None:
         """Pixels [height, width, channels] and the prepared tensor [1, channels, height, width]."""
-        if path in self.skipped:
+        if path in self._skipped:
             return None
         try:
             pixels = read_image(path, channels=self._preprocessing.channels)
@@ -105,11 +97,11 @@ class ImageReader:
             return None
 
     def _skip(self, path: Path, reason: str, note: Note) -> None:
-        self.skipped[path] = reason if str(path) in reason else f"{path}: {reason}"
-        if len(self.skipped) <= NAMED_FILES:
-            note(f"skipped {self.skipped[path]}")
-        elif len(self.skipped) == NAMED_FILES + 1:
+        self._skipped[path] = reason if str(path) in reason else f"{path}: {reason}"
+        if len(self._skipped) <= NAMED_FILES:
+            note(f"skipped {self._skipped[path]}")
+        elif len(self._skipped) == NAMED_FILES + 1:
             note("further files that cannot be used are only counted")
 
     def _nothing_usable(self) -> DataError:
-        return DataError(f"no image could be used; the first: {next(iter(self.skipped.values()))}")
+        return DataError(f"no image could be used; the first: {next(iter(self._skipped.values()))}")

@@ -11,8 +11,8 @@ from types import FrameType
 
 from device_sdk.energy import Energy, EnergyMeter
 from jetson_demo.figures import Figures
-from jetson_demo.image_folder import Frame
-from pathweave import AdaptiveModel, Answer
+from jetson_demo.frames import Frame
+from pathweave import AdaptiveModel, Answer, InfeasibleDeadlineError
 
 _WARM_UP = 5  # untimed runs
 _GROUP_MS = 250.0  # of inference per energy measurement and screen update
@@ -27,8 +27,9 @@ def run_frames(
     *,
     stop: threading.Event,
     on_group: Callable[[Frame, Answer], None],
+    deadline_ms: float | None = None,
 ) -> None:
-    """Answer ``frames`` one by one at batch 1, until they end or ``stop`` is set.
+    """Answer ``frames`` one by one at batch 1, until they end or ``stop`` is set, each by ``deadline_ms`` if given.
 
     In groups: 1. read and prepare some images; 2. run them back to back, timed and metered; 3. report the last one. So
     neither decoding nor drawing affects the measurements.
@@ -39,17 +40,34 @@ def run_frames(
         if not figures.frames:
             for _ in range(_WARM_UP):
                 model.infer(group[0].tensor)
-        answers, energy = _answer(model, group, meter)
+        answers, energy = _answer(model, group, meter, deadline_ms)
         for answer in answers:
-            figures.add_frame(answer.latency_ms, answer.source[0])
+            if answer is None:
+                figures.add_missed()
+            else:
+                figures.add_frame(answer.latency_ms, answer.source[0])
         figures.add_energy(energy, frames=len(group))
         median_ms = figures.recent().median_ms
-        on_group(group[-1], answers[-1])
+        last = next(
+            ((frame, answer) for frame, answer in zip(reversed(group), reversed(answers), strict=True) if answer), None
+        )
+        if last is not None:
+            on_group(*last)
 
 
-def _answer(model: AdaptiveModel, group: Sequence[Frame], meter: EnergyMeter) -> tuple[list[Answer], Energy]:
-    answers: list[Answer] = []
-    energy = meter.measure(lambda: answers.extend(model.infer(frame.tensor) for frame in group))
+def _answer(
+    model: AdaptiveModel, group: Sequence[Frame], meter: EnergyMeter, deadline_ms: float | None
+) -> tuple[list[Answer | None], Energy]:
+    """The answers; None where no exit can be sure to answer by the deadline."""
+    answers: list[Answer | None] = []
+
+    def answer(frame: Frame) -> Answer | None:
+        try:
+            return model.infer(frame.tensor, deadline_ms=deadline_ms)
+        except InfeasibleDeadlineError:
+            return None
+
+    energy = meter.measure(lambda: answers.extend(map(answer, group)))
     return answers, energy
 
 

@@ -37,6 +37,8 @@ class Snapshot:
     frames: int
     frames_wanted: int | None
     skipped: int
+    missed: int
+    board: str
     latencies: Latencies
     outline: PlanOutline
     budget_ms: float | None
@@ -92,6 +94,7 @@ class Picture:
         rows.add_row("energy", Text(f"{energy_text(shown.mj_per_frame, shown.mean_w)} ({shown.energy_source})"))
         for number, event in enumerate(shown.events[-_EVENTS_SHOWN:]):
             rows.add_row("" if number else "events", Text(event, no_wrap=True, overflow="ellipsis"))
+        rows.add_row("board", Text(shown.board, no_wrap=True, overflow="ellipsis"))
         yield Panel(
             rows,
             title=Text(shown.title),
@@ -105,7 +108,8 @@ class Picture:
 def _counted(shown: Snapshot) -> str:
     wanted = f" of {shown.frames_wanted}" if shown.frames_wanted else ""
     skipped = f", {shown.skipped} skipped" if shown.skipped else ""
-    return f"{shown.frames}{wanted} images{skipped}"
+    missed = f", {shown.missed} late" if shown.missed else ""
+    return f"{shown.frames}{wanted} images{skipped}{missed}"
 
 
 def _shortened(path: str, width: int) -> str:

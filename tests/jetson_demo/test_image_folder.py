@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from device_sdk.data.image_sources import read_image
-from jetson_demo.image_folder import NAMED_FILES, ImageReader, find_images, spread
+from jetson_demo.image_folder import NAMED_FILES, ImageFolder, find_images, spread
 from pathweave import AdaptiveModel, DataError
 
 
@@ -56,46 +56,45 @@ def test_a_spread_choice_is_in_order_without_repeats_and_covers_all(available, c
 def test_images_of_any_size_come_in_the_models_size(model, photos):
     paths = find_images(photos)
     assert len({Image.open(path).size for path in paths}) > 1
-    assert ImageReader(model).pixels(paths, note=print).shape == (40, 20, 20, 3)
+    assert ImageFolder(model, paths).sample(40, note=print).shape == (40, 20, 20, 3)
 
 
 def test_a_frame_is_what_the_model_makes_of_the_image(model, photos):
     path = find_images(photos)[1]
-    [frame] = ImageReader(model).frames([path], loop=False, note=print)
-    assert frame.path == path
+    [frame] = ImageFolder(model, [path]).frames(loop=False, note=print)
+    assert frame.name == str(path)
     assert np.array_equal(frame.tensor, model.prepare(read_image(path, channels=3)))
 
 
 def test_grey_images_are_spread_over_colour(model, tmp_path):
     Image.new("L", (9, 9), 128).save(tmp_path / "grey.png")
-    assert ImageReader(model).pixels([tmp_path / "grey.png"], note=print).shape == (1, 20, 20, 3)
+    assert ImageFolder(model, [tmp_path / "grey.png"]).sample(1, note=print).shape == (1, 20, 20, 3)
 
 
 def test_a_broken_image_is_noted_once_and_not_tried_again(model, own_photos):
     broken = own_photos / "broken.png"
     broken.write_bytes(b"\x89PNG")
-    reader, notes = ImageReader(model), []
-    paths = find_images(own_photos)
-    assert len(reader.pixels(paths, note=notes.append)) == 12
+    reader, notes = ImageFolder(model, find_images(own_photos)), []
+    assert len(reader.sample(13, note=notes.append)) == 12
     broken.unlink()  # were it tried again, the reason would be another one
-    assert len(list(islice(reader.frames(paths, loop=True, note=notes.append), 30))) == 30
+    assert len(list(islice(reader.frames(loop=True, note=notes.append), 30))) == 30
     assert len(notes) == 1
     assert "broken.png" in notes[0]
     assert list(reader.skipped) == [broken]
 
 
 def test_an_image_that_vanishes_meanwhile_is_skipped(model, own_photos):
-    reader, notes = ImageReader(model), []
     paths = find_images(own_photos)
+    reader, notes = ImageFolder(model, paths), []
     paths[3].unlink()
-    assert len(list(reader.frames(paths, loop=False, note=notes.append))) == 11
+    assert len(list(reader.frames(loop=False, note=notes.append))) == 11
     assert list(reader.skipped) == [paths[3]]
 
 
 def test_an_image_of_another_size_is_skipped_where_the_model_does_not_resize(tiny_as_it_was, photos, tmp_path):
     notes = []
     with AdaptiveModel.open(tiny_as_it_was, state_folder=tmp_path) as model:
-        pixels = ImageReader(model).pixels(find_images(photos), note=notes.append)
+        pixels = ImageFolder(model, find_images(photos)).sample(40, note=notes.append)
     assert pixels.shape == (10, 20, 20, 3)
     assert len(notes) == NAMED_FILES + 1
     assert all("expected images" in note and ".png: " in note for note in notes[:-1])
@@ -105,8 +104,8 @@ def test_an_image_of_another_size_is_skipped_where_the_model_does_not_resize(tin
 @pytest.mark.parametrize("loop", [False, True])
 def test_if_no_image_can_be_used_it_says_why_instead_of_looking_for_ever(model, tmp_path, loop):
     touch(tmp_path, "a.png", "b.png")
-    reader = ImageReader(model)
+    reader = ImageFolder(model, find_images(tmp_path))
     with pytest.raises(DataError, match=r"no image could be used; the first: .*a\.png"):
-        list(reader.frames(find_images(tmp_path), loop=loop, note=lambda _: None))
+        list(reader.frames(loop=loop, note=lambda _: None))
     with pytest.raises(DataError, match="no image could be used"):
-        reader.pixels(find_images(tmp_path), note=lambda _: None)
+        reader.sample(2, note=lambda _: None)

@@ -96,6 +96,22 @@ def test_a_person_gets_a_summary_and_no_more_images_than_wished(start, arguments
     assert "budget of 500 ms" in printed
 
 
+def test_a_deadline_a_memory_limit_and_the_planner_are_in_the_summary(start, arguments, photos):
+    limits = ("--deadline-ms", "1000", "--memory-mb", "64", "--accuracy", "0.2")
+    printed, _ = finished(start(arguments("--data", str(photos), "--max-frames", "5", "--json", *limits)))
+    summary = json.loads(printed)
+    assert (summary["deadline_ms"], summary["memory_mb"], summary["missed"]) == (1000, 64, 0)
+    assert "subnet" in summary["planned"]["kinds"]
+    assert summary["planned"]["considered"] >= 2
+    assert summary["replanned"] == []
+
+
+def test_an_accuracy_and_live_update_exclude_each_other(arguments, capsys):
+    status, told = refused(arguments("--accuracy", "0.5", "--live"), capsys)
+    assert status == 2
+    assert "--accuracy or --live" in told
+
+
 def test_labelled_data_is_what_it_adapts_on(start, arguments, photos):
     _, told = finished(start(arguments("--data", str(photos), "--max-frames", "3", "--latency-ms", "400")))
     assert "adapting on 28 labelled images, calibrating on 12 others" in told
@@ -182,7 +198,7 @@ def test_a_bundle_that_somebody_else_signed_is_refused(arguments, tiny, capsys):
     assert status == 1
 
 
-@pytest.mark.parametrize("source", ["photos", "camera:0", "folder:"])
+@pytest.mark.parametrize("source", ["photos", "screen:0", "folder:", "camera:"])
 def test_a_source_that_it_does_not_know_is_wrong_usage(tiny, capsys, source):
     status, told = refused(["--source", source, "--bundle", str(tiny.folder)], capsys)
     assert status == 2

@@ -8,13 +8,13 @@ import pytest
 
 from device_sdk.energy import PowerModel
 from jetson_demo.figures import Figures
-from jetson_demo.image_folder import ImageReader, find_images
+from jetson_demo.image_folder import ImageFolder, find_images
 from jetson_demo.running import group_size, run_frames, stop_on_interrupt
 
 
 @pytest.fixture
 def frames(model, photos):
-    return list(ImageReader(model).frames(find_images(photos), loop=False, note=print))
+    return list(ImageFolder(model, find_images(photos)).frames(loop=False, note=print))
 
 
 def test_every_frame_is_answered_once_and_the_last_of_each_group_reported(model, frames):
@@ -25,10 +25,10 @@ def test_every_frame_is_answered_once_and_the_last_of_each_group_reported(model,
         PowerModel(busy_w=10),
         figures,
         stop=threading.Event(),
-        on_group=lambda frame, answer: reported.append((frame.path, answer.labels[0], figures.frames)),
+        on_group=lambda frame, answer: reported.append((frame.name, answer.labels[0], figures.frames)),
     )
     assert figures.frames == len(frames)
-    assert reported[-1][0] == frames[-1].path
+    assert reported[-1][0] == frames[-1].name
     assert reported[-1][1] == model.infer(frames[-1].tensor).labels[0]
     counts = [count for _, _, count in reported]
     assert counts == sorted(set(counts))
@@ -59,6 +59,17 @@ def test_it_stops_after_the_group_in_which_it_is_told_to(model, frames):
     run_frames(model, endless(), PowerModel(busy_w=10), figures, stop=stop, on_group=on_group)
     assert 20 < figures.frames < 60
     assert len(read) <= figures.frames + 1
+
+
+def test_a_frame_that_no_exit_is_sure_to_answer_in_time_is_counted_as_missed(model, frames):
+    figures, reported, stop = Figures(), [], threading.Event()
+    meter = PowerModel(busy_w=1)
+    run_frames(
+        model, iter(frames[:3]), meter, figures, stop=stop, on_group=lambda *a: reported.append(a), deadline_ms=1e-4
+    )
+    assert (figures.missed, figures.frames, reported) == (3, 0, [])
+    run_frames(model, iter(frames[:3]), meter, figures, stop=stop, on_group=lambda *_: None, deadline_ms=1e4)
+    assert (figures.missed, figures.frames) == (3, 3)
 
 
 def test_no_frames_are_no_answers(model):

@@ -25,6 +25,8 @@ SNAPSHOT = Snapshot(
     frames=41,
     frames_wanted=200,
     skipped=2,
+    missed=3,
+    board="nvpmodel 15W, 48 °C",
     latencies=Latencies(0.214, 0.21, 0.301, 0.22, tuple(0.2 + 0.01 * (number % 7) for number in range(300))),
     outline=PlanOutline(BLOCKS, (("x1-pooled", 1),)),
     budget_ms=0.262,
@@ -50,7 +52,8 @@ def test_the_picture_is_as_wide_as_the_terminal_and_tells_all(width):
     text = " ".join(line.strip("│ ") for line in lines)
     for word in (
         "00042.png",
-        "41 of 200 images, 2 skipped",
+        "41 of 200 images, 2 skipped, 3 late",
+        "nvpmodel 15W, 48 °C",
         "red (98.8%)",
         "0.214 ms now",
         "p95 0.301 ms",
@@ -106,7 +109,7 @@ def test_lines_come_at_once_and_then_only_now_and_then():
             clock.now_s += 0.2
         view.note("skipped a.png: broken")
     assert len(lines) == 3
-    assert lines[0].startswith("41 of 200 images, 2 skipped: red (98.8%) by exit x1-pooled, 0.214 ms now")
+    assert lines[0].startswith("41 of 200 images, 2 skipped, 3 late: red (98.8%) by exit x1-pooled, 0.214 ms now")
     assert "2.1 mJ per image at 10 W (model: 10 W × busy time)" in lines[0]
     assert lines[-1] == "skipped a.png: broken"
 
