@@ -1,0 +1,232 @@
+"""One run of the script: the samples that the model is fitted to, the answers, and what the board does meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import click
+
+from device_sdk.commands.command_line import progress
+from device_sdk.commands.command_options import ChosenTrust
+from device_sdk.energy import EnergyMeter
+from device_sdk.policies.plan_choice import Planned
+from jetson_demo.adapting import Fitted, Samples, Wish, fit, labelled_samples, unlabelled_samples
+from jetson_demo.board import Board, BoardWatch, Change, Tegrastats, read_board
+from jetson_demo.events import RunEvents
+from jetson_demo.figures import Figures
+from jetson_demo.frames import Frame, FrameSource
+from jetson_demo.plan_drawing import PlanOutline
+from jetson_demo.running import run_frames, stop_on_interrupt
+from jetson_demo.terminal_view import Snapshot, View, make_view
+from pathweave import AdaptiveModel, Answer, Budget, BudgetError
+
+DEFAULT_RATIO = 0.6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The command line."""
+
+    source: str
+    bundle: str | None
+    trust: ChosenTrust
+    token: str | None
+    data: str | None
+    latency_ratio: float | None
+    latency_ms: float | None
+    memory_mb: float | None
+    accuracy: float | None
+    deadline_ms: float | None
+    live: bool
+    provider: str | None
+    threads: int
+    again: bool
+    max_frames: int | None
+    loop: bool
+    power_watts: float
+    state: Path | None
+    as_json: bool
+
+
+@dataclass(eq=False)
+class Fitting:
+    """The samples and the wish that the model is fitted to, at the start and again when the board has changed."""
+
+    model: AdaptiveModel
+    to_adapt: Samples
+    to_calibrate: Samples
+    options: Options
+    fitted: Fitted | None = None
+
+    @classmethod
+    def of(cls, model: AdaptiveModel, source: FrameSource, options: Options) -> Fitting:
+        """Read the samples: the labelled ones where they are given, else some of the source."""
+        if options.data is not None:
+            parts = labelled_samples(model, options.data, progress=progress(options.as_json))
+        else:
+            parts = unlabelled_samples(source, note=tell)
+        kind = "unlabelled" if parts[0].labels is None else "labelled"
+        tell(f"adapting on {len(parts[0].images)} {kind} images, calibrating on {len(parts[1].images)} others")
+        return cls(model, *parts, options)
+
+    @property
+    def latest(self) -> Fitted:
+        """The last result."""
+        assert self.fitted is not None
+        return self.fitted
+
+    def fit_again(self, *, profile_again: bool) -> None:
+        """Profile, adapt and calibrate for the board as it is now.
+
+        Raises:
+            BudgetError: nothing fits.
+        """
+        shown = progress(self.options.as_json)
+        full_ms = self.model.profile(again=profile_again, progress=shown).original_ms
+        wish = Wish(
+            budget=Budget(latency_ms=self._latency_ms(full_ms), memory_mb=self.options.memory_mb),
+            least_accuracy=self.options.accuracy,
+            live=self.options.live,
+        )
+        self.fitted = fit(self.model, self.to_adapt, self.to_calibrate, wish, progress=shown)
+
+    def _latency_ms(self, full_ms: float) -> float:
+        """The budget in milliseconds; a share is of the full model as it was first measured: the user's clock stays."""
+        if self.options.latency_ms is not None:
+            return self.options.latency_ms
+        if self.fitted is not None and self.fitted.adaptation.budget.latency_ms is not None:
+            return self.fitted.adaptation.budget.latency_ms
+        return (DEFAULT_RATIO if self.options.latency_ratio is None else self.options.latency_ratio) * full_ms
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run of a fitted model over a source, with an energy meter."""
+
+    model: AdaptiveModel
+    provider: str
+    source: FrameSource
+    fitting: Fitting
+    meter: EnergyMeter
+    events: RunEvents
+    figures: Figures = field(default_factory=Figures)
+    replanned: list[str] = field(default_factory=list)
+    read_board: Callable[[], Board] = read_board
+    clock: Callable[[], float] = time.monotonic
+
+    def answer_all(self, options: Options) -> None:
+        """Answer and show the images, until they end, ``--max-frames`` is reached or Ctrl-C is pressed."""
+        wanted = _fewest(None if options.loop else self.source.count, options.max_frames)
+        with stop_on_interrupt() as stop, make_view(as_json=options.as_json) as view, Tegrastats() as tegrastats:
+            watch = BoardWatch(self.read_board, hottest_c=tegrastats.hottest_c, clock=self.clock)
+            frames = islice(self.source.frames(loop=options.loop, note=view.note), options.max_frames)
+
+            def show(frame: Frame, answer: Answer) -> None:
+                view.show(self._snapshot(frame, answer, str(watch.board), wanted=wanted))
+                change = watch.change()
+                if change is not None:
+                    self._follow(change, view)
+
+            deadline_ms = options.deadline_ms
+            run_frames(self.model, frames, self.meter, self.figures, stop=stop, on_group=show, deadline_ms=deadline_ms)
+
+    def _follow(self, change: Change, view: View) -> None:
+        """Plan again after a change of the board; heat is left to live update where that runs."""
+        if change.profile_again and self.model.watching:
+            view.note(f"{change.text}; live update follows")
+            return
+        view.note(f"{change.text}; adapting again")
+        try:
+            self.fitting.fit_again(profile_again=change.profile_again)
+        except BudgetError as error:
+            view.note(f"the plan in use stays: {error}")
+            return
+        self.replanned.append(change.text)
+
+    def _snapshot(self, frame: Frame, answer: Answer, board: str, *, wanted: int | None) -> Snapshot:
+        manifest, adaptation = self.model.bundle.manifest, self.fitting.latest.adaptation
+        return Snapshot(
+            title=f"{manifest.name} version {manifest.version} on {self.provider}",
+            image=frame.name,
+            label=answer.labels[0] or "no answer",
+            confidence=float(answer.confidence[0]),
+            source=answer.source[0],
+            frames=self.figures.frames,
+            frames_wanted=wanted,
+            skipped=len(self.source.skipped),
+            missed=self.figures.missed,
+            board=board,
+            latencies=self.figures.recent(),
+            outline=PlanOutline.of(self.model.bundle.supernet, self.model.plan),
+            budget_ms=adaptation.budget.latency_ms,
+            measured_ms=adaptation.measured_ms,
+            sources=self.figures.sources,
+            mj_per_frame=self.figures.mj_per_frame,
+            mean_w=self.figures.mean_w,
+            energy_source=self.meter.source,
+            events=self.events.texts(),
+        )
+
+    def summary(self, options: Options) -> dict[str, Any]:
+        """The JSON result. Latencies are of single prepared images."""
+        fitted = self.fitting.latest
+        latencies, adaptation, plan = self.figures.overall(), fitted.adaptation, self.model.plan
+        return {
+            "frames": self.figures.frames,
+            "skipped": len(self.source.skipped),
+            "deadline_ms": options.deadline_ms,
+            "missed": self.figures.missed,
+            "replanned": list(self.replanned),
+            "median_ms": latencies.median_ms,
+            "p95_ms": latencies.p95_ms,
+            "mean_ms": latencies.mean_ms,
+            "share_early": self.figures.share_early,
+            "sources": self.figures.sources,
+            "plan": str(plan.subnet),
+            "exits": {choice.exit: choice.threshold for choice in plan.exits},
+            "provider": self.provider,
+            "runtime": self.model.profile().runtime,
+            "threads": options.threads,
+            "energy": {
+                "mj_per_frame": self.figures.mj_per_frame,
+                "mean_w": self.figures.mean_w,
+                "source": self.meter.source,
+            },
+            "budget_ms": adaptation.budget.latency_ms,
+            "measured_ms": adaptation.measured_ms,
+            "full_measured_ms": adaptation.full_measured_ms,
+            "memory_mb": options.memory_mb,
+            "planned": None if fitted.planned is None else _planned(fitted.planned),
+        }
+
+
+def _fewest(*counts: int | None) -> int | None:
+    return min((count for count in counts if count is not None), default=None)
+
+
+def _planned(planned: Planned) -> dict[str, Any]:
+    """What the planner chose, and the best of each kind with what it misses."""
+    choice = planned.choice
+    return {
+        "kind": choice.plan.kind,
+        "considered": choice.considered,
+        "kinds": {
+            kind: {
+                "accuracy": one.cost.accuracy,
+                "latency_ms": one.cost.latency_ms,
+                "peak_bytes": one.cost.peak_bytes,
+                "misses": sorted(one.misses),
+            }
+            for kind, one in choice.by_kind.items()
+        },
+    }
+
+
+def tell(text: str) -> None:
+    """Print a line on standard error."""
+    click.echo(text, err=True)
