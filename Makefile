@@ -3,12 +3,14 @@
 #   PYTHON           the interpreter that the environment is made from (3.11 or newer)
 #   TORCH_INDEX_URL  package index for a CPU build of torch (see pytorch.org); empty = the default build
 #   PYTEST_ARGS      passed to pytest:  make test PYTEST_ARGS="tests/device_sdk -x"
+#   WORKERS          processes that run the tests [2]; 0: none beside pytest's own, for a debugger
 #   FAULTS_ARGS      promises that `make test-faults` tries, and how long:  FAULTS_ARGS="S3 S8 --fuzz-minutes 10 --soak-minutes 30"
 #   BENCH            which measurements `make bench` runs (default: all);  BENCH_ARGS: e.g. --quick
 
 PYTHON ?= python3
 TORCH_INDEX_URL ?=
 PYTEST_ARGS ?=
+WORKERS ?= 2
 FAULTS_ARGS ?=
 BENCH ?=
 BENCH_ARGS ?=
@@ -36,7 +38,7 @@ test test-all: $(INSTALLED)
 ifeq ($(PYTEST_ARGS),)
 	@android_demo/test.sh
 endif
-	$(VENV)/bin/python -m pytest -m "$(MARKED)" $(PYTEST_ARGS)
+	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "$(MARKED)" $(PYTEST_ARGS)
 
 test-android:
 	@android_demo/test.sh

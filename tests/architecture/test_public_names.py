@@ -9,6 +9,8 @@ import pytest
 import device_sdk.errors
 import pathweave
 
+pytestmark = pytest.mark.alone
+
 ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = {

@@ -16,6 +16,8 @@ from device_sdk.bundles.signing import new_key_pair
 from device_sdk.errors import SignatureError
 from pathweave.demo import BUDGET_RATIOS
 
+pytestmark = pytest.mark.alone
+
 
 @dataclass(frozen=True)
 class Demo:

@@ -18,6 +18,8 @@ from device_sdk.supernet.requirement import Requirement
 from pathweave.server_process import ServerProcess, running_server
 from pathweave.throttled_proxy import slow_uplink
 
+pytestmark = pytest.mark.alone
+
 BUNDLE = Path(__file__).parents[1] / "contract" / "bundle"
 FAST_MBPS, SLOW_MBPS = 50.0, 0.02
 # computing costs so much more than sending that the plan sends as soon as the link keeps the latency

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 _WIDE = '''
 from torch import nn
 from device_sdk.data.preprocessing import Preprocessing
@@ -25,6 +27,7 @@ def wide():
 _LIMIT_GB = 2.1
 
 
+@pytest.mark.slow
 def test_packaging_stays_below_its_limit(command_line):
     (command_line.folder / "wide_models.py").write_text(_WIDE)
     arguments = ("--model", "wide_models:wide", "--data", "digits#train", "--val", "digits#calibration", "--exits", 1)

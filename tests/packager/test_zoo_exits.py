@@ -95,6 +95,7 @@ def test_without_steps_there_are_no_exits_and_the_bundle_says_so(zoo_job, tmp_pa
     assert "no exits: the training had no step for them" in packaged.manifest.notes
 
 
+@pytest.mark.slow
 def test_minutes_end_the_training_of_the_zoo(zoo_job, tmp_path):
     recipe = Recipe(**{**structs.asdict(zoo_job.recipe), "steps": None, "budget_minutes": 0.6, "exit_positions": 1})
     packaged = package(replace(zoo_job, recipe=recipe), tmp_path / "bundle", limits=Limits())

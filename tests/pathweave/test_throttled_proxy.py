@@ -9,6 +9,8 @@ import pytest
 
 from pathweave.throttled_proxy import cut_once, slow_uplink
 
+pytestmark = pytest.mark.alone
+
 ANSWER = bytes(range(256)) * 400
 
 

@@ -16,6 +16,8 @@ from device_sdk.offload.open_inference import InferRequest, NamedTensor, encode_
 from server.inference.queue import ASK_AFTER_S
 from server.request_reader import Limits
 
+pytestmark = pytest.mark.alone
+
 HEALTH_P95_MS = 100.0
 INFER = "/v2/models/tiny:images/infer"
 BRIEF = Limits(head_s=0.4, idle_s=0.4, grace_s=0.4, min_bytes_per_s=1000)

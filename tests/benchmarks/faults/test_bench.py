@@ -15,6 +15,7 @@ from benchmarks.faults.processes import Tried, try_promise
 from benchmarks.faults.promise import TOLD, Findings, Promise
 from benchmarks.faults.promises.registry import PROMISES
 
+pytestmark = pytest.mark.alone
 ROOT = Path(__file__).parents[3]
 QUICK_ONES = {"R4": 0.5, "R5": 0.1, "S2": 0.3, "S3": 0.4, "S5": 0.1}
 ISSUE = [f"R{n}" for n in range(1, 11)] + [f"S{n}" for n in range(1, 9)]

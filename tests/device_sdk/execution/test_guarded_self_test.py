@@ -15,6 +15,8 @@ from device_sdk.errors import BlobError, BudgetError, PathweaveError, SelfTestEr
 from device_sdk.execution.guarded_self_test import SelfTestAbortedError, SelfTestLimits, run_guarded_self_test
 from device_sdk.runtimes.settings import RuntimeSettings
 
+pytestmark = pytest.mark.alone
+
 QUICK = SelfTestLimits(start_s=20.0, step_s=1.0, total_s=20.0)
 START_LIMIT_S = 2.0  # an idle machine takes half a second
 

@@ -17,6 +17,8 @@ from device_sdk.search import STRATEGIES
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import Edge, Subnet
 
+pytestmark = pytest.mark.alone
+
 ORIGINAL_MS = 320.0  # of the slow profile
 
 

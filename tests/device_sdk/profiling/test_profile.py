@@ -15,6 +15,8 @@ from device_sdk.profiling.profile import FORMAT, Profile, measure_subnets, profi
 from device_sdk.progress import SilentProgress
 from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
 
+pytestmark = pytest.mark.alone
+
 NANOSECONDS = 1_000_000
 
 

@@ -12,6 +12,8 @@ from device_sdk.profiling.stretches import GROUP_BYTES, Part, Timing, groups, gr
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Edge, ExitChoice
 
+pytestmark = pytest.mark.alone
+
 
 @given(sizes=st.lists(st.integers(0, 50), min_size=1, max_size=12), limit=st.integers(0, 120), data=st.data())
 def test_every_part_is_in_a_group_beside_the_reference(sizes, limit, data):

@@ -29,6 +29,8 @@ from device_sdk.supernet.plan import (
     RemoteRef,
 )
 
+pytestmark = pytest.mark.alone
+
 EXITS = ("x1-pooled", "x2-pooled", "x3-pooled")
 LONG_MS = 60_000.0
 PATIENCE_S = 10.0

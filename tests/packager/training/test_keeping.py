@@ -9,6 +9,8 @@ from packager.training.keeping import BestOnTheWay, RangeSeen, guarded_paths, is
 from packager.training.range_accuracy import RangeAccuracy
 from packager.training.ranks import Alone
 
+pytestmark = pytest.mark.alone
+
 RUIN = {"steps": 4, "distil_rate": 1.0, "tune_rate": 30.0, "exit_rate": 30.0, "recalibrate_batches": 0}
 
 
