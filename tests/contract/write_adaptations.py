@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import PreparedInputs
-from device_sdk.data.preprocessing import prepare, resize_image
+from device_sdk.data.preprocessing import Interpolation, Preprocessing, fit_image, prepare
 from device_sdk.execution.workspace import Workspace
 from device_sdk.live.plan_pool import pool_of
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, make_evaluator, search_positions
@@ -58,7 +58,18 @@ CALIBRATIONS = [  # of a subnet, with labels or not
     ),
     ("o0 m1-3 o3", True, CalibrationSettings(use_exits=False, escalated_share=0.25, confirm=False, timed_exits=False)),
 ]
-SIZES = (((7, 5), (3, 8)), ((2, 2), (4, 4)), ((4, 6), (4, 3)), ((9, 3), (2, 3)), ((5, 5), (1, 1)))
+Size = tuple[int, int]  # height, width
+SIZES = (((7, 5), (3, 8)), ((2, 2), (4, 4)), ((4, 6), (4, 3)), ((9, 3), (2, 3)), ((5, 5), (1, 1)), ((16, 9), (7, 7)))
+CROPPED = (((12, 8), (4, 4), 0.875), ((8, 13), (5, 3), 1.0), ((21, 6), (4, 5), 0.6))
+# Own size, size of the model, size wanted, interpolation, crop.
+RESIZED: tuple[tuple[Size, Size, Size, Interpolation, float | None], ...] = (
+    *((own, to, to, "bilinear", None) for own, to in SIZES),
+    *((own, to, to, "bicubic", None) for own, to in SIZES),
+    *((own, to, to, "bilinear", crop) for own, to, crop in CROPPED),
+    *((own, to, to, "bicubic", crop) for own, to, crop in CROPPED),
+    ((8, 8), (8, 8), (4, 4), "bicubic", 0.5),  # of the model's size already: not cropped
+    ((11, 8), (6, 6), (4, 4), "bicubic", 0.9),  # at another input size than the model's own
+)
 
 
 def main(target: Path) -> None:
@@ -78,7 +89,7 @@ def main(target: Path) -> None:
         "calibrations": [calibration(workspace, profile, images, labels, *one) for one in CALIBRATIONS],
         "answers": answers(workspace, images),
         "pool": pool_vectors(bundle),
-        "resizing": [resized(*pair, seed=seed) for seed, pair in enumerate(SIZES)],
+        "resizing": [resized(*one, seed=seed) for seed, one in enumerate(RESIZED)],
     }
     target.write_text(json.dumps(vectors, indent=1) + "\n")
 
@@ -290,10 +301,13 @@ def rounded(value: float | None) -> float:
     return round(float(value), 7)
 
 
-def resized(own: tuple[int, int], other: tuple[int, int], *, seed: int) -> dict[str, Any]:
+def resized(own: Size, resize: Size, to: Size, interpolation: Interpolation, crop: float | None, *, seed: int) -> Any:
     """An image of one size at another: 8-bit values row by row."""
     image = pixels(SplitMix64(seed), *own, 3)
-    return {"size": own, "pixels": flat(image), "to": other, "resized": flat(resize_image(image, other))}
+    preprocessing = Preprocessing(1.0, (0.0,) * 3, (1.0,) * 3, resize, interpolation=interpolation, crop=crop)
+    fitted = flat(fit_image(image, preprocessing, size=to))
+    settings = {"resize": resize, "interpolation": interpolation, "crop": crop}
+    return {"size": own, "pixels": flat(image), **settings, "to": to, "resized": fitted}
 
 
 def flat(image: Iterable[Any]) -> list[int]:

@@ -78,8 +78,7 @@ class ClassifyViewModel(private val bundles: BundleShelf) : Closeable {
     fun classify(read: () -> Bitmap) = work(Busy.CLASSIFYING) {
         val picture = read()
         val classified = model?.let { model ->
-            val size = model.imageSize ?: throw UnreadableException("This model takes no images.")
-            val answer = model.classify(pixelsOf(picture, size, model.bundle.manifest.preprocessing.channels))
+            val answer = model.classify(pixelsOf(picture, model.bundle.manifest.preprocessing.channels))
             Classified(answer.labels[0], answer.confidence[0], answer.source[0], answer.latencyMs)
         };
         { it.copy(picture = picture, classified = classified) }

@@ -50,20 +50,11 @@ private fun upright(picture: Bitmap, degrees: Float): Bitmap {
     return Bitmap.createBitmap(picture, 0, 0, picture.width, picture.height, turn, true)
 }
 
-/**
- * The pixels of [picture] as the model takes them: resized to [size], 1 (grey) or 3 [channels], channels last.
- *
- * The core resizes nothing. Halving first and bilinear at the end comes close to what the packager does (bilinear with
- * antialiasing); it is not bit for bit the same, and no two platforms' are.
- */
-fun pixelsOf(picture: Bitmap, size: ImageSize, channels: Int): Image {
-    var scaled = picture
-    while (scaled.width >= 2 * size.width && scaled.height >= 2 * size.height) {
-        scaled = Bitmap.createScaledBitmap(scaled, scaled.width / 2, scaled.height / 2, true)
-    }
-    scaled = Bitmap.createScaledBitmap(scaled, size.width, size.height, true)
+/** The pixels of [picture], 1 (grey) or 3 [channels], channels last; the core resizes them. */
+fun pixelsOf(picture: Bitmap, channels: Int): Image {
+    val size = ImageSize(picture.height, picture.width)
     val colours = IntArray(size.width * size.height)
-    scaled.getPixels(colours, 0, size.width, 0, 0, size.width, size.height)
+    picture.getPixels(colours, 0, size.width, 0, 0, size.width, size.height)
     val pixels = ByteArray(colours.size * channels)
     for ((at, colour) in colours.withIndex()) {
         if (channels == 1) {

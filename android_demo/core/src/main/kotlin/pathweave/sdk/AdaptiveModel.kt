@@ -170,7 +170,7 @@ public class AdaptiveModel private constructor(
     public fun infer(tensor: Tensor): Answer = answer { samples.tensor(tensor, it) }
 
     /**
-     * Answer for raw images of the size of the plan in use ([imageSize]; nothing is resized here).
+     * Answer for raw images, resized to the size of the plan in use ([imageSize]) if the manifest says so.
      *
      * @throws InputError not what the model takes; says what was expected.
      * @throws ClosedError the model was closed.

@@ -188,6 +188,10 @@ private fun preprocessing(place: JsonPlace): Preprocessing {
             std = place["std"].numbers(),
             resize = resize?.let { (height, width) -> ImageSize(height, width) },
             channels = place.optional("channels")?.size() ?: 3,
+            interpolation = place.optional("interpolation")?.oneOf { name ->
+                Interpolation.entries.find { it.toString() == name }
+            } ?: Interpolation.BILINEAR,
+            crop = place.nullable("crop")?.number(),
         )
     } catch (error: IllegalArgumentException) {
         throw JsonError("${error.message} - at `$.preprocessing`", error)

@@ -2,8 +2,7 @@
  * From raw pixels to what a model takes: the same bits as in Python, one by one or in a batch.
  *
  * Shape legend: height h, width w, channels c, images n. Raw images are 8-bit, channels last, as decoders give them;
- * prepared tensors are float32, channels first. Nothing is resized here: the platform does that better (see the app),
- * and no two platforms do it alike.
+ * prepared tensors are float32, channels first. Images of another size are cropped and resized as the manifest states.
  */
 package pathweave.sdk
 
@@ -20,7 +19,10 @@ public class Image(public val pixels: ByteArray, public val size: ImageSize, pub
 /**
  * How a model wants its pixels: `prepared = (pixel · scale − mean) / std` per channel, each step rounded to float32.
  *
- * [resize]: images of another size have to be resized to this first (bilinear); without it they are refused.
+ * [resize]: the model's input size; images of another size are resized with antialiasing, or refused without it.
+ * [crop]: null resizes the whole image, whatever its aspect ratio; a share above 0 and up to 1 resizes the central region
+ * of the target's aspect ratio, that share of the largest such region in height and width. An image of exactly [resize]
+ * is not cropped.
  *
  * @throws IllegalArgumentException values that prepare nothing.
  */
@@ -30,6 +32,8 @@ public data class Preprocessing(
     val std: List<Double>,
     val resize: ImageSize? = null,
     val channels: Int = 3,
+    val interpolation: Interpolation = Interpolation.BILINEAR,
+    val crop: Double? = null,
 ) {
     init {
         require(mean.size == std.size && std.size == channels && channels > 0) {
@@ -37,6 +41,7 @@ public data class Preprocessing(
         }
         require((mean + scale + std).all { it.isFinite() }) { "scale, mean and std must be finite" }
         require(std.all { it > 0 }) { "every std must be above zero" }
+        require(crop == null || (crop > 0 && crop <= 1)) { "crop is a share above 0 and up to 1" }
         if (resize != null) {
             require(resize.height in 1..MAX_SIDE && resize.width in 1..MAX_SIDE) {
                 "resize must lie between 1 and $MAX_SIDE pixels"
@@ -49,6 +54,9 @@ public data class Preprocessing(
 /**
  * Prepare [images] for a model that takes [inputShape] [c, h, w]: float32 [n, c, h, w].
  *
+ * If the preprocessing resizes, images of any size have the height and width of [inputShape] in the result, which may
+ * differ from [Preprocessing.resize].
+ *
  * @throws InputError no image, or another size or channel count than expected; says which and what came.
  */
 public fun prepare(images: List<Image>, preprocessing: Preprocessing, inputShape: List<Int>): Tensor {
@@ -58,12 +66,14 @@ public fun prepare(images: List<Image>, preprocessing: Preprocessing, inputShape
     val (channels, height, width) = inputShape
     if (images.isEmpty()) throw InputError("there are no images")
     for (image in images) check(image, preprocessing, channels, ImageSize(height, width))
+    val size = ImageSize(height, width).takeIf { preprocessing.resize != null }
     val shape = listOf(images.size) + inputShape
     elements(shape, Float.SIZE_BYTES)
     val plane = height * width
     val prepared = FloatArray(images.size * channels * plane)
     val scale = preprocessing.scale.toFloat()
-    for ((number, image) in images.withIndex()) {
+    for ((number, given) in images.withIndex()) {
+        val image = fitted(given, preprocessing, size)
         for (channel in 0 until channels) {
             val mean = preprocessing.mean[channel].toFloat()
             val std = preprocessing.std[channel].toFloat()
@@ -81,10 +91,11 @@ private fun check(image: Image, preprocessing: Preprocessing, channels: Int, siz
     if (image.channels != channels || channels != preprocessing.channels) {
         throw InputError("expected ${preprocessing.channels} channels, got ${image.channels}")
     }
-    if (image.size != size) {
+    if (image.size != size && preprocessing.resize == null) {
         throw InputError("expected images of $size, got ${image.size}", "resize them to the model's input")
     }
-    if (image.pixels.size != size.height * size.width * channels) {
-        throw InputError("an image of $size with $channels channels has not ${image.pixels.size} bytes")
+    val (height, width) = image.size
+    if (height < 1 || width < 1 || image.pixels.size.toLong() != height.toLong() * width * channels) {
+        throw InputError("an image of ${image.size} with $channels channels has not ${image.pixels.size} bytes")
     }
 }

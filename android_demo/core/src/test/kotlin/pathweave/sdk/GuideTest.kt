@@ -22,7 +22,7 @@ class GuideTest {
 
         // the guide's lines
         AdaptiveModel.open(File(folder, "bundle"), trust = TrustedKey.read(File(folder, "key.pub"))).use { model ->
-            val size = model.imageSize!! // what the plan in use takes: nothing is resized in here
+            val size = ImageSize(height = 2, width = 2) // of any size, where the manifest says how to resize
             val answer = model.classify(Image(pixels, size, channels = 3)) // 8-bit, row by row, channels last
             println("${answer.labels[0]} (${answer.confidence[0]}) by ${answer.source[0]} in ${answer.latencyMs} ms")
 

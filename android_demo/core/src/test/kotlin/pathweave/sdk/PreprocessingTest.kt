@@ -35,7 +35,21 @@ class PreprocessingTest {
     }
 
     @Test
+    fun `images of any size are prepared where the manifest says how to resize`() {
+        val resizing = preprocessing.copy(resize = ImageSize(4, 6), interpolation = Interpolation.BICUBIC, crop = 0.5)
+        val photo = Image(ByteArray(40 * 30 * 3) { (it * 7).toByte() }, ImageSize(40, 30), 3)
+        assertEquals(listOf(2, 3, 2, 3), prepare(listOf(photo, images[0]), resizing, listOf(3, 2, 3)).shape)
+        val own = prepare(listOf(images[0]), resizing, listOf(3, 2, 3)).floats().toList()
+        assertEquals(vector["prepared"].floats.take(own.size), own) // of the size wanted: neither cropped nor resized
+        assertRefused<InputError> {
+            prepare(listOf(Image(ByteArray(0), ImageSize(0, 4), 3)), resizing, listOf(3, 2, 3))
+        }
+    }
+
+    @Test
     fun `values that prepare nothing are refused`() {
+        assertThrows<IllegalArgumentException> { preprocessing.copy(crop = 0.0) }
+        assertThrows<IllegalArgumentException> { preprocessing.copy(crop = 1.1) }
         assertThrows<IllegalArgumentException> { Preprocessing(1.0, listOf(0.0), listOf(0.0), channels = 1) }
         assertThrows<IllegalArgumentException> { Preprocessing(Double.NaN, listOf(0.0), listOf(1.0), channels = 1) }
         assertThrows<IllegalArgumentException> { Preprocessing(1.0, listOf(0.0), listOf(1.0)) }

@@ -7,8 +7,8 @@ import pathweave.sdk.Preprocessing
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.Tensor
 import pathweave.sdk.UsageError
+import pathweave.sdk.fitted
 import pathweave.sdk.prepare
-import pathweave.sdk.resized
 import pathweave.sdk.resizedPlane
 
 /** Samples that can be prepared at several input sizes. */
@@ -46,8 +46,10 @@ internal class PreparedInputs(private val tensor: Tensor) : Inputs {
     }
 }
 
+private const val KEPT_BYTES = 100_000_000L // of resized pixels
+
 /**
- * Raw images of the model's own size, which stay 8-bit pixels until their batch is taken.
+ * Raw images of any sizes, which stay 8-bit pixels until their batch is taken; resized ones are kept up to 100 MB.
  *
  * Where the preprocessing does not resize, there are none for other input sizes ([pathweave.sdk.InputError]).
  */
@@ -56,13 +58,25 @@ internal class RawInputs(
     private val preprocessing: Preprocessing,
     private val shape: List<Int>,
 ) : Inputs {
+    private val kept = HashMap<Pair<Int, ImageSize>, Image>()
+    private var keptBytes = 0L
+
     override val count: Int get() = images.size
 
     override fun take(positions: List<Int>, inputSize: ImageSize?): Tensor {
         val (channels, height, width) = shape
         val size = inputSize ?: ImageSize(height, width)
-        val fitted = positions.map { if (preprocessing.resize == null) images[it] else resized(images[it], size) }
-        return prepare(fitted, preprocessing, listOf(channels, size.height, size.width))
+        return prepare(positions.map { pixels(it, size) }, preprocessing, listOf(channels, size.height, size.width))
+    }
+
+    private fun pixels(position: Int, size: ImageSize): Image = synchronized(kept) {
+        kept[position to size]?.let { return it }
+        val found = if (preprocessing.resize == null) images[position] else fitted(images[position], preprocessing, size)
+        if (found !== images[position] && keptBytes + found.pixels.size <= KEPT_BYTES) {
+            kept[position to size] = found
+            keptBytes += found.pixels.size
+        }
+        return found
     }
 }
 

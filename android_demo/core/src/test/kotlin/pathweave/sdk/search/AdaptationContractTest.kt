@@ -1,7 +1,6 @@
 package pathweave.sdk.search
 
 import java.io.File
-import kotlin.math.abs
 import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.JsonElement
 import kotlinx.serialization.json.JsonNull
@@ -18,8 +17,10 @@ import pathweave.sdk.Contract
 import pathweave.sdk.Hard
 import pathweave.sdk.Image
 import pathweave.sdk.ImageSize
+import pathweave.sdk.Interpolation
 import pathweave.sdk.LoadedPlan
 import pathweave.sdk.Plan
+import pathweave.sdk.Preprocessing
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.argmax
 import pathweave.sdk.decodeProfile
@@ -28,11 +29,11 @@ import pathweave.sdk.encodeProfile
 import pathweave.sdk.enumerateSubnets
 import pathweave.sdk.fitLatency
 import pathweave.sdk.fitMemory
+import pathweave.sdk.fitted
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
 import pathweave.sdk.prepare
-import pathweave.sdk.resized
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.seed
 import pathweave.sdk.size
@@ -190,15 +191,17 @@ class AdaptationContractTest {
     }
 
     @Test
-    fun `images are resized as Python does, to 1 of 255`() {
+    fun `images are cropped and resized to the bits that Python has`() {
         for (case in vectors["resizing"].items) {
+            val preprocessing = Preprocessing(
+                1.0, List(3) { 0.0 }, List(3) { 1.0 }, case["resize"].size,
+                interpolation = Interpolation.entries.single { it.toString() == case["interpolation"].text },
+                crop = case["crop"].takeUnless { it is JsonNull }?.double,
+            )
             val pixels = case["pixels"].items.map { it.int.toByte() }.toByteArray()
-            val found = resized(Image(pixels, case["size"].size, 3), case["to"].size)
-            val differences = case["resized"].items.zip(found.pixels.asIterable()) { one, other ->
-                abs(one.int - (other.toInt() and 0xff))
-            }
-            assertEquals(case["resized"].items.size, found.pixels.size)
-            assertTrue(differences.max() <= 1, "to ${case["to"]}: $differences")
+            val found = fitted(Image(pixels, case["size"].size, 3), preprocessing, case["to"].size)
+            assertEquals(case["to"].size, found.size)
+            assertEquals(case["resized"].items.map { it.int }, found.pixels.map { it.toInt() and 0xff }, "$case")
         }
     }
 }
