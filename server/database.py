@@ -13,6 +13,7 @@ from pathlib import Path
 from device_sdk.errors import StorageError
 
 _BUSY_TIMEOUT_S = 10.0
+_IDLE_CONNECTIONS = 4  # that stay open
 
 # The statements that lead from each version of the schema to the next. Released ones never change.
 _MIGRATIONS = (
@@ -100,6 +101,7 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._idle: list[tuple[sqlite3.Connection, tuple[int, int] | None]] = []
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         except OSError as error:
@@ -111,10 +113,15 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that is closed afterwards."""
+        """A connection for one thread; read its rows to the end in here. Some stay open: opening one takes 0.5 ms."""
         try:
-            with contextlib.closing(self._connect()) as connection:
+            connection = self._idle_connection() or self._connect()
+            try:
                 yield connection
+            except BaseException:
+                connection.close()
+                raise
+            self._keep(connection)
         except sqlite3.Error as error:
             raise StorageError(f"cannot use {self._path}: {error}", hint=_HINT) from error
 
@@ -130,8 +137,40 @@ class Database:
                 raise
             connection.execute("COMMIT")
 
+    def close(self) -> None:
+        """Close what is kept open; it is opened again when it is needed."""
+        while (connection := self._idle_connection()) is not None:
+            connection.close()
+
+    def _idle_connection(self) -> sqlite3.Connection | None:
+        """One that was kept, unless the file was replaced since."""
+        file = self._file()
+        while True:
+            try:
+                connection, opened = self._idle.pop()
+            except IndexError:
+                return None
+            if opened == file:
+                return connection
+            connection.close()
+
+    def _keep(self, connection: sqlite3.Connection) -> None:
+        if len(self._idle) < _IDLE_CONNECTIONS and not connection.in_transaction:
+            self._idle.append((connection, self._file()))
+        else:
+            connection.close()
+
+    def _file(self) -> tuple[int, int] | None:
+        """What tells the file from one that replaces it."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
     def _connect(self) -> sqlite3.Connection:
-        return sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+        # One thread at a time has it, but not always the same.
+        return sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         [version] = connection.execute("PRAGMA user_version").fetchone()

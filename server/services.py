@@ -23,9 +23,10 @@ from server.tokens import Gate, TokenStore, utc_now
 
 @dataclass(frozen=True)
 class Services:
-    """All services of a server. ``close`` stops inference and the workers of jobs."""
+    """All services of a server. ``close`` stops inference and the workers of jobs, and closes the database."""
 
     settings: Settings
+    database: Database
     catalogue: Catalogue
     gate: Gate
     tokens: TokenStore
@@ -41,6 +42,7 @@ class Services:
         """Stop all workers. Idempotent."""
         self.queue.close()
         self.runner.close()
+        self.database.close()
 
 
 def make_services(
@@ -55,6 +57,7 @@ def make_services(
     jobs, tokens = JobStore(database, now=now), TokenStore(database, now=now)
     return Services(
         settings=settings,
+        database=database,
         catalogue=catalogue,
         gate=Gate(tokens, settings.token),
         tokens=tokens,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -26,6 +27,7 @@ from device_sdk.supernet.plan import Edge
 
 IMAGES = ":images"
 _BATCH = -1
+_KNOWN_BUNDLES = 64  # whose offers are kept
 _FLOAT_BYTES = 4  # pixels and activations of one byte become floats
 
 
@@ -129,8 +131,13 @@ class OfferedModel:
             raise InputError(f"{kind} {missing[0]} is missing")
 
 
-def offers(bundle: Bundle) -> Iterator[OfferedModel]:
+@lru_cache(maxsize=_KNOWN_BUNDLES)
+def offers(bundle: Bundle) -> tuple[OfferedModel, ...]:
     """The models of a bundle: the full model for tensors, also for images if it takes images, and its tails."""
+    return tuple(_offers(bundle))
+
+
+def _offers(bundle: Bundle) -> Iterator[OfferedModel]:
     bundle = bundle.runnable(runs_on("onnxruntime"))
     manifest = bundle.manifest
     first, last = manifest.cut_points[0].tensors, manifest.cut_points[-1].tensors

@@ -1,7 +1,9 @@
-"""A bounded queue with dynamic batching.
+"""A bounded queue with dynamic batching, without threads of its own.
 
-There is no batching delay: an idle worker takes what waits for one model and fits, so batches grow with the backlog and
-a single request runs at once. Requests take turns: a large one runs in slices, and between two of them others run.
+The threads of the requests run the batches. A request that finds a free place leads: its thread takes what waits for
+one model and fits, runs it, and gives each job its rows, until its own are complete. Then it wakes one that still
+waits, which leads from there on. So a single request runs at once, on the thread that decoded it, and batches grow with
+the backlog. Requests take turns: a large one runs in slices, and between two of them others run.
 """
 
 from __future__ import annotations
@@ -11,8 +13,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -37,9 +37,16 @@ class _Job:
     deadline_s: float  # on the monotonic clock
     abandoned: Callable[[], bool]
     queued_s: float = field(default_factory=time.monotonic)
-    future: Future[_Result] = field(default_factory=Future)
+    woken: threading.Event = field(default_factory=threading.Event)  # to lead, or because it is done
+    leads: bool = False
+    result: _Result | None = None
+    error: BaseException | None = None
     taken: int = 0  # rows that run or have run
     parts: dict[int, _Result] = field(default_factory=dict)  # outputs by their first row
+
+    @property
+    def done(self) -> bool:
+        return self.result is not None or self.error is not None
 
     @property
     def rows(self) -> int:
@@ -66,7 +73,7 @@ def _never() -> bool:
 class BatchQueue:
     """Admits up to ``limit`` concurrent requests and runs up to ``max_batch`` rows of one model together.
 
-    ``client_share``: maximum requests per client; None for no limit. ``close`` stops the workers.
+    ``client_share``: maximum requests per client; None for no limit. ``workers``: batches that run at the same time.
     """
 
     def __init__(
@@ -82,19 +89,15 @@ class BatchQueue:
         self._max_batch = max_batch
         self._ask_after_s = ask_after_s
         self._client_share = limit if client_share is None else client_share
-        self._changed = threading.Condition()  # guards all that follows
+        self._lock = threading.Lock()  # guards all that follows
         self._admitted: Counter[str] = Counter()
         self._waiting: deque[_Job] = deque()
+        self._free = workers  # places for leaders
         self._closed = False
-        self._workers = [
-            threading.Thread(target=self._work, name=f"inference-{n}", daemon=True) for n in range(workers)
-        ]
-        for worker in self._workers:
-            worker.start()
 
     def __len__(self) -> int:
         """Number of admitted requests."""
-        with self._changed:
+        with self._lock:
             return self._admitted.total()
 
     @property
@@ -110,7 +113,7 @@ class BatchQueue:
             OverloadedError: all slots are taken, or the queue is closed.
             BusyClientError: the client's share is used up.
         """
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise OverloadedError("the server is shutting down")
             if self._admitted.total() >= self._limit:
@@ -121,7 +124,7 @@ class BatchQueue:
         try:
             yield
         finally:
-            with self._changed:
+            with self._lock:
                 self._admitted[client] -= 1
                 if not self._admitted[client]:
                     del self._admitted[client]
@@ -141,52 +144,80 @@ class BatchQueue:
 
         Raises:
             RuntimeFailedError: the runtime failed.
-            OverloadedError: timeout, it was abandoned, or the queue was closed.
+            OverloadedError: timeout, it was abandoned, or the queue was closed. What the model runs at that moment on
+                this thread is finished first.
         """
         job = _Job(model, tensors, time.monotonic() + timeout_s, abandoned)
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise OverloadedError("the server is shutting down")
             self._waiting.append(job)
-            self._changed.notify()
-        try:
-            return job.future.result(timeout_s)
-        except FutureTimeoutError as error:
-            with self._changed, contextlib.suppress(ValueError):  # a slice of it may be running
-                self._waiting.remove(job)
-            raise OverloadedError(f"no answer within {timeout_s:g} s") from error
+            self._appoint()
+        while not job.done:
+            if not job.woken.wait(max(job.deadline_s - time.monotonic(), 0.0)) and self._given_up(job):
+                raise OverloadedError(f"no answer within {timeout_s:g} s")
+            if job.leads:
+                self._lead(job)
+        if job.error is not None:
+            raise job.error
+        assert job.result is not None
+        return job.result
 
     def close(self) -> None:
         """Refuse queued and new requests. Running ones are finished, unless some of their rows still wait."""
-        with self._changed:
+        with self._lock:
             self._closed = True
             for job in self._waiting:
                 _fail(job, OverloadedError("the server is shutting down"))
             self._waiting.clear()
-            self._changed.notify_all()
 
-    def _work(self) -> None:
-        while batch := self._next_batch():
-            try:
-                outputs = self._run(batch)
-            except BaseException as error:
-                with self._changed:
-                    for part in batch:
-                        _fail(part.job, error)
-                    self._waiting = deque(job for job in self._waiting if not job.future.done())
-            else:
-                self._answer(batch, outputs)
+    def _appoint(self) -> None:
+        """Give the free places to jobs that wait. Call with the lock."""
+        for job in self._waiting:
+            if not self._free:
+                return
+            if not job.leads and not job.done:
+                self._free -= 1
+                job.leads = True
+                job.woken.set()
 
-    def _next_batch(self) -> list[_Slice]:
-        """Rows of one model, from the jobs whose turn it is; none once the queue is closed."""
-        with self._changed:
-            while True:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                self._drop_unwanted()
-                if self._waiting:
-                    return self._take_batch()
-                if self._closed:
-                    return []
+    def _given_up(self, job: _Job) -> bool:
+        """Take a job whose time is up out of the queue, unless it is done or was appointed meanwhile."""
+        with self._lock:
+            if job.done or job.leads:
+                return False
+            with contextlib.suppress(ValueError):  # a slice of it may be running
+                self._waiting.remove(job)
+            return True
+
+    def _lead(self, job: _Job) -> None:
+        """Run batches on this thread until ``job`` is done, then give the place to one that waits."""
+        try:
+            while not job.done:
+                with self._lock:
+                    self._drop_unwanted()
+                    batch = self._take_batch() if self._waiting else []
+                if not batch:  # its last rows run elsewhere
+                    break
+                self._run_and_answer(batch)
+        finally:
+            with self._lock:
+                job.leads = False
+                if not job.done:
+                    job.woken.clear()
+                self._free += 1
+                self._appoint()
+
+    def _run_and_answer(self, batch: Sequence[_Slice]) -> None:
+        try:
+            outputs = self._run(batch)
+        except BaseException as error:
+            with self._lock:
+                for part in batch:
+                    _fail(part.job, error)
+                self._waiting = deque(job for job in self._waiting if not job.done)
+        else:
+            self._answer(batch, outputs)
 
     def _drop_unwanted(self) -> None:
         now_s = time.monotonic()
@@ -237,7 +268,7 @@ class BatchQueue:
         """Give every job its rows; answer those that are complete."""
         at = 0
         complete = []
-        with self._changed:
+        with self._lock:
             for part in batch:
                 size = part.stop - part.start
                 part.job.parts[part.start] = [output[at : at + size] for output in outputs]
@@ -246,9 +277,10 @@ class BatchQueue:
                     complete.append(part.job)
         for job in complete:
             result = [_joined(column) for column in zip(*(job.parts[at] for at in sorted(job.parts)), strict=True)]
-            with self._changed:
-                if not job.future.done():  # another slice failed
-                    job.future.set_result(result)
+            with self._lock:
+                if not job.done:  # another slice failed
+                    job.result = result
+                    job.woken.set()
 
 
 def _take(job: _Job, rows: int) -> _Slice:
@@ -257,8 +289,9 @@ def _take(job: _Job, rows: int) -> _Slice:
 
 
 def _fail(job: _Job, error: BaseException) -> None:
-    if not job.future.done():
-        job.future.set_exception(error)
+    if not job.done:
+        job.error = error
+        job.woken.set()
 
 
 def _joined(parts: Sequence[Array]) -> Array:

@@ -47,6 +47,41 @@ def test_a_transaction_counts_whole_or_not_at_all(tmp_path):
     assert count(database) == 1
 
 
+def test_a_connection_is_used_again_and_not_after_an_error(tmp_path):
+    database = Database(tmp_path / "x.sqlite3")
+    with database.reading() as first:
+        pass
+    with database.reading() as second, database.reading() as beside:
+        assert second is first
+        assert beside is not first
+    with pytest.raises(KeyError), database.reading() as failed:
+        raise KeyError
+    with database.reading() as later:
+        assert later is not failed
+    database.close()
+    assert count(database) == 0
+
+
+def test_what_another_process_writes_is_seen(tmp_path):
+    database = Database(tmp_path / "x.sqlite3")
+    assert count(database) == 0
+    with closing(sqlite3.connect(tmp_path / "x.sqlite3")) as other:
+        insert(other, "one")
+        other.commit()
+    assert count(database) == 1
+
+
+def test_a_file_that_replaces_the_database_is_what_is_read(tmp_path):
+    database = Database(tmp_path / "x.sqlite3")
+    with Database(tmp_path / "other.sqlite3").writing() as connection:
+        insert(connection, "one")
+    assert count(database) == 0
+    with closing(sqlite3.connect(tmp_path / "other.sqlite3")) as other:
+        other.execute("PRAGMA wal_checkpoint")
+    (tmp_path / "other.sqlite3").replace(tmp_path / "x.sqlite3")
+    assert count(database) == 1
+
+
 def test_writers_wait_for_each_other(tmp_path):
     database = Database(tmp_path / "x.sqlite3")
 

@@ -185,9 +185,32 @@ def test_closing_finishes_what_runs_and_refuses_the_rest(make, model):
         pass
     with pytest.raises(OverloadedError):
         run(queue, model, 3)
-    for worker in queue._workers:
-        worker.join(PATIENCE_S)
-        assert not worker.is_alive()
+
+
+def test_a_lone_request_runs_on_its_own_thread(make):
+    threads = []
+
+    class Noting(Doubling):
+        def run(self, inputs):
+            threads.append(threading.get_ident())
+            return super().run(inputs)
+
+    run(make(max_batch=2), Noting(), *range(5))
+    assert threads == [threading.get_ident()] * 3
+
+
+def test_a_leader_whose_rows_are_complete_leaves_the_others_to_the_next(make, model):
+    queue = make(limit=20, max_batch=1)
+    model.gate.clear()
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(run, queue, model, 0)
+        assert model.started.acquire(timeout=PATIENCE_S)
+        others = [pool.submit(run, queue, model, value) for value in (1, 2, 3)]
+        wait_until(lambda: len(queue._waiting) == 3)
+        model.gate.set()
+        assert first.result(PATIENCE_S)[0][0, 0] == 0
+        assert [other.result(PATIENCE_S)[0][0, 0] for other in others] == [2, 4, 6]
+    assert queue._free == 1
 
 
 def test_several_workers_run_side_by_side(make, model):
@@ -294,8 +317,12 @@ def test_what_is_no_longer_wanted_is_not_run(make, model):
 def test_a_large_request_whose_time_is_up_runs_no_further(make, model):
     queue = make(max_batch=4)
     model.gate.clear()
-    with pytest.raises(OverloadedError, match="no answer"):
-        run(queue, model, *range(100), timeout_s=0.05)
-    model.gate.set()
+    with ThreadPoolExecutor(1) as pool:
+        large = pool.submit(run, queue, model, *range(100), timeout_s=0.05)
+        assert model.started.acquire(timeout=PATIENCE_S)
+        time.sleep(0.1)
+        model.gate.set()
+        with pytest.raises(OverloadedError, match="time of the request is up"):
+            large.result(PATIENCE_S)
     run(queue, model, 1)
     assert model.batches == [4, 1]
