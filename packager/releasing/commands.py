@@ -118,7 +118,8 @@ def sign_list(folder: Path, private_key: Path, as_json: bool) -> None:
 @json_option
 def show_lists(folder: Path, as_json: bool) -> None:
     """Verify the lists in FOLDER from the first one on, and show the newest and the draft."""
-    from packager.releasing.key_folder import find_draft, read_chain
+    from device_sdk.bundles.releasing import read_chain
+    from packager.releasing.key_folder import find_draft
 
     chain, draft = read_chain(folder), find_draft(folder)
     newest = msgspec.to_builtins(chain.newest)
@@ -148,8 +149,7 @@ def release() -> None:
 @json_option
 def sign(bundle: Path, keys: Path, private_key: Path, expires_days: float, as_json: bool) -> None:
     """Verify BUNDLE and write its release.json, signed by a release key of the newest list."""
-    from packager.releasing.key_folder import read_chain
-    from packager.releasing.releases import sign_release
+    from device_sdk.bundles.releasing import read_chain, sign_release
 
     made = sign_release(bundle, read_chain(keys), private_key, now_s=_now_s(), days=expires_days)
     emit(msgspec.to_builtins(made), as_json=as_json, text=_released(made))
@@ -164,7 +164,7 @@ def sign(bundle: Path, keys: Path, private_key: Path, expires_days: float, as_js
 @json_option
 def renew(folder: Path, keys: Path, private_key: Path, within_days: float, expires_days: float, as_json: bool) -> None:
     """Renew the releases of the bundles in FOLDER that expire soon, if nothing of them has changed."""
-    from packager.releasing.key_folder import read_chain
+    from device_sdk.bundles.releasing import read_chain
     from packager.releasing.releases import renew_releases
 
     done = renew_releases(

@@ -15,21 +15,15 @@ import msgspec
 from device_sdk.bundles import signing
 from device_sdk.bundles.key_list import (
     KEYS_CONTEXT,
-    KEYS_MAX_BYTES,
     KeyList,
-    list_digest,
     missing_signatures,
     open_list,
-    pinned_list,
 )
+from device_sdk.bundles.releasing import DAY_S, list_numbers, read_chain, read_list
 from device_sdk.bundles.signed_json import LATEST_S, Envelope, encode_envelope
-from device_sdk.bundles.trust import TrustedKeys
-from device_sdk.errors import StorageError, UsageError
+from device_sdk.errors import UsageError
 from device_sdk.files.atomic import storage_errors, write_atomically
 
-DAY_S = 24 * 3600
-
-_FILE = re.compile(r"([1-9][0-9]{0,9})\.(json|draft)")
 _DIGITS = re.compile(r"[0-9a-f]{64}")
 
 
@@ -56,25 +50,6 @@ def key_of(given: str) -> str:
     return given if _DIGITS.fullmatch(given) else signing.key_digits(Path(given))
 
 
-def read_chain(folder: Path) -> TrustedKeys:
-    """All finished lists, each verified by the one before.
-
-    Raises:
-        UsageError: there is none, or a number is missing.
-        SignatureError: a list is not valid.
-    """
-    numbers = _numbers(folder, "json")
-    if not numbers:
-        raise UsageError(f"{folder} has no key list", hint="pathweave key list new, then sign")
-    if numbers != list(range(numbers[0], numbers[0] + len(numbers))):
-        raise UsageError(f"{folder} lacks one of the key lists {numbers[0]} to {numbers[-1]}")
-    first = _read(folder / f"{numbers[0]}.json")
-    chain = TrustedKeys((pinned_list(first, what=f"{numbers[0]}.json"),), list_digest(first))
-    for number in numbers[1:]:
-        chain = chain.followed_by(_read(folder / f"{number}.json"))
-    return chain
-
-
 def begin(
     folder: Path,
     *,
@@ -91,7 +66,7 @@ def begin(
         UsageError: the folder has lists, or the keys make no list.
         StorageError: it cannot be written.
     """
-    if _numbers(folder, "json") or _numbers(folder, "draft"):
+    if list_numbers(folder, "json") or list_numbers(folder, "draft"):
         raise UsageError(f"{folder} has key lists already", hint="pathweave key list next makes the one after them")
     return _write_draft(folder, None, number, tuple(root_keys), root_threshold, tuple(release_keys), now_s, days)
 
@@ -113,7 +88,7 @@ def follow(
         UsageError: there is a draft, a key to remove is not there, or the keys make no list.
         StorageError: it cannot be written.
     """
-    if drafts := _numbers(folder, "draft"):
+    if drafts := list_numbers(folder, "draft"):
         raise UsageError(f"{folder / f'{drafts[0]}.draft'} is not signed yet", hint="sign it, or delete it")
     before = read_chain(folder).newest
     return _write_draft(
@@ -154,16 +129,16 @@ def sign_draft(folder: Path, private_key: Path) -> Draft:
 
 def find_draft(folder: Path) -> Draft | None:
     """The draft, if there is one."""
-    return _read_draft(folder)[0] if _numbers(folder, "draft") else None
+    return _read_draft(folder)[0] if list_numbers(folder, "draft") else None
 
 
 def _read_draft(folder: Path) -> tuple[Draft, Envelope, KeyList | None]:
-    drafts = _numbers(folder, "draft")
+    drafts = list_numbers(folder, "draft")
     if not drafts:
         raise UsageError(f"{folder} has no draft", hint="pathweave key list new or next makes one")
     path = folder / f"{drafts[0]}.draft"
-    keys, envelope = open_list(_read(path), what=path.name)
-    before = read_chain(folder).newest if _numbers(folder, "json") else None
+    keys, envelope = open_list(read_list(path), what=path.name)
+    before = read_chain(folder).newest if list_numbers(folder, "json") else None
     if keys.number != drafts[0] or (before is not None and keys.number != before.number + 1):
         raise UsageError(f"{path} has number {keys.number}, which is not the next one", hint="delete it")
     return _draft(path, envelope, keys, before), envelope, before
@@ -211,20 +186,3 @@ def _changed(keys: tuple[str, ...], add: Sequence[str], remove: Sequence[str]) -
     if absent := [key for key in remove if key not in keys]:
         raise UsageError(f"key {absent[0][:16]}… is not in the newest list")
     return tuple(dict.fromkeys((*(key for key in keys if key not in remove), *add)))
-
-
-def _numbers(folder: Path, kind: str) -> list[int]:
-    try:
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-    except OSError as error:
-        raise StorageError(f"cannot read {folder}: {error.strerror}") from error
-    found = [match for name in names if (match := _FILE.fullmatch(name)) and match[2] == kind]
-    return sorted(int(match[1]) for match in found)
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(KEYS_MAX_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 
 from device_sdk.files.atomic import storage_errors
 from server.catalogue import Catalogue
 from server.errors import ConflictError
 from server.jobs.job_request import check_name
-from server.jobs.publishing import is_published, next_version, publish, seal
+from server.jobs.publishing import Signer, is_published, next_version, publish, seal
 from server.jobs.store import Job, JobStore, State
 from server.jobs.workplace import Workplace
 
 
 class Publisher:
-    """Publishes bundles in ``folder``, signed with ``private_key`` if there is one.
+    """Publishes bundles in ``folder``, signed with ``private_key`` if there is one, with a release if it has key lists.
 
     One call at a time. It can be killed between any two statements and repeated.
     """
 
-    def __init__(self, store: JobStore, catalogue: Catalogue, *, folder: Path, private_key: Path | None) -> None:
+    def __init__(
+        self,
+        store: JobStore,
+        catalogue: Catalogue,
+        *,
+        folder: Path,
+        private_key: Path | None,
+        now: Callable[[], datetime],
+    ) -> None:
         self._store, self._catalogue = store, catalogue
-        self._folder, self._private_key = folder, private_key
+        self._folder, self._private_key, self._now = folder, private_key, now
 
     def publish(self, job: Job, workplace: Workplace, *, name: str | None, by: str) -> None:
         """Publish the bundle in ``workplace`` as the next version of ``name`` (None: of the job's).
@@ -32,7 +42,7 @@ class Publisher:
             UnprocessableError: an invalid name.
             ConflictError: the job is not done, or was published under another name.
             PublishError: it cannot be put into the folder. BundleError: damaged. SignatureError: an unusable key.
-            StorageError: the disk is full.
+            UsageError: the key may not sign releases by the newest key list. StorageError: the disk is full.
         """
         name = name or job.published_name or job.request.name
         check_name(name)
@@ -62,6 +72,7 @@ class Publisher:
     def _seal_and_move(self, job: Job, out: Path, name: str, by: str) -> None:
         version = next_version(name, catalogue=self._catalogue, folder=self._folder)
         with storage_errors(out):
-            digest = seal(out, name=name, version=version, private_key=self._private_key)
+            signer = Signer.of(self._private_key, self._folder)
+            digest = seal(out, name=name, version=version, signer=signer, now_s=self._now().timestamp())
         self._store.note_publication(job.id, name=name, version=version, digest=digest, by=by)
         publish(out, name=name, version=version, folder=self._folder, catalogue=self._catalogue)

@@ -6,10 +6,15 @@ import errno
 import json
 import os
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, SIGNATURE, Bundle
+from device_sdk.bundles.key_list import KEYS
+from device_sdk.bundles.release import RELEASE
+from device_sdk.bundles.releasing import RELEASE_DAYS, list_numbers, read_chain, require_usable, write_release
+from device_sdk.bundles.trust import TrustedKeys
 from device_sdk.files.atomic import storage_errors, write_atomically
 from server.catalogue import Catalogue
 from server.errors import PublishError
@@ -44,22 +49,56 @@ def check_made(out: Path, *, name: str, version: int) -> str:
     return bundle.digest
 
 
-def seal(out: Path, *, name: str, version: int, private_key: Path | None) -> str:
+@dataclass(frozen=True)
+class Signer:
+    """What a server signs with: a key, and the chain of key lists that names it a release key, if there is one."""
+
+    private_key: Path
+    keys: TrustedKeys | None = None
+
+    @classmethod
+    def of(cls, private_key: Path | None, folder: Path) -> Signer | None:
+        """For bundles that are served from ``folder``, with the key lists in it; None without a key.
+
+        Raises:
+            UsageError, SignatureError: a key list is missing or not valid.
+        """
+        if private_key is None:
+            return None
+        lists = folder / KEYS
+        return cls(private_key, read_chain(lists) if list_numbers(lists, "json") else None)
+
+    def sign(self, out: Path, *, now_s: float) -> None:
+        """Sign the bundle in ``out``, and write its release where devices trust key lists.
+
+        Raises:
+            UsageError: the key is not a release key of the newest list, or that list has expired.
+            SignatureError: the key cannot be used. StorageError.
+        """
+        if self.keys is not None:
+            require_usable(self.keys, self.private_key, int(now_s))
+        write_atomically(out / SIGNATURE, signing.sign((out / MANIFEST).read_bytes(), private_key=self.private_key))
+        if self.keys is not None:
+            write_release(Bundle.open(out), self.keys, self.private_key, int(now_s), RELEASE_DAYS)
+
+
+def seal(out: Path, *, name: str, version: int, signer: Signer | None, now_s: float) -> str:
     """Write ``name`` and ``version`` into the bundle in ``out``, verify it, and sign it if there is a key.
 
     Returns the digest of its manifest. Repeatable.
 
     Raises:
-        BundleError: it is damaged. SignatureError: the key cannot be used. StorageError: the disk is full.
+        BundleError: it is damaged. UsageError, SignatureError: the key cannot be used. StorageError: the disk is full.
     """
     manifest = json.loads((out / MANIFEST).read_bytes())
     (out / SIGNATURE).unlink(missing_ok=True)
+    (out / RELEASE).unlink(missing_ok=True)
     renamed = json.dumps({**manifest, "name": name, "version": version}, separators=(",", ":"), ensure_ascii=False)
     write_atomically(out / MANIFEST, renamed.encode())
     bundle = Bundle.open(out)
     bundle.verify()
-    if private_key is not None:
-        write_atomically(out / SIGNATURE, signing.sign((out / MANIFEST).read_bytes(), private_key=private_key))
+    if signer is not None:
+        signer.sign(out, now_s=now_s)
     return bundle.digest
 
 

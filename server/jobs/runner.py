@@ -82,7 +82,7 @@ class JobRunner:
         self._folder, self._data_folder = folder.absolute(), data_folder.absolute()
         self._jobs_folder = self._data_folder / "jobs"
         self._command = tuple(command)
-        self._publisher = Publisher(store, catalogue, folder=self._folder, private_key=private_key)
+        self._publisher = Publisher(store, catalogue, folder=self._folder, private_key=private_key, now=now)
         self._at_once, self._keep, self._now = at_once, keep, now
         self._limits = limits or JobLimits()
         self._claim: int | None = None  # file descriptor of the lock file

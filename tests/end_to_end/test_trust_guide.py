@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.releasing import read_chain
 from device_sdk.bundles.trust import load_trust
 from device_sdk.errors import SignatureError
-from packager.releasing.key_folder import read_chain
 from pathweave.cli import main
 
 ROOT = Path(__file__).parents[2]

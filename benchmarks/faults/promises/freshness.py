@@ -16,9 +16,9 @@ from benchmarks.faults.small_bundle import SERVED
 from benchmarks.faults.tools.clocks import FrozenClock, JumpingClock
 from benchmarks.faults.tools.fault_proxy import FolderServer
 from device_sdk.bundles import signing
+from device_sdk.bundles.releasing import sign_release
 from device_sdk.errors import PathweaveError
 from packager.releasing.key_folder import begin, follow, key_of, read_chain, sign_draft
-from packager.releasing.releases import sign_release
 
 START_S, DAY_S, DAYS = 1_800_000_000, 86_400, 30.0
 YEARS_S = 20 * 365 * DAY_S

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.releasing import read_chain, sign_release
 from device_sdk.errors import SignatureError
-from packager.releasing.key_folder import read_chain
-from packager.releasing.releases import renew_releases, sign_release
+from packager.releasing.releases import renew_releases
 from pathweave.cli import main
 from tests.contract.signed_files import DAY_S, digits, release, write_pair
 

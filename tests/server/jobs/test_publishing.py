@@ -8,10 +8,12 @@ import pytest
 
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.errors import BlobError, SignatureError, StorageError
+from device_sdk.bundles.releasing import read_chain
+from device_sdk.errors import BlobError, SignatureError, StorageError, UsageError
 from server.catalogue import Catalogue
 from server.errors import PublishError
-from server.jobs.publishing import check_made, is_published, next_version, place_of, publish, seal
+from server.jobs.publishing import Signer, check_made, is_published, next_version, place_of, publish, seal
+from tests.contract.signed_files import DAY_S, START_S, key_list, write_pair
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def test_a_version_whose_folder_holds_something_else_is_passed_over(bundles, cat
 
 def test_sealing_signs_with_the_key_of_the_server(tiny, made):
     (made / "manifest.sig").unlink()
-    digest = seal(made, name="digits", version=2, private_key=tiny.private_key)
+    digest = seal(made, name="digits", version=2, signer=Signer(tiny.private_key), now_s=0)
     signing.verify(
         (made / "manifest.json").read_bytes(), (made / "manifest.sig").read_bytes(), public_key=tiny.public_key
     )
@@ -55,13 +57,13 @@ def test_sealing_signs_with_the_key_of_the_server(tiny, made):
 
 
 def test_sealing_without_a_key_leaves_it_unsigned(made):
-    seal(made, name="digits", version=2, private_key=None)
+    seal(made, name="digits", version=2, signer=None, now_s=0)
     assert not (made / "manifest.sig").exists()
 
 
 def test_sealing_writes_the_served_name_and_version_and_nothing_else(made):
     before = json.loads((made / "manifest.json").read_bytes())
-    seal(made, name="served", version=7, private_key=None)
+    seal(made, name="served", version=7, signer=None, now_s=0)
     assert json.loads((made / "manifest.json").read_bytes()) == {**before, "name": "served", "version": 7}
 
 
@@ -77,11 +79,11 @@ def test_what_a_worker_made_is_refused_if_it_was_not_ordered_or_is_damaged(made)
 
 def test_sealing_refuses_a_key_that_cannot_sign_and_what_is_damaged(made, tmp_path):
     with pytest.raises(SignatureError):
-        seal(made, name="digits", version=2, private_key=tmp_path / "no.key")
+        seal(made, name="digits", version=2, signer=Signer(tmp_path / "no.key"), now_s=0)
     blob = next((made / "blobs").iterdir())
     blob.write_bytes(blob.read_bytes()[:-1])
     with pytest.raises(BlobError):
-        seal(made, name="digits", version=2, private_key=None)
+        seal(made, name="digits", version=2, signer=None, now_s=0)
 
 
 def test_publishing_moves_it_to_where_it_is_served(made, bundles, catalogue, publish_made):
@@ -124,3 +126,35 @@ def test_across_file_systems_it_is_copied_and_nothing_is_left_over(tiny, tmp_pat
         shutil.rmtree(out.parent)
     assert [path.name for path in bundles.iterdir()] == ["digits-2"]
     Bundle.open(place_of("digits", 2, folder=bundles)).verify()
+
+
+@pytest.fixture
+def signer(bundles, tmp_path):
+    """What a server signs with whose served folder has a key list, valid from START_S on, that names release-1."""
+    (bundles / "keys").mkdir()
+    (bundles / "keys" / "1.json").write_bytes(key_list())
+    return lambda name: Signer.of(write_pair(tmp_path, name)[0], bundles)
+
+
+def test_where_key_lists_are_served_sealing_writes_a_release_that_devices_install_by(made, bundles, signer):
+    digest = seal(made, name="digits", version=2, signer=signer("release-1"), now_s=START_S + DAY_S)
+    chain = read_chain(bundles / "keys")
+    release = chain.release((made / "release.json").read_bytes())
+    assert (release.name, release.version, release.manifest_sha256) == ("digits", 2, digest)
+    assert release.expires_at_s == START_S + 31 * DAY_S
+    assert Bundle.open(made, trust=bundles / "keys" / "1.json").digest == digest
+
+
+@pytest.mark.parametrize(("key", "days"), [("release-2", 1), ("root-1", 1), ("release-1", 366)])
+def test_a_key_that_may_release_nothing_seals_nothing(made, signer, key, days):
+    with pytest.raises(UsageError, match=r"not a release key|expired"):
+        seal(made, name="digits", version=2, signer=signer(key), now_s=START_S + days * DAY_S)
+    assert not (made / "manifest.sig").exists()
+    assert not (made / "release.json").exists()
+
+
+def test_sealing_again_after_a_key_list_was_added_replaces_the_signature(tiny, made, bundles, signer):
+    seal(made, name="digits", version=2, signer=Signer(tiny.private_key), now_s=START_S)
+    assert not (made / "release.json").exists()
+    seal(made, name="digits", version=2, signer=signer("release-1"), now_s=START_S)
+    assert (made / "release.json").exists()

@@ -339,7 +339,7 @@ def test_a_process_that_has_only_the_number_of_a_worker_is_left_alone(make_runne
 def test_a_server_killed_between_publishing_and_saying_so(make_runner, add, over, store, bundles):
     runner = make_runner()
     job = over(add()).id
-    digest = seal(runner.workplace(job).out, name="served", version=1, private_key=None)
+    digest = seal(runner.workplace(job).out, name="served", version=1, signer=None, now_s=0)
     store.note_publication(job, name="served", version=1, digest=digest, by="boss")
     shutil.move(runner.workplace(job).out, bundles / "served-1")
     runner.close()
@@ -354,7 +354,7 @@ def test_a_server_killed_between_publishing_and_saying_so(make_runner, add, over
 def test_a_server_killed_just_before_publishing(make_runner, add, over, store, bundles):
     runner = make_runner()
     job = over(add()).id
-    digest = seal(runner.workplace(job).out, name="served", version=1, private_key=None)
+    digest = seal(runner.workplace(job).out, name="served", version=1, signer=None, now_s=0)
     store.note_publication(job, name="served", version=1, digest=digest, by="boss")
     assert runner.publish(job, name="served", by="boss").digest == Bundle.open(bundles / "served-1").digest
 
