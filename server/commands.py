@@ -46,6 +46,7 @@ _at_least_one = click.IntRange(min=1)
 @click.option("--job-minutes", type=float, default=720.0, show_default=True, help="Longest packaging job.")
 @click.option("--job-memory-gb", type=float, help="Memory of a packaging job [default: no limit].")
 @click.option("--job-disk-gb", type=float, default=20.0, show_default=True, help="Disk space of a packaging job.")
+@click.option("--job-user", help="System user for packaging jobs; needs root [default: the server's own].")
 @click.option("--key", type=_file, help="Private key for signing the bundles of jobs (see pathweave key new).")
 @click.option(
     "--drain-s", type=click.FloatRange(min=0), default=10.0, show_default=True, help="Time to finish requests."
@@ -70,6 +71,7 @@ def serve(
     job_minutes: float,
     job_memory_gb: float | None,
     job_disk_gb: float,
+    job_user: str | None,
     key: Path | None,
     drain_s: float,
     as_json: bool,
@@ -97,6 +99,7 @@ def serve(
         job_minutes=job_minutes,
         job_memory_bytes=None if job_memory_gb is None else round(job_memory_gb * 1e9),
         job_disk_bytes=round(job_disk_gb * 1e9),
+        job_user=job_user,
         signing_key=key,
     )
     _serve(settings, host=host, port=port, allow_anyone=allow_anyone, drain_s=drain_s, as_json=as_json)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from device_sdk.files.atomic import storage_errors
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Runtime
 from server.catalogue import Catalogue
@@ -13,6 +14,7 @@ from server.database import Database
 from server.enrolment import AttemptLimit, Enrolments
 from server.inference.models import ModelCache
 from server.inference.queue import BatchQueue
+from server.jobs.job_user import JobUser
 from server.jobs.limits import JobLimits
 from server.jobs.runner import JobRunner
 from server.jobs.store import JobStore
@@ -79,6 +81,12 @@ def make_services(
 
 
 def _started_runner(settings: Settings, jobs: JobStore, catalogue: Catalogue, now: Callable[[], datetime]) -> JobRunner:
+    user = None if settings.job_user is None else JobUser.named(settings.job_user)
+    if user is not None and settings.jobs_at_once:
+        jobs_folder = settings.data_folder / "jobs"
+        with storage_errors(jobs_folder):
+            jobs_folder.mkdir(parents=True, exist_ok=True)
+        user.open_way(settings.data_folder, jobs_folder, settings.database)
     runner = JobRunner(
         jobs,
         catalogue,
@@ -90,6 +98,7 @@ def _started_runner(settings: Settings, jobs: JobStore, catalogue: Catalogue, no
         keep=settings.keep_jobs,
         now=now,
         limits=JobLimits(settings.job_minutes, settings.job_memory_bytes, settings.job_disk_bytes),
+        user=user,
     )
     if settings.jobs_at_once:
         runner.start()

@@ -20,8 +20,8 @@ class Settings:
     requests that wait or run; ``client_share``: of them per client; ``max_batch``: rows per run, ``max_rows`` per
     request; ``max_body_bytes``: limit of a body as received and decompressed, ``max_json_bytes`` of the JSON in it (as
     Python objects it takes many times its size). ``jobs_at_once``: 0 disables jobs; ``max_weights_bytes``: limit of
-    weights sent with a job; ``signing_key``: private key for published bundles of jobs; ``package_command``: the
-    packager's command line.
+    weights sent with a job; ``job_user``: the system's user that jobs run as; ``signing_key``: private key for
+    published bundles of jobs; ``package_command``: the packager's command line.
     """
 
     folder: Path
@@ -49,6 +49,7 @@ class Settings:
     job_minutes: float | None = 720.0
     job_memory_bytes: int | None = None
     job_disk_bytes: int | None = 20_000_000_000
+    job_user: str | None = None
     signing_key: Path | None = None
     package_command: tuple[str, ...] = (sys.executable, "-m", "pathweave", "package")
 

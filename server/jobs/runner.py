@@ -24,6 +24,7 @@ from server.catalogue import Catalogue
 from server.errors import ConflictError
 from server.jobs.data_sets import data_references, locations
 from server.jobs.job_request import recipe_toml
+from server.jobs.job_user import JobUser
 from server.jobs.limits import JobLimits
 from server.jobs.processes import WorkerMark, end_group, end_orphan, mark_of
 from server.jobs.publisher import Publisher
@@ -77,6 +78,7 @@ class JobRunner:
         keep: int,
         now: Callable[[], datetime],
         limits: JobLimits | None = None,
+        user: JobUser | None = None,
     ) -> None:
         self._store = store
         self._folder, self._data_folder = folder.absolute(), data_folder.absolute()
@@ -84,7 +86,7 @@ class JobRunner:
         self._command = tuple(command)
         self._publisher = Publisher(store, catalogue, folder=self._folder, private_key=private_key, now=now)
         self._at_once, self._keep, self._now = at_once, keep, now
-        self._limits = limits or JobLimits()
+        self._limits, self._user = limits or JobLimits(), user
         self._claim: int | None = None  # file descriptor of the lock file
         self._recovered = False
         self._wake, self._closed = threading.Event(), False
@@ -254,11 +256,13 @@ class JobRunner:
         arguments = arguments_of(
             job, workplace, training=references[job.request.data], validation=references[job.request.validation]
         )
+        if self._user is not None:
+            self._user.take_back(workplace.folder)  # from a worker that was killed with its server
         write_atomically(workplace.recipe, recipe_toml(job.request.recipe).encode())
-        with workplace.log.open("a") as log:
+        with workplace.open_to_append(workplace.log) as log:
             resumed = "resumes" if workplace.out.with_name("out.work").exists() else "starts"
-            log.write(f"[{self._now().isoformat(timespec='seconds')}] packaging {resumed}\n")
-        return start_worker([*self._command, *arguments], workplace)
+            log.write(f"[{self._now().isoformat(timespec='seconds')}] packaging {resumed}\n".encode())
+        return start_worker([*self._command, *arguments], workplace, self._user)
 
     def _look_after(self, work: _Work) -> None:
         """Check the bundle of an ended worker, or record its failure. Storage errors are retried."""
@@ -302,6 +306,8 @@ class JobRunner:
         job = work.job
         assert job.version is not None
         try:
+            if self._user is not None:
+                self._user.take_back(self.workplace(job.id).folder)
             work.digest = check_made(self.workplace(job.id).out, name=job.request.name, version=job.version)
         except (PathweaveError, OSError) as error:
             return Failure(str(error), getattr(error, "hint", None))

@@ -18,6 +18,7 @@ import msgspec
 from device_sdk.commands.command_line import PROGRESS_FILE
 from device_sdk.files.untrusted_json import decode_json
 from server.jobs import launch
+from server.jobs.job_user import JobUser
 from server.jobs.store import Job
 from server.jobs.workplace import Workplace
 
@@ -64,21 +65,28 @@ def arguments_of(job: Job, workplace: Workplace, *, training: str, validation: s
     return arguments
 
 
-def start_worker(command: Sequence[str], workplace: Workplace) -> subprocess.Popen[bytes]:
-    """Start ``command`` in its own session, with its output in the log and its result in a file.
+def start_worker(command: Sequence[str], workplace: Workplace, user: JobUser | None = None) -> subprocess.Popen[bytes]:
+    """Start ``command`` in its own session, with its output in the log and its result in a file, as ``user`` if given.
 
     It inherits the working directory and of the environment what ``_INHERITED`` lists.
 
     Raises:
         OSError: the files cannot be created, or the program does not exist.
+        StorageError: the folder cannot be given to the user.
     """
     environment = {
         name: value for name, value in os.environ.items() if name in _INHERITED or name.startswith(_INHERITED_PREFIX)
     }
     environment[PROGRESS_FILE] = str(workplace.progress)
     workplace.progress.unlink(missing_ok=True)
-    launcher = [sys.executable, "-I", str(Path(launch.__file__)), str(os.getpid())]
-    with workplace.log.open("ab") as log, workplace.result.open("wb") as result:
+    ids = [launch.OWN_USER] * 2
+    if user is not None:
+        environment |= {"HOME": str(workplace.folder), "USER": user.name, "TMPDIR": str(workplace.folder)}
+        ids = [str(user.uid), str(user.gid)]
+    launcher = [sys.executable, "-I", str(Path(launch.__file__)), str(os.getpid()), *ids]
+    with workplace.open_to_append(workplace.log) as log, workplace.open_to_write(workplace.result) as result:
+        if user is not None:
+            user.give(workplace.folder)
         return subprocess.Popen(
             [*launcher, *command],
             stdin=subprocess.DEVNULL,
@@ -113,7 +121,7 @@ def failure_of(status: int, workplace: Workplace) -> Failure | None:
 
 def _read_result(workplace: Workplace) -> _Result | None:
     try:
-        with workplace.result.open("rb") as file:
+        with workplace.open_to_read(workplace.result) as file:
             lines = file.read(_MAX_RESULT_BYTES).splitlines()
         return decode_json(lines[-1], _Result) if lines else None
     except (OSError, ValueError):

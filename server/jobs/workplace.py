@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import msgspec
 
 from device_sdk.files.untrusted_json import decode_json
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # nor a pipe that never ends
+_MAX_REPORT_BYTES = 100_000
 
 
 class ProgressReport(msgspec.Struct, frozen=True):
@@ -56,17 +61,31 @@ class Workplace:
         """The worker's progress report."""
         return self.folder / "progress.json"
 
+    def open_to_read(self, path: Path) -> BinaryIO:
+        """A file of the folder, never through a link: its worker may be another user (OSError otherwise)."""
+        return os.fdopen(os.open(path, os.O_RDONLY | _NO_LINK), "rb")
+
+    def open_to_append(self, path: Path) -> BinaryIO:
+        """The same, to write at its end."""
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | _NO_LINK, 0o600), "ab")
+
+    def open_to_write(self, path: Path) -> BinaryIO:
+        """A new file, instead of whatever was there."""
+        path.unlink(missing_ok=True)
+        return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_LINK, 0o600), "wb")
+
     def read_progress(self) -> ProgressReport | None:
         """The latest report; None if there is none."""
         try:
-            return decode_json(self.progress.read_bytes(), ProgressReport)
+            with self.open_to_read(self.progress) as file:
+                return decode_json(file.read(_MAX_REPORT_BYTES), ProgressReport)
         except (OSError, ValueError):
             return None
 
     def read_log(self, *, max_bytes: int) -> str:
         """The end of the log, whole lines of at most ``max_bytes``; "" if there is none."""
         try:
-            with self.log.open("rb") as file:
+            with self.open_to_read(self.log) as file:
                 size = file.seek(0, 2)
                 file.seek(max(0, size - max_bytes))
                 data = file.read(max_bytes)
@@ -83,7 +102,7 @@ class Workplace:
             for path in self.folder.iterdir():
                 if path in kept:
                     continue
-                if path.is_dir():
+                if path.is_dir() and not path.is_symlink():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)

@@ -42,6 +42,22 @@ def makes(asked: argparse.Namespace) -> int:
     return 0
 
 
+def looks_around(asked: argparse.Namespace) -> int:
+    """A bundle, after it tried to read what is not its own."""
+    print(f"uid {os.getuid()} groups {os.getgroups()}", file=sys.stderr)
+    jobs = asked.out.parent.parent
+    for look in (
+        lambda: (jobs.parent / "server.sqlite3").read_bytes(),
+        lambda: list(jobs.iterdir()),
+        lambda: (jobs / "other" / "weights.safetensors").read_bytes(),
+    ):
+        try:
+            look()
+        except OSError as error:
+            print(error.strerror, file=sys.stderr)
+    return makes(asked)
+
+
 def makes_another(asked: argparse.Namespace) -> int:
     """A bundle with another name than was asked for."""
     asked.name = "other"
@@ -97,7 +113,18 @@ def tells_secrets(_: argparse.Namespace) -> int:
 
 BEHAVIOUR = {
     behaviour.__name__: behaviour
-    for behaviour in (makes, makes_another, makes_nothing, waits, fails, crashes, dies, tells_secrets, tells_names)
+    for behaviour in (
+        makes,
+        looks_around,
+        makes_another,
+        makes_nothing,
+        waits,
+        fails,
+        crashes,
+        dies,
+        tells_secrets,
+        tells_names,
+    )
 }
 
 if __name__ == "__main__":

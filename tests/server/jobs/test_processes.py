@@ -84,7 +84,7 @@ def test_the_beginning_as_ps_tells_it():
 SERVER = f"""
 import os, subprocess, sys
 command = [sys.executable, "-I", {launch.__file__!r}, sys.argv[1] if len(sys.argv) > 1 else str(os.getpid())]
-worker = subprocess.Popen([*command, sys.executable, "-c", {WAIT!r}], start_new_session=True)
+worker = subprocess.Popen([*command, "-", "-", sys.executable, "-c", {WAIT!r}], start_new_session=True)
 print(worker.pid, flush=True)
 sys.exit(worker.wait())
 """
@@ -102,7 +102,7 @@ def test_a_worker_dies_with_its_server(eventually):
 
 def test_a_worker_gives_way_to_its_server():
     shown = "import os; print(os.getpriority(os.PRIO_PROCESS, 0))"
-    command = [sys.executable, "-I", launch.__file__, str(os.getpid()), sys.executable, "-c", shown]
+    command = [sys.executable, "-I", launch.__file__, str(os.getpid()), "-", "-", sys.executable, "-c", shown]
     done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     assert int(done.stdout) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
 
@@ -113,6 +113,8 @@ def test_a_worker_whose_server_is_gone_does_not_begin():
         "-I",
         launch.__file__,
         "1" if os.getpid() != 1 else "2",
+        "-",
+        "-",
         sys.executable,
         "-c",
         "print(7)",
