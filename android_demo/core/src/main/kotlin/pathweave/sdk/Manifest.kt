@@ -7,7 +7,7 @@
 package pathweave.sdk
 
 /** Its major version is the one that is understood. */
-public const val FORMAT_VERSION: String = "1.3"
+public const val FORMAT_VERSION: String = "1.4"
 
 private const val SHARED_SIZED_SINCE = 3 // minor version from which every shared blob has a size
 private const val BLOB_MAX_BYTES_STATED = 1L shl 31

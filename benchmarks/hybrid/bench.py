@@ -1,0 +1,78 @@
+"""Hybrid training and joint search: router, base and global learned together; pairs of subnets chosen together."""
+
+from __future__ import annotations
+
+from benchmarks.hybrid.joint import joint_rows
+from benchmarks.hybrid.paired import change_points
+from benchmarks.hybrid.trained import COVERAGE, HYBRIDS, Answered, answered, made, over_http
+from device_sdk.supernet.plan import Entropy
+from pathweave.bench import BenchOptions, BenchOutcome, Target
+
+TARGETS = {
+    "rb_minus_r": Target(minimum=0.0),
+    "rbg_minus_rb": Target(minimum=0.0),
+    "hybrid_minus_cloud_points": Target(minimum=0.0),
+    "coverage": Target(minimum=100 * COVERAGE),
+    "joint_gain_points": Target(minimum=0.0),
+    "fallbacks": Target(maximum=0),
+    "mismatched": Target(maximum=0),
+}
+COVERAGES = (0.9, 0.8, 0.7)
+
+
+def run(options: BenchOptions) -> BenchOutcome:
+    """Everything is chosen on #search and #calibration; #report is judged once, with paired intervals.
+
+    ResNet-56 is right on all of CIFAR's training images, so the router learns from ten views of #search, and its
+    coverage is tuned on #calibration. The base's copies learned from the training images with the global's softened
+    answers, the global's last blocks from the same images weighed by the router; a turn was kept unless #search and
+    #calibration spoke against it (zoo/resnet8-resnet56-hybrid-training.toml).
+    (rb) has the copies of the base alone, (rbg) both networks'. The router is fitted anew for each, the same way.
+    """
+    made_by = {name: made(options, name) for name in HYBRIDS}
+    found = {name: answered(options, hybrid) for name, hybrid in made_by.items()}
+    figures, rows = _hybrid_rows(found)
+    measured = over_http(options, made_by["rbg"])
+    best = found["rbg"]
+    own = 100 * float((best.sent & best.global_right | ~best.sent & best.base_right).mean())
+    figures |= {
+        "coverage": 100 - measured["sent"],
+        "hybrid_accuracy": measured["accuracy"],
+        "hybrid_minus_cloud_points": measured["accuracy"] - 100 * float(found["r"].global_right.mean()),
+        "fallbacks": measured["fallbacks"],
+        "mismatched": float(abs(own - measured["accuracy"]) * len(best.labels) > 100 * _ROUNDED * len(best.labels)),
+    }
+    more, joint = joint_rows(options)
+    return BenchOutcome(
+        figures | more, [*rows, *joint], data="cifar10/test.zip#search, #calibration; judged on #report"
+    )
+
+
+_ROUNDED = 0.001  # share of answers that rounding may change between a batch here and one at the server
+
+
+def _hybrid_rows(found: dict[str, Answered]) -> tuple[dict[str, float], list[dict[str, object]]]:
+    figures: dict[str, float] = {}
+    rights = {name: one.right_at(COVERAGE) for name, one in found.items()}
+    for new, old in (("rb", "r"), ("rbg", "rb")):
+        figures[f"{new}_minus_{old}"], figures[f"{new}_interval"] = change_points(rights[new], rights[old])
+    cloud = found["r"].global_right
+    for name in found:
+        figures[f"{name}_accuracy_70"] = 100 * float(rights[name].mean())
+        figures[f"{name}_minus_cloud_70"], figures[f"{name}_cloud_interval"] = change_points(rights[name], cloud)
+    rows: list[dict[str, object]] = []
+    for name, one in found.items():
+        for what, decider in ((f"({name})", None), (f"({name}), entropy", Entropy(0.0))):
+            row: dict[str, object] = {"what": what, "sent_by_threshold": 100 * float(one.sent.mean())}
+            row |= {f"accuracy_{100 * c:.0f}": 100 * float(one.right_at(c, decider).mean()) for c in COVERAGES}
+            rows.append(row)
+        either = one.base_right | one.global_right
+        rows.append(
+            {
+                "what": f"({name}) alone",
+                "base": 100 * float(one.base_right.mean()),
+                "global": 100 * float(one.global_right.mean()),
+                "at_least_one": 100 * float(either.mean()),
+            }
+        )
+    return figures, rows

@@ -1,0 +1,127 @@
+"""The hybrids (r), (rb) and (rbg) of ResNet-8 and ResNet-56, from the zoo's trained copies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.hybrid.paired import Right
+from benchmarks.support.bundles import ZOO
+from benchmarks.support.reference_bundles import load_part
+from benchmarks.support.sources import Logits, logits_from
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.hybrid import hybrid_plan
+from device_sdk.execution.deciders import ease, hard
+from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
+from device_sdk.supernet.plan import Ask, Decider, Plan
+from packager.hybrid.job_loader import ModelChoice, load_hybrid_job
+from packager.hybrid.pipeline import PackagedHybrid, package_hybrid
+from packager.hybrid.recipe import load_hybrid_recipe
+from pathweave.bench import BenchOptions
+from pathweave.server_process import running_server
+
+COVERAGE = 0.7
+HYBRIDS = ("r", "rb", "rbg")
+BASE, GLOBAL = "resnet8_mlperf_tiny", "resnet56_cifar10"
+WEIGHTS = {"base": "resnet8-resnet56-hybrid-base.safetensors", "global": "resnet8-resnet56-hybrid-global.safetensors"}
+BATCH, TIMEOUT_S = 64, 30.0
+QUICK_IMAGES = 500
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A hybrid on #report: logits [count, classes] of both parts, labels [count], and the router."""
+
+    base: Logits
+    global_: Logits
+    labels: npt.NDArray[np.int64]
+    decider: Decider
+
+    @property
+    def global_right(self) -> Right:
+        return np.asarray(self.global_.argmax(axis=1) == self.labels)
+
+    @property
+    def base_right(self) -> Right:
+        return np.asarray(self.base.argmax(axis=1) == self.labels)
+
+    def right_at(self, coverage: float, decider: Decider | None = None) -> Right:
+        """Which images are answered rightly if the hardest ``1 − coverage`` are sent."""
+        order = np.argsort(ease(decider or self.decider, self.base), kind="stable")
+        sent = order[: round((1 - coverage) * len(order))]
+        right = self.base_right.copy()
+        right[sent] = self.global_right[sent]
+        return right
+
+    @property
+    def sent(self) -> Right:
+        """Which images the plan itself sends."""
+        return hard(self.decider, self.base)
+
+
+def made(options: BenchOptions, trained: str) -> PackagedHybrid:
+    """The bundles of one hybrid: the router is fitted now, the copies are the zoo's."""
+    cifar, pretrained = options.data_folder / "cifar10", options.data_folder / "pretrained"
+    learned = {
+        f"{part}_weights": WEIGHTS[part]
+        for part in ("base", "global")
+        if part[0] in trained and (ZOO / WEIGHTS[part]).exists()
+    }
+    recipe = load_hybrid_recipe(None, train="r", steps=0, coverage=COVERAGE, seed=1, **learned)
+    job = load_hybrid_job(
+        ModelChoice(f"zoo:{BASE}", pretrained / f"{BASE}.safetensors"),
+        ModelChoice(f"zoo:{GLOBAL}", pretrained / f"{GLOBAL}.safetensors"),
+        training=str(cifar / "test.zip#search"),
+        routing=str(cifar / "test.zip#search"),
+        validation=str(cifar / "test.zip#calibration"),
+        recipe=recipe,
+        recipe_folder=ZOO,
+        progress=options.progress,
+    )
+    return package_hybrid(job, options.work_folder / f"hybrid-{trained}", progress=options.progress)
+
+
+def answered(options: BenchOptions, hybrid: PackagedHybrid) -> Answered:
+    """Both parts on #report, each on this machine."""
+    plan = hybrid_plan(Bundle.open(hybrid.base))
+    assert isinstance(plan.hard, Ask)
+    global_path = Bundle.open(hybrid.global_).manifest.hybrid
+    assert global_path is not None
+    found, labels = [], np.empty(0, np.int64)
+    for folder, path in ((hybrid.base, plan.subnet), (hybrid.global_, global_path.subnet)):
+        with AdaptiveModel.open(folder, state_folder=options.work_folder / "states" / _name(folder)) as model:
+            data = load_part(options, "report", model)
+            images, labels = data.images[: _limit(options)], data.labels[: _limit(options)]
+            found.append(logits_from(model, Plan(path), images, source=SUBNET, batch=BATCH))
+    return Answered(found[0], found[1], labels, plan.hard.decider)
+
+
+def over_http(options: BenchOptions, hybrid: PackagedHybrid) -> dict[str, float]:
+    """The bundles' own plan with a real server: accuracy, share sent, and calls without an answer."""
+    right, sent, failed = 0, 0, 0
+    with (
+        running_server(hybrid.global_, data=options.work_folder / "server") as url,
+        AdaptiveModel.open(hybrid.base, state_folder=options.work_folder / "states" / "http") as model,
+    ):
+        model.use_hybrid(RemoteModel(server=url, model=GLOBAL, privacy="inputs", timeout_s=TIMEOUT_S))
+        data = load_part(options, "report", model)
+        images, labels = data.images[: _limit(options)], data.labels[: _limit(options)]
+        for at in range(0, len(images), BATCH):
+            answer = model(images[at : at + BATCH])
+            right += int((answer.output.argmax(axis=1) == labels[at : at + BATCH]).sum())
+            sent += answer.source.count(SERVER)
+            failed += answer.source.count(FALLBACK)
+    return {"accuracy": 100 * right / len(images), "sent": 100 * sent / len(images), "fallbacks": float(failed)}
+
+
+def _limit(options: BenchOptions) -> int | None:
+    return QUICK_IMAGES if options.quick else None
+
+
+def _name(folder: Path) -> str:
+    return f"{folder.parent.name}-{folder.name}"

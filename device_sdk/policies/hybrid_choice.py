@@ -1,0 +1,175 @@
+"""Choosing a base and a global subnet of one bundle: the device runs many of them, ``joint_search`` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.errors import InfeasibleBudgetError, InputError
+from device_sdk.execution.deciders import ease, everything_is_hard, with_limit
+from device_sdk.execution.workspace import Workspace
+from device_sdk.offload.named_path import path_model
+from device_sdk.policies.answers import answer_everywhere
+from device_sdk.policies.hybrid_costs import HybridCosts
+from device_sdk.policies.joint_search import (
+    Candidate,
+    JointSettings,
+    Pair,
+    Pool,
+    best_pair,
+    joint_search,
+    separate_pair,
+)
+from device_sdk.progress import Progress, SilentProgress
+from device_sdk.random_source import SplitMix64
+from device_sdk.runtimes.port import Array
+from device_sdk.search.nearby import Neighbourhood, latency_range_ms, mutate, within_budget
+from device_sdk.supernet.cost import Budget, CostModel
+from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef, Subnet
+from device_sdk.supernet.supernet import Supernet
+
+_BATCH = 64
+_HELD_OUT = 3  # every third sample judges the choice
+
+Both = tuple[Candidate[Subnet] | None, Candidate[Subnet] | None]
+
+
+@dataclass(frozen=True)
+class HybridChoice:
+    """The plan of the best pair, and what it is expected to reach.
+
+    ``held_out``: its accuracy on samples that did not choose; ``separate``: the pair of networks picked one by one,
+    None where none keeps the limit; ``answered``: how many networks have answered the samples.
+    """
+
+    plan: Plan
+    pair: Pair[Subnet]
+    held_out: float
+    separate: Pair[Subnet] | None
+    answered: int
+
+
+class SubnetAnswers:
+    """Has subnets answer samples on the device; each is run once. Everything that the joint search knows.
+
+    ``inputs`` [count, *input]; ``labels`` [count]. Paths with exits are not tried, nor other input sizes.
+    """
+
+    def __init__(
+        self, workspace: Workspace, inputs: Array, labels: npt.NDArray[np.int64], costs: HybridCosts, progress: Progress
+    ) -> None:
+        if not len(inputs) or len(inputs) != len(labels):
+            raise InputError(f"there are {len(inputs)} samples and {len(labels)} labels")
+        self._workspace, self._inputs, self._labels, self._costs = workspace, inputs, labels, costs
+        self._progress = progress
+        self.logits: dict[Subnet, Array] = {}
+
+    def __call__(self, subnets: Sequence[Subnet]) -> Mapping[Subnet, Both]:
+        """Each subnet as a base and as a global network."""
+        new = [one for one in dict.fromkeys(subnets) if one not in self.logits]
+        with self._progress.task("answer with subnets", len(new)) as task:
+            for subnet in new:
+                answers = answer_everywhere(
+                    self._workspace, subnet, self._inputs, self._labels, use_exits=False, batch=_BATCH
+                )
+                self.logits[subnet] = answers.logits[-1]
+                task.advance()
+        return {one: self._both(one) for one in subnets}
+
+    def _both(self, subnet: Subnet) -> Both:
+        logits, costs = self.logits[subnet], self._costs
+        return (
+            Candidate(subnet, logits, costs.base(subnet)),
+            Candidate(subnet, logits, costs.global_(subnet)),
+        )
+
+
+def choose_hybrid(
+    workspace: Workspace,
+    bundle: tuple[str, str],
+    profile: CostModel,
+    subnets: Sequence[Subnet],
+    inputs: Array,
+    labels: npt.NDArray[np.int64],
+    limit: float,
+    costs: HybridCosts,
+    settings: JointSettings,
+    *,
+    progress: Progress | None = None,
+) -> HybridChoice:
+    """The best base for the device and global network for the server within ``limit`` per sample.
+
+    Two thirds of the samples choose, the rest judge.
+
+    Args:
+        bundle: name and digest, by which the server is asked.
+        profile: of the device; subnets are mutated within its range.
+        subnets: to begin with; the full model among them.
+
+    Raises:
+        InfeasibleBudgetError: no pair keeps the limit; names the cheapest base.
+        InputError: there are no samples, or labels and samples differ in number.
+    """
+    answers = SubnetAnswers(workspace, inputs, labels, costs, progress or SilentProgress())
+    judging = np.arange(0, len(labels), _HELD_OUT)
+    choosing = np.setdiff1d(np.arange(len(labels)), judging)
+    nearby = any_subnet(workspace.supernet, profile)
+
+    def mutated(subnet: Subnet, random: SplitMix64) -> Subnet | None:
+        found = mutate(nearby, subnet, random=random)
+        return None if found is None or found.input_size else found
+
+    def answer(wanted: Sequence[Subnet]) -> dict[Subnet, Both]:
+        return {
+            key: (_part(base, choosing), _part(global_, choosing)) for key, (base, global_) in answers(wanted).items()
+        }
+
+    pool: Pool[Subnet] = Pool(labels[choosing])
+    known = answer([one for one in dict.fromkeys(subnets) if not one.input_size]).values()
+    pool.add(bases=[one for one, _ in known if one], globals_=[one for _, one in known if one])
+    pair = joint_search(pool, limit, settings, mutate=mutated, answer=answer)
+    if pair is None:
+        cheapest = min(pool.bases.values(), key=lambda one: one.cost)
+        raise InfeasibleBudgetError(
+            f"no pair costs at most {limit:g} {costs.resource}; the cheapest base takes {cheapest.cost:g}",
+            nearest=cheapest.key.block_ids,
+            nearest_latency_ms=profile.latency_ms(cheapest.key),
+            nearest_peak_bytes=profile.peak_bytes(cheapest.key),
+            hint="raise the limit",
+        )
+    own, other = answers.logits[pair.base], answers.logits[pair.global_]
+    decider = _sending(ease(Entropy(0.0), own[choosing]), pair.sent)
+    name, digest = bundle
+    plan = Plan(pair.base, hard=Ask(decider, RemoteRef(path_model(name, pair.global_, images=True), digest)))
+    held: Pool[Subnet] = Pool(labels[judging])
+    held.add(
+        bases=[Candidate(pair.base, own[judging], costs.base(pair.base))],
+        globals_=[Candidate(pair.global_, other[judging], costs.global_(pair.global_))],
+    )
+    judged = best_pair(held, limit, settings)
+    separate = separate_pair(pool, limit, settings)
+    return HybridChoice(plan, pair, 0.0 if judged is None else judged.accuracy, separate, len(answers.logits))
+
+
+def any_subnet(supernet: Supernet, costs: CostModel) -> Neighbourhood:
+    """All subnets, to draw and mutate without a limit."""
+    _, slowest_ms = latency_range_ms(supernet, costs)
+    return within_budget(supernet, costs, Budget(latency_ms=(1 + 1e-9) * slowest_ms))
+
+
+def _part(one: Candidate[Subnet] | None, positions: npt.NDArray[np.int64]) -> Candidate[Subnet] | None:
+    return None if one is None else Candidate(one.key, one.logits[positions], one.cost)
+
+
+def _sending(eases: npt.NDArray[np.float64], share: float) -> Entropy:
+    """The decider that calls ``share`` of the samples hard."""
+    count = round(share * len(eases))
+    if count == len(eases):
+        found = everything_is_hard(Entropy(0.0))
+    else:
+        found = with_limit(Entropy(0.0), float(np.sort(eases)[count]))
+    assert isinstance(found, Entropy)
+    return found
