@@ -17,20 +17,22 @@ from device_sdk.execution.deciders import ease
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.hybrid_choice import Both, SubnetAnswers, any_subnet
 from device_sdk.policies.hybrid_costs import macs_costs
-from device_sdk.policies.joint_search import JointSettings, Pair, Pool, joint_search, separate_pair
+from device_sdk.policies.joint_search import HybridPair, HybridPool, JointSettings, joint_search, separate_pair
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.search.nearby import mutate
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import CostModel, EdgeCost
+from device_sdk.supernet.paths import k_cheapest
 from device_sdk.supernet.plan import Entropy, Subnet
 from device_sdk.supernet.supernet import Supernet
 from pathweave.bench import BenchOptions
 
-LIMITS = (0.35, 0.5, 0.7)  # of the full model's MACs
-STARTS, QUICK_STARTS = 24, 6
-SETTINGS = JointSettings(fitness="routed", coverage=0.7, generations=3, children=8)
-QUICK_SETTINGS = JointSettings(fitness="routed", coverage=0.7, generations=1, children=2)
+LIMITS = (0.5, 0.6, 0.75)  # of the full model's MACs
+STARTS, QUICK_STARTS = 24, 4
+CHEAPEST = 6  # subnets that are tried besides the random ones
+SETTINGS = JointSettings(coverage=0.7, generations=3, children=8)
+QUICK_SETTINGS = JointSettings(coverage=0.7, generations=1, children=2)
 _SIZE = 100  # million: MACs stand in for milliseconds where subnets are drawn and mutated
 
 
@@ -48,13 +50,13 @@ def joint_rows(options: BenchOptions) -> tuple[dict[str, float], list[dict[str, 
         answers = SubnetAnswers(workspace, model.prepare(images), labels, costs, options.progress)
         nearby = any_subnet(supernet, _as_latency(supernet))
         starts = nearby.draw(count=QUICK_STARTS if options.quick else STARTS, random=SplitMix64(0))
+        starts += [path for _, path in k_cheapest(supernet, lambda edge: supernet.block(edge.block).macs, k=CHEAPEST)]
         whole = costs.base(supernet.original)
         rows: list[dict[str, object]] = []
-        chosen: list[tuple[float, Pair[Subnet], Pair[Subnet]]] = []
+        chosen: list[tuple[float, HybridPair[Subnet], HybridPair[Subnet]]] = []
         for share in LIMITS:
-            pool: Pool[Subnet] = Pool(labels)
+            pool: HybridPool[Subnet] = HybridPool(labels)
             _add(pool, answers([supernet.original, *starts]).values())
-            separate = separate_pair(pool, share * whole, settings)
             joint = joint_search(
                 pool,
                 share * whole,
@@ -63,7 +65,7 @@ def joint_rows(options: BenchOptions) -> tuple[dict[str, float], list[dict[str, 
                 answer=answers,
             )
             # what both may pick from is the same: the networks that the joint search has found count for both
-            separate = separate_pair(pool, share * whole, settings) or separate
+            separate = separate_pair(pool, share * whole, settings)
             assert joint is not None
             assert separate is not None
             chosen.append((share, joint, separate))
@@ -76,7 +78,7 @@ def joint_rows(options: BenchOptions) -> tuple[dict[str, float], list[dict[str, 
 def _judged(
     model: AdaptiveModel,
     report: ImageDataset,
-    chosen: Sequence[tuple[float, Pair[Subnet], Pair[Subnet]]],
+    chosen: Sequence[tuple[float, HybridPair[Subnet], HybridPair[Subnet]]],
     rows: list[dict[str, object]],
     whole: float,
     options: BenchOptions,
@@ -110,7 +112,7 @@ def _judged(
     return figures
 
 
-def _right(answers: SubnetAnswers, pair: Pair[Subnet], labels: np.ndarray) -> Right:
+def _right(answers: SubnetAnswers, pair: HybridPair[Subnet], labels: np.ndarray) -> Right:
     """What the pair answers rightly if it sends as many of these samples as it was chosen with."""
     base, global_ = answers.logits[pair.base], answers.logits[pair.global_]
     sent = np.argsort(ease(Entropy(0.0), base), kind="stable")[: round(pair.sent * len(labels))]
@@ -119,7 +121,7 @@ def _right(answers: SubnetAnswers, pair: Pair[Subnet], labels: np.ndarray) -> Ri
     return np.asarray(found == labels)
 
 
-def _add(pool: Pool[Subnet], both: Iterable[Both]) -> None:
+def _add(pool: HybridPool[Subnet], both: Iterable[Both]) -> None:
     for base, global_ in both:
         pool.add(bases=[base] if base else [], globals_=[global_] if global_ else [])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +15,10 @@ from device_sdk.offload.named_path import path_model
 from device_sdk.policies.answers import answer_everywhere
 from device_sdk.policies.hybrid_costs import HybridCosts
 from device_sdk.policies.joint_search import (
-    Candidate,
+    HybridMember,
+    HybridPair,
+    HybridPool,
     JointSettings,
-    Pair,
-    Pool,
     best_pair,
     joint_search,
     separate_pair,
@@ -34,7 +34,7 @@ from device_sdk.supernet.supernet import Supernet
 _BATCH = 64
 _HELD_OUT = 3  # every third sample judges the choice
 
-Both = tuple[Candidate[Subnet] | None, Candidate[Subnet] | None]
+Both = tuple[HybridMember[Subnet] | None, HybridMember[Subnet] | None]
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class HybridChoice:
     """
 
     plan: Plan
-    pair: Pair[Subnet]
+    pair: HybridPair[Subnet]
     held_out: float
-    separate: Pair[Subnet] | None
+    separate: HybridPair[Subnet] | None
     answered: int
 
 
@@ -82,8 +82,8 @@ class SubnetAnswers:
     def _both(self, subnet: Subnet) -> Both:
         logits, costs = self.logits[subnet], self._costs
         return (
-            Candidate(subnet, logits, costs.base(subnet)),
-            Candidate(subnet, logits, costs.global_(subnet)),
+            HybridMember(subnet, logits, costs.base(subnet)),
+            HybridMember(subnet, logits, costs.global_(subnet)),
         )
 
 
@@ -127,7 +127,7 @@ def choose_hybrid(
             key: (_part(base, choosing), _part(global_, choosing)) for key, (base, global_) in answers(wanted).items()
         }
 
-    pool: Pool[Subnet] = Pool(labels[choosing])
+    pool: HybridPool[Subnet] = HybridPool(labels[choosing])
     known = answer([one for one in dict.fromkeys(subnets) if not one.input_size]).values()
     pool.add(bases=[one for one, _ in known if one], globals_=[one for _, one in known if one])
     pair = joint_search(pool, limit, settings, mutate=mutated, answer=answer)
@@ -144,12 +144,12 @@ def choose_hybrid(
     decider = _sending(ease(Entropy(0.0), own[choosing]), pair.sent)
     name, digest = bundle
     plan = Plan(pair.base, hard=Ask(decider, RemoteRef(path_model(name, pair.global_, images=True), digest)))
-    held: Pool[Subnet] = Pool(labels[judging])
+    held: HybridPool[Subnet] = HybridPool(labels[judging])
     held.add(
-        bases=[Candidate(pair.base, own[judging], costs.base(pair.base))],
-        globals_=[Candidate(pair.global_, other[judging], costs.global_(pair.global_))],
+        bases=[HybridMember(pair.base, own[judging], costs.base(pair.base))],
+        globals_=[HybridMember(pair.global_, other[judging], costs.global_(pair.global_))],
     )
-    judged = best_pair(held, limit, settings)
+    judged = best_pair(held, limit, replace(settings, fitness="routed"))
     separate = separate_pair(pool, limit, settings)
     return HybridChoice(plan, pair, 0.0 if judged is None else judged.accuracy, separate, len(answers.logits))
 
@@ -160,8 +160,8 @@ def any_subnet(supernet: Supernet, costs: CostModel) -> Neighbourhood:
     return within_budget(supernet, costs, Budget(latency_ms=(1 + 1e-9) * slowest_ms))
 
 
-def _part(one: Candidate[Subnet] | None, positions: npt.NDArray[np.int64]) -> Candidate[Subnet] | None:
-    return None if one is None else Candidate(one.key, one.logits[positions], one.cost)
+def _part(one: HybridMember[Subnet] | None, positions: npt.NDArray[np.int64]) -> HybridMember[Subnet] | None:
+    return None if one is None else HybridMember(one.key, one.logits[positions], one.cost)
 
 
 def _sending(eases: npt.NDArray[np.float64], share: float) -> Entropy:

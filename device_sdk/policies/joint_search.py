@@ -6,6 +6,7 @@ the pool: networks of the best pairs are mutated and answer the samples too.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeVar
@@ -21,17 +22,19 @@ from device_sdk.supernet.plan import Decider, Entropy
 
 Key = TypeVar("Key", bound=Hashable)
 Values = npt.NDArray[np.float64]
-Fitness = Literal["agreement", "either", "routed"]
+Fitness = Literal["agreement", "either", "routed", "softened"]
 """How a pair is judged.
 
 ``agreement``: the paper's agreement oracle sends the samples about which the two disagree; the pair's cost is that of
 these. ``either``: the share of samples that at least one answers rightly, an upper bound, at a given coverage.
-``routed``: the base's own entropy sends as many samples as the cost allows: what a device can do.
+``routed``: the base's own entropy sends as many samples as the cost allows: what a device can do. ``softened``: as
+``routed``, but an answer counts by the probability of the right class at ``temperature``: less of a pair's lead over
+others is then luck with a few samples.
 """
 
 
 @dataclass(frozen=True)
-class Candidate(Generic[Key]):
+class HybridMember(Generic[Key]):
     """A network that can be base or global: its logits [count, classes] and its cost per sample in that role."""
 
     key: Key
@@ -40,10 +43,11 @@ class Candidate(Generic[Key]):
 
 
 @dataclass(frozen=True)
-class Pair(Generic[Key]):
+class HybridPair(Generic[Key]):
     """A base and a global network: what they are expected to reach together.
 
-    ``cost``: of the base, plus that of the global network for the share that is sent (Eq. 2).
+    ``cost``: of the base, plus that of the global network for the share that is sent (Eq. 2). ``score``: what pairs are
+    ranked by.
     """
 
     base: Key
@@ -51,16 +55,19 @@ class Pair(Generic[Key]):
     accuracy: float
     sent: float
     cost: float
+    score: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointSettings:
     """Evolution: ``generations`` with up to ``children`` new networks each, from the ``parents`` best pairs.
 
-    ``coverage``: of the fitness ``either``; ``least_coverage``: of ``routed``, which sends at most the rest.
+    ``coverage``: of the fitness ``either``; ``least_coverage``: of ``routed`` and ``softened``, which send at most the
+    rest.
     """
 
-    fitness: Fitness = "routed"
+    fitness: Fitness = "softened"
+    temperature: float = 4.0
     coverage: float = 0.7
     least_coverage: float = 0.0
     generations: int = 4
@@ -70,14 +77,14 @@ class JointSettings:
 
 
 @dataclass
-class Pool(Generic[Key]):
+class HybridPool(Generic[Key]):
     """The networks that have answered the samples with these labels [count]: as bases and as global networks."""
 
     labels: npt.NDArray[np.int64]
-    bases: dict[Key, Candidate[Key]] = field(default_factory=dict)
-    globals_: dict[Key, Candidate[Key]] = field(default_factory=dict)
+    bases: dict[Key, HybridMember[Key]] = field(default_factory=dict)
+    globals_: dict[Key, HybridMember[Key]] = field(default_factory=dict)
 
-    def add(self, *, bases: Sequence[Candidate[Key]] = (), globals_: Sequence[Candidate[Key]] = ()) -> None:
+    def add(self, *, bases: Sequence[HybridMember[Key]] = (), globals_: Sequence[HybridMember[Key]] = ()) -> None:
         """Add networks.
 
         Raises:
@@ -91,9 +98,9 @@ class Pool(Generic[Key]):
 
 
 def ranked_pairs(
-    pool: Pool[Key], limit: float, settings: JointSettings, decider: Decider | None = None
-) -> list[Pair[Key]]:
-    """All pairs whose hybrid cost keeps ``limit``, the most accurate first, among equals the cheapest."""
+    pool: HybridPool[Key], limit: float, settings: JointSettings, decider: Decider | None = None
+) -> list[HybridPair[Key]]:
+    """All pairs whose hybrid cost keeps ``limit``, the best first, among equals the cheapest."""
     judge = _JUDGES[settings.fitness]
     found = [
         pair
@@ -102,44 +109,42 @@ def ranked_pairs(
         for pair in judge(base, tuple(pool.globals_.values()), pool.labels, limit, settings, decider or Entropy(0.0))
         if pair.cost <= limit * (1 + 1e-12)
     ]
-    return sorted(found, key=lambda pair: (-pair.accuracy, pair.cost))
+    return sorted(found, key=lambda pair: (-pair.score, pair.cost))
 
 
 def best_pair(
-    pool: Pool[Key], limit: float, settings: JointSettings, decider: Decider | None = None
-) -> Pair[Key] | None:
+    pool: HybridPool[Key], limit: float, settings: JointSettings, decider: Decider | None = None
+) -> HybridPair[Key] | None:
     """The best of all pairs within ``limit``; None if there is none."""
     return next(iter(ranked_pairs(pool, limit, settings, decider)), None)
 
 
-def separate_pair(pool: Pool[Key], limit: float, settings: JointSettings) -> Pair[Key] | None:
+def separate_pair(pool: HybridPool[Key], limit: float, settings: JointSettings) -> HybridPair[Key] | None:
     """Base and global network picked one by one: the most accurate global, then the most accurate base that fits.
 
-    The base leaves enough of ``limit`` to send ``1 − coverage`` of the samples. None if no base does.
+    The base leaves enough of ``limit`` to send ``1 − coverage`` of the samples; where none does, it is the cheapest. As
+    much is sent as the limit then allows. None if the cheapest base alone costs more.
     """
 
-    def accuracy(one: Candidate[Key]) -> tuple[float, float]:
+    def accuracy(one: HybridMember[Key]) -> tuple[float, float]:
         return float((one.logits.argmax(axis=1) == pool.labels).mean()), -one.cost
 
     global_ = max(pool.globals_.values(), key=accuracy)
     left = limit - (1 - settings.coverage) * global_.cost
-    bases = [one for one in pool.bases.values() if one.cost <= left]
-    if not bases:
-        return None
-    alone = Pool(pool.labels, {}, {global_.key: global_})
-    base = max(bases, key=accuracy)
-    alone.add(bases=[base])
-    return best_pair(alone, limit, settings)
+    bases = [one for one in pool.bases.values() if one.cost <= left * (1 + 1e-9)]
+    base = max(bases, key=accuracy) if bases else min(pool.bases.values(), key=lambda one: one.cost)
+    alone = HybridPool(pool.labels, {base.key: base}, {global_.key: global_})
+    return best_pair(alone, limit, dataclasses.replace(settings, fitness="routed"))
 
 
 def joint_search(
-    pool: Pool[Key],
+    pool: HybridPool[Key],
     limit: float,
     settings: JointSettings,
     *,
     mutate: Callable[[Key, SplitMix64], Key | None],
-    answer: Callable[[Sequence[Key]], Mapping[Key, tuple[Candidate[Key] | None, Candidate[Key] | None]]],
-) -> Pair[Key] | None:
+    answer: Callable[[Sequence[Key]], Mapping[Key, tuple[HybridMember[Key] | None, HybridMember[Key] | None]]],
+) -> HybridPair[Key] | None:
     """The best pair within ``limit`` after extending ``pool`` by evolution; None if no pair keeps it.
 
     Args:
@@ -167,8 +172,8 @@ def joint_search(
 
 
 def _children(
-    pool: Pool[Key],
-    parents: Sequence[Pair[Key]],
+    pool: HybridPool[Key],
+    parents: Sequence[HybridPair[Key]],
     count: int,
     mutate: Callable[[Key, SplitMix64], Key | None],
     random: SplitMix64,
@@ -185,71 +190,87 @@ def _children(
     return list(found)
 
 
-def _cheapest(pool: Pool[Key]) -> list[Pair[Key]]:
+def _cheapest(pool: HybridPool[Key]) -> list[HybridPair[Key]]:
     """Where no pair keeps the limit: the cheapest base with each global network."""
     base = min(pool.bases.values(), key=lambda one: one.cost)
-    return [Pair(base.key, key, 0.0, 0.0, base.cost) for key in pool.globals_]
+    return [HybridPair(base.key, key, 0.0, 0.0, base.cost, 0.0) for key in pool.globals_]
 
 
-def _right(one: Candidate[Key], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+def _right(one: HybridMember[Key], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
     return np.asarray(one.logits.argmax(axis=1) == labels)
 
 
 def _by_agreement(
-    base: Candidate[Key],
-    globals_: Sequence[Candidate[Key]],
+    base: HybridMember[Key],
+    globals_: Sequence[HybridMember[Key]],
     labels: npt.NDArray[np.int64],
     limit: float,
     settings: JointSettings,
     decider: Decider,
-) -> list[Pair[Key]]:
+) -> list[HybridPair[Key]]:
     own = base.logits.argmax(axis=1)
     pairs = []
     for one in globals_:
         sent = float((one.logits.argmax(axis=1) != own).mean())
         accuracy = float(_right(one, labels).mean())  # where they agree, the base's answer is the global's
-        pairs.append(Pair(base.key, one.key, accuracy, sent, base.cost + sent * one.cost))
+        pairs.append(HybridPair(base.key, one.key, accuracy, sent, base.cost + sent * one.cost, accuracy))
     return pairs
 
 
 def _by_either(
-    base: Candidate[Key],
-    globals_: Sequence[Candidate[Key]],
+    base: HybridMember[Key],
+    globals_: Sequence[HybridMember[Key]],
     labels: npt.NDArray[np.int64],
     limit: float,
     settings: JointSettings,
     decider: Decider,
-) -> list[Pair[Key]]:
+) -> list[HybridPair[Key]]:
     own, sent = _right(base, labels), 1 - settings.coverage
-    return [
-        Pair(base.key, one.key, float((own | _right(one, labels)).mean()), sent, base.cost + sent * one.cost)
-        for one in globals_
-    ]
+    pairs = []
+    for one in globals_:
+        accuracy = float((own | _right(one, labels)).mean())
+        pairs.append(HybridPair(base.key, one.key, accuracy, sent, base.cost + sent * one.cost, accuracy))
+    return pairs
 
 
 def _by_routing(
-    base: Candidate[Key],
-    globals_: Sequence[Candidate[Key]],
+    base: HybridMember[Key],
+    globals_: Sequence[HybridMember[Key]],
     labels: npt.NDArray[np.int64],
     limit: float,
     settings: JointSettings,
     decider: Decider,
-) -> list[Pair[Key]]:
-    own, count = _right(base, labels), len(labels)
+) -> list[HybridPair[Key]]:
+    def values(one: HybridMember[Key]) -> Values:
+        if settings.fitness == "softened":
+            return _softened(one, labels, settings.temperature)
+        return _right(one, labels).astype(float)
+
+    own, own_values, count = _right(base, labels), values(base), len(labels)
     order = np.argsort(ease(decider, base.logits), kind="stable")
     most = 1 - settings.least_coverage
     pairs = []
     for one in globals_:
         share = most if one.cost <= 0 else min(most, max(0.0, (limit - base.cost) / one.cost))
-        sent = int(share * count + 1e-9)
-        right = own.copy()
-        right[order[:sent]] = _right(one, labels)[order[:sent]]
-        pairs.append(Pair(base.key, one.key, float(right.mean()), sent / count, base.cost + sent / count * one.cost))
+        sent = order[: int(share * count + 1e-9)]
+        right, judged = own.copy(), own_values.copy()
+        right[sent], judged[sent] = _right(one, labels)[sent], values(one)[sent]
+        share = len(sent) / count
+        cost = base.cost + share * one.cost
+        pairs.append(HybridPair(base.key, one.key, float(right.mean()), share, cost, float(judged.mean())))
     return pairs
 
 
-_JUDGES: dict[Fitness, Callable[..., list[Pair]]] = {  # type: ignore[type-arg]
+def _softened(one: HybridMember[Key], labels: npt.NDArray[np.int64], temperature: float) -> Values:
+    """The probability of the right class of each sample at a temperature: [count]."""
+    wide = one.logits.astype(np.float64) / temperature
+    powers = np.exp(wide - wide.max(axis=1, keepdims=True))
+    return np.asarray(powers[np.arange(len(labels)), labels] / powers.sum(axis=1))
+
+
+_JUDGES: dict[Fitness, Callable[..., list[HybridPair]]] = {  # type: ignore[type-arg]
     "agreement": _by_agreement,
     "either": _by_either,
     "routed": _by_routing,
+    "softened": _by_routing,
 }

@@ -10,9 +10,9 @@ import pytest
 from device_sdk.errors import InputError, UsageError
 from device_sdk.execution.deciders import ease
 from device_sdk.policies.joint_search import (
-    Candidate,
+    HybridMember,
+    HybridPool,
     JointSettings,
-    Pool,
     best_pair,
     joint_search,
     ranked_pairs,
@@ -36,8 +36,8 @@ GLOBAL = logits((0, 5), (2, 5), (2, 5), (0, 5))  # right, wrong, right, right
 
 @pytest.fixture
 def pool():
-    found = Pool(LABELS)
-    found.add(bases=[Candidate("base", BASE, 1.0)], globals_=[Candidate("global", GLOBAL, 10.0)])
+    found = HybridPool(LABELS)
+    found.add(bases=[HybridMember("base", BASE, 1.0)], globals_=[HybridMember("global", GLOBAL, 10.0)])
     return found
 
 
@@ -67,23 +67,41 @@ def test_routing_keeps_the_least_coverage(pool):
     assert best_pair(pool, 100.0, JointSettings(fitness="routed", least_coverage=0.75)).sent == 0.25
 
 
-def random_pool(seed: int, count: int = 12) -> Pool[int]:
+def test_softened_answers_count_by_the_probability_of_the_right_class(pool):
+    pair = best_pair(pool, 6.0, JointSettings(fitness="softened", temperature=2.0))
+    assert (pair.sent, pair.accuracy) == (0.5, 1.0)
+
+    def share(sure):  # of one class of three that is so sure, at temperature 2
+        return np.exp(sure / 2) / (np.exp(sure / 2) + 2)
+
+    assert pair.score == pytest.approx((share(4) + share(3) + share(5) + share(5)) / 4, abs=1e-6)
+
+
+def test_picking_separately_takes_the_cheapest_base_where_none_leaves_enough(pool):
+    pool.add(bases=[HybridMember("poor", logits((1, 1), (0, 1), (1, 1), (1, 1)), 0.5)])
+    settings = JointSettings(coverage=0.7)
+    assert separate_pair(pool, 3.8, settings).base == "poor"
+    assert separate_pair(pool, 4.0, settings).base == "base"
+    assert separate_pair(pool, 0.4, settings) is None
+
+
+def random_pool(seed: int, count: int = 12) -> HybridPool[int]:
     random = np.random.default_rng(seed)
     labels = random.integers(0, 4, 60)
-    found = Pool(labels)
+    found = HybridPool(labels)
     for key in range(count):
         skill = random.uniform(0.2, 3)
         values = random.normal(0, 1, (60, 4)).astype(np.float32)
         values[np.arange(60), labels] += skill
         cost = skill * random.uniform(1, 3)
-        found.add(bases=[Candidate(key, values, cost)], globals_=[Candidate(key, values, 2 * cost)])
+        found.add(bases=[HybridMember(key, values, cost)], globals_=[HybridMember(key, values, 2 * cost)])
     return found
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("limit", [2.0, 4.0, 8.0])
 def test_the_best_pair_equals_exhaustive_search(seed, limit):
-    pool, settings = random_pool(seed), JointSettings()
+    pool, settings = random_pool(seed), JointSettings(fitness="routed")
     best = 0.0
     for base, global_ in itertools.product(pool.bases.values(), pool.globals_.values()):
         if base.cost > limit:
@@ -97,24 +115,24 @@ def test_the_best_pair_equals_exhaustive_search(seed, limit):
     assert (0.0 if found is None else found.accuracy) == pytest.approx(best)
 
 
-@pytest.mark.parametrize("fitness", ["agreement", "either", "routed"])
+@pytest.mark.parametrize("fitness", ["agreement", "either", "routed", "softened"])
 def test_no_pair_costs_more_than_the_limit_and_the_first_is_the_best(fitness):
     pairs = ranked_pairs(random_pool(5), 6.0, JointSettings(fitness=fitness))
     assert pairs
     assert all(pair.cost <= 6.0 + 1e-9 for pair in pairs)
-    assert [pair.accuracy for pair in pairs] == sorted((pair.accuracy for pair in pairs), reverse=True)
+    assert [pair.score for pair in pairs] == sorted((pair.score for pair in pairs), reverse=True)
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_joint_choice_is_never_worse_than_picking_separately_on_the_same_samples(seed):
-    pool, settings = random_pool(seed), JointSettings()
+    pool, settings = random_pool(seed), JointSettings(fitness="routed")
     separate, joint = separate_pair(pool, 5.0, settings), best_pair(pool, 5.0, settings)
     assert separate is None or joint.accuracy >= separate.accuracy
 
 
 def test_evolution_finds_a_network_that_the_pool_did_not_have():
     whole = random_pool(1, count=12)
-    start = Pool(whole.labels)
+    start = HybridPool(whole.labels)
     start.add(bases=[whole.bases[0]], globals_=[whole.globals_[0]])
     asked: list[int] = []
 
@@ -122,7 +140,7 @@ def test_evolution_finds_a_network_that_the_pool_did_not_have():
         asked.extend(keys)
         return {key: (whole.bases[key], whole.globals_[key]) for key in keys}
 
-    settings = JointSettings(generations=8, children=3, seed=3)
+    settings = JointSettings(fitness="routed", generations=8, children=3, seed=3)
     found = joint_search(
         start, 6.0, settings, mutate=lambda key, random: (key + 1 + random.below(3)) % 12, answer=answer
     )
@@ -147,7 +165,7 @@ def test_a_limit_that_no_pair_keeps_is_said(pool):
 @pytest.mark.parametrize("broken", [BASE[:3], np.full_like(BASE, np.nan)])
 def test_answers_that_are_not_those_of_the_samples_are_refused(pool, broken):
     with pytest.raises(InputError, match="not those to the 4 samples"):
-        pool.add(bases=[Candidate("other", broken, 1.0)])
+        pool.add(bases=[HybridMember("other", broken, 1.0)])
 
 
 def test_a_search_without_parents_is_refused(pool):
