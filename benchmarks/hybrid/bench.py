@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.hybrid.joint import joint_rows
 from benchmarks.hybrid.paired import change_points
-from benchmarks.hybrid.trained import COVERAGE, HYBRIDS, Answered, answered, made, over_http
+from benchmarks.hybrid.trained import COVERAGE, HYBRIDS, Answered, answered, loaded, made, over_http
 from device_sdk.supernet.plan import Entropy
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
@@ -24,14 +24,15 @@ def run(options: BenchOptions) -> BenchOutcome:
     """Everything is chosen on #search and #calibration; #report is judged once, with paired intervals.
 
     ResNet-56 is right on all of CIFAR's training images, so the router learns from ten views of #search, and its
-    coverage is tuned on #calibration. The base's copies learned from the training images with the global's softened
-    answers, the global's last blocks from the same images weighed by the router; a turn was kept unless #search and
-    #calibration spoke against it (zoo/resnet8-resnet56-hybrid-training.toml).
-    (rb) has the copies of the base alone, (rbg) both networks'. The router is fitted anew for each, the same way.
+    coverage is tuned on #calibration. The copies of (rb) and (rbg) learn from the training images for 500 steps: first
+    the base's batch-norm statistics, then the global's last blocks, then the base. A turn that made the hybrid worse on
+    #search and #calibration is undone; the rows say which. The router is fitted the same way for each.
     """
-    made_by = {name: made(options, name) for name in HYBRIDS}
+    job = loaded(options)
+    made_by = {name: made(options, job, name) for name in HYBRIDS}
     found = {name: answered(options, hybrid) for name, hybrid in made_by.items()}
     figures, rows = _hybrid_rows(found)
+    rows += [{"what": f"({name}) training", "turn": turn} for name, one in made_by.items() for turn in one.report]
     measured = over_http(options, made_by["rbg"])
     best = found["rbg"]
     own = 100 * float((best.sent & best.global_right | ~best.sent & best.base_right).mean())

@@ -1,15 +1,14 @@
-"""The hybrids (r), (rb) and (rbg) of ResNet-8 and ResNet-56, from the zoo's trained copies."""
+"""The hybrids (r), (rb) and (rbg) of ResNet-8 and ResNet-56, trained and packaged in this run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from benchmarks.hybrid.paired import Right
-from benchmarks.support.bundles import ZOO
 from benchmarks.support.reference_bundles import load_part
 from benchmarks.support.sources import Logits, logits_from
 from device_sdk.bundles.bundle import Bundle
@@ -20,15 +19,15 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
 from device_sdk.supernet.plan import Ask, Decider, Plan
 from packager.hybrid.job_loader import ModelChoice, load_hybrid_job
-from packager.hybrid.pipeline import PackagedHybrid, package_hybrid
-from packager.hybrid.recipe import load_hybrid_recipe
+from packager.hybrid.pipeline import HybridJob, PackagedHybrid, package_hybrid
+from packager.hybrid.recipe import HybridRecipe, load_hybrid_recipe
 from pathweave.bench import BenchOptions
 from pathweave.server_process import running_server
 
 COVERAGE = 0.7
 HYBRIDS = ("r", "rb", "rbg")
 BASE, GLOBAL = "resnet8_mlperf_tiny", "resnet56_cifar10"
-WEIGHTS = {"base": "resnet8-resnet56-hybrid-base.safetensors", "global": "resnet8-resnet56-hybrid-global.safetensors"}
+STEPS, QUICK_STEPS = 500, 10  # minutes of one core; of (rbg) a tenth is the global's
 BATCH, TIMEOUT_S = 64, 30.0
 QUICK_IMAGES = 500
 
@@ -64,26 +63,40 @@ class Answered:
         return hard(self.decider, self.base)
 
 
-def made(options: BenchOptions, trained: str) -> PackagedHybrid:
-    """The bundles of one hybrid: the router is fitted now, the copies are the zoo's."""
+def loaded(options: BenchOptions) -> HybridJob:
+    """Both networks and their images, with the recipe of (rbg)."""
     cifar, pretrained = options.data_folder / "cifar10", options.data_folder / "pretrained"
-    learned = {
-        f"{part}_weights": WEIGHTS[part]
-        for part in ("base", "global")
-        if part[0] in trained and (ZOO / WEIGHTS[part]).exists()
-    }
-    recipe = load_hybrid_recipe(None, train="r", steps=0, coverage=COVERAGE, seed=1, **learned)
-    job = load_hybrid_job(
+    return load_hybrid_job(
         ModelChoice(f"zoo:{BASE}", pretrained / f"{BASE}.safetensors"),
         ModelChoice(f"zoo:{GLOBAL}", pretrained / f"{GLOBAL}.safetensors"),
-        training=str(cifar / "test.zip#search"),
+        training=str(cifar / ("test.zip#calibration" if options.quick else "train.zip")),
         routing=str(cifar / "test.zip#search"),
         validation=str(cifar / "test.zip#calibration"),
-        recipe=recipe,
-        recipe_folder=ZOO,
+        recipe=_recipe("rbg", options),
         progress=options.progress,
     )
+
+
+def made(options: BenchOptions, job: HybridJob, trained: str) -> PackagedHybrid:
+    """Train and package one hybrid."""
+    job = replace(job, recipe=_recipe(trained, options))
     return package_hybrid(job, options.work_folder / f"hybrid-{trained}", progress=options.progress)
+
+
+def _recipe(trained: str, options: BenchOptions) -> HybridRecipe:
+    return load_hybrid_recipe(
+        None,
+        train=trained,
+        coverage=COVERAGE,
+        steps=QUICK_STEPS if options.quick else STEPS,
+        rounds=1,
+        global_share=0.1,
+        base_rate=2e-3,
+        label_weight=1.0,
+        variants=1,
+        recalibrate_batches=3 if options.quick else 100,
+        seed=1,
+    )
 
 
 def answered(options: BenchOptions, hybrid: PackagedHybrid) -> Answered:

@@ -2,14 +2,16 @@
 
 Each round: the global learns, then the base, with the weights that the router of the moment gives; after each, the
 router is fitted anew, since its inputs or its target have changed. A network that makes the hybrid worse on images that
-neither network learns from, by more than a standard error, goes back to where it began its turn.
+neither network learns from, by more than a standard error, goes back to where it began its turn. The statistics of the
+base's batch norms have a turn of their own before the others: those of a network that was trained on strongly augmented
+images rarely are those of plain ones.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
@@ -18,7 +20,7 @@ import torch
 from torch import Tensor
 
 from device_sdk.execution.deciders import hard
-from device_sdk.progress import Progress
+from device_sdk.progress import Progress, Task
 from device_sdk.supernet.plan import Router
 from packager.errors import TrainingError
 from packager.hybrid.evidence import HybridEvidence
@@ -32,6 +34,7 @@ from packager.training.device import resolve_precision
 from packager.training.schedule import Schedule
 
 Learner = Literal["global", "base"]
+Learned = Literal["global", "base", "statistics"]
 _GRADIENT_NORM = 5.0  # gradients are clipped to this norm
 
 
@@ -39,13 +42,13 @@ _GRADIENT_NORM = 5.0  # gradients are clipped to this norm
 class Turn:
     """One network's turn: its steps, and the hybrid's held-out accuracy at the coverage before and after.
 
-    ``kept``: whether it kept what it learned.
+    ``learner``: ``statistics`` for the batch norms of the base alone. ``kept``: whether it kept what it learned.
     """
 
     round: int
-    learner: Learner
+    learner: Learned
     steps: int
-    loss: float
+    loss: float | None
     before: float
     after: float
     kept: bool
@@ -53,7 +56,8 @@ class Turn:
     def __str__(self) -> str:
         """One line for the terminal."""
         kept = "kept" if self.kept else "not kept"
-        said = f"round {self.round + 1}, {self.learner}: {self.steps} steps, loss {self.loss:.4f}"
+        loss = "" if self.loss is None else f", loss {self.loss:.4f}"
+        said = f"round {self.round + 1}, {self.learner}: {self.steps} steps{loss}"
         return f"{said}; hybrid accuracy {self.before:.4f} -> {self.after:.4f}, {kept}"
 
 
@@ -75,7 +79,7 @@ class _Where:
     """
 
     turn: int = 0
-    loss: float = math.nan
+    loss: float | None = None
     start: State | None = None
     router: Router | None = None
     right: Tensor | None = None
@@ -115,7 +119,12 @@ class AlternatingTrainer:
             seed=recipe.seed,
         )
         learners: list[Learner] = ["global"] * recipe.global_learns + ["base"] * recipe.base_learns  # type: ignore[assignment]
-        self._turns = [(number, learner) for number in range(recipe.rounds) for learner in learners]
+        turns: list[tuple[int, Learned]] = [
+            (number, learner) for number in range(recipe.rounds) for learner in learners
+        ]
+        recalibrates = recipe.base_learns and recipe.recalibrate_batches and base.has_statistics
+        first: list[tuple[int, Learned]] = [(0, "statistics")] if recalibrates else []
+        self._turns = first + turns
         shares = {"global": recipe.global_share, "base": 1.0 - recipe.global_share}
         whole = sum(shares[learner] for learner in learners) or 1.0
         self._shares = {learner: shares[learner] / whole for learner in learners}
@@ -142,7 +151,8 @@ class AlternatingTrainer:
 
     def learned(self, learner: Learner) -> bool:
         """Whether the network differs from what it was at the beginning."""
-        return any(turn.kept and turn.steps for turn in self.report if turn.learner == learner)
+        own = {learner, "statistics"} if learner == "base" else {learner}
+        return any(turn.kept and turn.steps for turn in self.report if turn.learner in own)
 
     def train(self) -> None:
         """Run all turns, from the last saved state on.
@@ -163,26 +173,47 @@ class AlternatingTrainer:
 
     def _run(self, number: int) -> None:
         """1. remember the start; 2. steps; 3. a new router; 4. keep the better state."""
-        where, (round_, learner) = self._where, self._turns[number]
+        where, (round_, learned) = self._where, self._turns[number]
+        learner: Learner = "base" if learned == "statistics" else learned
         network = self._networks[learner]
         if where.start is None:  # 1
             where.start = network.state
-        self._steps(learner)  # 2
+        if learned != "statistics":  # 2
+            self._steps(learner)
+        if learned == "statistics" or (learner == "base" and self._statistics_kept):
+            self._recalibrate()
         router, right = self._routed()  # 3
         assert where.right is not None
         change = right.double() - where.right.double()
         kept = float(change.mean()) >= -float(change.std()) / len(change) ** 0.5
         known = self._known[learner]
         before, after = self._held_out(where.right), self._held_out(right)
-        turn = Turn(round_, learner, known.done, where.loss, before, after, kept)
+        steps = known.done if learned != "statistics" else self._recipe.recalibrate_batches
+        turn = Turn(round_, learned, steps, where.loss, before, after, kept)
         if kept:  # 4
             where.router, where.right = router, right
         else:
             network.restore(where.start)
         where.report.append(dict(turn.__dict__))
-        where.turn, where.start, where.loss = number + 1, None, math.nan
+        where.turn, where.start, where.loss = number + 1, None, None
         self._known[learner] = _Progress(earlier=known.earlier + known.done)
         self._save()
+
+    @property
+    def _statistics_kept(self) -> bool:
+        return any(turn.kept for turn in self.report if turn.learner == "statistics")
+
+    def _recalibrate(self) -> None:
+        """Replace the statistics of the base's batch norms by their means over plain training images."""
+        base, count = self._networks["base"], self._recipe.recalibrate_batches
+        base.train(False)
+        with self._progress.task("recalibrate", count) as task:
+            base.recalibrate(self._plain(count, task))
+
+    def _plain(self, count: int, task: Task) -> Iterator[Tensor]:
+        for step in range(count):
+            yield self._batches.plain(step)
+            task.advance()
 
     def _steps(self, learner: Learner) -> None:
         """Update the network until its turn is over. Each turn has a schedule of its own, so that it ends at rest."""
@@ -233,12 +264,12 @@ class AlternatingTrainer:
         return value
 
     def _base_loss(self, step: int) -> Tensor:
-        batch = self._batches.for_base(step)
+        batch = self._batches.for_base(step, taught=self._recipe.label_weight < 1.0)
         logits = self._networks["base"].tail(self._networks["base"].head(batch.images)).float()
         losses = answer_losses(
             logits,
             batch.labels.to(self._device),
-            batch.teacher.to(self._device),
+            None if batch.teacher is None else batch.teacher.to(self._device),
             label_weight=self._recipe.label_weight,
             temperature=self._recipe.temperature,
         )

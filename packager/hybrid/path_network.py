@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from device_sdk.supernet.plan import Edge, Subnet
 from packager.supernet.blocks.trainable import TrainableBlock
 from packager.supernet.expansion import Expansion
+from packager.training.recalibration import recalibrate
 
 State = dict[str, dict[str, Tensor]]
 _BATCH = 256
@@ -31,7 +33,7 @@ class PathNetwork:
         memory_format: torch.memory_format = torch.contiguous_format,
     ) -> None:
         copies = {block.start: block for block in expansion.added if _is_copy(block)}
-        self._originals = expansion.originals
+        self._expansion, self._originals = expansion, expansion.originals
         self._blocks = [copies.get(block.start, block) for block in expansion.originals]
         self._device, self._format = device, memory_format
         self.cut = min(copies, default=len(self._blocks))
@@ -84,6 +86,16 @@ class PathNetwork:
         """Put the copies in training or evaluation mode."""
         for module in self.copies.values():
             module.train(training).requires_grad_(True)
+
+    @property
+    def has_statistics(self) -> bool:
+        """Whether a copy has batch norms that keep statistics."""
+        layers = (layer for module in self.copies.values() for layer in module.modules())
+        return any(isinstance(layer, _BatchNorm) and layer.track_running_stats for layer in layers)
+
+    def recalibrate(self, batches: Iterable[Tensor]) -> None:
+        """Replace the copies' batch-norm statistics by their means over ``batches`` of images."""
+        recalibrate(self._expansion, ((self.path, self._placed(images)) for images in batches))
 
     @property
     def state(self) -> State:

@@ -38,6 +38,7 @@ from packager.pipeline import Limits, package
 from packager.planning.budget import memory_limit
 from packager.planning.run_plan import estimator_for
 from packager.supernet.branch_weights import BranchWeights
+from packager.training.batches import BatchSource
 from packager.training.checkpoints import Checkpoints, encode_description, require_same_run
 from packager.training.device import on_device, resolve_device, resolve_precision
 
@@ -174,6 +175,7 @@ def _trained(
             task.advance()
         batches = batches_type(
             job.base.batches(),
+            BatchSource(job.base.training, job.base.model.preprocessing, batch=recipe.batch, seed=recipe.seed),
             job.global_.batches(),
             global_,
             checkpoints.folder,

@@ -29,6 +29,8 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``coverage_weight``: λ_r of the routing loss. ``router_views``: shifted and mirrored views of each routing image.
     ``variants``: augmented editions of the training data, which repeat. ``cache_mb``: limit on disk for the features
     that the global model's last blocks learn from; fewer batches repeat more often.
+    ``recalibrate_batches``: of plain images, over which the statistics of the base's batch norms are taken anew before
+    its first turn and after each; 0: never.
     ``base_weights``, ``global_weights``: files beside the recipe with the copies' weights to start from, as
     ``save_weights`` wrote them. ``base``, ``global``: tables with settings of each bundle's own recipe.
     """
@@ -51,6 +53,7 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     router_views: int = 10
     variants: int = 3
     cache_mb: float = 512.0
+    recalibrate_batches: int = 100
     flip: bool = True
     crop: float = 0.125
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
@@ -73,7 +76,15 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("rounds", "global_blocks", "batch", "router_views", "variants"):
             if getattr(self, name) < 1:
                 raise UsageError(f"the recipe's {name} is below 1")
-        for name in ("steps", "budget_minutes", "base_blocks", "coverage_weight", "crop", "cache_mb"):
+        for name in (
+            "steps",
+            "budget_minutes",
+            "base_blocks",
+            "coverage_weight",
+            "crop",
+            "cache_mb",
+            "recalibrate_batches",
+        ):
             if not 0 <= (getattr(self, name) or 0) < math.inf:
                 raise UsageError(f"the recipe's {name} is negative or not finite")
         for name in ("base_rate", "global_rate", "temperature"):

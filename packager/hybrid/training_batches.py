@@ -22,11 +22,11 @@ _FEATURES = 0  # their name in the cache
 
 @dataclass(frozen=True)
 class BaseBatch:
-    """Images for the base [batch, *input], labels [batch], and the original global model's logits [batch, classes]."""
+    """Images for the base [batch, *input], labels [batch], logits of the original global [batch, classes] or None."""
 
     images: Tensor
     labels: Tensor
-    teacher: Tensor
+    teacher: Tensor | None
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,8 @@ class GlobalBatch:
 
 
 class HybridBatches:
-    """Batches by step: pure functions of the step. ``base`` and ``global_`` list the same images in the same order.
+    """Batches by step: pure functions of the step. ``base`` and ``global_`` list the same images in the same order,
+    ``plain`` those of the base without augmentation.
 
     ``folder`` holds the caches. The global's turns use as many batches as fit into ``cache_mb`` of features.
     """
@@ -47,6 +48,7 @@ class HybridBatches:
     def __init__(
         self,
         base: BatchSource,
+        plain: BatchSource,
         global_: BatchSource,
         network: PathNetwork,
         folder: Path,
@@ -56,7 +58,7 @@ class HybridBatches:
         cache_mb: float,
         run: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor],
     ) -> None:
-        self._base, self._global, self._network, self._folder = base, global_, network, folder
+        self._base, self._plain, self._global, self._network, self._folder = base, plain, global_, network, folder
         self._answers = TeacherAnswers(folder / "hybrid-answers.f32", shape=(classes,), limit_bytes=_ANSWERS_BYTES)
         self._run = run
         self._shapes = {_FEATURES: (base.batch_size, *features)}
@@ -65,15 +67,21 @@ class HybridBatches:
         self._most = max(1, min(fitting, distinct))
         self._cache: FeatureCache | None = None
 
-    def for_base(self, step: int) -> BaseBatch:
-        """The batch of a step of the base."""
+    def for_base(self, step: int, *, taught: bool = True) -> BaseBatch:
+        """The batch of a step of the base; the teacher's answers are left out if the base is not ``taught``."""
         images, labels = self._base.batch(step)
+        if not taught:
+            return BaseBatch(images, labels, None)
         key = (*self._base.key(step), len(labels))
         known = self._answers.get(key)
         if known is None:
             known = self._run(self._network.original, self._global.batch(step)[0]).float().cpu()
             self._answers.put(key, known)
         return BaseBatch(images, labels, known)
+
+    def plain(self, step: int) -> Tensor:
+        """Images for the base, shuffled and not augmented: [batch, *input]."""
+        return self._plain.batch(step)[0]
 
     def for_global(self, step: int) -> GlobalBatch:
         """The batch of a step of the global network: one of the first that fit into the cache."""

@@ -56,7 +56,14 @@ def make_job(models, digits) -> Callable[..., HybridJob]:
 
     def make(**choices: Any) -> HybridJob:
         known = {"steps": 12, "rounds": 1, "global_share": 0.5, "batch": 32, "variants": 1, "router_views": 2}
-        fixed = {"flip": False, "crop": 0.0, "precision": "float32", "checkpoint_seconds": 0.0, "base_rate": 5e-3}
+        fixed = {
+            "flip": False,
+            "crop": 0.0,
+            "precision": "float32",
+            "checkpoint_seconds": 0.0,
+            "base_rate": 5e-3,
+            "recalibrate_batches": 4,
+        }
         recipe = HybridRecipe(**(known | fixed | choices))
         base, global_ = models
         return HybridJob(

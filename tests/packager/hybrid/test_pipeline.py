@@ -114,10 +114,10 @@ def test_a_run_that_was_killed_ends_with_the_same_bundles(make_job, out, tmp_pat
     class Dying(HybridBatches):
         pass
 
-    def dying(self, step):
+    def dying(self, step, **choices):
         if step == dies_at:
             raise _Killed
-        return getattr(HybridBatches, learner)(self, step)
+        return getattr(HybridBatches, learner)(self, step, **choices)
 
     setattr(Dying, learner, dying)
     job = make_job(train="rbg")
@@ -217,10 +217,10 @@ def test_minutes_that_are_too_few_are_refused_with_the_least(make_job, out):
 
 
 def test_minutes_are_kept(make_job, out):
-    ticks = iter(np.arange(0.0, 1e6, 0.2))
+    ticks = iter(np.arange(0.0, 1e6, 0.04))
     limits = pipeline.Limits(clock=lambda: float(next(ticks)))
-    made = package_hybrid(make_job(train="rb", steps=None, budget_minutes=2.0), out, limits=limits)
-    assert made.seconds <= 120
+    made = package_hybrid(make_job(train="rb", steps=None, budget_minutes=1.0), out, limits=limits)
+    assert made.seconds <= 60
 
 
 @pytest.mark.parametrize(
