@@ -12,7 +12,7 @@ TARGETS = {
     "rb_minus_r": Target(minimum=0.0),
     "rbg_minus_rb": Target(minimum=0.0),
     "hybrid_minus_cloud_points": Target(minimum=0.0),
-    "coverage": Target(minimum=100 * COVERAGE),
+    "coverage_error_points": Target(maximum=2.0),
     "joint_gain_points": Target(minimum=0.0),
     "fallbacks": Target(maximum=0),
     "mismatched": Target(maximum=0),
@@ -26,7 +26,8 @@ def run(options: BenchOptions) -> BenchOutcome:
     ResNet-56 is right on all of CIFAR's training images, so the router learns from ten views of #search, and its
     coverage is tuned on #calibration. The copies of (rb) and (rbg) learn from the training images for 500 steps: first
     the base's batch-norm statistics, then the global's last blocks, then the base. A turn that made the hybrid worse on
-    #search and #calibration is undone; the rows say which. The router is fitted the same way for each.
+    #search and #calibration is undone; the rows say which. The router is fitted the same way for each. Accuracies at a
+    coverage send the hardest share of #report exactly; ``run_…`` is the bundles' own plan with a real server.
     """
     job = loaded(options)
     made_by = {name: made(options, job, name) for name in HYBRIDS}
@@ -37,9 +38,10 @@ def run(options: BenchOptions) -> BenchOutcome:
     best = found["rbg"]
     own = 100 * float((best.sent & best.global_right | ~best.sent & best.base_right).mean())
     figures |= {
-        "coverage": 100 - measured["sent"],
-        "hybrid_accuracy": measured["accuracy"],
-        "hybrid_minus_cloud_points": measured["accuracy"] - 100 * float(found["r"].global_right.mean()),
+        "hybrid_minus_cloud_points": figures["rbg_minus_cloud_70"],
+        "run_accuracy": measured["accuracy"],
+        "run_coverage": 100 - measured["sent"],
+        "coverage_error_points": abs(100 - measured["sent"] - 100 * COVERAGE),
         "fallbacks": measured["fallbacks"],
         "mismatched": float(abs(own - measured["accuracy"]) * len(best.labels) > 100 * _ROUNDED * len(best.labels)),
     }

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from benchmarks.hybrid.paired import Right, change_points
+from benchmarks.hybrid.trained import every
 from benchmarks.support.bundles import adapted_bundle
 from benchmarks.support.reference_bundles import load_part
 from device_sdk.data.datasets import ImageDataset
@@ -96,8 +97,7 @@ def _judged(
     rows: list[dict[str, object]],
     options: BenchOptions,
 ) -> dict[str, float]:
-    images = report.images[: 500 if options.quick else None]
-    labels = report.labels[: len(images)]
+    images, labels = report.images[:: every(options)], report.labels[:: every(options)]
     workspace = Workspace(model.bundle, OnnxRuntime(threads=1))
     costs = macs_costs(model.bundle.supernet)
     answers = SubnetAnswers(workspace, model.prepare(images), labels, costs, options.progress)

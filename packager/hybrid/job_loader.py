@@ -46,12 +46,12 @@ def load_hybrid_job(
         UsageError, ModelLoadError, WeightsError, DataError: an argument is invalid, or refers to nothing usable.
     """
 
-    def load(model: ModelChoice, images: str, table: Mapping[str, Any]) -> Job:
+    def load(model: ModelChoice, images: str, table: Mapping[str, Any], judging: str = validation) -> Job:
         shared = {name: getattr(recipe, name) for name in ("batch", "variants", "flip", "crop", "device", "precision")}
         return load_job(
             model.specification,
             training=images,
-            validation=validation,
+            validation=judging,
             weights=model.weights,
             input_shape=model.input_shape,
             name=model.name,
@@ -68,8 +68,8 @@ def load_hybrid_job(
     return HybridJob(
         base=load(base, training, recipe.base),
         global_=load(global_, training, recipe.global_),
-        base_routing=load(base, routing, recipe.base),
-        global_routing=load(global_, routing, recipe.global_),
+        base_routing=load(base, validation, recipe.base, routing),
+        global_routing=load(global_, validation, recipe.global_, routing),
         recipe=recipe,
         base_weights=weights(recipe.base_weights),
         global_weights=weights(recipe.global_weights),

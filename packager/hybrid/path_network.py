@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
@@ -74,10 +74,6 @@ class PathNetwork:
         with torch.no_grad():
             found = [self.tail(part).float().cpu() for part in features.split(_BATCH)]
         return np.asarray(torch.cat(found).numpy())
-
-    def features(self, batches: Iterator[Tensor]) -> Tensor:
-        """The features at ``cut`` of all batches of images, on the CPU."""
-        return torch.cat([self.head(part).cpu() for images in batches for part in images.split(_BATCH)])
 
     def _placed(self, images: Tensor) -> Tensor:
         return images.to(self._device).contiguous(memory_format=self._format)

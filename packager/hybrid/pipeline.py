@@ -7,6 +7,7 @@ the base's blobs are known when the global's manifest is written, the global's d
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,8 +50,9 @@ _MARGIN = 1.1  # on the seconds that packaging takes after the training
 
 @dataclass(frozen=True)
 class HybridJob:
-    """What a hybrid is made from: a job for each network, both with the same images, and one with routing images each.
+    """What a hybrid is made from: a job for each network with the same images, and one for each with routing images.
 
+    ``base_routing``, ``global_routing``: their validation images are those that the router learns from.
     ``base_weights``, ``global_weights``: of the copies, to start from.
     """
 
@@ -171,7 +173,12 @@ def _trained(
     with on_device([*base.modules, *global_.modules], device):
         with progress.task("answer routing samples", 1) as task:  # 3
             routing, held_out = (job.base_routing, job.global_routing), (job.base, job.global_)
-            evidence = HybridEvidence((base, global_), routing, held_out, recipe.router_views)
+            shapes = [
+                part.expansion.traced.tensors[network.cut].shape
+                for part, network in zip(parts.values(), (base, global_), strict=True)
+            ]
+            values = max(math.prod(shape) for shape in shapes)
+            evidence = HybridEvidence((base, global_), routing, held_out, recipe, feature_values=values)
             task.advance()
         batches = batches_type(
             job.base.batches(),

@@ -26,9 +26,11 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``base_blocks``, ``global_blocks``: how many blocks from the end are copied and trained; ``base_blocks = 0``: all.
     ``base_rate``, ``global_rate``: peak learning rates over all rounds. ``label_weight``: of the labels in the base's
     loss; the rest is for the answers of the original global model at ``temperature``.
-    ``coverage_weight``: λ_r of the routing loss. ``router_views``: shifted and mirrored views of each routing image.
+    ``coverage_weight``: λ_r of the routing loss. ``router_samples``: images that the router learns from, at most;
+    ``router_views``: shifted and mirrored views of each.
     ``variants``: augmented editions of the training data, which repeat. ``cache_mb``: limit on disk for the features
-    that the global model's last blocks learn from; fewer batches repeat more often.
+    that the global model's last blocks learn from, and in memory for those of the routing images of each network; fewer
+    batches repeat more often.
     ``recalibrate_batches``: of plain images, over which the statistics of the base's batch norms are taken anew before
     its first turn and after each; 0: never.
     ``base_weights``, ``global_weights``: files beside the recipe with the copies' weights to start from, as
@@ -50,6 +52,7 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     temperature: float = 4.0
     coverage_weight: float = 1.0
     router_hidden: tuple[int, int] = (32, 16)
+    router_samples: int = 2000
     router_views: int = 10
     variants: int = 3
     cache_mb: float = 512.0
@@ -73,7 +76,7 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in ("label_weight", "global_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"the recipe's {name} is not between 0 and 1")
-        for name in ("rounds", "global_blocks", "batch", "router_views", "variants"):
+        for name in ("rounds", "global_blocks", "batch", "router_samples", "router_views", "variants"):
             if getattr(self, name) < 1:
                 raise UsageError(f"the recipe's {name} is below 1")
         for name in (

@@ -48,11 +48,11 @@ def models(digits, digits_preprocessing) -> tuple[LoadedModel, LoadedModel]:
 def make_job(models, digits) -> Callable[..., HybridJob]:
     """A hybrid's job on the digits, with these choices of the recipe."""
 
-    def job(model: LoadedModel, part: str, recipe: HybridRecipe) -> Job:
+    def job(model: LoadedModel, part: str, recipe: HybridRecipe, judging: str = "calibration") -> Job:
         shared = {name: getattr(recipe, name) for name in ("batch", "variants", "flip", "crop", "precision")}
         own = msgspec.convert({**recipe.of_part({}), **shared}, Recipe)
         training = replace(digits(part), class_names=tuple("0123456789"))
-        return Job(model, training, part, digits("calibration"), "calibration", own, model.name)
+        return Job(model, training, part, digits(judging), judging, own, model.name)
 
     def make(**choices: Any) -> HybridJob:
         known = {"steps": 12, "rounds": 1, "global_share": 0.5, "batch": 32, "variants": 1, "router_views": 2}
@@ -69,8 +69,8 @@ def make_job(models, digits) -> Callable[..., HybridJob]:
         return HybridJob(
             base=job(base, "train", recipe),
             global_=job(global_, "train", recipe),
-            base_routing=job(base, "search", recipe),
-            global_routing=job(global_, "search", recipe),
+            base_routing=job(base, "calibration", recipe, "search"),
+            global_routing=job(global_, "calibration", recipe, "search"),
             recipe=recipe,
         )
 

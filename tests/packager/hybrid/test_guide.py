@@ -8,6 +8,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from device_sdk.errors import DataError
 from packager.hybrid.command import package_hybrid
 from packager.hybrid.recipe import load_hybrid_recipe
 
@@ -43,3 +44,12 @@ def test_a_length_is_required():
     result = CliRunner().invoke(package_hybrid, arguments)
     assert result.exit_code != 0
     assert "length of the training is missing" in str(result.exception)
+
+
+def test_two_models_with_the_same_answers_leave_a_router_nothing_to_learn(tmp_path):
+    arguments = ["--base", "zoo:resnet_digits", "--global", "zoo:resnet_digits", "--data", "digits#train"]
+    arguments += ["--routing-data", "digits#search", "--val", "digits#calibration", "--steps", "0", "--train", "r"]
+    result = CliRunner().invoke(package_hybrid, [*arguments, "--out", str(tmp_path / "out"), "--json"])
+    assert isinstance(result.exception, DataError)
+    assert "a router has nothing to learn" in str(result.exception)
+    assert "--routing-data" in result.exception.hint

@@ -77,7 +77,7 @@ def test_a_bundle_answers_along_its_path_as_the_trained_copies_do(trained, model
         weights = read_branches(folder.parent.parent / "weights" / f"{folder.name}.safetensors")
         network = PathNetwork(as_part(own, None, weights, learns=False).expansion, torch.device("cpu"))
         images = noise(5, 1, 8, 8)
-        expected = network.answers(network.features(iter([images])))
+        expected = network.answers(network.head(images))
         (found,) = OnnxRuntime(threads=1).load(bundle.stretch(path.edges)).run([images.numpy()])
         np.testing.assert_allclose(found, expected, atol=1e-4)
         with torch.no_grad():
@@ -186,12 +186,12 @@ def test_samples_of_one_class_are_refused(make_job, out, digits):
     sevens = digits("search")
     keep = sevens.labels == 7
     only = replace(
-        job.base_routing.training,
+        job.base_routing.validation,
         images=sevens.images[keep],
         labels=sevens.labels[keep],
         names=tuple(name for name, kept in zip(sevens.names, keep, strict=True) if kept),
     )
-    routing = [replace(one, training=only) for one in (job.base_routing, job.global_routing)]
+    routing = [replace(one, validation=only) for one in (job.base_routing, job.global_routing)]
     with pytest.raises(DataError, match="all of one class"):
         package_hybrid(replace(job, base_routing=routing[0], global_routing=routing[1]), out)
 
