@@ -17,9 +17,16 @@ from benchmarks.support.reference_bundles import load_part
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.execution.deciders import ease
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.hybrid_choice import Both, SubnetAnswers, any_subnet
+from device_sdk.policies.hybrid_choice import SubnetAnswers, any_subnet
 from device_sdk.policies.hybrid_costs import HybridCosts, macs_costs
-from device_sdk.policies.joint_search import HybridPair, HybridPool, JointSettings, joint_search, separate_pair
+from device_sdk.policies.joint_search import (
+    HybridMember,
+    HybridPair,
+    HybridPool,
+    JointSettings,
+    joint_search,
+    separate_pair,
+)
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.search.nearby import mutate
@@ -142,7 +149,9 @@ def _right(answers: SubnetAnswers, pair: HybridPair[Subnet], labels: np.ndarray)
     return np.asarray(found == labels)
 
 
-def _add(pool: HybridPool[Subnet], both: Iterable[Both]) -> None:
+def _add(
+    pool: HybridPool[Subnet], both: Iterable[tuple[HybridMember[Subnet] | None, HybridMember[Subnet] | None]]
+) -> None:
     for base, global_ in both:
         pool.add(bases=[base] if base else [], globals_=[global_] if global_ else [])
 

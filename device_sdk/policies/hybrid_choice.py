@@ -34,7 +34,14 @@ from device_sdk.supernet.supernet import Supernet
 _BATCH = 64
 _HELD_OUT = 3  # every third sample judges the choice
 
+Network = Subnet | RemoteRef
+"""What can be the global network: a subnet of the bundle, or a server's own model."""
+
 Both = tuple[HybridMember[Subnet] | None, HybridMember[Subnet] | None]
+"""A subnet as base and as global network; None where it cannot be that."""
+
+
+Member = HybridMember[Network] | None
 
 
 @dataclass(frozen=True)
@@ -42,14 +49,20 @@ class HybridChoice:
     """The plan of the best pair, and what it is expected to reach.
 
     ``held_out``: its accuracy on samples that did not choose; ``separate``: the pair of networks picked one by one,
-    None where none keeps the limit; ``answered``: how many networks have answered the samples.
+    None where none keeps the limit; ``answered``: how many subnets have answered the samples.
     """
 
     plan: Plan
-    pair: HybridPair[Subnet]
+    pair: HybridPair[Network]
     held_out: float
-    separate: HybridPair[Subnet] | None
+    separate: HybridPair[Network] | None
     answered: int
+
+    @property
+    def base(self) -> Subnet:
+        """The subnet for the device."""
+        assert isinstance(self.pair.base, Subnet)
+        return self.pair.base
 
 
 class SubnetAnswers:
@@ -98,6 +111,7 @@ def choose_hybrid(
     costs: HybridCosts,
     settings: JointSettings,
     *,
+    others: Sequence[HybridMember[Network]] = (),
     progress: Progress | None = None,
 ) -> HybridChoice:
     """The best base for the device and global network for the server within ``limit`` per sample.
@@ -108,6 +122,7 @@ def choose_hybrid(
         bundle: name and digest, by which the server is asked.
         profile: of the device; subnets are mutated within its range.
         subnets: to begin with; the full model among them.
+        others: servers' own models that may be the global one, with their logits on all samples.
 
     Raises:
         InfeasibleBudgetError: no pair keeps the limit; names the cheapest base.
@@ -118,40 +133,56 @@ def choose_hybrid(
     choosing = np.setdiff1d(np.arange(len(labels)), judging)
     nearby = any_subnet(workspace.supernet, profile)
 
-    def mutated(subnet: Subnet, random: SplitMix64) -> Subnet | None:
-        found = mutate(nearby, subnet, random=random)
+    def mutated(network: Network, random: SplitMix64) -> Network | None:
+        found = mutate(nearby, network, random=random) if isinstance(network, Subnet) else None
         return None if found is None or found.input_size else found
 
-    def answer(wanted: Sequence[Subnet]) -> dict[Subnet, Both]:
-        return {
-            key: (_part(base, choosing), _part(global_, choosing)) for key, (base, global_) in answers(wanted).items()
-        }
+    def answer(wanted: Sequence[Network]) -> dict[Network, tuple[Member, Member]]:
+        found = answers([one for one in wanted if isinstance(one, Subnet)])
+        return {key: (_part(base, choosing), _part(global_, choosing)) for key, (base, global_) in found.items()}
 
-    pool: HybridPool[Subnet] = HybridPool(labels[choosing])
+    pool: HybridPool[Network] = HybridPool(labels[choosing])
     known = answer([one for one in dict.fromkeys(subnets) if not one.input_size]).values()
-    pool.add(bases=[one for one, _ in known if one], globals_=[one for _, one in known if one])
+    pool.add(
+        bases=[one for one, _ in known if one],
+        globals_=[*(one for _, one in known if one), *(_sampled(one, choosing) for one in others)],
+    )
     pair = joint_search(pool, limit, settings, mutate=mutated, answer=answer)
     if pair is None:
-        cheapest = min(pool.bases.values(), key=lambda one: one.cost)
-        raise InfeasibleBudgetError(
-            f"no pair costs at most {limit:g} {costs.resource}; the cheapest base takes {cheapest.cost:g}",
-            nearest=cheapest.key.block_ids,
-            nearest_latency_ms=profile.latency_ms(cheapest.key),
-            nearest_peak_bytes=profile.peak_bytes(cheapest.key),
-            hint="raise the limit",
-        )
-    own, other = answers.logits[pair.base], answers.logits[pair.global_]
-    decider = _sending(ease(Entropy(0.0), own[choosing]), pair.sent)
-    name, digest = bundle
-    plan = Plan(pair.base, hard=Ask(decider, RemoteRef(path_model(name, pair.global_, images=True), digest)))
-    held: HybridPool[Subnet] = HybridPool(labels[judging])
-    held.add(
-        bases=[HybridMember(pair.base, own[judging], costs.base(pair.base))],
-        globals_=[HybridMember(pair.global_, other[judging], costs.global_(pair.global_))],
-    )
+        raise _infeasible(pool, limit, costs, profile)
+    assert isinstance(pair.base, Subnet)
+    decider = _sending(ease(Entropy(0.0), answers.logits[pair.base][choosing]), pair.sent)
+    plan = Plan(pair.base, hard=Ask(decider, _server_of(pair.global_, bundle)))
+    everything = {one.key: one for one in others} | {
+        key: both[1] for key, both in answers(list(answers.logits)).items()
+    }
+    held: HybridPool[Network] = HybridPool(labels[judging])
+    base, global_ = answers([pair.base])[pair.base][0], everything[pair.global_]
+    assert base is not None
+    assert global_ is not None
+    held.add(bases=[_sampled(base, judging)], globals_=[_sampled(global_, judging)])
     judged = best_pair(held, limit, replace(settings, fitness="routed"))
     separate = separate_pair(pool, limit, settings)
     return HybridChoice(plan, pair, 0.0 if judged is None else judged.accuracy, separate, len(answers.logits))
+
+
+def _server_of(network: Network, bundle: tuple[str, str]) -> RemoteRef:
+    name, digest = bundle
+    return network if isinstance(network, RemoteRef) else RemoteRef(path_model(name, network, images=True), digest)
+
+
+def _infeasible(
+    pool: HybridPool[Network], limit: float, costs: HybridCosts, profile: CostModel
+) -> InfeasibleBudgetError:
+    cheapest = min(pool.bases.values(), key=lambda one: one.cost)
+    assert isinstance(cheapest.key, Subnet)
+    return InfeasibleBudgetError(
+        f"no pair costs at most {limit:g} {costs.resource}; the cheapest base takes {cheapest.cost:g}",
+        nearest=cheapest.key.block_ids,
+        nearest_latency_ms=profile.latency_ms(cheapest.key),
+        nearest_peak_bytes=profile.peak_bytes(cheapest.key),
+        hint="raise the limit",
+    )
 
 
 def any_subnet(supernet: Supernet, costs: CostModel) -> Neighbourhood:
@@ -160,8 +191,12 @@ def any_subnet(supernet: Supernet, costs: CostModel) -> Neighbourhood:
     return within_budget(supernet, costs, Budget(latency_ms=(1 + 1e-9) * slowest_ms))
 
 
-def _part(one: HybridMember[Subnet] | None, positions: npt.NDArray[np.int64]) -> HybridMember[Subnet] | None:
-    return None if one is None else HybridMember(one.key, one.logits[positions], one.cost)
+def _part(one: HybridMember[Subnet] | None, positions: npt.NDArray[np.int64]) -> Member:
+    return None if one is None else _sampled(one, positions)
+
+
+def _sampled(one: HybridMember[Network], positions: npt.NDArray[np.int64]) -> HybridMember[Network]:
+    return HybridMember(one.key, one.logits[positions], one.cost)
 
 
 def _sending(eases: npt.NDArray[np.float64], share: float) -> Entropy:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from device_sdk.errors import UsageError
+from device_sdk.policies.evidence import Network
 from device_sdk.supernet.cost import CostModel, Power, Uplink
-from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.plan import RemoteRef, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 Resource = Literal["macs", "latency_ms", "energy_mj"]
@@ -54,3 +55,19 @@ def energy_costs(
         lambda path: power.active_w * device.latency_ms(path),
         lambda path: sending_mj + power.waiting_w * server.latency_ms(path),
     )
+
+
+def asked_cost(resource: Resource, network: Network, server: RemoteRef, power: Power | None) -> float:
+    """What a sample costs that is sent to a server's model, whatever that is; what ``network`` measured of it counts.
+
+    Raises:
+        UsageError: MACs are limited, which a server does not state of its model; or the device's power is unknown.
+    """
+    transfer_ms, answer_ms = network.uplink.transfer_ms(network.input_bytes), network.answer_ms[server]
+    if resource == "latency_ms":
+        return transfer_ms + answer_ms
+    if resource == "macs":
+        raise UsageError(f"the MACs of {server} are unknown", hint="limit the latency or the energy instead")
+    if power is None:
+        raise UsageError("energies are unknown without the device's power")
+    return power.radio_w * transfer_ms + power.waiting_w * answer_ms

@@ -21,6 +21,7 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Decider, Entropy
 
 Key = TypeVar("Key", bound=Hashable)
+AnyKey = TypeVar("AnyKey", bound=Hashable, covariant=True)
 Values = npt.NDArray[np.float64]
 Fitness = Literal["agreement", "either", "routed", "softened"]
 """How a pair is judged.
@@ -29,29 +30,30 @@ Fitness = Literal["agreement", "either", "routed", "softened"]
 these. ``either``: the share of samples that at least one answers rightly, an upper bound, at a given coverage.
 ``routed``: the base's own entropy sends as many samples as the cost allows: what a device can do. ``softened``: as
 ``routed``, but an answer counts by the probability of the right class at ``temperature``: less of a pair's lead over
-others is then luck with a few samples.
+others is then luck with a few samples. Pairs that are less accurate than the best one by more than two standard errors
+come last.
 """
 
 
 @dataclass(frozen=True)
-class HybridMember(Generic[Key]):
+class HybridMember(Generic[AnyKey]):
     """A network that can be base or global: its logits [count, classes] and its cost per sample in that role."""
 
-    key: Key
+    key: AnyKey
     logits: Array
     cost: float
 
 
 @dataclass(frozen=True)
-class HybridPair(Generic[Key]):
+class HybridPair(Generic[AnyKey]):
     """A base and a global network: what they are expected to reach together.
 
     ``cost``: of the base, plus that of the global network for the share that is sent (Eq. 2). ``score``: what pairs are
     ranked by.
     """
 
-    base: Key
-    global_: Key
+    base: AnyKey
+    global_: AnyKey
     accuracy: float
     sent: float
     cost: float
@@ -109,7 +111,14 @@ def ranked_pairs(
         for pair in judge(base, tuple(pool.globals_.values()), pool.labels, limit, settings, decider or Entropy(0.0))
         if pair.cost <= limit * (1 + 1e-12)
     ]
-    return sorted(found, key=lambda pair: (-pair.score, pair.cost))
+    least = _not_worse(found, len(pool.labels)) if settings.fitness == "softened" else 0.0
+    return sorted(found, key=lambda pair: (pair.accuracy < least, -pair.score, pair.cost))
+
+
+def _not_worse(pairs: Sequence[HybridPair[Key]], samples: int) -> float:
+    """The accuracy that lies two standard errors below the best pair's."""
+    best = max((pair.accuracy for pair in pairs), default=0.0)
+    return best - 2 * (best * (1 - best) / samples) ** 0.5
 
 
 def best_pair(

@@ -448,6 +448,7 @@ class AdaptiveModel:
         *,
         resource: Resource = "macs",
         server: RemoteModel,
+        others: Sequence[RemoteModel] = (),
         uplink: Uplink | None = None,
         power: Power | None = None,
         settings: JointSettings | None = None,
@@ -462,12 +463,14 @@ class AdaptiveModel:
             samples, labels: as for ``adapt``, but others than those it searched on.
             resource: what is limited: ``macs``, ``latency_ms`` or ``energy_mj``.
             server: where the bundle is; its ``model`` is replaced by the name of the path there, and connected.
+            others: further models at servers that may be the global one; each is asked about all samples once. Their
+                MACs are unknown.
             uplink: planned with instead of the measured one. power: of the device, for ``energy_mj``.
 
         Raises:
             InfeasibleBudgetError: no pair keeps the limit. The plan in use stays.
             InputError: samples or labels are not what the model takes.
-            TransferError: the server does not answer, where its speed has to be known.
+            TransferError: a server does not answer that has to.
             UsageError: the model is no classifier, or the power is unknown.
         """
         self._samples.require_classifier()
@@ -476,6 +479,9 @@ class AdaptiveModel:
             pool = self._state.load_pool()
             subnets = [self.bundle.supernet.original, self._in_use.running().plan.subnet]
             subnets += [one.subnet for one in (pool.candidates if pool is not None else ())]
+            progress = progress or SilentProgress()
+            pixels = self._samples.pixels(samples)
+            found = [self._remote.gather_from(one, tensors, pixels, uplink=uplink, progress=progress) for one in others]
             choice = self._measuring.plan_hybrid(
                 self.bundle,
                 subnets,
@@ -485,12 +491,15 @@ class AdaptiveModel:
                 resource=resource,
                 server=server,
                 uplink=uplink,
+                others=found,
                 power=power,
                 settings=settings or JointSettings(),
-                progress=progress or SilentProgress(),
+                progress=progress,
             )
             assert isinstance(choice.plan.hard, Ask)
-            self._remote.connect(replace(server, model=choice.plan.hard.server.model))
+            asked = choice.plan.hard.server.model
+            own = next((one for one in others if one.model == asked), replace(server, model=asked))
+            self._remote.connect(own)
             self._take(choice.plan)
         return choice
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
-from device_sdk.errors import InfeasibleBudgetError
+from device_sdk.errors import InfeasibleBudgetError, TransferError
 from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog
@@ -19,9 +19,9 @@ from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, find_plan
 from device_sdk.policies.calibration import Calibration, CalibrationSettings, calibrate_plan
-from device_sdk.policies.hybrid_choice import HybridChoice, choose_hybrid
-from device_sdk.policies.hybrid_costs import Resource, energy_costs, latency_costs, macs_costs
-from device_sdk.policies.joint_search import JointSettings
+from device_sdk.policies.hybrid_choice import HybridChoice, Network, choose_hybrid
+from device_sdk.policies.hybrid_costs import Resource, asked_cost, energy_costs, latency_costs, macs_costs
+from device_sdk.policies.joint_search import HybridMember, JointSettings
 from device_sdk.policies.plan_choice import Planned, choose_plan
 from device_sdk.policies.server_evidence import Servers
 from device_sdk.profiling.profile import Profile
@@ -115,6 +115,7 @@ class Measuring:
         *,
         resource: Resource,
         server: RemoteModel,
+        others: Sequence[Servers],
         uplink: Uplink | None,
         power: Power | None,
         settings: JointSettings,
@@ -143,6 +144,7 @@ class Measuring:
             limit,
             costs,
             settings,
+            others=[_asked_model(one, resource, power) for one in others],
             progress=progress,
         )
 
@@ -151,3 +153,9 @@ class Measuring:
         with contextlib.closing(default_transport(server)) as transport:
             profile = server_profile(transport, server.server, bundle)
             return profile.cost_model(), uplink or measure_uplink(transport, server.server)
+
+
+def _asked_model(servers: Servers, resource: Resource, power: Power | None) -> HybridMember[Network]:
+    if servers.asked is None or servers.logits is None or servers.network is None:
+        raise TransferError(servers.notes[0] if servers.notes else "a server's model may not be sent inputs")
+    return HybridMember(servers.asked, servers.logits, asked_cost(resource, servers.network, servers.asked, power))

@@ -15,7 +15,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.hybrid import Hybrid, path_digest
 from device_sdk.bundles.manifest import encode_manifest
 from device_sdk.commands.hybrid_command import plan_hybrid
-from device_sdk.errors import BundleError
+from device_sdk.errors import BundleError, TransferError, UsageError
 from device_sdk.offload.named_path import path_model
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.joint_search import JointSettings
@@ -80,6 +80,29 @@ def test_the_latency_counts_the_server_s_own_profile(model, tiny, remote):
         tiny.images, tiny.labels, 1e6, resource="latency_ms", server=remote, settings=JointSettings(generations=0)
     )
     assert choice.pair.cost > 0
+
+
+def test_another_model_of_a_server_may_be_the_global_one(model, tiny, remote):
+    settings = JointSettings(generations=0)
+    choice = model.plan_hybrid(
+        tiny.images, tiny.labels, 1e6, resource="latency_ms", server=remote, others=[remote], settings=settings
+    )
+    assert model.plan.hard.server.digest == model.bundle.digest
+    assert set(model(tiny.images[:3]).source) == {SERVER}
+    assert choice.pair.sent == 1.0
+
+
+def test_the_macs_of_a_server_s_model_are_unknown(model, tiny, remote):
+    before = model.plan
+    with pytest.raises(UsageError, match="MACs of tiny:images are unknown"):
+        model.plan_hybrid(tiny.images, tiny.labels, 1e9, server=remote, others=[remote])
+    assert model.plan == before
+
+
+def test_a_model_that_may_not_be_sent_inputs_cannot_be_the_global_one(model, tiny, remote):
+    silent = dataclasses.replace(remote, privacy="never")
+    with pytest.raises(TransferError):
+        model.plan_hybrid(tiny.images, tiny.labels, 1e6, resource="latency_ms", server=remote, others=[silent])
 
 
 def test_the_command_says_what_it_chose(tiny, tmp_path, server):
