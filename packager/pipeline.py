@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 
 from device_sdk.bundles import signing
+from device_sdk.bundles.manifest import Manifest
 from device_sdk.errors import DataError, UsageError
 from device_sdk.progress import Progress, SilentProgress
 from packager.assembly.bundle_writer import BundleWriter
@@ -82,6 +83,7 @@ def package(
     progress: Progress | None = None,
     ranks: Ranks | None = None,
     limits: Limits | None = None,
+    complete: Callable[[Manifest], Manifest] | None = None,
 ) -> Packaged:
     """Turn a job into a bundle in the folder ``out``.
 
@@ -94,6 +96,7 @@ def package(
         restart: discard unfinished work and an existing bundle.
         save_branches: file for the weights of added blocks and exits.
         ranks: the process group in distributed training. This is rank 0; the other processes call ``follow``.
+        complete: adds to the manifest what is known only once all blobs are, before it is written and signed.
 
     Raises:
         TraceError, TrainingError, VerificationError: the model cannot be packaged (kinds of PackagingError).
@@ -111,7 +114,7 @@ def package(
     if private_key is not None:
         signing.sign(b"", private_key=private_key)  # an unusable key fails now, not after the training
     with OutputClaim(out) as claim:
-        return _package(job, out, claim, private_key, restart, save_branches, times, ranks, limits)
+        return _package(job, out, claim, private_key, restart, save_branches, times, ranks, limits, complete)
 
 
 def _package(
@@ -124,6 +127,7 @@ def _package(
     times: StepTimes,
     ranks: Ranks,
     limits: Limits,
+    complete: Callable[[Manifest], Manifest] | None,
 ) -> Packaged:
     """The steps of ``package``, with the claim on ``out``."""
     description = job.description()
@@ -184,6 +188,7 @@ def _package(
             job, expansion, kinds, check.described(), verified, validated, trainer.steps_done, writer
         )
         report = tuple(map(str, trainer.report))
+        manifest = manifest if complete is None else complete(manifest)
         cost = _cost(checkpoints, times, validated) | {
             "training": [asdict(phase) for phase in trainer.report],
             "training_report": report,
@@ -353,7 +358,12 @@ def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
     if rates == "auto":
         rates = shrink_rates_for(sum(traced.parameters))
     expansion = expand(
-        traced, max_span=recipe.max_span, tiled=recipe.tiled, shrink_rates=rates, identity=recipe.identity
+        traced,
+        max_span=recipe.max_span,
+        tiled=recipe.tiled,
+        shrink_rates=rates,
+        identity=recipe.identity,
+        copied=recipe.copied,
     )
     if job.task.kind == "classification":
         expansion = attach_exits(expansion, count=recipe.exit_positions if recipe.branches == "two" else 0)

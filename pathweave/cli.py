@@ -26,6 +26,7 @@ COMMAND_GROUP = "pathweave.commands"
 # is not installed.
 COMMANDS = {
     "package": "packager.commands:package",
+    "package-hybrid": "packager.hybrid.command:package_hybrid",
     "inspect": "packager.commands:inspect",
     "doctor": "packager.doctor.command:doctor",
     "key": "packager.commands:key",
@@ -38,6 +39,7 @@ COMMANDS = {
     "calibrate": "device_sdk.commands.plan_commands:calibrate",
     "place": "device_sdk.commands.plan_commands:place",
     "plan": "device_sdk.commands.plan_command:plan",
+    "plan-hybrid": "device_sdk.commands.hybrid_command:plan_hybrid",
     "split": "device_sdk.commands.split_command:split",
     "run": "device_sdk.commands.run_and_logs:run",
     "logs": "device_sdk.commands.run_and_logs:logs",

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from device_sdk.bundles.hybrid import Hybrid, check_hybrid
 from device_sdk.bundles.manifest_limits import check_limits
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import ManifestError, UnsupportedFormatError
@@ -17,7 +18,7 @@ from device_sdk.files.untrusted_json import decode_json
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize
 from device_sdk.supernet.supernet import Supernet
 
-FORMAT_VERSION = "1.3"
+FORMAT_VERSION = "1.4"
 BlobBytes = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 _SHARED_SIZED_SINCE = 3  # minor version from which every shared blob has a size
 
@@ -104,7 +105,7 @@ class Provenance(msgspec.Struct, frozen=True):
 class Manifest(msgspec.Struct, frozen=True):
     """The bundle's graph, weights by digest, and metadata; the blobs themselves are separate files.
 
-    ``shared_sizes``: bytes of every shared blob; not in manifests before 1.3.
+    ``shared_sizes``: bytes of every shared blob; not in manifests before 1.3. ``hybrid``: since 1.4.
     """
 
     format_version: str
@@ -123,6 +124,7 @@ class Manifest(msgspec.Struct, frozen=True):
     public_names: PublicNames = PublicNames()
     notes: tuple[str, ...] = ()
     shared_sizes: dict[str, BlobBytes] = {}
+    hybrid: Hybrid | None = None
 
     def supernet(self) -> Supernet:
         """The graph of this bundle."""
@@ -156,8 +158,8 @@ def decode_manifest(data: bytes) -> Manifest:
     Raises:
         UnsupportedFormatError: the format's major version is not supported.
         ManifestError: not JSON, a missing or mistyped field, an invalid graph, more of something than a bundle may
-            have (``manifest_limits``), a name that is unsafe in a path, or a number of outputs that does not match the
-            classes.
+            have (``manifest_limits``), a name that is unsafe in a path, a number of outputs that does not match the
+            classes, or a hybrid's path that is none.
     """
     _check_format_version(data)
     try:
@@ -168,6 +170,7 @@ def decode_manifest(data: bytes) -> Manifest:
     _check_names(manifest)
     _check_shared_sizes(manifest)
     _check_output(manifest)
+    check_hybrid(manifest)
     return manifest
 
 

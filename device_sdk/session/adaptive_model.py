@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.hybrid import hybrid_plan
 from device_sdk.bundles.trust import UNSTATED, Trustable, Unstated
 from device_sdk.errors import UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
@@ -30,6 +31,9 @@ from device_sdk.memory_pressure import MemoryPressure, find_memory_pressure
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
 from device_sdk.policies.calibration import Calibration, CalibrationSettings
+from device_sdk.policies.hybrid_choice import HybridChoice
+from device_sdk.policies.hybrid_costs import Resource
+from device_sdk.policies.joint_search import JointSettings
 from device_sdk.policies.plan_choice import Planned
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
@@ -51,7 +55,7 @@ from device_sdk.session.running import Running
 from device_sdk.session.samples import SampleChecker
 from device_sdk.session.timed_answers import TimedAnswers
 from device_sdk.supernet.cost import MB, Budget, Power, Uplink
-from device_sdk.supernet.plan import AnswerLocally, Plan, Subnet
+from device_sdk.supernet.plan import AnswerLocally, Ask, Plan, Subnet
 from device_sdk.supernet.requirement import Requirement
 
 if TYPE_CHECKING:
@@ -436,6 +440,69 @@ class AdaptiveModel:
                 )
         return planned
 
+    def plan_hybrid(
+        self,
+        samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image],
+        labels: npt.NDArray[np.int64] | Sequence[int],
+        limit: float,
+        *,
+        resource: Resource = "macs",
+        server: RemoteModel,
+        others: Sequence[RemoteModel] = (),
+        uplink: Uplink | None = None,
+        power: Power | None = None,
+        settings: JointSettings | None = None,
+        progress: Progress | None = None,
+    ) -> HybridChoice:
+        """Choose a subnet for the device together with one for a server that has the same bundle, and run them.
+
+        The hybrid cost, of the device's subnet and of the server's for the share of samples that is sent, keeps
+        ``limit``. Subnets are those of the last adaptation and the full model, and others near them (Hybrid Alg. 4).
+
+        Args:
+            samples, labels: as for ``adapt``, but others than those it searched on.
+            resource: what is limited: ``macs``, ``latency_ms`` or ``energy_mj``.
+            server: where the bundle is; its ``model`` is replaced by the name of the path there, and connected.
+            others: further models at servers that may be the global one; each is asked about all samples once. Their
+                MACs are unknown.
+            uplink: planned with instead of the measured one. power: of the device, for ``energy_mj``.
+
+        Raises:
+            InfeasibleBudgetError: no pair keeps the limit. The plan in use stays.
+            InputError: samples or labels are not what the model takes.
+            TransferError: a server does not answer that has to.
+            UsageError: the model is no classifier, or the power is unknown.
+        """
+        self._samples.require_classifier()
+        targets, tensors = self._samples.labels(labels), self._samples.prepare_all(samples)
+        with self._change:
+            pool = self._state.load_pool()
+            subnets = [self.bundle.supernet.original, self._in_use.running().plan.subnet]
+            subnets += [one.subnet for one in (pool.candidates if pool is not None else ())]
+            progress = progress or SilentProgress()
+            pixels = self._samples.pixels(samples)
+            found = [self._remote.gather_from(one, tensors, pixels, uplink=uplink, progress=progress) for one in others]
+            choice = self._measuring.plan_hybrid(
+                self.bundle,
+                subnets,
+                tensors,
+                targets,
+                limit,
+                resource=resource,
+                server=server,
+                uplink=uplink,
+                others=found,
+                power=power,
+                settings=settings or JointSettings(),
+                progress=progress,
+            )
+            assert isinstance(choice.plan.hard, Ask)
+            asked = choice.plan.hard.server.model
+            own = next((one for one in others if one.model == asked), replace(server, model=asked))
+            self._remote.connect(own)
+            self._take(choice.plan)
+        return choice
+
     @property
     def exits(self) -> tuple[str, ...]:
         """The exits that are held here; ``bundle.offered`` has all that there are."""
@@ -493,6 +560,19 @@ class AdaptiveModel:
         with self._change:
             self._take(plan)
         self._say_what_is_missing(plan)
+
+    def use_hybrid(self, server: RemoteModel) -> None:
+        """Run the plan that ``package-hybrid`` trained this bundle for, with the global model at ``server``.
+
+        ``server.model`` is replaced by the model's name there.
+
+        Raises:
+            BundleError: the bundle is not the base of a hybrid.
+        """
+        plan = hybrid_plan(self.bundle)
+        assert isinstance(plan.hard, Ask)
+        self.connect(replace(server, model=plan.hard.server.model))
+        self.use(plan)
 
     def connect(self, model: RemoteModel) -> None:
         """Let a server's model answer what the plan sends to it: hard samples, or with ``NAME:tail`` the rest of paths.

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
-from device_sdk.errors import InfeasibleBudgetError
+from device_sdk.errors import InfeasibleBudgetError, TransferError
 from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog
+from device_sdk.offload.remote_calls import default_transport
+from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, find_plan
 from device_sdk.policies.calibration import Calibration, CalibrationSettings, calibrate_plan
+from device_sdk.policies.hybrid_choice import HybridChoice, Network, choose_hybrid
+from device_sdk.policies.hybrid_costs import Resource, asked_cost, energy_costs, latency_costs, macs_costs
+from device_sdk.policies.joint_search import HybridMember, JointSettings
 from device_sdk.policies.plan_choice import Planned, choose_plan
 from device_sdk.policies.server_evidence import Servers
 from device_sdk.profiling.profile import Profile
@@ -21,7 +29,7 @@ from device_sdk.profiling.profile import profile as measure_profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.device_state import DeviceState
-from device_sdk.supernet.cost import Budget, Power
+from device_sdk.supernet.cost import Budget, CostModel, Power, Uplink
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.requirement import Requirement
 
@@ -96,3 +104,58 @@ class Measuring:
         return choose_plan(
             workspace, profile, subnets, prepared, labels, requirement, servers, power=power, progress=progress
         )
+
+    def plan_hybrid(
+        self,
+        bundle: Bundle,
+        subnets: Sequence[Subnet],
+        tensors: Array,
+        labels: npt.NDArray[np.int64],
+        limit: float,
+        *,
+        resource: Resource,
+        server: RemoteModel,
+        others: Sequence[Servers],
+        uplink: Uplink | None,
+        power: Power | None,
+        settings: JointSettings,
+        progress: Progress,
+    ) -> HybridChoice:
+        """As ``policies.hybrid_choice``; the server's speed and the way to it are asked for where they count."""
+        device = self.profile(progress=progress).cost_model()
+        name = bundle.manifest.name
+        if resource == "macs":
+            costs = macs_costs(bundle.supernet)
+        else:
+            there, uplink = self._at_server(server, name, uplink)
+            size = bundle.manifest.cut_points[0].nbytes
+            if resource == "latency_ms":
+                costs = latency_costs(device, there, uplink, input_bytes=size)
+            else:
+                costs = energy_costs(device, there, uplink, power, input_bytes=size)
+        workspace = self._in_use.lend_workspace()
+        return choose_hybrid(
+            workspace,
+            (name, bundle.digest),
+            device,
+            subnets,
+            tensors,
+            labels,
+            limit,
+            costs,
+            settings,
+            others=[_asked_model(one, resource, power) for one in others],
+            progress=progress,
+        )
+
+    @staticmethod
+    def _at_server(server: RemoteModel, bundle: str, uplink: Uplink | None) -> tuple[CostModel, Uplink]:
+        with contextlib.closing(default_transport(server)) as transport:
+            profile = server_profile(transport, server.server, bundle)
+            return profile.cost_model(), uplink or measure_uplink(transport, server.server)
+
+
+def _asked_model(servers: Servers, resource: Resource, power: Power | None) -> HybridMember[Network]:
+    if servers.asked is None or servers.logits is None or servers.network is None:
+        raise TransferError(servers.notes[0] if servers.notes else "a server's model may not be sent inputs")
+    return HybridMember(servers.asked, servers.logits, asked_cost(resource, servers.network, servers.asked, power))

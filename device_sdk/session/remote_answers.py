@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -141,6 +142,20 @@ class RemoteAnswers:
             uplink=uplink,
             progress=progress,
         )
+
+    def gather_from(
+        self,
+        model: RemoteModel,
+        tensors: Array,
+        images: Sequence[npt.NDArray[np.uint8]] | None,
+        *,
+        uplink: Uplink | None,
+        progress: Progress,
+    ) -> Servers:
+        """The same of one model, connected or not, that answers samples."""
+        with contextlib.closing(self._escalator_to(model)) as escalator:
+            bundle = self._bundle.manifest.name, self._bundle.digest
+            return ask_servers(escalator, None, bundle, tensors, images, uplink=uplink, progress=progress)
 
     def why_not(self, plan: Plan) -> str | None:
         """Why a server that ``plan`` needs cannot be used now; None if all can, or it needs none."""

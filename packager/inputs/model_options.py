@@ -20,7 +20,8 @@ def model_options(command: Command) -> Command:
     return command
 
 
-def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int, int] | None:
+def parse_shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[int, int, int] | None:
+    """The callback of an option for an input shape."""
     if value is None:
         return None
     parts = value.lower().replace(",", "x").split("x")
@@ -29,7 +30,8 @@ def _shape(_: click.Context, __: click.Parameter, value: str | None) -> tuple[in
     return int(parts[0]), int(parts[1]), int(parts[2])
 
 
-def _normalisation(_: click.Context, __: click.Parameter, value: str | None) -> Any:
+def parse_statistics(_: click.Context, __: click.Parameter, value: str | None) -> Any:
+    """The callback of an option for the mean and standard deviation of pixels."""
     from packager.inputs.pixels import parse_normalisation
 
     try:
@@ -52,12 +54,12 @@ def _crop(_: click.Context, __: click.Parameter, value: str | None) -> Any:
 
 _OPTIONS = (
     click.option("--weights", type=existing_file, help="The model's pretrained weights (.safetensors, .pth)."),
-    click.option("--input-shape", callback=_shape, help="Channels x height x width, if the model has no default."),
+    click.option("--input-shape", callback=parse_shape, help="Channels x height x width, if the model has no default."),
     click.option("--classes", help="The model's classes: imagenet-1k, or a FILE with one per line, ids after tabs."),
     click.option(
         "--preprocessing",
         "normalisation",
-        callback=_normalisation,
+        callback=parse_statistics,
         help="imagenet, inception, unit, or MEAN/STD of pixels from 0 to 1 [default: the model's].",
     ),
     click.option(

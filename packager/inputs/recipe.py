@@ -16,7 +16,7 @@ Auto = Literal["auto"]
 
 _TUNED = {"batch": 128, "distil_rate": 2e-3, "tune_rate": 2e-2, "exit_rate": 5e-2}  # for a few thousand steps
 _NOT_NEGATIVE = (
-    *("steps", "budget_minutes", "gamma", "exit_positions", "variants", "crop", "checkpoint_seconds"),
+    *("steps", "budget_minutes", "gamma", "copied", "exit_positions", "variants", "crop", "checkpoint_seconds"),
     *("identity_points", "recalibrate_batches", "patience", "cache_mb"),
 )
 
@@ -33,6 +33,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``identity``: add skips over spans that keep their shape. Skips far from the front of error against MACs are dropped
     before the training. In models with cut points of several tensors, skips that lose more than ``identity_points``
     percentage points are dropped after it.
+    ``copied``: copies of so many originals, the last ones, with weights of their own (hybrid training's).
     ``exit_positions``: maximum number of cut points with exits, 0 for none.
     ``branches``: the branches of exits: ``two`` structures at each of these cut points, or ``zoo``: 105 are trained,
     and the best in accuracy, MACs and bytes become exits, with self-merged siblings (docs/adr/0043); or the names of
@@ -72,6 +73,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     shrink_rates: tuple[float, ...] | Literal["auto"] = ()
     identity: bool = True
     identity_points: float = 2.0
+    copied: int = 0
     exit_positions: int = 3
     branches: Literal["two", "zoo"] | tuple[str, ...] = "two"
     steps: int | None = None

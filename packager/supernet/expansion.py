@@ -19,6 +19,7 @@ from packager.supernet.blocks.merged import merged_blocks
 from packager.supernet.blocks.shrunk import shrunk_blocks
 from packager.supernet.blocks.streams import copied_blocks, several
 from packager.supernet.blocks.trainable import TrainableBlock, count_macs, original_block
+from packager.supernet.blocks.tuned import tuned_blocks
 from packager.tracing.traced_model import Feature, TracedModel, parameter_count
 
 __all__ = ["Expansion", "TrainableBlock", "TrainableExit", "count_macs", "expand", "shrink_rates_for"]
@@ -136,15 +137,16 @@ def expand(
     tiled: bool = False,
     shrink_rates: Sequence[float] = (),
     identity: bool = False,
+    copied: int = 0,
 ) -> Expansion:
     """Add blocks between the first and the last original one.
 
     A merged block for every span of 2 to ``max_span`` originals (``tiled``: only spans starting at every
     ``max_span``th); a shrunk block for every original and each of ``shrink_rates``; with ``identity`` a skip over every
-    span that keeps its shape.
+    span that keeps its shape; copies of the last ``copied`` originals.
 
-    The first block (stem) and the last one (head) are not replaced: no other block maps input to features or features
-    to answers. No block is added over a cut point that the head reads.
+    The first block (stem) and the last one (head) are replaced by copies alone: no other block maps input to features
+    or features to answers. No block is added over a cut point that the head reads.
     """
     originals = [
         original_block(module, index, traced.cuts, taps=traced.read_by(index)[:-1])
@@ -157,6 +159,7 @@ def expand(
         copied_blocks(inner, cuts, max_span=max_span, tiled=tiled, taps=taps),
         shrunk_blocks(single, traced.tensors, rates=shrink_rates),
         identity_blocks(inner, cuts, max_span=max_span if identity else 0, taps=taps),
+        tuned_blocks(originals, count=copied),
     ]
     added = [block for kind in kinds for block in kind.blocks]
     notes = [note for kind in kinds for note in kind.notes]

@@ -1,7 +1,8 @@
 """The models that a bundle offers, their inputs and outputs, and checks of requests. Pure.
 
 ``NAME`` takes preprocessed tensors, ``NAME:images`` raw images, which the server preprocesses; both run the original
-path. ``NAME:tail`` takes an activation packet and runs the tail that the packet names.
+path, or the one that the name states (``NAME@PATH``, ``NAME@PATH:images``). ``NAME:tail`` takes an activation packet
+and runs the tail that the packet names.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import numpy as np
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data import preprocessing
-from device_sdk.errors import InputError
+from device_sdk.errors import InputError, PathweaveError
 from device_sdk.offload.client import sides_fit
+from device_sdk.offload.named_path import IMAGES, named_path
 from device_sdk.offload.open_inference import InferRequest, InferResponse, NamedTensor
 from device_sdk.offload.packing import unpack
 from device_sdk.offload.tail import PACKET_SHAPE, TAIL
@@ -25,7 +27,6 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import TensorSpec
 from device_sdk.supernet.plan import Edge
 
-IMAGES = ":images"
 _BATCH = -1
 _KNOWN_BUNDLES = 64  # whose offers are kept
 _FLOAT_BYTES = 4  # pixels and activations of one byte become floats
@@ -54,13 +55,14 @@ class OfferedTensor:
 
 @dataclass(frozen=True, eq=False)
 class OfferedModel:
-    """A model under /v2, with its inputs and outputs."""
+    """A model under /v2, with its inputs and outputs. ``edges``: what it runs; a tail's come with each packet."""
 
     name: str
     bundle: Bundle
     inputs: tuple[OfferedTensor, ...]
     outputs: tuple[OfferedTensor, ...]
     takes: Literal["tensors", "images", "activations"]
+    edges: tuple[Edge, ...] = ()
 
     @property
     def version(self) -> str:
@@ -102,8 +104,7 @@ class OfferedModel:
             raise InputError("the inputs must be batches of the same size, of at least one row")
         if self.takes == "activations":
             return self._unpacked(tensors[0])
-        original = self.bundle.supernet.original.edges
-        return Work(original, [self._prepare(tensors[0])] if self.takes == "images" else tensors)
+        return Work(self.edges, [self._prepare(tensors[0])] if self.takes == "images" else tensors)
 
     def reply(self, request: InferRequest, outputs: Sequence[Array]) -> InferResponse:
         """The reply with the outputs that ``request`` selects, by default all."""
@@ -138,18 +139,47 @@ def offers(bundle: Bundle) -> tuple[OfferedModel, ...]:
 
 
 def _offers(bundle: Bundle) -> Iterator[OfferedModel]:
-    bundle = bundle.runnable(runs_on("onnxruntime"))
+    bundle = _runnable(bundle)
+    yield from _along(bundle, bundle.manifest.name, bundle.supernet.original.edges)
+    packet = OfferedTensor("activations", "UINT8", PACKET_SHAPE)
+    yield OfferedModel(f"{bundle.manifest.name}{TAIL}", bundle, (packet,), _outputs(bundle), "activations")
+
+
+def offered(bundle: Bundle, model: str) -> OfferedModel | None:
+    """The model of this name, also one along a named path; None if the bundle has none."""
+    found = next((one for one in offers(bundle) if one.name == model), None)
+    if found is not None:
+        return found
+    runnable = _runnable(bundle)
+    try:
+        path = named_path(runnable.manifest, model)
+    except PathweaveError:
+        return None
+    if path is None:
+        return None
+    name = model.removesuffix(IMAGES)
+    return next((one for one in _along(runnable, name, path.edges) if one.name == model), None)
+
+
+@lru_cache(maxsize=_KNOWN_BUNDLES)
+def _runnable(bundle: Bundle) -> Bundle:
+    return bundle.runnable(runs_on("onnxruntime"))
+
+
+def _along(bundle: Bundle, name: str, edges: tuple[Edge, ...]) -> Iterator[OfferedModel]:
+    """What runs ``edges``: on tensors, and on images if the bundle takes images."""
     manifest = bundle.manifest
-    first, last = manifest.cut_points[0].tensors, manifest.cut_points[-1].tensors
+    first, outputs = manifest.cut_points[0].tensors, _outputs(bundle)
     inputs = _offered(first, manifest.public_names.inputs)
-    outputs = _offered(last, manifest.public_names.outputs)
-    yield OfferedModel(manifest.name, bundle, inputs, outputs, "tensors")
+    yield OfferedModel(name, bundle, inputs, outputs, "tensors", edges)
     if len(first) == 1 and len(first[0].shape) == 3:
         _, height, width = first[0].shape
         image = OfferedTensor("image", "UINT8", (_BATCH, height, width, manifest.preprocessing.channels))
-        yield OfferedModel(f"{manifest.name}{IMAGES}", bundle, (image,), outputs, "images")
-    packet = OfferedTensor("activations", "UINT8", PACKET_SHAPE)
-    yield OfferedModel(f"{manifest.name}{TAIL}", bundle, (packet,), outputs, "activations")
+        yield OfferedModel(f"{name}{IMAGES}", bundle, (image,), outputs, "images", edges)
+
+
+def _outputs(bundle: Bundle) -> tuple[OfferedTensor, ...]:
+    return _offered(bundle.manifest.cut_points[-1].tensors, bundle.manifest.public_names.outputs)
 
 
 def _offered(tensors: Sequence[TensorSpec], public_names: Sequence[str]) -> tuple[OfferedTensor, ...]:

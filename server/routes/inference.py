@@ -12,6 +12,7 @@ from flask import Blueprint, Response, jsonify, request
 
 from device_sdk import __version__
 from device_sdk.errors import ProtocolError
+from device_sdk.offload.named_path import bundle_of
 from device_sdk.offload.open_inference import (
     HEADER_LENGTH,
     InferRequest,
@@ -23,7 +24,7 @@ from server.authentication import client_name
 from server.compression import ENCODINGS, compress
 from server.connections import CLIENT_GONE, RECEIVED_S
 from server.errors import NotFoundError, OverloadedError, TooLargeError
-from server.inference.offers import OfferedModel, Work, offers
+from server.inference.offers import OfferedModel, Work, offered
 from server.inference.queue import ASK_AFTER_S
 from server.request_body import read_body, reserve
 from server.services import Services
@@ -72,21 +73,21 @@ def _model_ready(services: Services, model: str, version: str | None = None) -> 
 
 def _infer(services: Services, model: str, version: str | None = None) -> Response:
     """1. find the model; 2. admit the request; 3. read, 4. check, 5. run; 6. reply."""
-    offered = _find(services, model, version)
+    found = _find(services, model, version)
     received_s = request.environ.get(RECEIVED_S, time.monotonic())
     with services.queue.admit(client_name()):
         if time.monotonic() - received_s >= ASK_AFTER_S:
             _require_wanted()
         asked = _read(services)
-        work = _take(offered, asked, max_rows=services.settings.max_rows)
-        loaded = services.models.load(offered.bundle, work.edges)
+        work = _take(found, asked, max_rows=services.settings.max_rows)
+        loaded = services.models.load(found.bundle, work.edges)
         outputs = services.queue.run(
             loaded,
             work.tensors,
             timeout_s=max(0.0, received_s + services.settings.infer_timeout_s - time.monotonic()),
             abandoned=_client_gone(),
         )
-        return _write(asked, offered.reply(asked, outputs))
+        return _write(asked, found.reply(asked, outputs))
 
 
 def _require_wanted() -> None:
@@ -100,12 +101,12 @@ def _client_gone() -> Callable[[], bool]:
     return gone
 
 
-def _take(offered: OfferedModel, asked: InferRequest, *, max_rows: int) -> Work:
+def _take(model: OfferedModel, asked: InferRequest, *, max_rows: int) -> Work:
     """Check the request, and reserve the memory for its tensors as the model takes them."""
     rows = max((len(tensor.data) for tensor in asked.inputs if tensor.data.ndim), default=0)
     _check_rows(rows, max_rows)
-    reserve(request, offered.working_bytes(asked))
-    work = offered.take(asked)
+    reserve(request, model.working_bytes(asked))
+    work = model.take(asked)
     _check_rows(len(work.tensors[0]), max_rows)
     return work
 
@@ -116,13 +117,13 @@ def _check_rows(rows: int, max_rows: int) -> None:
 
 
 def _find(services: Services, model: str, version: str | None) -> OfferedModel:
-    versions = services.catalogue.listing().bundles.get(model.partition(":")[0], ())
-    offered = next((offer for served in versions[:1] for offer in offers(served.bundle) if offer.name == model), None)
-    if offered is None:
+    versions = services.catalogue.listing().bundles.get(bundle_of(model), ())
+    found = offered(versions[0].bundle, model) if versions else None
+    if found is None:
         raise NotFoundError(f"there is no model {model[:80]!r}")
-    if version not in (None, offered.version):
-        raise NotFoundError(f"there is no version {version!r:.40} of {model}; there is {offered.version}")
-    return offered
+    if version not in (None, found.version):
+        raise NotFoundError(f"there is no version {version!r:.40} of {model[:80]}; there is {found.version}")
+    return found
 
 
 def _read(services: Services) -> InferRequest:

@@ -7,10 +7,12 @@ import pytest
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import InputError, ProtocolError
+from device_sdk.offload.named_path import path_model
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, RequestedOutput
 from device_sdk.offload.packing import Activations, pack
+from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import Edge
-from server.inference.offers import offers
+from server.inference.offers import offered, offers
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +120,21 @@ def test_packets_that_do_not_fit_are_refused(tails, tiny_bundle):
         tails.take(request("activations", packet(tiny_bundle, tail=("o3", "o4"))[1]))
     with pytest.raises(InputError, match="shape"):
         tails.take(request("activations", np.concatenate([data, data])))
+
+
+@pytest.mark.parametrize("suffix", ["", ":images"])
+def test_a_path_may_be_named(tiny_bundle, tiny, suffix):
+    path = next(
+        one for one in enumerate_subnets(tiny_bundle.supernet, limit=64) if one != tiny_bundle.supernet.original
+    )
+    name = path_model("tiny", path, images=bool(suffix))
+    model = offered(tiny_bundle, name)
+    assert model is not None
+    assert model.metadata()["name"] == name
+    given = request("image", tiny.images[:2]) if suffix else request("input", np.zeros((2, 3, 20, 20), np.float32))
+    assert model.take(given).edges == path.edges
+
+
+@pytest.mark.parametrize("name", ["tiny@o0", "tiny@hybrid", "tiny@", "tiny@o0:tail", "tiny:other"])
+def test_a_path_that_is_none_is_not_offered(tiny_bundle, name):
+    assert offered(tiny_bundle, name) is None

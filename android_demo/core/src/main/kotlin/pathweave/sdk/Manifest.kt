@@ -7,7 +7,7 @@
 package pathweave.sdk
 
 /** Its major version is the one that is understood. */
-public const val FORMAT_VERSION: String = "1.3"
+public const val FORMAT_VERSION: String = "1.4"
 
 private const val SHARED_SIZED_SINCE = 3 // minor version from which every shared blob has a size
 private const val BLOB_MAX_BYTES_STATED = 1L shl 31
@@ -49,6 +49,8 @@ public data class Manifest(
     val publicNames: PublicNames,
     /** Bytes of every shared blob; not in manifests before 1.3. */
     val sharedSizes: Map<String, Long> = emptyMap(),
+    /** Of the base of a hybrid (1.4): its plan as JSON text, for [decodePlan]. */
+    val hybridPlan: String? = null,
 ) {
     /** The graph of this bundle. */
     public fun supernet(): Supernet = Supernet(cutPoints, blocks, exits, inputSizes)
@@ -181,7 +183,17 @@ private fun manifest(root: JsonPlace): Manifest {
         publicNames = root.optional("public_names")?.let(::publicNames) ?: PublicNames(),
         sharedSizes = root.optional("shared_sizes")?.entries().orEmpty()
             .mapValues { (_, size) -> size.whole(least = 0, most = BLOB_MAX_BYTES_STATED) },
+        hybridPlan = root.nullable("hybrid")?.let(::hybridPlan),
     )
+}
+
+/** The other fields say which bundle a server needs; what asks it is the plan. */
+private fun hybridPlan(place: JsonPlace): String? {
+    place["role"].oneOf { text -> text.takeIf { it == "base" || it == "global" } }
+    place["path"].texts()
+    place["partner"].text()
+    place["partner_path"].text()
+    return place.nullable("plan")?.text()
 }
 
 private fun task(place: JsonPlace): Task {

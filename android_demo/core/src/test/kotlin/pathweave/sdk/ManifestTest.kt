@@ -45,6 +45,19 @@ class ManifestTest {
     }
 
     @Test
+    fun `the plan of a hybrid's base is kept as text`() {
+        fun withHybrid(role: String): ByteArray {
+            val plan = JsonPrimitive(encodePlan(Plan(Subnet(listOf(Edge("o0"))))).decodeToString())
+            val hybrid = """{"role": "$role", "path": ["o0"], "partner": "big", "partner_path": "00", "plan": $plan}"""
+            return JsonObject((tree as JsonObject) + ("hybrid" to Json.parseToJsonElement(hybrid))).toString().toByteArray()
+        }
+        val found = decodeManifest(withHybrid("base")).hybridPlan!!
+        assertEquals(Plan(Subnet(listOf(Edge("o0")))), decodePlan(found.toByteArray()))
+        assertEquals(null, decodeManifest(good).hybridPlan)
+        assertRefused<ManifestError> { decodeManifest(withHybrid("middle")) }
+    }
+
+    @Test
     fun `a missing field is named with its place`() {
         val changed = tree.changed(listOf("blocks", "3", "kind"), null)
         val error = assertRefused<ManifestError> { decodeManifest(changed.toString().toByteArray()) }

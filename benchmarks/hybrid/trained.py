@@ -1,0 +1,141 @@
+"""The hybrids (r), (rb) and (rbg) of ResNet-8 and ResNet-56, trained and packaged in this run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.hybrid.paired import Right
+from benchmarks.support.reference_bundles import load_part
+from benchmarks.support.sources import Logits, logits_from
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.hybrid import hybrid_plan
+from device_sdk.execution.deciders import ease, hard
+from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
+from device_sdk.supernet.plan import Ask, Decider, Plan
+from packager.hybrid.job_loader import ModelChoice, load_hybrid_job
+from packager.hybrid.pipeline import HybridJob, PackagedHybrid, package_hybrid
+from packager.hybrid.recipe import HybridRecipe, load_hybrid_recipe
+from pathweave.bench import BenchOptions
+from pathweave.server_process import running_server
+
+COVERAGE = 0.7
+HYBRIDS = ("r", "rb", "rbg")
+BASE, GLOBAL = "resnet8_mlperf_tiny", "resnet56_cifar10"
+STEPS, QUICK_STEPS = 500, 10  # minutes of one core; of (rbg) a tenth is the global's
+BATCH, TIMEOUT_S = 64, 30.0
+QUICK_EVERY = 8  # image of #report
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A hybrid on #report: logits [count, classes] of both parts, labels [count], and the router."""
+
+    base: Logits
+    global_: Logits
+    labels: npt.NDArray[np.int64]
+    decider: Decider
+
+    @property
+    def global_right(self) -> Right:
+        return np.asarray(self.global_.argmax(axis=1) == self.labels)
+
+    @property
+    def base_right(self) -> Right:
+        return np.asarray(self.base.argmax(axis=1) == self.labels)
+
+    def right_at(self, coverage: float, decider: Decider | None = None) -> Right:
+        """Which images are answered rightly if the hardest ``1 − coverage`` are sent."""
+        order = np.argsort(ease(decider or self.decider, self.base), kind="stable")
+        sent = order[: round((1 - coverage) * len(order))]
+        right = self.base_right.copy()
+        right[sent] = self.global_right[sent]
+        return right
+
+    @property
+    def sent(self) -> Right:
+        """Which images the plan itself sends."""
+        return hard(self.decider, self.base)
+
+
+def loaded(options: BenchOptions) -> HybridJob:
+    """Both networks and their images, with the recipe of (rbg)."""
+    cifar, pretrained = options.data_folder / "cifar10", options.data_folder / "pretrained"
+    return load_hybrid_job(
+        ModelChoice(f"zoo:{BASE}", pretrained / f"{BASE}.safetensors"),
+        ModelChoice(f"zoo:{GLOBAL}", pretrained / f"{GLOBAL}.safetensors"),
+        training=str(cifar / ("test.zip#calibration" if options.quick else "train.zip")),
+        routing=str(cifar / "test.zip#search"),
+        validation=str(cifar / "test.zip#calibration"),
+        recipe=_recipe("rbg", options),
+        progress=options.progress,
+    )
+
+
+def made(options: BenchOptions, job: HybridJob, trained: str) -> PackagedHybrid:
+    """Train and package one hybrid."""
+    job = replace(job, recipe=_recipe(trained, options))
+    return package_hybrid(job, options.work_folder / f"hybrid-{trained}", progress=options.progress)
+
+
+def _recipe(trained: str, options: BenchOptions) -> HybridRecipe:
+    return load_hybrid_recipe(
+        None,
+        train=trained,
+        coverage=COVERAGE,
+        steps=QUICK_STEPS if options.quick else STEPS,
+        rounds=1,
+        global_share=0.1,
+        base_rate=2e-3,
+        label_weight=1.0,
+        variants=1,
+        recalibrate_batches=3 if options.quick else 100,
+        seed=1,
+    )
+
+
+def answered(options: BenchOptions, hybrid: PackagedHybrid) -> Answered:
+    """Both parts on #report, each on this machine."""
+    plan = hybrid_plan(Bundle.open(hybrid.base))
+    assert isinstance(plan.hard, Ask)
+    global_path = Bundle.open(hybrid.global_).manifest.hybrid
+    assert global_path is not None
+    found, labels = [], np.empty(0, np.int64)
+    for folder, path in ((hybrid.base, plan.subnet), (hybrid.global_, global_path.subnet)):
+        with AdaptiveModel.open(folder, state_folder=options.work_folder / "states" / _name(folder)) as model:
+            data = load_part(options, "report", model)
+            images, labels = data.images[:: every(options)], data.labels[:: every(options)]
+            found.append(logits_from(model, Plan(path), images, source=SUBNET, batch=BATCH))
+    return Answered(found[0], found[1], labels, plan.hard.decider)
+
+
+def over_http(options: BenchOptions, hybrid: PackagedHybrid) -> dict[str, float]:
+    """The bundles' own plan with a real server: accuracy, share sent, and calls without an answer."""
+    right, sent, failed = 0, 0, 0
+    with (
+        running_server(hybrid.global_, data=options.work_folder / "server") as url,
+        AdaptiveModel.open(hybrid.base, state_folder=options.work_folder / "states" / "http") as model,
+    ):
+        model.use_hybrid(RemoteModel(server=url, model=GLOBAL, privacy="inputs", timeout_s=TIMEOUT_S))
+        data = load_part(options, "report", model)
+        images, labels = data.images[:: every(options)], data.labels[:: every(options)]
+        for at in range(0, len(images), BATCH):
+            answer = model(images[at : at + BATCH])
+            right += int((answer.output.argmax(axis=1) == labels[at : at + BATCH]).sum())
+            sent += answer.source.count(SERVER)
+            failed += answer.source.count(FALLBACK)
+    return {"accuracy": 100 * right / len(images), "sent": 100 * sent / len(images), "fallbacks": float(failed)}
+
+
+def every(options: BenchOptions) -> int:
+    """Every how many images of #report are answered."""
+    return QUICK_EVERY if options.quick else 1
+
+
+def _name(folder: Path) -> str:
+    return f"{folder.parent.name}-{folder.name}"

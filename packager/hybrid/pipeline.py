@@ -1,0 +1,366 @@
+"""``package_hybrid(…)``: two pretrained models become a base bundle, a global bundle, and the router between them.
+
+trace both → answer routing samples → train in turn → package the base; before its manifest is written, the global:
+the base's blobs are known when the global's manifest is written, the global's digest when the base's is.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.hybrid import HYBRID_PATH, Hybrid, path_digest, require_pair
+from device_sdk.bundles.manifest import Manifest
+from device_sdk.errors import PathweaveError, UsageError
+from device_sdk.files.atomic import write_atomically
+from device_sdk.offload.named_path import IMAGES
+from device_sdk.progress import Progress, SilentProgress
+from device_sdk.supernet.plan import Ask, Plan, RemoteRef, Router, Subnet
+from device_sdk.supernet.plan_json import encode_plan
+from packager.assembly.folder_exchange import discard
+from packager.assembly.output_claim import OutputClaim, work_folder
+from packager.errors import PackagingError, ResumeError
+from packager.hybrid.alternating import AlternatingTrainer, Turn, tensors_of
+from packager.hybrid.evidence import HybridEvidence
+from packager.hybrid.parts import Part, as_part, require_fitting
+from packager.hybrid.path_network import PathNetwork
+from packager.hybrid.recipe import HybridRecipe
+from packager.hybrid.training_batches import HybridBatches
+from packager.inputs.job import Job
+from packager.pipeline import Limits, package
+from packager.planning.budget import memory_limit
+from packager.planning.run_plan import estimator_for
+from packager.supernet.branch_weights import BranchWeights
+from packager.training.batches import BatchSource
+from packager.training.checkpoints import Checkpoints, encode_description, require_same_run
+from packager.training.device import on_device, resolve_device, resolve_precision
+
+REPORT = "hybrid.json"  # beside the two bundles: how they were made; not part of either
+BASE, GLOBAL = "base", "global"
+_MARGIN = 1.1  # on the seconds that packaging takes after the training
+
+
+@dataclass(frozen=True)
+class HybridJob:
+    """What a hybrid is made from: a job for each network with the same images, and one for each with routing images.
+
+    ``base_routing``, ``global_routing``: their validation images are those that the router learns from.
+    ``base_weights``, ``global_weights``: of the copies, to start from.
+    """
+
+    base: Job
+    global_: Job
+    base_routing: Job
+    global_routing: Job
+    recipe: HybridRecipe
+    base_weights: BranchWeights | None = None
+    global_weights: BranchWeights | None = None
+
+    def description(self) -> dict[str, Any]:
+        """Everything that the two bundles depend on."""
+        jobs = {"base": self.base, "global": self.global_, "routing": self.base_routing}
+        weights = {"base": self.base_weights, "global": self.global_weights}
+        found = {f"{part} {key}": value for part, job in jobs.items() for key, value in job.description().items()}
+        found |= {f"{part} weights to start from": _digest(one) for part, one in weights.items()}
+        return {**found, "hybrid": self.recipe.choices()}
+
+
+@dataclass(frozen=True)
+class PackagedHybrid:
+    """The two bundles. ``accuracy``: of the hybrid at the coverage on the validation images; ``fresh``: made now."""
+
+    base: Path
+    global_: Path
+    accuracy: float
+    report: tuple[str, ...]
+    seconds: float
+    fresh: bool
+
+
+def package_hybrid(
+    job: HybridJob,
+    out: Path,
+    *,
+    private_key: Path | None = None,
+    restart: bool = False,
+    save_weights: Path | None = None,
+    progress: Progress | None = None,
+    limits: Limits | None = None,
+    batches: type[HybridBatches] = HybridBatches,
+) -> PackagedHybrid:
+    """Train a hybrid and write its bundles to ``out/base`` and ``out/global``.
+
+    A run that was killed resumes from its last saved state when it is called again with the same job. With
+    ``recipe.steps`` the bundles are functions of the job.
+
+    Args:
+        private_key: signs both bundles.
+        restart: discard unfinished work and existing bundles.
+        save_weights: folder for the copies' weights, ``base.safetensors`` and ``global.safetensors``.
+        batches: what makes the training batches.
+
+    Raises:
+        DataError: classes or images of the two differ, labels are missing, or a router has nothing to learn from.
+        UsageError: the minutes are below the minimum; names it.
+        PackagingError: as ``package``.
+    """
+    progress, limits = progress or SilentProgress(), limits or Limits()
+    require_fitting(job.base, job.global_)
+    require_fitting(job.base_routing, job.global_routing)
+    description = job.description()
+    with OutputClaim(out):
+        if restart:
+            _clear(out)
+        elif (out / REPORT).exists():
+            return _already_there(out, description)
+        checkpoints = Checkpoints(work_folder(out), description, started=limits.started, clock=limits.clock)
+        checkpoints.begin()
+        trained = _trained(job, checkpoints, progress, limits, batches)
+        if save_weights is not None:
+            trained.save(save_weights)
+        paths = _written(job, trained, out, private_key, progress, limits)
+        report = {
+            "seconds": checkpoints.seconds,
+            "accuracy": trained.accuracy,
+            "turns": [turn.__dict__ for turn in trained.turns],
+            "report": list(map(str, trained.turns)),
+        }
+        write_atomically(out / REPORT, encode_description(description | report))
+        seconds = checkpoints.seconds
+        checkpoints.remove()
+    return PackagedHybrid(*paths, trained.accuracy, tuple(map(str, trained.turns)), seconds, True)
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What the training made: the router, and of each network the weights of its copies, None without any."""
+
+    router: Router
+    accuracy: float
+    turns: tuple[Turn, ...]
+    base: dict[str, torch.Tensor] | None
+    global_: dict[str, torch.Tensor] | None
+
+    def save(self, folder: Path) -> None:
+        """Write the weights of the copies, atomically."""
+        from safetensors.torch import save
+
+        for name, tensors in ((BASE, self.base), (GLOBAL, self.global_)):
+            if tensors is not None:
+                write_atomically(folder / f"{name}.safetensors", save(tensors))
+
+
+def _trained(
+    job: HybridJob, checkpoints: Checkpoints, progress: Progress, limits: Limits, batches_type: type[HybridBatches]
+) -> _Trained:
+    """1. cut both models; 2. how long may it take; 3. answer routing samples; 4. train in turn."""
+    recipe = job.recipe
+    device = resolve_device(recipe.device)
+    parts = {  # 1
+        BASE: as_part(job.base, recipe.base_blocks or None, job.base_weights, learns=recipe.base_learns),
+        GLOBAL: as_part(job.global_, recipe.global_blocks, job.global_weights, learns=recipe.global_learns),
+    }
+    seconds = _training_seconds(job, parts, checkpoints)  # 2
+    base, global_ = (PathNetwork(part.expansion, device, part.memory_format) for part in parts.values())
+    with on_device([*base.modules, *global_.modules], device):
+        with progress.task("answer routing samples", 1) as task:  # 3
+            routing, held_out = (job.base_routing, job.global_routing), (job.base, job.global_)
+            shapes = [
+                part.expansion.traced.tensors[network.cut].shape
+                for part, network in zip(parts.values(), (base, global_), strict=True)
+            ]
+            values = max(math.prod(shape) for shape in shapes)
+            evidence = HybridEvidence((base, global_), routing, held_out, recipe, feature_values=values)
+            task.advance()
+        batches = batches_type(
+            job.base.batches(),
+            BatchSource(job.base.training, job.base.model.preprocessing, batch=recipe.batch, seed=recipe.seed),
+            job.global_.batches(),
+            global_,
+            checkpoints.folder,
+            classes=len(job.base.training.class_names),
+            features=parts[GLOBAL].expansion.traced.tensors[global_.cut].shape,
+            cache_mb=recipe.cache_mb,
+            run=_in_precision(recipe, device),
+        )
+        trainer = AlternatingTrainer(
+            base,
+            global_,
+            batches,
+            evidence,
+            recipe,
+            checkpoints,
+            progress,
+            device=device,
+            seconds_left=None if seconds is None else lambda: max(0.0, seconds - checkpoints.seconds),
+            clock=limits.clock,
+        )
+        try:
+            trainer.train()  # 4
+        finally:
+            batches.close()
+    return _Trained(
+        trainer.router,
+        trainer.accuracy,
+        trainer.report,
+        _weights(base, kept=trainer.learned("base") or job.base_weights is not None),
+        _weights(global_, kept=trainer.learned("global") or job.global_weights is not None),
+    )
+
+
+def _weights(network: PathNetwork, *, kept: bool) -> dict[str, torch.Tensor] | None:
+    """None for a network that is as it was: its originals serve."""
+    return tensors_of([network.state]) if kept and network.copies else None
+
+
+def _in_precision(recipe: HybridRecipe, device: torch.device) -> Callable[..., torch.Tensor]:
+    precision = resolve_precision(recipe.precision, device)
+
+    def run(function: Callable[[torch.Tensor], torch.Tensor], images: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device.type, precision, enabled=precision != torch.float32):
+            return function(images)
+
+    return run
+
+
+def _training_seconds(job: HybridJob, parts: dict[str, Part], checkpoints: Checkpoints) -> float | None:
+    """What the recipe's minutes leave for training, if it counts minutes.
+
+    Raises:
+        UsageError: they are not enough for packaging alone; names the least.
+    """
+    if job.recipe.budget_minutes is None:
+        return None
+    after_s = 0.0
+    for part, own in ((parts[BASE], job.base), (parts[GLOBAL], job.global_)):
+        estimator = estimator_for(own, part.expansion, part.examples)
+        after_s += (
+            _MARGIN * estimator.estimate(memory_bytes=memory_limit(None), resident_bytes=0, spent=0.0).after_training
+        )
+    left_s = 60 * job.recipe.budget_minutes - after_s
+    if left_s <= 0 and checkpoints.state is None:
+        raise UsageError(
+            f"{job.recipe.budget_minutes:g} minutes are too few for these models",
+            hint=f"packaging them takes about {after_s / 60:.1f} minutes without any training; --steps 0 has no limit",
+        )
+    return max(0.0, left_s)
+
+
+def _written(
+    job: HybridJob, trained: _Trained, out: Path, private_key: Path | None, progress: Progress, limits: Limits
+) -> tuple[Path, Path]:
+    """Package both parts, each with what it must know of the other."""
+    base = _with_copies(job.base, trained.base)
+    global_ = _with_copies(job.global_, trained.global_)
+    paths = {BASE: _path(trained.base, job.base), GLOBAL: _path(trained.global_, job.global_)}
+
+    def bound(manifest: Manifest, role: str, hybrid: Hybrid) -> Manifest:
+        settings = {f"hybrid.{name}": value for name, value in job.recipe.choices().items()}
+        provenance = msgspec.structs.replace(manifest.provenance, recipe=manifest.provenance.recipe | settings)
+        said = f"{role} of a hybrid: {'; '.join(map(str, trained.turns)) or 'only the router was trained'}"
+        return msgspec.structs.replace(manifest, hybrid=hybrid, provenance=provenance, notes=(*manifest.notes, said))
+
+    def with_global(manifest: Manifest) -> Manifest:
+        own = paths[BASE](manifest)
+
+        def with_base(other: Manifest) -> Manifest:
+            path = paths[GLOBAL](other)
+            hybrid = Hybrid("global", _text(path), manifest.name, path_digest(manifest, own))
+            return bound(other, GLOBAL, hybrid)
+
+        packaged = package(
+            global_,
+            out / GLOBAL,
+            private_key=private_key,
+            progress=progress,
+            complete=with_base,
+            restart=True,
+            limits=replace(limits, started=None),
+        )
+        other = packaged.manifest
+        server = RemoteRef(f"{other.name}@{HYBRID_PATH}{IMAGES}", Bundle.open(out / GLOBAL).digest)
+        plan = encode_plan(Plan(own, hard=Ask(trained.router, server))).decode()
+        digest = path_digest(other, paths[GLOBAL](other))
+        return bound(manifest, BASE, Hybrid("base", _text(own), other.name, digest, plan))
+
+    package(
+        base,
+        out / BASE,
+        private_key=private_key,
+        progress=progress,
+        complete=with_global,
+        restart=True,
+        limits=replace(limits, started=None),
+    )
+    require_pair(Bundle.open(out / BASE), Bundle.open(out / GLOBAL))
+    return out / BASE, out / GLOBAL
+
+
+def _with_copies(job: Job, weights: dict[str, torch.Tensor] | None) -> Job:
+    """The job that packages the trained copies, or none."""
+    copied = 0 if weights is None else len({name.partition(".")[0] for name in weights})
+    recipe = msgspec.structs.replace(job.recipe, copied=copied, steps=0, budget_minutes=None)
+    return replace(job, recipe=recipe, branch_weights=weights)
+
+
+def _path(weights: dict[str, torch.Tensor] | None, job: Job) -> Callable[[Manifest], Subnet]:
+    """The path of originals and copies in a manifest."""
+    copies = set() if weights is None else {name.partition(".")[0] for name in weights}
+
+    def path(manifest: Manifest) -> Subnet:
+        original = manifest.supernet().original
+        edges = (msgspec.structs.replace(edge, block=f"c{edge.block[1:]}") for edge in original.edges)
+        pairs = zip(original.edges, edges, strict=True)
+        return Subnet(tuple(copy if copy.block in copies else own for own, copy in pairs))
+
+    return path
+
+
+def _text(path: Subnet) -> tuple[str, ...]:
+    return tuple(map(str, path.edges))
+
+
+def _clear(out: Path) -> None:
+    """Discard unfinished work and earlier bundles; anything else at ``out`` is an error."""
+    if out.exists() and not (out / REPORT).exists() and any(out.iterdir()):
+        known = {BASE, GLOBAL} | {f"{name}.work" for name in (BASE, GLOBAL)}
+        if any(entry.name not in known and not entry.name.startswith(".") for entry in out.iterdir()):
+            raise PackagingError(f"{out} exists and is not a hybrid", hint="choose another --out folder")
+    discard(work_folder(out))
+    for name in (BASE, GLOBAL):
+        discard(out / name)
+    (out / REPORT).unlink(missing_ok=True)
+
+
+def _already_there(out: Path, description: dict[str, Any]) -> PackagedHybrid:
+    """The hybrid that an earlier run of the same job has finished.
+
+    Raises:
+        ResumeError: it is that of another job, or damaged.
+    """
+    require_same_run(out / REPORT, description)
+    try:
+        base, global_ = Bundle.open(out / BASE), Bundle.open(out / GLOBAL)
+        base.verify()
+        global_.verify()
+        require_pair(base, global_)
+    except PathweaveError as error:
+        raise ResumeError(f"{out} is damaged: {error}", hint="add --restart to package it again") from error
+    discard(work_folder(out))
+    report = json.loads((out / REPORT).read_bytes())
+    said = tuple(report["report"])
+    return PackagedHybrid(out / BASE, out / GLOBAL, report["accuracy"], said, report["seconds"], False)
+
+
+def _digest(weights: BranchWeights | None) -> str | None:
+    from packager.inputs.digests import tensors_digest
+
+    return None if weights is None else tensors_digest(weights)
