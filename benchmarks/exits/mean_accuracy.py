@@ -1,0 +1,158 @@
+"""Mean accuracy expectation of sets of exits under memory budgets, by measured latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.support.reference_bundles import Made, Part
+from device_sdk.data.datasets import load_dataset
+from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.answers import Answers, answer_everywhere
+from device_sdk.policies.placement import UNIFORM, ExitCandidate, StopTimes, expectation, place
+from device_sdk.progress import Progress
+from device_sdk.runtimes import make_runtime
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.cost import CostModel
+from pathweave.bench import BenchOptions, Target
+
+FIGURE_TARGETS = {
+    "budgets_won": Target(minimum=1.0),
+    "gain_over_homogeneous_points_min": Target(minimum=1.0),
+    "gain_over_homogeneous_points_max": Target(minimum=5.0),
+    "gain_over_single_points_min": Target(minimum=0.0),
+}
+BUDGETS_BYTES = (8_000, 32_000, 128_000, 512_000, 2_000_000)
+STOP_TIMES = {"uniform": UNIFORM, "early": StopTimes((0.5, 1.0), (3.0, 1.0)), "late": StopTimes((0.5, 1.0), (1.0, 3.0))}
+QUICK_SAMPLES = 300
+SPINN_EXITS, BRANCHYNET_EXITS = 6, 2
+_OURS, _SINGLE = "branch zoo", "single exit"
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Exits that may be kept, timed on this device; their accuracies on the data to choose by, and to judge by."""
+
+    chosen_by: tuple[ExitCandidate, ...]
+    judged_by: Mapping[str, ExitCandidate]
+    full_ms: float
+
+    def only(self, structure: str, *, most: int | None = None) -> Pool:
+        """The exits of one structure; ``most`` at evenly spaced cut points."""
+        found = [one for one in self.chosen_by if one.exit.partition("-")[2] == structure]
+        if most is not None:
+            places = sorted({one.position for one in found})
+            kept = {places[round(n * (len(places) - 1) / (most - 1))] for n in range(most)}
+            found = [one for one in found if one.position in kept]
+        return replace(self, chosen_by=tuple(found))
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A placement: what it promised, and what it has on data that it was not chosen by, in percent."""
+
+    exits: tuple[str, ...]
+    memory_bytes: int
+    promised: float
+    reached: float
+
+
+def compare(options: BenchOptions, zoo: Made, rivals: Made) -> Part:
+    """The zoo against the rivals, at each budget and distribution of the time."""
+    ours, theirs = (
+        timed_pool(
+            made.folder,
+            options.work_folder / f"state-{made.folder.name}",
+            options.data_folder,
+            progress=options.progress,
+            samples=QUICK_SAMPLES if options.quick else None,
+        )
+        for made in (zoo, rivals)
+    )
+    # One clock for all: the full model is the same network.
+    ours, theirs = (replace(pool, full_ms=min(ours.full_ms, theirs.full_ms)) for pool in (ours, theirs))
+    sets: dict[str, Callable[[int, StopTimes], Kept]] = {
+        _OURS: lambda budget, stop: _placed(ours, budget, stop),
+        _SINGLE: lambda budget, stop: _single(ours, budget, stop),
+        "linear p1 at every exit": lambda budget, stop: _placed(theirs.only("none-p1"), budget, stop),
+        "linear p2 at every exit": lambda budget, stop: _placed(theirs.only("none-p2"), budget, stop),
+        "linear p4 at every exit": lambda budget, stop: _placed(theirs.only("none-p4"), budget, stop),
+        "BranchyNet-like": lambda b, s: _placed(theirs.only("separable3x2-p1", most=BRANCHYNET_EXITS), b, s),
+        "SPINN-like": lambda b, s: _placed(theirs.only("separable3x2-p1", most=SPINN_EXITS), b, s),
+    }
+    rows: list[dict[str, object]] = []
+    gains: dict[str, list[float]] = {"homogeneous": [], "single": []}
+    won = []
+    for stop_name, stop in STOP_TIMES.items():
+        for budget in BUDGETS_BYTES:
+            kept = {name: choose(budget, stop) for name, choose in sets.items()}
+            rows += [_row(name, stop_name, budget, one) for name, one in kept.items()]
+            best = max(one.reached for name, one in kept.items() if name not in (_OURS, _SINGLE))
+            won.append(kept[_OURS].reached >= max(best, kept[_SINGLE].reached))
+            gains["homogeneous"].append(kept[_OURS].reached - best)
+            gains["single"].append(kept[_OURS].reached - kept[_SINGLE].reached)
+    figures = {"budgets_won": float(np.mean(won)), "zoo_exits": float(len(ours.chosen_by))}
+    for name, found in gains.items():
+        figures[f"gain_over_{name}_points_min"], figures[f"gain_over_{name}_points_max"] = min(found), max(found)
+    return Part(figures, rows)
+
+
+def _row(name: str, stop: str, budget: int, kept: Kept) -> dict[str, object]:
+    return {
+        "what": "when time is up",
+        "exits": name,
+        "stop_times": stop,
+        "budget_bytes": budget,
+        "mae_report": kept.reached,
+        "mae_calibration": kept.promised,
+        "memory_bytes": kept.memory_bytes,
+        "kept": list(kept.exits),
+    }
+
+
+def timed_pool(folder: Path, state: Path, data_folder: Path, *, progress: Progress, samples: int | None = None) -> Pool:
+    """Profile a bundle, and answer at most ``samples`` of both parts of the data at every exit of its full path."""
+    with AdaptiveModel.open(folder, state_folder=state) as model:
+        costs = model.profile(progress=progress).cost_model()
+        subnet, classes = model.bundle.supernet.original, model.bundle.manifest.task.class_names
+        workspace = Workspace(model.bundle, make_runtime("onnxruntime", threads=1))
+
+        def candidates(part: str) -> list[ExitCandidate]:
+            archive = data_folder / "cifar10" / "test.zip"
+            found = load_dataset(f"{archive}#{part}", progress=progress).relabelled(classes)
+            tensors, labels = model.prepare(found.images[:samples]), found.labels[:samples]
+            answers = answer_everywhere(workspace, subnet, tensors, labels, use_exits=True, batch=64)
+            return _candidates(answers, costs)
+
+        chosen_by, judged_by = candidates("calibration"), candidates("report")
+    return Pool(tuple(chosen_by), {one.exit: one for one in judged_by}, costs.latency_ms(subnet))
+
+
+def _candidates(answers: Answers, costs: CostModel) -> list[ExitCandidate]:
+    found = []
+    for number, exit_ in enumerate(answers.exits):
+        one = answers.at_exit(number, costs)
+        accuracy, size = float(one.right.mean()), costs.exit_bytes(one.choice)
+        found.append(ExitCandidate(exit_.id, exit_.position, accuracy, one.reach_ms, one.branch_ms, size))
+    return found
+
+
+def _placed(pool: Pool, budget_bytes: int, stop: StopTimes) -> Kept:
+    placement = place(pool.chosen_by, full_time=pool.full_ms, memory_bytes=budget_bytes, stop_times=stop)
+    return _judged(pool, [one for one in pool.chosen_by if one.exit in placement.exits], stop)
+
+
+def _single(pool: Pool, budget_bytes: int, stop: StopTimes) -> Kept:
+    fitting = [one for one in pool.chosen_by if one.memory_bytes <= budget_bytes]
+    best = max(fitting, key=lambda one: expectation([one], full_time=pool.full_ms, stop_times=stop), default=None)
+    return _judged(pool, [] if best is None else [best], stop)
+
+
+def _judged(pool: Pool, kept: Sequence[ExitCandidate], stop: StopTimes) -> Kept:
+    kept = sorted(kept, key=lambda one: one.position)
+    judged = [pool.judged_by[one.exit] for one in kept]
+    promised, reached = (100 * expectation(found, full_time=pool.full_ms, stop_times=stop) for found in (kept, judged))
+    return Kept(tuple(one.exit for one in kept), sum(one.memory_bytes for one in kept), promised, reached)
