@@ -14,12 +14,16 @@ from device_sdk.profiling.memory import resident_bytes
 from device_sdk.session.adaptive_model import AdaptiveModel
 
 _GROUP = "pathweave-elastic"
+_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # the second where version 1 is mounted beside it
+_MEMBERS, _DIVIDED = "cgroup.procs", "cgroup.subtree_control"
 
 
 class Limit(Protocol):
     """One way to limit the model's memory beyond the bare runtime, and to measure it."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """How it limits and measures."""
 
     def begin(self, model: AdaptiveModel) -> None:
         """Take the memory as it is now as that of the bare runtime."""
@@ -35,8 +39,12 @@ class Limit(Protocol):
 class CapLimit:
     """The cap of the model, and the resident memory of the process."""
 
-    name = "the model's cap at run time; memory is the growth of the resident process"
+    reason: str = ""  # why there is no control group
     bare_bytes: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"the model's cap at run time; memory is the growth of the resident process ({self.reason})"
 
     def begin(self, model: AdaptiveModel) -> None:
         self.bare_bytes = resident_bytes() or 0
@@ -54,7 +62,7 @@ class GroupLimit:
     name = "memory.high of a control group; memory is its memory.current"
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         self._bare_bytes = 0
 
     def begin(self, model: AdaptiveModel) -> None:
@@ -62,41 +70,56 @@ class GroupLimit:
         model.watch_memory(CgroupMemory(), settings=ElasticSettings(reserve_bytes=0, interval_s=0.02))
 
     def set(self, model: AdaptiveModel, limit_bytes: int) -> None:
-        (self._folder / "memory.high").write_text(str(self._bare_bytes + limit_bytes))
+        (self.folder / "memory.high").write_text(str(self._bare_bytes + limit_bytes))
 
     def used_bytes(self) -> int:
         return self._current_bytes() - self._bare_bytes
 
     def _current_bytes(self) -> int:
-        return int((self._folder / "memory.current").read_text())
+        return int((self.folder / "memory.current").read_text())
 
 
 def find_limit(root: Path = Path("/")) -> Limit:
-    """A control group of version 2 below that of this process, if one that counts memory can be made; else the cap."""
+    """A control group of version 2 below that of this process, if one that counts memory can be made; else the cap.
+
+    Where the process's own group does not divide memory among groups below it yet, it is made to, after this process
+    has moved into the one below: the kernel wants it empty. That takes a group that was delegated to this process
+    alone, for example ``systemd-run --user --scope --property=Delegate=yes``.
+    """
     own = _own_group(root)
     if own is None:
-        return CapLimit()
+        return CapLimit(reason="this process is in no group of version 2 that has a memory controller")
     folder = own / _GROUP
     try:
         folder.mkdir(exist_ok=True)
-        if (folder / "memory.high").exists():
-            (folder / "cgroup.procs").write_text(str(os.getpid()))
-            return GroupLimit(folder)
-    except OSError:
-        pass
+        counts = "memory" in (own / _DIVIDED).read_text().split()
+        if counts and not (folder / "memory.high").exists():
+            raise OSError("the group below does not count memory")
+        (folder / _MEMBERS).write_text(str(os.getpid()))
+        if not counts:
+            (own / _DIVIDED).write_text("+memory")
+        (folder / "memory.high").read_text()
+        return GroupLimit(folder)
+    except OSError as error:
+        reason = str(error)
+    with contextlib.suppress(OSError):  # back, so that nothing is left
+        if str(os.getpid()) in (folder / _MEMBERS).read_text().split():
+            (own / _MEMBERS).write_text(str(os.getpid()))
     with contextlib.suppress(OSError):
         folder.rmdir()
-    return CapLimit()
+    return CapLimit(reason=reason)
 
 
 def _own_group(root: Path) -> Path | None:
-    """The control group of version 2 of this process, if that version counts memory here."""
+    """The control group of version 2 of this process, if that version has the memory controller here."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return None
-    own = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), None)
-    folder = None if own is None else root / "sys/fs/cgroup" / own.lstrip("/")
-    if folder is None or not (folder / "cgroup.controllers").exists():
-        return None
-    return folder if "memory" in (folder / "cgroup.subtree_control").read_text().split() else None
+    own = next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), None)
+    for mount in _MOUNTS if own is not None and ".." not in Path(own).parts else ():
+        assert own is not None
+        controllers = root / mount / own / "cgroup.controllers"
+        if controllers.exists():
+            return controllers.parent if "memory" in controllers.read_text().split() else None
+    return None

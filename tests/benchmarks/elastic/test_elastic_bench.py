@@ -23,10 +23,12 @@ def root(tmp_path):
 
 
 def test_without_a_group_that_counts_memory_the_cap_is_the_limit(root, tmp_path):
-    (root / "sys/fs/cgroup/app/cgroup.subtree_control").write_text("cpu\n")
-    assert isinstance(find_limit(root), CapLimit)
+    (root / "sys/fs/cgroup/app/cgroup.controllers").write_text("cpu\n")
+    for place in (root, tmp_path / "nothing"):
+        found = find_limit(place)
+        assert isinstance(found, CapLimit)
+        assert "no group of version 2" in found.reason
     assert not (root / "sys/fs/cgroup/app/pathweave-elastic").exists()
-    assert isinstance(find_limit(tmp_path / "nothing"), CapLimit)
 
 
 def test_a_group_without_the_files_is_removed_again(root):
@@ -43,6 +45,26 @@ def test_a_group_that_can_be_made_holds_this_process_and_its_limit(root):
     assert isinstance(limit, GroupLimit)
     assert (group / "cgroup.procs").read_text() == str(os.getpid())
     assert limit.used_bytes() == 70 * MB
+
+
+def test_a_group_that_does_not_divide_memory_yet_is_made_to_once_this_process_is_below_it(root):
+    own = root / "sys/fs/cgroup/app"
+    (own / "cgroup.subtree_control").write_text("")
+    group = own / "pathweave-elastic"
+    group.mkdir()
+    (group / "memory.high").write_text("max")
+    assert isinstance(find_limit(root), GroupLimit)
+    assert (own / "cgroup.subtree_control").read_text() == "+memory"
+    assert (group / "cgroup.procs").read_text() == str(os.getpid())
+
+
+def test_where_memory_cannot_be_divided_this_process_moves_back_and_says_why(root):
+    own = root / "sys/fs/cgroup/app"
+    (own / "cgroup.subtree_control").write_text("")
+    found = find_limit(root)  # the files of the kernel do not appear
+    assert isinstance(found, CapLimit)
+    assert "memory.high" in found.reason
+    assert (own / "cgroup.procs").read_text() == str(os.getpid())
 
 
 def test_a_limit_is_kept_from_the_first_reading_on_after_the_last_one_above_it():
