@@ -18,13 +18,15 @@ class Evidence:
     """Logits [count, classes] on the same private samples, and their ``labels`` [count].
 
     ``ends``: of whole paths, also of those whose rest a server runs; ``exits``: of an exit's branch, by the edges
-    before it, its id and its rendition; ``servers``: of the server's models on the inputs.
+    before it, its id and its rendition; ``servers``: of the server's models on the inputs. ``views``: of whole paths
+    on views of the samples (``data/views``), [views, count, classes], where deciders may learn from them.
     """
 
     labels: npt.NDArray[np.int64]
     ends: Mapping[Subnet, Array] = field(default_factory=dict)
     exits: Mapping[tuple[tuple[Edge, ...], str, str], Array] = field(default_factory=dict)
     servers: Mapping[RemoteRef, Array] = field(default_factory=dict)
+    views: Mapping[Subnet, Array] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -42,6 +44,7 @@ class Evidence:
             ends={subnet: logits[positions] for subnet, logits in self.ends.items()},
             exits={branch: logits[positions] for branch, logits in self.exits.items()},
             servers={server: logits[positions] for server, logits in self.servers.items()},
+            views={subnet: logits[:, positions] for subnet, logits in self.views.items()},
         )
 
 
