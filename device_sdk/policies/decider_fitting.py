@@ -64,6 +64,28 @@ def fit_logistic(
 
 
 @dataclass(frozen=True)
+class Viewed:
+    """Views of samples to learn from: ``logits`` [views, count, classes], and whether each is easy [views, count].
+
+    A view is a sample of its own: its answer may be wrong where that to the sample is right.
+
+    Raises:
+        InputError: their numbers differ.
+    """
+
+    logits: Array
+    easy: npt.NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        if self.logits.ndim != 3 or self.logits.shape[:2] != self.easy.shape:
+            raise InputError(f"there are views of shape {self.logits.shape} and outcomes of shape {self.easy.shape}")
+
+    def of(self, positions: npt.NDArray[np.bool_]) -> Viewed:
+        """The views of some samples."""
+        return Viewed(self.logits[:, positions], self.easy[:, positions])
+
+
+@dataclass(frozen=True)
 class Fitted:
     """A decider that was fitted to samples, and the ease of each when it is left out: [count]."""
 
@@ -71,14 +93,11 @@ class Fitted:
     eases: Values
 
 
-def fit_best_logistic(logits: Array, easy: npt.NDArray[np.bool_], *, views: Array | None = None) -> Fitted | None:
+def fit_best_logistic(logits: Array, easy: npt.NDArray[np.bool_], *, views: Viewed | None = None) -> Fitted | None:
     """The decider of all features that ranks left-out samples best, fitted to all of them.
 
     Tried are fits with and without a number per class, on the samples and on their ``views``. None if all samples are
     easy, or none is.
-
-    Args:
-        views: logits of all views of the samples, [views, count, classes]; the first view is the samples themselves.
 
     Raises:
         InputError: the numbers of samples differ, or a logit is not finite.
@@ -100,7 +119,7 @@ def cross_fitted_eases(
     logits: Array,
     easy: npt.NDArray[np.bool_],
     *,
-    views: Array | None = None,
+    views: Viewed | None = None,
     features: Sequence[LogitFeature] = ALL_FEATURES,
     by_class: bool = True,
 ) -> Values | None:
@@ -114,7 +133,7 @@ def cross_fitted_eases(
     eases = np.empty(len(easy))
     for left_out in _folds(len(easy)):
         seen = ~left_out
-        part = None if views is None else views[:, seen]
+        part = None if views is None else views.of(seen)
         decider = _fitted(logits[seen], easy[seen], part, features=features, by_class=by_class)
         if decider is None:
             return None
@@ -131,17 +150,17 @@ def mean_gain(eases: Values, gains: npt.NDArray[np.bool_]) -> float:
 def _fitted(
     logits: Array,
     easy: npt.NDArray[np.bool_],
-    views: Array | None,
+    views: Viewed | None,
     *,
     features: Sequence[LogitFeature] = ALL_FEATURES,
     by_class: bool,
 ) -> Logistic | None:
     if views is None:
         return fit_logistic(logits, easy, features=features, by_class=by_class)
-    if views.shape[1:] != logits.shape:
-        raise InputError(f"there are views of shape {views.shape[1:]} of samples of shape {logits.shape}")
-    flat = views.reshape(-1, views.shape[2])
-    return fit_logistic(flat, np.tile(easy, len(views)), features=features, by_class=by_class)
+    if views.logits.shape[1:] != logits.shape:
+        raise InputError(f"there are views of shape {views.logits.shape[1:]} of samples of shape {logits.shape}")
+    flat = views.logits.reshape(-1, logits.shape[1])
+    return fit_logistic(flat, views.easy.ravel(), features=features, by_class=by_class)
 
 
 def _folds(count: int) -> Iterator[npt.NDArray[np.bool_]]:

@@ -12,14 +12,15 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from msgspec.structs import replace
 
 from device_sdk.errors import InfeasibleBudgetError, UsageError
 from device_sdk.offload.packing import BITS, can_travel
 from device_sdk.offload.remote_model import Privacy
-from device_sdk.policies.decider_fitting import TOP_TWO, fit_best_logistic, fit_logistic
+from device_sdk.policies.decider_fitting import TOP_TWO, Viewed, fit_best_logistic, fit_logistic
 from device_sdk.policies.evidence import Evidence, Network
-from device_sdk.policies.expected_cost import expected_cost
+from device_sdk.policies.expected_cost import expected_cost, whole_route
 from device_sdk.policies.joint_plans import JointPlans
 from device_sdk.policies.plan_families import Family, Judged
 from device_sdk.policies.promises import Promise
@@ -172,6 +173,10 @@ class Planner:
             best = by_kind[joint.plan.kind] = joint
         return Choice(best.plan, best.cost, by_kind, judged.count, best.misses)
 
+    def route(self, plan: Plan, network: Network | None) -> Route:
+        """The way of the samples that the planner knows through ``plan``. Raises as ``expected_cost``."""
+        return whole_route(self._supernet, plan, self._evidence, self._costs, network)
+
     def _joint_option(
         self, best: Option, requirement: Requirement, network: Network | None, power: Power | None
     ) -> Option | None:
@@ -199,10 +204,13 @@ class Planner:
     def _deciders(self, subnet: Subnet, server: RemoteRef | None) -> list[Decider]:
         """Those of a fixed score, and those fitted to the subnet's logits: to gain where a server can be asked."""
         logits = self._evidence.ends[subnet]
-        easy = self._evidence.right(logits)
+        views = self._evidence.views.get(subnet)
+        gains_nothing = np.zeros(len(logits), dtype=bool)
         if server is not None and server in self._evidence.servers:
-            easy |= ~self._evidence.right(self._evidence.servers[server])
-        best = fit_best_logistic(logits, easy, views=self._evidence.views.get(subnet))
+            gains_nothing = ~self._evidence.right(self._evidence.servers[server])
+        easy = self._evidence.right(logits) | gains_nothing
+        viewed = None if views is None else Viewed(views, self._evidence.right(views) | gains_nothing)
+        best = fit_best_logistic(logits, easy, views=viewed)
         logistic = None if best is None else best.decider
         fitted: list[Decider | None] = [fit_logistic(logits, easy, features=TOP_TWO, by_class=False), logistic]
         if server is not None and logistic is not None and len(logits) >= _ROUTER_SAMPLES:
@@ -237,11 +245,9 @@ class Planner:
         crossings = sweep_splits(local.route, splits, network, power)
         plans = [replace(local.plan, split=split) for split in splits]
         yield Family(plans[0].kind, crossings.costs, plans.__getitem__)
-        if local.plan.exits:
-            return
         for split in crossings.extremes():
             plan, route = replace(local.plan, split=split), local.route.crossed(split, network)
-            for ranking in (local.abstaining[0], local.abstaining[-1]):
+            for ranking in (*local.abstaining[:1], *local.abstaining[-1:]):
                 yield _swept(plan, Abstain(ranking.kind), dataclasses.replace(ranking, route=route), None, power)
 
     def _remote(self, plan: Plan, network: Network | None, power: Power | None) -> Iterator[Family]:

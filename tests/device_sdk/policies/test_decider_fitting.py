@@ -8,6 +8,7 @@ from device_sdk.execution.deciders import confidence, ease, hard
 from device_sdk.policies.decider_fitting import (
     ALL_FEATURES,
     TOP_TWO,
+    Viewed,
     cross_fitted_eases,
     fit_best_logistic,
     fit_logistic,
@@ -94,10 +95,11 @@ def test_views_are_learned_from_where_they_rank_left_out_samples_better():
     chances = random.uniform(0.5, 1.0, 300)
     easy = random.uniform(size=300) < chances
     clear = np.stack([chances * 8, np.zeros(300), np.zeros(300)], axis=1)
-    views = np.stack([clear + random.normal(size=clear.shape) for _ in range(10)]).astype(np.float32)
-    found = fit_best_logistic(views[0], easy, views=views)
+    logits = np.stack([clear + random.normal(size=clear.shape) for _ in range(10)]).astype(np.float32)
+    views = Viewed(logits, np.stack([easy, *(random.uniform(size=(9, 300)) < chances)]))
+    found = fit_best_logistic(logits[0], easy, views=views)
     eases = [
-        cross_fitted_eases(views[0], easy, views=learned, by_class=by_class)
+        cross_fitted_eases(logits[0], easy, views=learned, by_class=by_class)
         for learned in (None, views)
         for by_class in (True, False)
     ]
@@ -117,5 +119,8 @@ def test_where_there_is_nothing_to_learn_nothing_is_fitted(easy):
 
 def test_views_of_other_samples_are_refused():
     logits = np.random.default_rng(7).normal(size=(40, 3)).astype(np.float32)
-    with pytest.raises(InputError, match="views"):
-        fit_best_logistic(logits, np.arange(40) % 2 == 0, views=np.zeros((10, 40, 4), np.float32))
+    easy = np.arange(40) % 2 == 0
+    with pytest.raises(InputError, match="of samples of shape"):
+        fit_best_logistic(logits, easy, views=Viewed(np.zeros((10, 40, 4), np.float32), np.tile(easy, (10, 1))))
+    with pytest.raises(InputError, match="and outcomes of shape"):
+        Viewed(np.zeros((10, 40, 4), np.float32), easy)
