@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.hard_samples.early_exit import Constants, Part, early_exit_rows
+from benchmarks.hard_samples.judging import SENT, TWO_SIDED_95, Pair, Right
+from benchmarks.hard_samples.photographs import photograph_rows
 from benchmarks.support.reference_bundles import load_part, package_pretrained
 from benchmarks.support.sources import Logits, logits_from
 from device_sdk.execution.deciders import ease, with_limit
@@ -38,6 +40,7 @@ from pathweave.server_process import running_server
 
 TARGETS = {
     **{f"ours_minus_entropy_{kept}": Target(minimum=0.0) for kept in (90, 80, 70)},
+    **{f"photographs_ours_minus_entropy_{kept}": Target(minimum=0.0) for kept in (90, 80, 70)},
     **{f"router_minus_entropy_{kept}": Target(minimum=0.0) for kept in (90, 80, 70)},
     "area_gain": Target(minimum=0.0),
     "ee_hi_latency_saving": Target(minimum=0.0),
@@ -48,10 +51,8 @@ TARGETS = {
     "energy_saving": Target(minimum=0.77),
     "fallbacks": Target(maximum=0),
 }
-SENT = (0.1, 0.2, 0.3)
 REQUIRED, CERTAINTY = 0.90, 0.9
-RESAMPLINGS, RESAMPLED = 100, 1000
-TWO_SIDED_95 = 1.96  # standard deviations
+RESAMPLINGS, RESAMPLED, DIVISIONS = 100, 1000, 1000
 BATCH, TIMEOUT_S = 64, 30.0
 EXIT_MINUTES = 3.0  # of training ResNet-8's exits, which no other row uses
 # HI Tables 3 and 4: Raspberry Pi, WiFi; to the server and back, its inference included
@@ -59,7 +60,6 @@ PI_MS = {"small": 1.63, "large": 14.36, "offload": 9.68}
 PI_MJ = {"small": 6.22, "large": 55.59, "offload": 27.67}
 PI = Constants(PI_MS["small"], PI_MJ["small"], PI_MS["offload"], PI_MJ["offload"])
 
-Right = npt.NDArray[np.bool_]
 Eases = Callable[[Logits], npt.NDArray[np.float64]]
 
 
@@ -81,9 +81,12 @@ class Answers:
         return np.asarray(self.large.argmax(axis=1) == self.labels)
 
     @property
+    def pair(self) -> Pair:
+        return Pair(self.here, self.server)
+
+    @property
     def easy(self) -> Right:
-        """Asking gains nothing."""
-        return self.here | ~self.server
+        return self.pair.easy
 
 
 def run(options: BenchOptions) -> BenchOutcome:
@@ -126,8 +129,11 @@ def run(options: BenchOptions) -> BenchOutcome:
     figures |= {"promise_kept": float(kept >= CERTAINTY), "promises_kept_share": kept}
     figures |= _coverage(deciders["ours"], tuning, report) | {"fallbacks": measured["fallbacks"]}
     figures |= {f"promised_{name}": value for name, value in measured.items() if name != "fallbacks"}
+    photograph_figures, photographs = photograph_rows(options)
     return BenchOutcome(
-        figures | savings, [*rows, *exit_rows], data="cifar10/test.zip#search, #calibration; judged on #report"
+        figures | savings | photograph_figures,
+        [*rows, *exit_rows, *photographs],
+        data="cifar10/test.zip and imagenette/val.zip, #search and #calibration; judged on #report",
     )
 
 
@@ -189,11 +195,11 @@ def _deciders(tuning: Answers, views: Viewed) -> dict[str, _Scored]:
 
 def _row(name: str, scored: _Scored, tuning: Answers, report: Answers) -> dict[str, object]:
     tuned, new = scored.tuned, scored.eases(report.small)
-    row: dict[str, object] = {"what": name, "area": 100 * _area(new, report)}
+    row: dict[str, object] = {"what": name, "area": 100 * report.pair.area(new)}
     for share in SENT:
         kept = round(100 - 100 * share)
         sent = new < np.quantile(tuned, share)
-        row[f"accuracy_{kept}"] = 100 * float(_system(new, report, share).mean())
+        row[f"accuracy_{kept}"] = 100 * float(report.pair.system(new, share).mean())
         row[f"sent_by_threshold_{kept}"] = 100 * float(sent.mean())
         row[f"pi_ms_{kept}"] = PI_MS["small"] + share * PI_MS["offload"]
         row[f"pi_p99_ms_{kept}"] = PI_MS["small"] + PI_MS["offload"]  # more than one sample in a hundred is sent
@@ -207,19 +213,6 @@ def _alone(name: str, right: Right, which: str) -> dict[str, object]:
     return {"what": name, "accuracy_100": 100 * float(right.mean()), "pi_ms": PI_MS[which], "pi_mj": PI_MJ[which]}
 
 
-def _system(eases: npt.NDArray[np.float64], answers: Answers, share: float) -> Right:
-    """Which samples are answered rightly if the hardest ``share`` of them is sent."""
-    sent = np.argsort(eases, kind="stable")[: round(share * len(eases))]
-    right = answers.here.copy()
-    right[sent] = answers.server[sent]
-    return right
-
-
-def _area(eases: npt.NDArray[np.float64], answers: Answers) -> float:
-    """Mean accuracy over all shares sent from none to half."""
-    return float(np.mean([_system(eases, answers, share).mean() for share in np.linspace(0, 0.5, 51)]))
-
-
 def _f1(found: Right, wanted: Right) -> float:
     hits = int(np.count_nonzero(found & wanted))
     return 2 * hits / max(1, int(np.count_nonzero(found)) + int(np.count_nonzero(wanted)))
@@ -230,7 +223,7 @@ def _coverage(ours: _Scored, tuning: Answers, report: Answers) -> dict[str, floa
     deviations = [(c * (1 - c) * (1 / len(tuning.here) + 1 / len(report.here))) ** 0.5 for c in SENT]
     random, new = np.random.default_rng(1), ours.eases(report.small)
     errors = []
-    for _ in range(RESAMPLINGS):
+    for _ in range(DIVISIONS):
         order = random.permutation(len(new))
         drawn, others = new[order[: len(new) // 2]], new[order[len(new) // 2 :]]
         errors.append([float((others < np.quantile(drawn, share)).mean()) - share for share in SENT])
@@ -246,12 +239,7 @@ def _figures(
     figures: dict[str, float] = {}
     entropy = deciders["entropy"].eases(report.small)
     for short, name in (("ours", "ours"), ("router", "router (Hybrid)")):
-        own = deciders[name].eases(report.small)
-        for share in SENT:
-            kept = round(100 - 100 * share)
-            change = _system(own, report, share).astype(float) - _system(entropy, report, share)
-            figures[f"{short}_minus_entropy_{kept}"] = 100 * float(change.mean())
-            figures[f"{short}_interval_{kept}"] = 196 * float(change.std()) / len(change) ** 0.5
+        figures |= report.pair.gains(short, deciders[name].eases(report.small), entropy)
     figures["area_gain"] = float(str(rows["ours"]["area"])) - float(str(rows["entropy"]["area"]))
     best = report.here | report.server
     room = 100 * float(best.mean()) - 100 * float(report.here.mean())
