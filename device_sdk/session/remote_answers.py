@@ -153,8 +153,7 @@ class RemoteAnswers:
     ) -> Servers:
         """The same of one model, connected or not, that answers samples."""
         with contextlib.closing(self._escalator_to(model)) as escalator:
-            bundle = self._bundle.manifest.name, self._bundle.digest
-            return ask_servers(escalator, None, bundle, tensors, images, uplink=uplink, progress=progress)
+            return ask_servers(escalator, None, self._bundle, tensors, images, uplink=uplink, progress=progress)
 
     def why_not(self, plan: Plan) -> str | None:
         """Why a server that ``plan`` needs cannot be used now; None if all can, or it needs none."""
