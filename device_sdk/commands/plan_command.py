@@ -20,6 +20,7 @@ from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
     from device_sdk.policies.plan_choice import Planned
+    from device_sdk.policies.promises import Promise
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.supernet.cost import PlanCost, Power, Uplink
 
@@ -36,6 +37,11 @@ _OPTIMISED = {"accuracy": "accuracy", "latency": "latency_ms", "energy": "energy
     "--optimise", type=click.Choice(list(_OPTIMISED)), default="accuracy", show_default=True, help="What to optimise."
 )
 @click.option("--accuracy", type=float, help="Least accuracy, 0 to 1, of the samples that are answered.")
+@click.option(
+    "--certainty",
+    type=float,
+    help="Probability, 0 to 1, with which --accuracy holds on new samples like the given ones.",
+)
 @click.option("--coverage", type=float, help="Least share of samples that are answered, 0 to 1.")
 @click.option("--latency-ms", type=float, help="Limit of the mean latency.")
 @click.option("--p95-latency-ms", type=float, help="Limit of the 95th percentile of the latency.")
@@ -68,6 +74,7 @@ def plan(
     unlabelled: bool,
     optimise: str,
     accuracy: float | None,
+    certainty: float | None,
     coverage: float | None,
     latency_ms: float | None,
     p95_latency_ms: float | None,
@@ -95,6 +102,7 @@ def plan(
     requirement = Requirement(
         optimise=_OPTIMISED[optimise],  # type: ignore[arg-type]
         accuracy=accuracy,
+        certainty=certainty,
         coverage=coverage,
         latency_ms=latency_ms,
         p95_latency_ms=p95_latency_ms,
@@ -163,11 +171,21 @@ def _summary(planned: Planned) -> dict[str, Any]:
         "samples": planned.samples,
         "judged": planned.judged,
         "considered": choice.considered,
+        "promise": None if choice.promise is None else _promise(choice.promise),
         "kinds": {
             kind: {"subnet": str(one.plan.subnet), "expected": _cost(one.cost), "misses": sorted(one.misses)}
             for kind, one in choice.by_kind.items()
         },
         "notes": list(planned.servers.notes),
+    }
+
+
+def _promise(promise: Promise) -> dict[str, Any]:
+    return {
+        "certainty": promise.certainty,
+        "samples": promise.samples,
+        "wrong": promise.wrong,
+        "least_accuracy": promise.least_accuracy,
     }
 
 
@@ -197,6 +215,12 @@ def _print(planned: Planned) -> None:
     if planned.held_out is not None:
         accuracy, mean_ms = _cells(planned.held_out)[:2]
         click.echo(f"on {planned.judged} samples that it did not see: accuracy {accuracy}, {mean_ms} ms")
+    promise = choice.promise
+    if promise is not None:
+        click.echo(
+            f"with a certainty of {promise.certainty:.0%} its accuracy is at least {promise.least_accuracy:.1%}: "
+            f"{promise.wrong} of {promise.samples} new samples were answered wrongly"
+        )
     for note in planned.servers.notes:
         click.echo(f"note: {note}")
 

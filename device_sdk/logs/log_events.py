@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.logs.adaptation_log import Adapted, Calibrated, Delivered, Infeasible, PlanChosen, Profiled, SplitChosen
-from device_sdk.supernet.cost import Budget, Uplink
+from device_sdk.supernet.cost import Budget, PlanCost, Uplink
 
 if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered as Delivery
@@ -106,23 +105,28 @@ def split_chosen(decision: SplitDecision) -> SplitChosen:
     )
 
 
-def followed(found: Planned, choice: Choice, requirement: Requirement, uplink: Uplink | None) -> PlanChosen:
+def followed(choice: Choice, requirement: Requirement, uplink: Uplink | None, *, samples: int) -> PlanChosen:
     """The network had changed, and the plan with it; costs are those on the samples that chose."""
     where = "out of reach" if uplink is None else f"{uplink.mbps:.3g} Mbit/s, {uplink.round_trip_ms:.3g} ms round trip"
-    servers = replace(found.servers, notes=(f"the network changed: {where}",))
-    return planned(replace(found, choice=choice, held_out=None, servers=servers), requirement)
+    return _chosen(choice, choice.cost, requirement, samples, (f"the network changed: {where}",))
 
 
 def planned(found: Planned, requirement: Requirement) -> PlanChosen:
     """A plan was chosen for a requirement and is in use."""
-    plan, cost = found.choice.plan, found.held_out or found.choice.cost
+    cost = found.held_out or found.choice.cost
+    return _chosen(found.choice, cost, requirement, found.samples, found.servers.notes)
+
+
+def _chosen(
+    choice: Choice, cost: PlanCost, requirement: Requirement, samples: int, notes: tuple[str, ...]
+) -> PlanChosen:
     return PlanChosen(
-        plan_kind=plan.kind,
-        subnet=str(plan.subnet),
+        plan_kind=choice.plan.kind,
+        subnet=str(choice.plan.subnet),
         optimise=requirement.optimise,
         limits={name: float(limit) for name, limit, _ in requirement.limits},
-        considered=found.choice.considered,
-        samples=found.samples,
+        considered=choice.considered,
+        samples=samples,
         accuracy=cost.accuracy,
         latency_ms=cost.latency_ms,
         energy_mj=cost.energy_mj,
@@ -130,5 +134,5 @@ def planned(found: Planned, requirement: Requirement) -> PlanChosen:
         share_early=cost.share_early,
         share_asked=cost.share_asked,
         share_abstained=cost.share_abstained,
-        notes=found.servers.notes,
+        notes=notes,
     )

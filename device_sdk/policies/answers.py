@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.views import views
 from device_sdk.execution.deciders import confidence
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.execution.workspace import Workspace
@@ -97,6 +99,21 @@ def answer_everywhere(
     logits = [np.concatenate(one) for one in zip(*answers, strict=True)]
     stand_in = logits[-1].argmax(axis=1) if labels is None else labels
     return Answers(subnet, tuple(exits), tuple(needed), tuple(logits), stand_in)
+
+
+def answer_views(workspace: Workspace, subnet: Subnet, inputs: Array, *, batch: int) -> Array:
+    """Logits of the end for all views of ``inputs`` [count, *input]: [views, count, classes]."""
+    part = PlanSegment(subnet.edges, None)
+    batch = workspace.largest_batch([part], wanted=batch)
+    with contextlib.closing(workspace.load_segments([part], batch=batch)) as loaded:
+        [stretch] = loaded.stretches
+        assert stretch is not None
+        return np.stack(
+            [
+                np.concatenate([stretch.run([view[at : at + batch]])[-1] for at in range(0, len(view), batch)])
+                for view in views(inputs)
+            ]
+        )
 
 
 def _answers(runs: Sequence[tuple[PlanSegment, LoadedStretch]], batch: Array) -> list[Array]:

@@ -1,16 +1,23 @@
-"""Fitting deciders on private samples: logistic regression by iteratively reweighted least squares. Pure."""
+"""Fitting deciders on private samples: logistic regression by iteratively reweighted least squares. Pure.
+
+What is fitted ranks the samples that it learned from too well. So fits are compared, and thresholds set, by *cross
+fitting*: the ease of each sample is what a decider says that learned from the other samples.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import InputError
-from device_sdk.execution.deciders import feature, first_and_second
+from device_sdk.execution.deciders import ease, feature, first_and_second
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Logistic, LogitFeature
+
+Values = npt.NDArray[np.float64]
 
 TOP_TWO: tuple[LogitFeature, ...] = ("top_1", "top_2")  # HI §3.3
 ALL_FEATURES: tuple[LogitFeature, ...] = ("top_1", "top_2", "entropy", "logit_margin", "log_sum_exp")
@@ -19,6 +26,7 @@ _RIDGE = 1.0  # of the standardised weights: a few dozen wrong answers must not 
 _ITERATIONS = 50
 _MOST_CLASSES = 50  # of more there are too few samples of each
 _CONVERGED = 1e-8
+_FOLDS = 5  # of cross fitting
 
 
 def fit_logistic(
@@ -53,6 +61,112 @@ def fit_logistic(
     weights, by_answer, by_runner_up = np.split(own, [len(features), len(features) + classes])
     bias = float(fitted[0] - own @ mean)
     return Logistic(0.5, tuple(features), _numbers(weights), bias, _numbers(by_answer), _numbers(by_runner_up))
+
+
+@dataclass(frozen=True)
+class Viewed:
+    """Views of samples to learn from: ``logits`` [views, count, classes], and whether each is easy [views, count].
+
+    A view is a sample of its own: its answer may be wrong where that to the sample is right.
+
+    Raises:
+        InputError: their numbers differ.
+    """
+
+    logits: Array
+    easy: npt.NDArray[np.bool_]
+
+    def __post_init__(self) -> None:
+        if self.logits.ndim != 3 or self.logits.shape[:2] != self.easy.shape:
+            raise InputError(f"there are views of shape {self.logits.shape} and outcomes of shape {self.easy.shape}")
+
+    def of(self, positions: npt.NDArray[np.bool_]) -> Viewed:
+        """The views of some samples."""
+        return Viewed(self.logits[:, positions], self.easy[:, positions])
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A decider that was fitted to samples, and the ease of each when it is left out: [count]."""
+
+    decider: Logistic
+    eases: Values
+
+
+def fit_best_logistic(logits: Array, easy: npt.NDArray[np.bool_], *, views: Viewed | None = None) -> Fitted | None:
+    """The decider of all features that ranks left-out samples best, fitted to all of them.
+
+    Tried are fits with and without a number per class, on the samples and on their ``views``. None if all samples are
+    easy, or none is.
+
+    Raises:
+        InputError: the numbers of samples differ, or a logit is not finite.
+    """
+    found: Fitted | None = None
+    for learned in (None, views):
+        for by_class in (True, False):
+            eases = cross_fitted_eases(logits, easy, views=learned, by_class=by_class)
+            if eases is None or (found is not None and mean_gain(eases, ~easy) <= mean_gain(found.eases, ~easy)):
+                continue
+            decider = _fitted(logits, easy, learned, by_class=by_class)
+            found = found if decider is None else Fitted(decider, eases)
+        if views is None:
+            break
+    return found
+
+
+def cross_fitted_eases(
+    logits: Array,
+    easy: npt.NDArray[np.bool_],
+    *,
+    views: Viewed | None = None,
+    features: Sequence[LogitFeature] = ALL_FEATURES,
+    by_class: bool = True,
+) -> Values | None:
+    """The ease of each sample by a decider that learned from four fifths of the others: [count].
+
+    All views of a sample are left out with it. None if all samples that a decider learns from are easy, or none is.
+
+    Raises:
+        InputError: the numbers of samples differ, or a logit is not finite.
+    """
+    eases = np.empty(len(easy))
+    for left_out in _folds(len(easy)):
+        seen = ~left_out
+        part = None if views is None else views.of(seen)
+        decider = _fitted(logits[seen], easy[seen], part, features=features, by_class=by_class)
+        if decider is None:
+            return None
+        eases[left_out] = ease(decider, logits[left_out])
+    return eases
+
+
+def mean_gain(eases: Values, gains: npt.NDArray[np.bool_]) -> float:
+    """How many samples gain when the hardest are sent, on the mean of all shares up to a half."""
+    order = np.argsort(eases, kind="stable")
+    return float(np.cumsum(gains[order])[: max(1, len(order) // 2)].mean())
+
+
+def _fitted(
+    logits: Array,
+    easy: npt.NDArray[np.bool_],
+    views: Viewed | None,
+    *,
+    features: Sequence[LogitFeature] = ALL_FEATURES,
+    by_class: bool,
+) -> Logistic | None:
+    if views is None:
+        return fit_logistic(logits, easy, features=features, by_class=by_class)
+    if views.logits.shape[1:] != logits.shape:
+        raise InputError(f"there are views of shape {views.logits.shape[1:]} of samples of shape {logits.shape}")
+    flat = views.logits.reshape(-1, logits.shape[1])
+    return fit_logistic(flat, views.easy.ravel(), features=features, by_class=by_class)
+
+
+def _folds(count: int) -> Iterator[npt.NDArray[np.bool_]]:
+    """Which samples are left out, once for each fold."""
+    for fold in range(min(_FOLDS, count)):
+        yield np.arange(count) % _FOLDS == fold
 
 
 def can_be_learned(logits: Array, easy: npt.NDArray[np.bool_]) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.policies.splitting.handling import NO_HANDLING, Handling
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, RemoteRef, Subnet
@@ -18,13 +19,15 @@ class Evidence:
     """Logits [count, classes] on the same private samples, and their ``labels`` [count].
 
     ``ends``: of whole paths, also of those whose rest a server runs; ``exits``: of an exit's branch, by the edges
-    before it, its id and its rendition; ``servers``: of the server's models on the inputs.
+    before it, its id and its rendition; ``servers``: of the server's models on the inputs. ``views``: of whole paths
+    on views of the samples (``data/views``), [views, count, classes], where deciders may learn from them.
     """
 
     labels: npt.NDArray[np.int64]
     ends: Mapping[Subnet, Array] = field(default_factory=dict)
     exits: Mapping[tuple[tuple[Edge, ...], str, str], Array] = field(default_factory=dict)
     servers: Mapping[RemoteRef, Array] = field(default_factory=dict)
+    views: Mapping[Subnet, Array] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -32,8 +35,8 @@ class Evidence:
         return len(self.labels)
 
     def right(self, logits: Array) -> npt.NDArray[np.bool_]:
-        """Which samples ``logits`` [count, classes] answer rightly: [count]."""
-        return np.asarray(logits.argmax(axis=1) == self.labels)
+        """Which samples ``logits`` [..., count, classes] answer rightly: [..., count]."""
+        return np.asarray(logits.argmax(axis=-1) == self.labels)
 
     def part(self, positions: npt.NDArray[np.int64]) -> Evidence:
         """The same for the samples at ``positions``."""
@@ -42,6 +45,7 @@ class Evidence:
             ends={subnet: logits[positions] for subnet, logits in self.ends.items()},
             exits={branch: logits[positions] for branch, logits in self.exits.items()},
             servers={server: logits[positions] for server, logits in self.servers.items()},
+            views={subnet: logits[:, positions] for subnet, logits in self.views.items()},
         )
 
 
@@ -50,7 +54,8 @@ class Network:
     """What lies between a device and its servers.
 
     ``server``: the cost model of the machine that runs tails; ``answer_ms``: how long a server's model takes for one
-    input; ``input_bytes``: what a request with one input takes; ``overhead_bytes``: what a request adds to a packet.
+    input; ``input_bytes``: what a request with one input takes; ``overhead_bytes``: what a request adds to a packet;
+    ``handling``: what a packet takes beside the way and the tail.
     """
 
     uplink: Uplink
@@ -58,3 +63,4 @@ class Network:
     answer_ms: Mapping[RemoteRef, float] = field(default_factory=dict)
     input_bytes: int = 0
     overhead_bytes: int = 0
+    handling: Handling = NO_HANDLING

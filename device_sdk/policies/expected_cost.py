@@ -29,9 +29,16 @@ def expected_cost(
     Raises:
         UsageError: the evidence lacks the logits of the plan's own path or of one of its exits.
     """
+    return whole_route(supernet, plan, evidence, cost_model, network).cost(power)
+
+
+def whole_route(
+    supernet: Supernet, plan: Plan, evidence: Evidence, cost_model: CostModel, network: Network | None = None
+) -> Route:
+    """The way of all samples through ``plan``, with what becomes of the hard ones. Raises as ``expected_cost``."""
     route = Route.to_end(supernet, plan, evidence, cost_model, network)
     if isinstance(plan.hard, Abstain):
         route.abstain(plan.hard)
     elif isinstance(plan.hard, Ask):
         route.ask(plan.hard, network)
-    return route.cost(power)
+    return route

@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.views import VIEWS
 from device_sdk.errors import InputError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.answers import Answers, answer_everywhere
+from device_sdk.policies.answers import Answers, answer_everywhere, answer_views
 from device_sdk.policies.calibration import placed_exits
 from device_sdk.policies.evidence import Evidence
 from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.planner import Choice, Planner
+from device_sdk.policies.promised_plans import PromisedPlans
 from device_sdk.policies.server_evidence import Servers
 from device_sdk.policies.thresholds import choose_exits
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
-from device_sdk.supernet.plan import ExitChoice, Subnet
+from device_sdk.supernet.plan import ExitChoice, Plan, Subnet
 from device_sdk.supernet.requirement import Requirement
 
 _BATCH = 64
 _DROPS = (0.0025, 0.01, 0.03)  # accuracy that exits may cost: a set of exits for each
 _HELD_OUT = 3  # every third sample judges the choice
 _FEW_SAMPLES = 30  # below, all of them choose
+_VIEWS_S = 10.0  # spent at most on answering views of the samples
 
 
 @dataclass(frozen=True)
@@ -35,7 +38,8 @@ class Planned:
     """A choice, and what its plan is expected to cost on ``judged`` of the ``samples``, which it did not see.
 
     ``held_out``: None where there were too few samples to hold any out; ``servers``: what was known of them;
-    ``planner``: for further requirements and networks, over the same samples.
+    ``planner``: for further requirements and networks, over the same samples. Where the requirement states a certainty,
+    the samples judged also tested the plans, so that ``held_out`` is a little too good.
     """
 
     choice: Choice
@@ -43,7 +47,7 @@ class Planned:
     samples: int
     judged: int
     servers: Servers
-    planner: Planner
+    planner: PromisedPlans
 
 
 def choose_plan(
@@ -80,7 +84,10 @@ def choose_plan(
             answers.append(answer_everywhere(workspace, subnet, inputs, labels, use_exits=True, batch=_BATCH))
             labels = answers[0].labels
             task.advance()
-    evidence = _joined(answers, servers)
+    views = {}
+    for subnet in _worth_views(subnets, len(answers[0].labels), costs):
+        views[subnet] = answer_views(workspace, subnet, prepared(subnet.input_size), batch=_BATCH)
+    evidence = replace(_joined(answers, servers), views=views)
     judging = np.arange(0, evidence.count, _HELD_OUT) if evidence.count >= _FEW_SAMPLES else np.arange(0)
     choosing = np.setdiff1d(np.arange(evidence.count), judging)
     planner = Planner(
@@ -94,12 +101,29 @@ def choose_plan(
         tail_server=servers.tails,
         privacy=servers.privacy,
     )
-    choice = planner.best(requirement, servers.network, power)
+    held = evidence.part(judging)
+
+    def tested(plan: Plan) -> tuple[int, int] | None:
+        cost = expected_cost(workspace.supernet, plan, held, costs)
+        answered = round(held.count * cost.coverage)
+        return None if cost.accuracy is None else (answered, round(answered * (1 - cost.accuracy)))
+
+    promising = PromisedPlans(planner, tested, held.count)
+    choice = promising.best(requirement, servers.network, power)
     held_out = None
-    if len(judging):
-        part = evidence.part(judging)
-        held_out = expected_cost(workspace.supernet, choice.plan, part, costs, servers.network, power)
-    return Planned(choice, held_out, evidence.count, len(judging), servers, planner)
+    if held.count:
+        held_out = expected_cost(workspace.supernet, choice.plan, held, costs, servers.network, power)
+    return Planned(choice, held_out, evidence.count, held.count, servers, promising)
+
+
+def _worth_views(subnets: Sequence[Subnet], count: int, costs: CostModel) -> Iterator[Subnet]:
+    """The first subnets, as far as there is time to answer all views of the samples."""
+    left_s = _VIEWS_S
+    for subnet in subnets:
+        left_s -= VIEWS * count * costs.latency_ms(subnet) / 1e3
+        if left_s < 0:
+            return
+        yield subnet
 
 
 def exit_sets(answers: Answers, costs: CostModel) -> list[tuple[ExitChoice, ...]]:

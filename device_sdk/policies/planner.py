@@ -12,16 +12,18 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 from msgspec.structs import replace
 
 from device_sdk.errors import InfeasibleBudgetError, UsageError
 from device_sdk.offload.packing import BITS, can_travel
 from device_sdk.offload.remote_model import Privacy
-from device_sdk.policies.decider_fitting import ALL_FEATURES, TOP_TWO, fit_logistic
+from device_sdk.policies.decider_fitting import TOP_TWO, Viewed, fit_best_logistic, fit_logistic
 from device_sdk.policies.evidence import Evidence, Network
-from device_sdk.policies.expected_cost import expected_cost
+from device_sdk.policies.expected_cost import expected_cost, whole_route
 from device_sdk.policies.joint_plans import JointPlans
 from device_sdk.policies.plan_families import Family, Judged
+from device_sdk.policies.promises import Promise
 from device_sdk.policies.route import Asking, Route
 from device_sdk.policies.router_fitting import fit_router_if_better
 from device_sdk.policies.split_sweep import sweep_splits
@@ -61,7 +63,7 @@ class Choice:
     """The plan that a requirement puts first; ``misses``: the limits that it breaks all the same, with what it has.
 
     ``by_kind``: the best of each kind of plan, or of a kind that breaks limits always the nearest to keeping them;
-    ``considered``: how many plans were judged.
+    ``considered``: how many plans were judged; ``promise``: of the accuracy, where the requirement states a certainty.
     """
 
     plan: Plan
@@ -69,6 +71,25 @@ class Choice:
     by_kind: Mapping[str, Option]
     considered: int
     misses: Mapping[str, float] = field(default_factory=dict)
+    promise: Promise | None = None
+
+    def required(self) -> Choice:
+        """The same choice.
+
+        Raises:
+            InfeasibleBudgetError: its plan breaks a limit; names what it misses.
+        """
+        if not self.misses:
+            return self
+        missed = ", ".join(f"{name} {value:.4g}" for name, value in self.misses.items())
+        latency_ms = self.cost.latency_ms
+        raise InfeasibleBudgetError(
+            f"no plan keeps the requirement; the nearest ({self.plan.kind}) has {missed}",
+            nearest=self.plan.subnet.block_ids,
+            nearest_latency_ms=math.inf if latency_ms is None else latency_ms,
+            nearest_peak_bytes=self.cost.peak_bytes,
+            hint="relax what it misses",
+        )
 
 
 @dataclass(frozen=True)
@@ -138,18 +159,7 @@ class Planner:
         Raises:
             InfeasibleBudgetError: no plan keeps them; names the nearest, and what it misses.
         """
-        choice = self.nearest(requirement, network, power)
-        if choice.misses:
-            missed = ", ".join(f"{name} {value:.4g}" for name, value in choice.misses.items())
-            latency_ms = choice.cost.latency_ms
-            raise InfeasibleBudgetError(
-                f"no plan keeps the requirement; the nearest ({choice.plan.kind}) has {missed}",
-                nearest=choice.plan.subnet.block_ids,
-                nearest_latency_ms=math.inf if latency_ms is None else latency_ms,
-                nearest_peak_bytes=choice.cost.peak_bytes,
-                hint="relax what it misses",
-            )
-        return choice
+        return self.nearest(requirement, network, power).required()
 
     def nearest(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
         """The best plan, or where none keeps all limits, the one that comes nearest to it."""
@@ -162,6 +172,10 @@ class Planner:
         if joint is not None:
             best = by_kind[joint.plan.kind] = joint
         return Choice(best.plan, best.cost, by_kind, judged.count, best.misses)
+
+    def route(self, plan: Plan, network: Network | None) -> Route:
+        """The way of the samples that the planner knows through ``plan``. Raises as ``expected_cost``."""
+        return whole_route(self._supernet, plan, self._evidence, self._costs, network)
 
     def _joint_option(
         self, best: Option, requirement: Requirement, network: Network | None, power: Power | None
@@ -190,10 +204,14 @@ class Planner:
     def _deciders(self, subnet: Subnet, server: RemoteRef | None) -> list[Decider]:
         """Those of a fixed score, and those fitted to the subnet's logits: to gain where a server can be asked."""
         logits = self._evidence.ends[subnet]
-        easy = self._evidence.right(logits)
+        views = self._evidence.views.get(subnet)
+        gains_nothing = np.zeros(len(logits), dtype=bool)
         if server is not None and server in self._evidence.servers:
-            easy |= ~self._evidence.right(self._evidence.servers[server])
-        logistic = fit_logistic(logits, easy, features=ALL_FEATURES)
+            gains_nothing = ~self._evidence.right(self._evidence.servers[server])
+        easy = self._evidence.right(logits) | gains_nothing
+        viewed = None if views is None else Viewed(views, self._evidence.right(views) | gains_nothing)
+        best = fit_best_logistic(logits, easy, views=viewed)
+        logistic = None if best is None else best.decider
         fitted: list[Decider | None] = [fit_logistic(logits, easy, features=TOP_TWO, by_class=False), logistic]
         if server is not None and logistic is not None and len(logits) >= _ROUTER_SAMPLES:
             fitted.append(fit_router_if_better(logits, easy, logistic))
@@ -227,11 +245,9 @@ class Planner:
         crossings = sweep_splits(local.route, splits, network, power)
         plans = [replace(local.plan, split=split) for split in splits]
         yield Family(plans[0].kind, crossings.costs, plans.__getitem__)
-        if local.plan.exits:
-            return
         for split in crossings.extremes():
             plan, route = replace(local.plan, split=split), local.route.crossed(split, network)
-            for ranking in (local.abstaining[0], local.abstaining[-1]):
+            for ranking in (*local.abstaining[:1], *local.abstaining[-1:]):
                 yield _swept(plan, Abstain(ranking.kind), dataclasses.replace(ranking, route=route), None, power)
 
     def _remote(self, plan: Plan, network: Network | None, power: Power | None) -> Iterator[Family]:

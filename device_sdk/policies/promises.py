@@ -1,4 +1,4 @@
-"""Thresholds that keep a promised accuracy on new samples with a stated probability. Pure.
+"""Thresholds and plans that keep a promised accuracy on new samples with a stated probability. Pure.
 
 Source: Learn then Test (Angelopoulos et al. 2021): thresholds are tested in a fixed sequence, from the safest on, each
 with an exact binomial test of "the accuracy lies below the promise"; the last one before the first test that fails is
@@ -8,6 +8,8 @@ taken. The probability that it breaks the promise is at most 1 − ``certainty``
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +17,34 @@ import numpy.typing as npt
 from device_sdk.errors import InputError, UsageError
 
 Correct = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What stands behind an accuracy: of ``samples`` new ones that a plan answered it answered ``wrong`` wrongly."""
+
+    certainty: float
+    samples: int
+    wrong: int
+
+    @property
+    def least_accuracy(self) -> float:
+        """What the accuracy is not below, with the certainty: the bound of Clopper and Pearson (1934), to 1e-9."""
+        low, high = 0.0, 1.0
+        while high - low > 1e-9:
+            middle = (low + high) / 2
+            low, high = (middle, high) if self.holds(middle) else (low, middle)
+        return low
+
+    def holds(self, accuracy: float) -> bool:
+        """Whether an accuracy of less than ``accuracy`` is ruled out with the certainty (exact binomial test)."""
+        return self.doubt(accuracy) <= 1 - self.certainty
+
+    def doubt(self, accuracy: float) -> float:
+        """The greatest probability of so few wrong answers if the accuracy were below ``accuracy``, 0 to 1."""
+        if accuracy <= 0:
+            return 0.0
+        return float(self.wrong == 0) if accuracy >= 1 else binomial_tail(self.wrong, self.samples, 1 - accuracy)
 
 
 def fewest_asked(
@@ -32,12 +62,7 @@ def fewest_asked(
         InputError: there are no samples, or their numbers differ.
         UsageError: a promise that is not between 0 and 1.
     """
-    if not len(ease) or not len(ease) == len(here) == len(server):
-        raise InputError(f"there are {len(ease)} eases, {len(here)} answers of the device, {len(server)} of the server")
-    if not (0 < accuracy < 1 and 0 < certainty < 1):
-        raise UsageError("accuracy and certainty of a promise lie between 0 and 1")
-    order = np.argsort(ease, kind="stable")
-    eases = ease[order]
+    order, eases = _ordered(ease, here, server, accuracy, certainty)
     gained = np.append(0, np.cumsum(server[order].astype(int) - here[order].astype(int)))
     wrong = len(ease) - (int(here.sum()) + gained)  # of the system, by the number of hardest samples that are sent
     found: float | None = None
@@ -50,14 +75,56 @@ def fewest_asked(
     return found
 
 
+def fewest_asked_in_expectation(
+    ease: npt.NDArray[np.float64], here: Correct, server: Correct, *, accuracy: float
+) -> float | None:
+    """The least limit of ease with which the expected accuracy on a new sample is at least ``accuracy``.
+
+    The expectation is over the draw of these samples and of the new one. A sample counts as lost where the server is
+    wrong, or where it is not sent and the device is wrong: that never falls as fewer are sent, as the proof needs, and
+    is at least the system's own loss.
+
+    Source: conformal risk control (Angelopoulos et al. 2022), Eq. 4, with losses of at most 1. None and errors as in
+    ``fewest_asked``.
+    """
+    order, eases = _ordered(ease, here, server, accuracy, 0.5)
+    lost_here = np.cumsum((~here & server)[order][::-1])[::-1]  # if the samples from there on stay here
+    for count in range(len(ease) + 1):
+        if 0 < count < len(ease) and eases[count - 1] == eases[count]:
+            continue
+        lost = int((~server).sum()) + (int(lost_here[count]) if count < len(ease) else 0)
+        if (lost + 1) / (len(ease) + 1) <= 1 - accuracy:
+            return math.inf if count == len(ease) else float(eases[count])
+    return None
+
+
+def _ordered(
+    ease: npt.NDArray[np.float64], here: Correct, server: Correct, accuracy: float, certainty: float
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
+    """The samples, the hardest first, and their eases; refuses what makes no sense."""
+    if not len(ease) or not len(ease) == len(here) == len(server):
+        raise InputError(f"there are {len(ease)} eases, {len(here)} answers of the device, {len(server)} of the server")
+    if not (0 < accuracy < 1 and 0 < certainty < 1):
+        raise UsageError("accuracy and certainty of a promise lie between 0 and 1")
+    order = np.argsort(ease, kind="stable")
+    return order, ease[order]
+
+
 def binomial_tail(successes: int, trials: int, probability: float) -> float:
     """P(X ≤ ``successes``) for X ~ Binomial(``trials``, ``probability``)."""
-    counts = np.arange(successes + 1)
+    counts, factorials = np.arange(successes + 1), _log_factorials(trials)
     chances = (
-        math.lgamma(trials + 1)
-        - np.array([math.lgamma(k + 1) + math.lgamma(trials - k + 1) for k in counts])
+        factorials[trials]
+        - factorials[counts]
+        - factorials[trials - counts]
         + counts * math.log(probability)
         + (trials - counts) * math.log1p(-probability)
     )
     highest = chances.max()
     return min(1.0, float(math.exp(highest) * np.exp(chances - highest).sum()))
+
+
+@lru_cache(maxsize=4)
+def _log_factorials(most: int) -> npt.NDArray[np.float64]:
+    """The logarithms of 0! to ``most``!."""
+    return np.append(0.0, np.cumsum(np.log(np.arange(1, most + 1))))

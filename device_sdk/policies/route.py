@@ -25,11 +25,15 @@ Milliseconds = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RemoteCall:
-    """One sample's way to a server and back. Times are None where the server, or the way to it, is unknown."""
+    """One sample's way to a server and back. Times are None where the server, or the way to it, is unknown.
+
+    ``packing_ms``: what comes before it here.
+    """
 
     size_bytes: int
     transfer_ms: float | None
     server_ms: float | None
+    packing_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -43,20 +47,24 @@ class Asking:
 def _tail_call(
     cut: CutPoint, tail: tuple[Edge, ...], network: Network | None, bits: tuple[int, ...] | None = None
 ) -> RemoteCall:
-    size = packet_bytes(cut, tail, batch=1, bits=bits) + (network.overhead_bytes if network is not None else 0)
-    server = network.server if network is not None else None
-    known = server is not None and all(edge in server.edge_costs for edge in tail)
-    return _call(size, server.latency_along_ms(tail) if server is not None and known else None, network)
+    size = packet_bytes(cut, tail, batch=1, bits=bits)
+    if network is None:
+        return RemoteCall(size, None, None)
+    size += network.overhead_bytes
+    server, handling, values = network.server, network.handling, sum(spec.size for spec in cut.tensors)
+    server_ms = None
+    if server is not None and all(edge in server.edge_costs for edge in tail):
+        server_ms = server.latency_along_ms(tail) + values * handling.unpacking_ms_per_value
+    # real calls may take less per byte than the measured uplink says, but never less than the way there and back
+    transfer_ms = max(network.uplink.transfer_ms(size) + handling.beside_codec_ms(size), network.uplink.round_trip_ms)
+    return RemoteCall(size, transfer_ms, server_ms, values * handling.packing_ms_per_value)
 
 
 def _input_call(server: RemoteRef, network: Network | None) -> RemoteCall:
     if network is None:
         return RemoteCall(0, None, None)
-    return _call(network.input_bytes, network.answer_ms.get(server), network)
-
-
-def _call(size: int, server_ms: float | None, network: Network | None) -> RemoteCall:
-    return RemoteCall(size, None if network is None else network.uplink.transfer_ms(size), server_ms)
+    size = network.input_bytes
+    return RemoteCall(size, network.uplink.transfer_ms(size), network.answer_ms.get(server))
 
 
 class Route:
@@ -137,7 +145,8 @@ class Route:
             return 0.0, _input_call(split.server, network)
         head = self._head(split.position)
         own_ms = (self._costs.latency_along_ms(head) if head else 0.0) + self._tried_ms
-        return own_ms, _tail_call(self._supernet.cut_points[split.position], split.tail, network, split.bits)
+        call = _tail_call(self._supernet.cut_points[split.position], split.tail, network, split.bits)
+        return own_ms + call.packing_ms, call
 
     def crossed(self, split: Split, network: Network | None) -> Route:
         """The same way with what follows the exits at a server; this one stays as it is."""
@@ -157,6 +166,7 @@ class Route:
     def ask(self, policy: Ask, network: Network | None) -> None:
         self._asked = asked = self._hard(policy)
         asking = self.asking(policy, network)
+        self.device_ms[asked] += asking.call.packing_ms
         self._send(asked, asking.call)
         if asking.correct is not None:
             self.correct[asked] = asking.correct[asked]

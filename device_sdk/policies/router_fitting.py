@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from device_sdk.execution.deciders import ease
 from device_sdk.execution.router import ease_of, meta_features, packed, standardised
-from device_sdk.policies.decider_fitting import can_be_learned
+from device_sdk.policies.decider_fitting import can_be_learned, mean_gain
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import ROUTER_FEATURES, Decider, Router
 
@@ -72,14 +72,8 @@ def fit_router_if_better(
     if found is None:
         return None
     gains = ~easy[judging]
-    own, other = (_mean_gain(ease(one, logits[judging]), gains) for one in (found, rival))
+    own, other = (mean_gain(ease(one, logits[judging]), gains) for one in (found, rival))
     return fit_router(logits, easy, settings) if own > other else None
-
-
-def _mean_gain(eases: Values, gains: npt.NDArray[np.bool_]) -> float:
-    """How many samples gain when the hardest are sent, on the mean of all shares up to a half."""
-    order = np.argsort(eases, kind="stable")
-    return float(np.cumsum(gains[order])[: max(1, len(order) // 2)].mean())
 
 
 def _trained(values: Values, targets: Values, settings: RouterSettings, random: np.random.Generator) -> Layers:

@@ -11,16 +11,21 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import PathweaveError, ProtocolError, TransferError
 from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.escalation import Escalator
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import Privacy, RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
+from device_sdk.offload.tail import TailClient
 from device_sdk.policies.evidence import Network
+from device_sdk.policies.split_measuring import MOST_OF_A_BYTE, call_handling, codec_handling
+from device_sdk.policies.splitting.handling import Handling, ms_per_byte
+from device_sdk.policies.splitting.path_splits import split_costs
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.cost import Uplink
+from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import RemoteRef
 
 _TIMED = 7  # requests with one sample, whose median counts
@@ -44,8 +49,8 @@ class Servers:
 
 def ask_servers(
     escalator: Escalator | None,
-    tails: RemoteModel | None,
-    bundle: tuple[str, str],
+    tails: TailClient | None,
+    bundle: Bundle,
     tensors: Array,
     images: Sequence[npt.NDArray[np.uint8]] | None,
     *,
@@ -54,17 +59,18 @@ def ask_servers(
 ) -> Servers:
     """Collect the answers of the model that may be asked, and measure the way to it and to the one that runs tails.
 
-    Nothing is sent that a model's privacy setting forbids. A server that does not answer is left out, with a note.
+    What calls of tails take beside the way and the tail is measured with noise instead of activations. Nothing is sent
+    that a model's privacy setting forbids. A server that does not answer is left out, with a note.
 
     Args:
-        bundle: name and digest.
+        bundle: whose tails are run.
         tensors: all samples, prepared [count, *input]; ``images``: the same as pixels, each [height, width, channels].
         uplink: planned with instead of the measured one.
     """
     servers = Servers()
     if escalator is not None and escalator.model.privacy == "inputs":
         servers = _with_answers(servers, escalator, tensors, images, uplink, progress)
-    if tails is not None and tails.privacy != "never":
+    if tails is not None and tails.model.privacy != "never":
         servers = _with_tails(servers, tails, bundle, uplink)
     return servers
 
@@ -94,20 +100,47 @@ def _with_answers(
     return replace(servers, privacy="inputs", network=network, asked=asked, logits=logits)
 
 
-def _with_tails(servers: Servers, tails: RemoteModel, bundle: tuple[str, str], uplink: Uplink | None) -> Servers:
-    name, digest = bundle
+def _with_tails(servers: Servers, client: TailClient, bundle: Bundle, uplink: Uplink | None) -> Servers:
+    tails, name = client.model, bundle.manifest.name
     try:
         with contextlib.closing(default_transport(tails)) as transport:
             profile = server_profile(transport, tails.server, name)
-            if profile.bundle != digest:
+            if profile.bundle != bundle.digest:
                 raise ProtocolError("the server has another version of the bundle", hint="fetch the bundle again")
-            measured = uplink or measure_uplink(transport, tails.server)
+            measured = measure_uplink(transport, tails.server)
     except PathweaveError as error:
         return replace(servers, notes=(*servers.notes, f"no path is split: {error}"))
-    network = servers.network or Network(uplink=measured, overhead_bytes=request_overhead_bytes(tails.model))
+    overhead = request_overhead_bytes(tails.model)
+    network = servers.network or Network(uplink=uplink or measured, overhead_bytes=overhead)
     privacy = "inputs" if "inputs" in (tails.privacy, servers.privacy) else tails.privacy
-    network = replace(network, server=profile.cost_model())
-    return replace(servers, privacy=privacy, network=network, tails=RemoteRef(tails.model, digest))
+    costs = profile.cost_model()
+    handling = _handling(client, bundle, costs, measured, overhead, is_given=uplink is not None)
+    network = replace(network, server=costs, handling=handling)
+    return replace(servers, privacy=privacy, network=network, tails=RemoteRef(tails.model, bundle.digest))
+
+
+def _handling(
+    client: TailClient, bundle: Bundle, costs: CostModel, measured: Uplink, overhead_bytes: int, *, is_given: bool
+) -> Handling:
+    """What real calls of the full model's tails take beside their parts, over the uplink as it is.
+
+    ``is_given``: plans are made with another uplink, to whose bandwidth these calls say nothing.
+    """
+    subnet = bundle.supernet.original
+    if any(edge not in costs.edge_costs for edge in subnet.edges):
+        return codec_handling()
+    ways = split_costs(
+        bundle.supernet,
+        subnet,
+        device=costs,
+        server=costs,
+        uplink=measured,
+        overhead_bytes=overhead_bytes,
+        sends_input=False,
+    )
+    least_per_byte = 0.0 if is_given else -MOST_OF_A_BYTE * ms_per_byte(measured)
+    found = call_handling(client, bundle.supernet, bundle.digest, ways, codec_handling(), least_per_byte=least_per_byte)
+    return replace(found, ms_per_byte=0.0) if is_given else found
 
 
 def _measured_uplink(model: RemoteModel) -> Uplink:

@@ -16,7 +16,7 @@ from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.offload.tail import TailClient
-from device_sdk.policies.split_measuring import call_handling, codec_handling
+from device_sdk.policies.split_measuring import MOST_OF_A_BYTE, call_handling, codec_handling
 from device_sdk.policies.splitting.handling import Handling, corrected, ms_per_byte
 from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, split_costs
 from device_sdk.profiling.profile import Profile
@@ -24,7 +24,6 @@ from device_sdk.progress import Progress
 from device_sdk.supernet.cost import MB, CostModel, Uplink
 from device_sdk.supernet.plan import Plan, RemoteRef, Split
 
-_MOST_OF_A_BYTE = 0.9  # of the time that a byte takes by the probes; real calls may correct it downwards by so much
 FEW_BITS = (BITS, 4, 2)  # widths that are tried where the accuracy that they cost can be measured
 
 
@@ -121,7 +120,7 @@ def decide_split(
         measured = measure_uplink(transport, model.server)
         task.advance()
     ours = profile().cost_model()
-    least_per_byte = 0.0 if given is not None else -_MOST_OF_A_BYTE * ms_per_byte(measured)
+    least_per_byte = 0.0 if given is not None else -MOST_OF_A_BYTE * ms_per_byte(measured)
     handling = _timed_calls(bundle, plan, ours, theirs.cost_model(), measured, model, least_per_byte)
     if given is None:
         measured, handling = corrected(measured, handling)

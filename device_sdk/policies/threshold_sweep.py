@@ -103,17 +103,18 @@ def _costs(
         accuracy = np.where(answered > 0, right / answered, math.nan)
     transfer_ms = math.nan if call.transfer_ms is None else call.transfer_ms
     server_ms = math.nan if call.server_ms is None else call.server_ms
+    added_ms = call.packing_ms + transfer_ms + server_ms
     known = route.latency_known
     share = hardest / count
-    latency_ms = route.latency_ms.mean() + share * (transfer_ms + server_ms) if known else _unknown(hardest)
+    latency_ms = route.latency_ms.mean() + share * added_ms if known else _unknown(hardest)
     energy_mj = _unknown(hardest)
     if power is not None and known:
-        added_mj = power.radio_w * transfer_ms + power.waiting_w * server_ms
+        added_mj = power.active_w * call.packing_ms + power.radio_w * transfer_ms + power.waiting_w * server_ms
         energy_mj = route.energy_mj(power).mean() + share * added_mj
     return Costs(
         accuracy=accuracy,
         latency_ms=latency_ms,
-        p95_latency_ms=_percentiles(route, samples, hardest, transfer_ms + server_ms) if known else _unknown(hardest),
+        p95_latency_ms=_percentiles(route, samples, hardest, added_ms) if known else _unknown(hardest),
         energy_mj=energy_mj,
         bytes_sent=route.bytes_sent.mean() + share * call.size_bytes,
         peak_bytes=np.full(len(hardest), float(route.peak_bytes)),

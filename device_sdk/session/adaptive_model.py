@@ -35,6 +35,7 @@ from device_sdk.policies.hybrid_choice import HybridChoice
 from device_sdk.policies.hybrid_costs import Resource
 from device_sdk.policies.joint_search import JointSettings
 from device_sdk.policies.plan_choice import Planned
+from device_sdk.policies.planner import Choice
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime, runs_on
@@ -399,7 +400,7 @@ class AdaptiveModel:
             power: of the device; without it energies are unknown.
             follow_network: keep bandwidth and round trip up to date from requests and probes, and plan again over the
                 same answers when they change, until another plan is taken or another server connected. The next
-                ``open`` starts with this plan.
+                ``open`` starts with this plan; ``follow_network`` goes on from there.
 
         Raises:
             InfeasibleBudgetError: no plan keeps the requirement; names the nearest. The plan in use stays.
@@ -430,13 +431,12 @@ class AdaptiveModel:
             self._take(planned.choice.plan)
             self._log.write(log_events.planned(planned, requirement))
             if follow_network:
+                self._state.save_front(self._network.front(planned, requirement, power))
                 self._network.start(
                     planned,
                     requirement,
                     power,
-                    exchanged=lambda choice, uplink: self._log.write(
-                        log_events.followed(planned, choice, requirement, uplink)
-                    ),
+                    exchanged=self._followed(requirement, planned.samples),
                 )
         return planned
 
@@ -502,6 +502,29 @@ class AdaptiveModel:
             self._remote.connect(own)
             self._take(choice.plan)
         return choice
+
+    def follow_network(self) -> None:
+        """Go on following the network after ``open``, with the plans that the last ``plan_for`` kept for networks.
+
+        Connect the server first. Of the plans that were judged then, those are here that are the best on some network.
+        If the network has changed, another one of them takes over within seconds. Live update ends.
+
+        Raises:
+            UsageError: ``plan_for`` never followed the network here, or no server is connected that the plans know.
+        """
+        self._in_use.running()
+        with self._change:
+            front = self._state.load_front()
+            if front is None:
+                raise UsageError(
+                    "no plans for other networks are kept here", hint="plan with follow_network=True first"
+                )
+            self._live.stop()
+            self._network.resume(front, exchanged=self._followed(front.requirement, front.samples))
+
+    def _followed(self, requirement: Requirement, samples: int) -> Callable[[Choice, Uplink | None], None]:
+        """Notes in the log that the network changed the plan."""
+        return lambda choice, uplink: self._log.write(log_events.followed(choice, requirement, uplink, samples=samples))
 
     @property
     def exits(self) -> tuple[str, ...]:

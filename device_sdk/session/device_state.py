@@ -18,6 +18,7 @@ from device_sdk.errors import BudgetError, UsageError
 from device_sdk.files.atomic import remove_temporaries, write_atomically
 from device_sdk.files.untrusted_json import decode_json
 from device_sdk.live.plan_pool import POOL_FORMAT, PlanPool
+from device_sdk.policies.plan_front import FRONT_FORMAT, PlanFront
 from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity
 from device_sdk.profiling.profile import FORMAT, Profile
 from device_sdk.runtimes.port import Runtime
@@ -114,7 +115,8 @@ class _PassedSelfTest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _ATTEMPTS = "self-test-attempts"
-_PLAN, _POOL = f"plan-{PLAN_FORMAT}", f"pool-{POOL_FORMAT}"  # files of other formats are left as they are
+# files of other formats are left as they are
+_PLAN, _POOL, _FRONT = f"plan-{PLAN_FORMAT}", f"pool-{POOL_FORMAT}", f"front-{PLAN_FORMAT}-{FRONT_FORMAT}"
 
 
 class DeviceState:
@@ -231,6 +233,18 @@ class DeviceState:
     def save_pool(self, pool: PlanPool) -> None:
         """Keep a plan pool."""
         self._save(_POOL, pool)
+
+    def load_front(self) -> PlanFront | None:
+        """The plans for other networks that the last planning left, without those that this bundle does not have."""
+        try:
+            front = self._load(_FRONT, PlanFront)
+        except (BudgetError, UsageError):  # a requirement, an uplink or a power that makes no sense
+            return None
+        return None if front is None else front.known_to(self._bundle.supernet)
+
+    def save_front(self, front: PlanFront) -> None:
+        """Keep the plans for other networks."""
+        self._save(_FRONT, front)
 
     def _path(self, what: str) -> Path:
         return self.folder / f"{what}-{self._key}.json"

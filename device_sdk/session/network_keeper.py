@@ -1,4 +1,7 @@
-"""What ``AdaptiveModel`` keeps to follow the network: the planner with its evidence, the estimate, and the thread."""
+"""What ``AdaptiveModel`` keeps to follow the network: the planner with its evidence, the estimate, and the thread.
+
+After ``open`` the evidence is gone; the plans that were the best on some network were kept, and go on.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,14 @@ from device_sdk.live.network_follower import NetworkFollower
 from device_sdk.offload.link_estimate import LinkEstimate
 from device_sdk.offload.link_probe import LinkProbe
 from device_sdk.policies.plan_choice import Planned
+from device_sdk.policies.plan_front import PlanFront, make_front
 from device_sdk.policies.planner import Choice
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.supernet.cost import Power, Uplink
 from device_sdk.supernet.plan import Plan
 from device_sdk.supernet.requirement import Requirement
 
+Exchanged = Callable[[Choice, Uplink | None], None]
 _SMALL_BYTES = 1  # a size beside that of an input: round trip and bandwidth both count
 
 
@@ -48,7 +53,7 @@ class NetworkKeeper:
         requirement: Requirement,
         power: Power | None,
         *,
-        exchanged: Callable[[Choice, Uplink | None], None],
+        exchanged: Exchanged,
         settings: DriftSettings | None = None,
     ) -> None:
         """Keep the plan the best for the network, with the planner of ``planned``.
@@ -59,27 +64,68 @@ class NetworkKeeper:
         self.require(planned)
         network, asked = planned.servers.network, planned.servers.asked
         assert network is not None
-        link = LinkEstimate(network.uplink, clock=time.monotonic)
-        probe = self._remote.prober(link)
 
-        latest = planned.choice
+        def best(uplink: Uplink | None) -> Choice:
+            there = None if uplink is None else dataclasses.replace(network, uplink=uplink)
+            return planned.planner.nearest(requirement, there, power)
+
+        answer_ms = 0.0 if asked is None else network.answer_ms.get(asked, 0.0)
+        self._follow(best, network.uplink, network.input_bytes, answer_ms, exchanged, settings)
+
+    def front(self, planned: Planned, requirement: Requirement, power: Power | None) -> PlanFront:
+        """What ``resume`` needs of a plan that is followed, as ``start`` takes it."""
+        network, asked = planned.servers.network, planned.servers.asked
+        assert network is not None
+        planner = planned.planner
+        return make_front(
+            lambda there: planner.nearest(requirement, there, power),
+            planner.planner.route,
+            requirement,
+            network,
+            power,
+            asked=asked,
+        )
+
+    def resume(self, front: PlanFront, *, exchanged: Exchanged, settings: DriftSettings | None = None) -> None:
+        """Keep the plan the best for the network, with the plans that were kept and that the connected server allows.
+
+        Raises:
+            UsageError: no server is connected, or not one that the plans were made for.
+        """
+        usable = front.with_offers(lambda plan: self._remote.why_not(plan) is None)
+        if not self._remote.is_connected or usable is None:
+            raise UsageError("there is no network to follow: no server is connected that the plans know")
+        self._follow(usable.best, front.uplink, front.input_bytes, front.answer_ms, exchanged, settings)
+
+    def _follow(
+        self,
+        best: Callable[[Uplink | None], Choice],
+        uplink: Uplink,
+        input_bytes: int,
+        answer_ms: float,
+        exchanged: Exchanged,
+        settings: DriftSettings | None,
+    ) -> None:
+        link = LinkEstimate(uplink, clock=time.monotonic)
+        probe = self._remote.prober(link)
+        latest: Choice | None = None
 
         def replan(uplink: Uplink | None) -> Plan:
             nonlocal latest
-            there = None if uplink is None else dataclasses.replace(network, uplink=uplink)
-            latest = planned.planner.nearest(requirement, there, power)
+            latest = best(uplink)
             return latest.plan
 
         def made(uplink: Uplink | None) -> None:
             if uplink is not None:
                 self._remote.try_again()
+            assert latest is not None
             exchanged(latest, uplink)
 
-        sizes = (_SMALL_BYTES, max(network.input_bytes, _SMALL_BYTES))
-        drift = NetworkDrift(network.uplink, sizes, settings)
+        sizes = (_SMALL_BYTES, max(input_bytes, _SMALL_BYTES))
+        drift = NetworkDrift(uplink, sizes, settings)
         follower = NetworkFollower(self._in_use, link, drift, probe=probe, replan=replan, exchanged=made)
         self.stop()
-        self._remote.tell(link, answer_ms=0.0 if asked is None else network.answer_ms.get(asked, 0.0))
+        self._remote.tell(link, answer_ms=answer_ms)
         with self._lock:
             self._follower, self._probe = follower, probe
         follower.start()

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
 from device_sdk.execution.deciders import hard as hard_samples
-from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, LoadedPlan, Outcome
+from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan, Outcome
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
 from device_sdk.offload.escalation import Escalator
 from device_sdk.offload.link_estimate import LinkEstimate
@@ -132,11 +132,10 @@ class RemoteAnswers:
         progress: Progress,
     ) -> Servers:
         """What the connected servers answer to all samples, and how long it takes (``policies.server_evidence``)."""
-        tail = self._tail
         return ask_servers(
             self._escalator,
-            None if tail is None else tail.model,
-            (self._bundle.manifest.name, self._bundle.digest),
+            self._tail,
+            self._bundle,
             tensors,
             images,
             uplink=uplink,
@@ -154,8 +153,7 @@ class RemoteAnswers:
     ) -> Servers:
         """The same of one model, connected or not, that answers samples."""
         with contextlib.closing(self._escalator_to(model)) as escalator:
-            bundle = self._bundle.manifest.name, self._bundle.digest
-            return ask_servers(escalator, None, bundle, tensors, images, uplink=uplink, progress=progress)
+            return ask_servers(escalator, None, self._bundle, tensors, images, uplink=uplink, progress=progress)
 
     def why_not(self, plan: Plan) -> str | None:
         """Why a server that ``plan`` needs cannot be used now; None if all can, or it needs none."""
@@ -201,10 +199,11 @@ class RemoteAnswers:
         tensor: Array,
         images: npt.NDArray[np.uint8] | Image.Image | None,
     ) -> tuple[Array, tuple[str, ...]]:
-        """What becomes of the samples that reached the end here and are hard."""
+        """What becomes of the samples that reached the end and are hard; what a server answered may only abstain."""
         sources, output = _sources(plan, outcome), outcome.output
-        here = np.isin(outcome.answered_by - len(plan.exits), (AT_END, AFTER_FAILURE))
-        positions = np.flatnonzero(here & hard_samples(policy.decider, output))
+        ends = (AT_END, AFTER_FAILURE, AT_SERVER) if isinstance(policy, Abstain) else (AT_END, AFTER_FAILURE)
+        at_end = np.isin(outcome.answered_by - len(plan.exits), ends)
+        positions = np.flatnonzero(at_end & hard_samples(policy.decider, output))
         if not len(positions):
             return output, tuple(sources)
         if isinstance(policy, Abstain):

@@ -21,12 +21,16 @@ _AT_MOST = ("latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_byt
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     """Optimise one quantity under limits on others: ``accuracy`` and ``coverage`` from below, the rest from above.
 
+    ``certainty``: the probability, over the draw of the private samples, with which the accuracy holds on new samples
+    like them, between 0 and 1; None: it holds on the samples that the plan was chosen on.
+
     Raises:
         BudgetError: nothing is limited, or a limit makes no sense.
     """
 
     optimise: Optimised = "accuracy"
     accuracy: float | None = None
+    certainty: float | None = None
     coverage: float | None = None
     latency_ms: float | None = None
     p95_latency_ms: float | None = None
@@ -44,6 +48,14 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
                 raise BudgetError(f"the required {name} is {limit:g}; it must lie above 0 and be at most 1")
             if name in _AT_MOST and not (limit > 0 or (name == "bytes_sent" and limit == 0)):
                 raise BudgetError(f"the limit of {name} is {limit:g}; it must be above zero")
+        if self.certainty is not None:
+            self._check_promise(self.certainty)
+
+    def _check_promise(self, certainty: float) -> None:
+        if not 0 < certainty < 1:
+            raise BudgetError(f"the certainty is {certainty:g}; it must lie between 0 and 1")
+        if self.accuracy is None or self.accuracy == 1:
+            raise BudgetError("only an accuracy below 1 can be promised with a certainty", hint="set accuracy")
 
     @classmethod
     def of(cls, budget: Budget) -> Requirement:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.signing import new_key_pair
@@ -24,8 +25,8 @@ from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.session.answer import FALLBACK, SERVER
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, MaxConfidence, Plan, RemoteRef, Split
+from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Abstain, Ask, MaxConfidence, Plan, RemoteRef, Split
 from device_sdk.supernet.requirement import Requirement
 from pathweave.server_process import running_server
 
@@ -266,6 +267,19 @@ def test_a_split_plan_answers_like_the_whole_subnet(server, public_key, state, i
         assert set(model(images).source) == {"subnet"}  # the privacy setting allows activations only
         model.disconnect()
         assert set(model(images).source) == {"subnet"}
+
+
+def test_what_the_server_answers_of_a_split_plan_may_be_abstained_from(server, public_key, state, images):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
+        model.connect(tail_of(server))
+        plan = split_at(model, 4)
+        model.use(plan)
+        confidences = model(images).confidence
+        threshold = float(np.median(confidences))
+        model.use(replace(plan, hard=Abstain(MaxConfidence(threshold))))
+        answer = model(images)
+        assert answer.source == tuple(np.where(confidences < threshold, ABSTAINED, SERVER).tolist())
+        model.use(Plan(model.bundle.supernet.original))
 
 
 def test_a_split_plan_goes_on_after_it_was_opened_again(server, public_key, state, images):

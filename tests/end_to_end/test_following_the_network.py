@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.errors import UsageError
 from device_sdk.logs.adaptation_log import PlanChosen, read_log
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
@@ -66,6 +67,27 @@ def test_the_plan_leaves_a_slow_link_within_seconds_and_returns(images, tmp_path
     notes = [event.notes for event in events if isinstance(event, PlanChosen)]
     assert len(notes) >= 3
     assert notes[1][0].startswith("the network changed: ")
+
+
+def test_the_network_is_followed_after_the_model_was_opened_again(images, tmp_path):
+    name = Bundle.open(BUNDLE).manifest.name
+    with running_server(BUNDLE, data=tmp_path / "server") as url, slow_uplink(url, mbps=FAST_MBPS) as (address, proxy):
+        remote = RemoteModel(server=address, model=f"{name}:images", privacy="inputs", timeout_s=5.0)
+        with AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model:
+            with pytest.raises(UsageError, match="no plans for other networks"):
+                model.follow_network()
+            model.connect(remote)
+            model.plan_for(images, None, REQUIREMENT, power=POWER, follow_network=True)
+        with AdaptiveModel.open(BUNDLE, state_folder=tmp_path / "state") as model:
+            with pytest.raises(UsageError, match="no server is connected"):
+                model.follow_network()
+            model.connect(remote)
+            model.follow_network()
+            assert set(model(images[0]).source) == {SERVER}
+            proxy.limit(SLOW_MBPS)
+            use_until(model, images, lambda: model.plan.split is None, limit_s=15)
+            proxy.limit(FAST_MBPS)
+            use_until(model, images, lambda: model.plan.split is not None, limit_s=15)
 
 
 def test_a_server_that_goes_away_is_planned_without_and_with_again_when_it_is_back(images, tmp_path):

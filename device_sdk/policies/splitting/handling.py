@@ -27,6 +27,9 @@ class Handling:
         return self.call_ms + self.ms_per_byte * size_bytes
 
 
+NO_HANDLING = Handling()
+
+
 @dataclass(frozen=True)
 class TimedCall:
     """A real call: bytes sent, and by how much it exceeded its prediction."""

@@ -11,12 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from device_sdk.offload.packing import BITS, can_travel, packet_bytes
+from device_sdk.policies.splitting.handling import NO_HANDLING as NO_HANDLING
 from device_sdk.policies.splitting.handling import Handling
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
-
-NO_HANDLING = Handling()
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,15 @@ import pytest
 
 from device_sdk.errors import InputError
 from device_sdk.execution.deciders import confidence, ease, hard
-from device_sdk.policies.decider_fitting import ALL_FEATURES, TOP_TWO, fit_logistic
+from device_sdk.policies.decider_fitting import (
+    ALL_FEATURES,
+    TOP_TWO,
+    Viewed,
+    cross_fitted_eases,
+    fit_best_logistic,
+    fit_logistic,
+    mean_gain,
+)
 
 
 @pytest.fixture
@@ -69,3 +77,50 @@ def test_samples_that_cannot_be_learned_from_are_refused(logits):
     logits[0, 0] = np.nan
     with pytest.raises(InputError, match="not finite"):
         fit_logistic(logits, np.arange(400) % 2 == 0)
+
+
+def test_left_out_samples_are_ranked_by_what_others_taught():
+    """Labels without any sense: what learned from them knows them, what did not learn from a sample cannot."""
+    random = np.random.default_rng(4)
+    logits = random.normal(size=(60, 10)).astype(np.float32)
+    easy = random.uniform(size=60) < 0.5
+    found = fit_best_logistic(logits, easy)
+    known = fit_logistic(logits, easy)
+    assert ease(known, logits)[easy].mean() - ease(known, logits)[~easy].mean() > 0.2
+    assert found.eases[easy].mean() - found.eases[~easy].mean() < 0.2
+
+
+def test_views_are_learned_from_where_they_rank_left_out_samples_better():
+    random = np.random.default_rng(5)
+    chances = random.uniform(0.5, 1.0, 300)
+    easy = random.uniform(size=300) < chances
+    clear = np.stack([chances * 8, np.zeros(300), np.zeros(300)], axis=1)
+    logits = np.stack([clear + random.normal(size=clear.shape) for _ in range(10)]).astype(np.float32)
+    views = Viewed(logits, np.stack([easy, *(random.uniform(size=(9, 300)) < chances)]))
+    found = fit_best_logistic(logits[0], easy, views=views)
+    eases = [
+        cross_fitted_eases(logits[0], easy, views=learned, by_class=by_class)
+        for learned in (None, views)
+        for by_class in (True, False)
+    ]
+    assert mean_gain(found.eases, ~easy) == max(mean_gain(one, ~easy) for one in eases)
+
+
+@pytest.mark.parametrize(
+    "easy", [np.ones(40, bool), np.zeros(40, bool), np.arange(40) == 0], ids=["all", "none", "one"]
+)
+def test_where_there_is_nothing_to_learn_nothing_is_fitted(easy):
+    logits = np.random.default_rng(6).normal(size=(40, 3)).astype(np.float32)
+    found = fit_best_logistic(logits, easy)
+    assert found is None or np.isfinite(found.eases).all()
+    if easy.all() or not easy.any():
+        assert found is None
+
+
+def test_views_of_other_samples_are_refused():
+    logits = np.random.default_rng(7).normal(size=(40, 3)).astype(np.float32)
+    easy = np.arange(40) % 2 == 0
+    with pytest.raises(InputError, match="of samples of shape"):
+        fit_best_logistic(logits, easy, views=Viewed(np.zeros((10, 40, 4), np.float32), np.tile(easy, (10, 1))))
+    with pytest.raises(InputError, match="and outcomes of shape"):
+        Viewed(np.zeros((10, 40, 4), np.float32), easy)

@@ -15,6 +15,7 @@ from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.planner import Planner
 from device_sdk.policies.route import Route
 from device_sdk.policies.split_sweep import sweep_splits
+from device_sdk.policies.splitting.handling import Handling
 from device_sdk.policies.threshold_sweep import Ranking
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
@@ -82,6 +83,7 @@ class World:
             server=CostModel({edge: EdgeCost(0.5, 0.5, 1, 1) for edge in self.supernet.edges}),
             answer_ms={SERVER: 1.0},
             input_bytes=500,
+            handling=Handling(1e-3, 2e-3, 0.7, 1e-4),
         )
 
     def planner(self, **choices) -> Planner:
@@ -249,6 +251,18 @@ def test_the_sweep_of_splits_says_of_each_what_expected_cost_says(make_world, wi
         assert min(kept) == min(own)
 
 
+def test_a_split_costs_its_handling_here_and_there(make_world):
+    world = make_world(2)
+    subnet = world.subnets[0]
+    position = world.supernet.ends(subnet.edges[0])[1].index
+    plan = Plan(subnet, split=Split(position, (8,), subnet.edges[1:], TAILS))
+    with_handling = world.cost(plan)
+    world.network = replace(world.network, handling=Handling())
+    values = sum(spec.size for spec in world.supernet.cut_points[position].tensors)
+    added_ms = values * 3e-3 + 0.7 + 1e-4 * with_handling.bytes_sent
+    assert with_handling.latency_ms == pytest.approx(world.cost(plan).latency_ms + added_ms)
+
+
 def test_any_model_of_a_server_may_answer_everything(make_world):
     world = make_world(1)
     choice = world.planner(tail_server=None).best(Requirement(latency_ms=1000.0, coverage=1.0), world.network, POWER)
@@ -264,7 +278,10 @@ def test_any_model_of_a_server_may_answer_everything(make_world):
 def test_every_kind_of_plan_may_abstain(make_world):
     world = make_world(1)
     choice = world.planner().best(Requirement(latency_ms=1000.0), world.network, POWER)
-    assert {"abstain", "exits + abstain", "split + abstain", "remote + abstain"} <= set(choice.by_kind)
+    behind = {"abstain", "exits + abstain", "split + abstain", "exits + split + abstain", "remote + abstain"}
+    assert behind <= set(choice.by_kind)
+    for kind in behind:
+        assert choice.by_kind[kind].cost == world.cost(choice.by_kind[kind].plan)
     # more accurate than the server's model answering all
     assert choice.by_kind["remote + abstain"].cost.accuracy > choice.by_kind["remote"].cost.accuracy
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InputError, UsageError
-from device_sdk.policies.promises import binomial_tail, fewest_asked
+from device_sdk.policies.promises import Promise, binomial_tail, fewest_asked, fewest_asked_in_expectation
 
 
 @pytest.mark.parametrize(
@@ -64,3 +64,41 @@ def test_nonsense_is_refused():
         fewest_asked(np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), accuracy=0.9, certainty=0.9)
     with pytest.raises(UsageError, match="between 0 and 1"):
         fewest_asked(np.zeros(1), np.ones(1, bool), np.ones(1, bool), accuracy=1.0, certainty=0.9)
+
+
+def test_the_tail_agrees_with_scipys():
+    stats = pytest.importorskip("scipy.stats")
+    for successes, trials, probability in [(0, 1, 0.5), (12, 113, 0.1), (400, 3989, 0.1), (3989, 3989, 0.1)]:
+        expected = stats.binom.cdf(successes, trials, probability)
+        assert binomial_tail(successes, trials, probability) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("samples", "wrong"), [(113, 5), (1000, 100), (20, 0)])
+def test_the_least_accuracy_is_the_bound_of_clopper_and_pearson(samples, wrong):
+    stats = pytest.importorskip("scipy.stats")
+    promise = Promise(0.9, samples, wrong)
+    assert promise.least_accuracy == pytest.approx(1 - stats.beta.ppf(0.9, wrong + 1, samples - wrong), abs=1e-7)
+    assert promise.holds(promise.least_accuracy - 1e-6)
+    assert not promise.holds(promise.least_accuracy + 1e-6)
+
+
+def test_no_samples_promise_nothing():
+    assert Promise(0.9, 0, 0).least_accuracy == pytest.approx(0, abs=1e-6)
+    assert not Promise(0.9, 0, 0).holds(0.5)
+
+
+def test_the_expected_accuracy_on_new_samples_is_the_promised_one():
+    random = np.random.default_rng(0)
+    ease, here, server = drawn(random, 200_000)
+    found = []
+    for _ in range(300):
+        limit = fewest_asked_in_expectation(*drawn(random, 200), accuracy=0.88)
+        found.append(system(limit, ease, here, server))
+    assert 0.88 <= np.mean(found) < 0.91
+
+
+def test_an_expectation_is_promised_with_fewer_asked_than_a_certainty():
+    ease, here, server = drawn(np.random.default_rng(3), 500)
+    mean = fewest_asked_in_expectation(ease, here, server, accuracy=0.85)
+    assert mean < fewest_asked(ease, here, server, accuracy=0.85, certainty=0.9999)
+    assert fewest_asked_in_expectation(ease, here, server, accuracy=0.99) is None

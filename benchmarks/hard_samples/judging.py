@@ -1,0 +1,47 @@
+"""How well a decider ranks hard samples: what a device and a server answer together, at any share that is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Right = npt.NDArray[np.bool_]
+Eases = npt.NDArray[np.float64]
+SENT = (0.1, 0.2, 0.3)
+TWO_SIDED_95 = 1.96  # standard deviations
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Which samples the device answers rightly, and which the server: [count]."""
+
+    here: Right
+    server: Right
+
+    @property
+    def easy(self) -> Right:
+        """Asking gains nothing."""
+        return self.here | ~self.server
+
+    def system(self, eases: Eases, share: float) -> Right:
+        """Which samples are answered rightly if the hardest ``share`` of them is sent."""
+        sent = np.argsort(eases, kind="stable")[: round(share * len(eases))]
+        right = self.here.copy()
+        right[sent] = self.server[sent]
+        return right
+
+    def area(self, eases: Eases) -> float:
+        """Mean accuracy over all shares sent from none to half."""
+        return float(np.mean([self.system(eases, share).mean() for share in np.linspace(0, 0.5, 51)]))
+
+    def gains(self, name: str, eases: Eases, rival: Eases) -> dict[str, float]:
+        """By how many points ``eases`` ranks better than ``rival``, and the half width of the paired 95 % interval."""
+        figures = {}
+        for share in SENT:
+            kept = round(100 - 100 * share)
+            change = self.system(eases, share).astype(float) - self.system(rival, share)
+            figures[f"{name}_minus_entropy_{kept}"] = 100 * float(change.mean())
+            figures[f"{name}_interval_{kept}"] = 100 * TWO_SIDED_95 * float(change.std()) / len(change) ** 0.5
+        return figures

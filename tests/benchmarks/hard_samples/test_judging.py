@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from benchmarks.hard_samples.judging import Pair
+
+HERE = np.array([False, True, False, True, True, False, True, True, True, True])
+SERVER = np.array([True, True, True, True, False, False, True, True, True, True])
+EASES = np.arange(10) / 10
+
+
+def test_the_hardest_share_is_answered_by_the_server():
+    pair = Pair(HERE, SERVER)
+    assert np.array_equal(pair.system(EASES, 0.0), HERE)
+    assert np.array_equal(pair.system(EASES, 1.0), SERVER)
+    assert pair.system(EASES, 0.1).sum() == HERE.sum() + 1
+    assert pair.easy.sum() == 8
+
+
+def test_the_ranking_that_sends_what_gains_is_better_by_what_it_gains():
+    pair = Pair(HERE, SERVER)
+    gains = pair.gains("ours", pair.easy + EASES, -EASES)
+    assert gains["ours_minus_entropy_80"] == pytest.approx(20.0)
+    assert gains["ours_interval_80"] > 0
+    assert pair.area(pair.easy + EASES) > pair.area(-EASES)
