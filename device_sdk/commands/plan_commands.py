@@ -96,6 +96,7 @@ def _print_profile(measured: Profile) -> None:
 @click.option("--latency-ms", type=float, help="Latency budget in milliseconds (median, batch 1).")
 @click.option("--memory-mb", type=float, help="Memory budget in megabytes.")
 @click.option("--unlabelled", is_flag=True, help="Use the full model's predictions instead of the labels.")
+@click.option("--exits", is_flag=True, help="Let subnets compete with their exits; the budget then limits the mean.")
 @click.option("--strategy", default="pathweave", show_default=True, help="How to search (guide: adapt on a device).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option(
@@ -118,6 +119,7 @@ def adapt(
     latency_ms: float | None,
     memory_mb: float | None,
     unlabelled: bool,
+    exits: bool,
     strategy: str,
     seed: int,
     time_limit_s: float,
@@ -138,7 +140,7 @@ def adapt(
             dataset.images,
             None if unlabelled else dataset.labels,
             Budget(latency_ms=latency_ms, memory_mb=memory_mb),
-            settings=AdaptationSettings(strategy=strategy, seed=seed, time_limit_s=time_limit_s),
+            settings=AdaptationSettings(strategy=strategy, seed=seed, time_limit_s=time_limit_s, use_exits=exits),
             progress=progress(as_json),
         )
     summary = _adaptation_summary(adaptation, full_ms)
@@ -148,6 +150,7 @@ def adapt(
 def _adaptation_summary(adaptation: Adaptation, full_ms: float) -> dict[str, Any]:
     return {
         "subnet": list(map(str, adaptation.subnet.edges)),
+        "exits": {choice.exit: choice.threshold for choice in adaptation.plan.exits},
         "budget_ms": adaptation.budget.latency_ms,
         "budget_memory_mb": adaptation.budget.memory_mb,
         "predicted_ms": adaptation.predicted_ms,
@@ -169,6 +172,8 @@ def _adaptation_summary(adaptation: Adaptation, full_ms: float) -> dict[str, Any
 
 def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
     click.echo(f"subnet: {adaptation.subnet}")
+    if adaptation.plan.exits:
+        click.echo(f"exits: {' '.join(choice.exit for choice in adaptation.plan.exits)}; latencies are means")
     click.echo(
         f"latency: {adaptation.measured_ms:.3f} ms measured, {adaptation.predicted_ms:.3f} ms predicted"
         f" ({adaptation.measured_ratio:.0%} of the full model's {adaptation.full_measured_ms:.3f} ms)"

@@ -18,6 +18,7 @@ from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, Us
 from device_sdk.execution.paging import PagedEdges, each_edge
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.exits_in_search import ExitsFound, find_exits
 from device_sdk.profiling.profile import Profile, measure_subnets
 from device_sdk.profiling.timing import Patience
 from device_sdk.progress import Progress
@@ -47,6 +48,8 @@ class Adaptation:
     did not see; None without any. ``full_measured_ms`` was measured in turns with ``measured_ms``; under a memory cap
     that has no room for both, alone, and in pages if need be. ``budget`` is the one that was kept: under a memory cap
     that is its memory limit (``within_cap``).
+    With exits in the plan, ``predicted_ms`` and ``measured_ms`` are means, and both accuracies of the device's answers
+    are on samples that the search did not see: those that chose the exits, and those that judged them.
     """
 
     plan: Plan
@@ -81,6 +84,7 @@ class AdaptationSettings:
     """How to adapt. The defaults suit a few hundred private samples.
 
     ``time_limit_s``: for the search, after which the best so far is taken; None to let it end by itself.
+    ``use_exits``: let subnets compete with their exits too (``exits_in_search``): the budget then limits the mean.
     ``batch``: samples evaluated together at most; fewer where the tensors between two blocks would take more than
     ``batch_bytes``. ``cache_bytes``: of features that are kept to be used again.
 
@@ -95,6 +99,7 @@ class AdaptationSettings:
     batch_bytes: int = 32_000_000
     cache_bytes: int = 64_000_000
     time_limit_s: float | None = SEARCH_S
+    use_exits: bool = False
     cancelled: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
@@ -162,7 +167,7 @@ def find_plan(
         evaluator.close()
     chosen = confirmed.candidate
     judged = _judge(evaluate, inputs.subset(held), labels[held], [chosen.subnet, workspace.supernet.original])
-    return Adaptation(
+    adaptation = Adaptation(
         plan=chosen.plan,
         budget=budget,
         predicted_ms=chosen.cost.latency_ms,
@@ -178,6 +183,32 @@ def find_plan(
         seconds=time.monotonic() - started,
         stopped=found.stopped,
         pool=found.pool,
+    )
+    if not settings.use_exits:
+        return adaptation
+    most_ms = math.inf if budget.latency_ms is None else budget.latency_ms * EQUAL_LATENCY
+    exits = find_exits(workspace, profile, found.pool, budget, inputs, labels, held, most_ms=most_ms, progress=progress)
+    return adaptation if exits is None else _with_exits(adaptation, exits, cost_model, started)
+
+
+def _with_exits(adaptation: Adaptation, found: ExitsFound, costs: CostModel, started: float) -> Adaptation:
+    """The adaptation whose plan is the one with exits; its subnet is in the pool, so that it can be watched."""
+    subnet, cost, pool = found.plan.subnet, found.cost, adaptation.pool
+    assert cost.accuracy is not None
+    assert cost.latency_ms is not None
+    if all(one.subnet != subnet for one in pool):
+        pool = (*pool, Candidate(Plan(subnet), costs.cost(subnet), cost.accuracy))
+    return replace(
+        adaptation,
+        plan=found.plan,
+        predicted_ms=cost.latency_ms,
+        measured_ms=found.mean_ms,
+        predicted_peak_bytes=cost.peak_bytes,
+        accuracy_search=cost.accuracy,
+        accuracy_holdout=None if found.held_out is None else found.held_out.accuracy,
+        holdout_samples=found.judged,
+        seconds=time.monotonic() - started,
+        pool=pool,
     )
 
 

@@ -134,7 +134,9 @@ def calibrate_plan(
             accuracy_drop=settings.accuracy_drop,
         )
         plan = Plan(subnet, exits=tuple(choices))
-        mean_ms, without_ms = _measure(workspace, plan, inputs) if choices and settings.confirm else (None, None)
+        mean_ms, without_ms = (
+            measured_with_exits(workspace, plan, inputs) if choices and settings.confirm else (None, None)
+        )
         if mean_ms is not None and without_ms is not None and mean_ms >= without_ms:
             plan, mean_ms, without_ms = Plan(subnet), None, None
         if settings.timed_exits:
@@ -156,7 +158,7 @@ def placed_exits(answers: Answers, costs: CostModel, *, memory_bytes: int | None
     return [number for number, exit_ in enumerate(answers.exits) if exit_.id in kept]
 
 
-def _measure(workspace: Workspace, plan: Plan, inputs: Array) -> list[float]:
+def measured_with_exits(workspace: Workspace, plan: Plan, inputs: Array) -> list[float]:
     """Mean latency at batch 1 with the plan's exits and without, sample by sample, in turns if both fit at once."""
     plans = [plan, Plan(plan.subnet)]
     prints = [

@@ -21,6 +21,13 @@ def with_timed_exits(plan: Plan, exits: Sequence[ExitChoice]) -> Plan:
     return msgspec.structs.replace(plan, exits=tuple(known.get(choice.exit, choice) for choice in unreachable))
 
 
+def with_further_exits(supernet: Supernet, plan: Plan) -> Plan:
+    """``plan`` with an exit for deadlines and interruptions at each cut point where it has none (``timed_plan``)."""
+    taken = {supernet.exit(choice.exit).position for choice in plan.exits}
+    further = [c for c in timed_plan(supernet, plan.subnet).exits if supernet.exit(c.exit).position not in taken]
+    return with_timed_exits(plan, sorted([*plan.exits, *further], key=lambda one: supernet.exit(one.exit).position))
+
+
 def timed_plan(supernet: Supernet, subnet: Subnet) -> Plan:
     """``subnet`` with the most accurate exit of each cut point that it passes, as the packager judged them."""
     best: dict[int, Exit] = {}

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 from device_sdk.data.datasets import split_positions
+from device_sdk.data.inputs import as_inputs
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.adaptation import EQUAL_LATENCY, AdaptationSettings, find_plan, search_positions
+from device_sdk.policies.exits_in_search import find_exits
 from device_sdk.profiling.profile import profile
 from device_sdk.progress import SilentProgress
 from device_sdk.search import STRATEGIES
@@ -87,6 +89,34 @@ def test_both_limits_hold(run):
     found = run(Budget(latency_ms=ORIGINAL_MS, memory_mb=8.0))
     assert found.subnet == BEST_SHORT
     assert found.predicted_peak_bytes <= 8_000_000
+
+
+def test_with_exits_a_slower_subnet_may_keep_the_budget_on_average(run, bundle):
+    plain = run(Budget(latency_ms=60.0))
+    found = run(Budget(latency_ms=60.0), use_exits=True)
+    assert plain.subnet == CHEAPEST
+    assert found.plan.exits
+    assert found.predicted_ms <= 60.0
+    assert found.measured_ms <= 60.0
+    assert found.accuracy_search >= plain.accuracy_search
+    assert found.holdout_samples == 20  # every third of the 60 judged, since few were held back
+    assert found.subnet in [one.subnet for one in found.pool]
+    bundle.supernet.check_plan(found.plan)
+
+
+def test_exits_for_deadlines_are_at_all_other_cut_points(run, bundle):
+    found = run(Budget(latency_ms=60.0), use_exits=True)
+    positions = [bundle.supernet.exit(choice.exit).position for choice in found.plan.exits]
+    assert positions == sorted({one.position for one in bundle.supernet.exits_along(found.subnet)})
+    assert any(choice.threshold <= 1 for choice in found.plan.exits)
+
+
+def test_exits_that_measure_above_the_limit_are_left_out(run, bundle, runtime, slow_profile):
+    found = run(Budget(latency_ms=60.0))
+    arguments = (Workspace(bundle, runtime), slow_profile, found.pool, found.budget, as_inputs(run.inputs), run.labels)
+    held = np.arange(18)
+    assert find_exits(*arguments, held, most_ms=60.0, progress=SilentProgress()) is not None
+    assert find_exits(*arguments, held, most_ms=1e-6, progress=SilentProgress()) is None
 
 
 def test_accuracies_are_those_of_disjoint_samples(run):
