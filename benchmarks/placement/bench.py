@@ -1,9 +1,11 @@
-"""Placement of exits: exact, HPF with its eight scores, and greedy, on a generated branch zoo of ResNet-56.
+"""Placement of exits: exact, HPF with its eight scores, and greedy, on branch zoos of ResNet-56.
 
-Candidates are **generated**, not trained (``zoo``): MACs and bytes are those of real structures, time is MACs, and
-accuracies come from a seeded model. What the figures compare is the searches, each on the same candidates.
+One zoo is trained (zoo/), its accuracies those on test.zip#calibration. The others, of up to 10,000 candidates, are
+**generated** (``zoo``): the packager's structures with their true MACs and bytes, and accuracies from a seeded model.
+Time is MACs. What the figures compare is the searches, each on the same candidates.
 ``optimality``: expectation over that of the exact search without a time limit, which is proven optimal
-(``tests/device_sdk/policies/placement/test_exact.py`` compares it with trying all sets).
+(``tests/device_sdk/policies/placement/test_exact.py`` compares it with trying all sets); ``trained_…``: on the trained
+zoo.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.placement.zoo import generated_zoo
+from benchmarks.placement.zoo import generated_zoo, trained_zoo
 from device_sdk.policies.placement import UNIFORM, ExitCandidate, Placement, StopTimes, Strategy, place
 from device_sdk.policies.placement.candidates import worthwhile
 from device_sdk.policies.placement.hpf import SCORES, place_by_priority
@@ -25,6 +27,7 @@ TARGETS = {
     "optimality_min": Target(minimum=1.0 - 1e-9),
     "search_ms_1000": Target(maximum=10.0),
 }
+Zoo = tuple[list[ExitCandidate], float]  # and the full model's MACs
 CUTS = {100: 10, 1_000: 10, 10_000: 26}  # cut points by number of candidates
 BUDGETS_BYTES = (20_000, 100_000, 500_000, 2_000_000, 10_000_000)
 STOP_TIMES = {"uniform": UNIFORM, "early": StopTimes((0.5, 1.0), (3.0, 1.0)), "late": StopTimes((0.5, 1.0), (1.0, 3.0))}
@@ -37,7 +40,7 @@ TIMED = 3  # runs per instance; the fastest counts
 class _Instance:
     """One placement to search for."""
 
-    seed: int
+    seed: int | str
     stops: str
     memory_bytes: int
     candidates: list[ExitCandidate]
@@ -78,18 +81,36 @@ def run(options: BenchOptions) -> BenchOutcome:
         figures[f"search_ms_{count}_max"] = max(float(str(row["search_ms"])) for row in timed)
         figures[f"proven_{count}"] = float(np.mean([bool(row["optimal"]) for row in timed]))
     compared = [row for one in _instances(1_000, seeds) for row in _compared(one)]
+    figures |= _least_optimal(compared)
+    trained = trained_zoo(options)
+    data = "generated candidates"
+    if trained is not None:
+        on_trained = [row for one in _budgets(trained, "trained") for row in _compared(one)]
+        data = "exits of zoo/ by their accuracy on cifar10/test.zip#calibration; generated candidates"
+        figures["trained_candidates"] = float(len(trained[0]))
+        figures |= _least_optimal(on_trained, "trained_")
+        compared += on_trained
+    return BenchOutcome(figures, rows + compared, data=data)
+
+
+def _least_optimal(compared: list[dict[str, object]], prefix: str = "") -> dict[str, float]:
+    """The least optimality of the exact search, of HPF with its own score and of the greedy one."""
+    figures = {}
     for name, search in (("", "exact"), ("hpf_", "m7"), ("greedy_", "m5")):
         of_search = [float(str(row["optimality"])) for row in compared if row["search"] == search]
-        figures[f"{name}optimality_min"] = min(of_search)
-    return BenchOutcome(figures, rows + compared, data="generated candidates; no trained zoo")
+        figures[f"{prefix}{name}optimality_min"] = min(of_search)
+    return figures
 
 
 def _instances(count: int, seeds: int) -> Iterator[_Instance]:
     for seed in range(seeds):
-        candidates, full_macs = generated_zoo(count, cuts=CUTS[count], seed=seed)
-        for stops in STOP_TIMES:
-            for memory_bytes in BUDGETS_BYTES:
-                yield _Instance(seed, stops, memory_bytes, candidates, full_macs)
+        yield from _budgets(generated_zoo(count, cuts=CUTS[count], seed=seed), seed)
+
+
+def _budgets(zoo: Zoo, seed: int | str) -> Iterator[_Instance]:
+    for stops in STOP_TIMES:
+        for memory_bytes in BUDGETS_BYTES:
+            yield _Instance(seed, stops, memory_bytes, *zoo)
 
 
 def _timed(instance: _Instance, count: int) -> dict[str, object]:

@@ -1,32 +1,27 @@
-"""A generated branch zoo of CIFAR-10's ResNet-56: true MACs and parameters, modelled accuracies.
+"""Candidates for placement: of a trained branch zoo, and generated ones of CIFAR-10's ResNet-56 in any number.
 
-No trained zoo is measured here. Structures follow MEEdge §3.2.1: 15 convolution parts times 7 fully connected parts are
-105 branches per cut point. Accuracy is a seeded model: it rises with depth and, with falling returns, with a branch's
-parameters, and has normal noise per structure and per branch.
+Generated are the specs of the packager's branch zoo, with their true MACs and parameters. Their accuracy is a seeded
+model: it rises with depth and, with falling returns, with a branch's parameters, and has normal noise per structure and
+per branch.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 
 import numpy as np
 
-from device_sdk.policies.placement import ExitCandidate
+from benchmarks.exits.sets import zoo_bundle
+from benchmarks.support.bundles import CHECKOUT
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.policies.placement import ExitCandidate, candidates_by_macs
+from packager.branch_zoo.specs import GRID, branch_cost, specs_for
+from pathweave.bench import BenchOptions
 
 CLASSES = 10
-POOLED = 4  # height and width before the fully connected layers
-BYTES = 4  # per parameter
 FULL_ACCURACY = 0.93
-
-# (kind, kernel, layers): none, four kinds with three kernels, and two of two layers
-CONVOLUTIONS = (
-    ("none", 1, 0),
-    *((kind, kernel, 1) for kind in ("depthwise", "separable", "spatial", "dilated") for kernel in (3, 5, 7)),
-    ("separable", 3, 2),
-    ("separable", 5, 2),
-)
-HIDDEN = ((), (128,), (512,), (2048,), (512, 128), (2048, 512), (4096, 2048))
+TRAINED = CHECKOUT / "zoo" / "resnet56-cifar10-exits.safetensors"
 
 # what is stored of a branch, as (share of the bytes, accuracy lost): whole, self-merged twice (§3.5.1), in int8
 VARIANTS = ((1.0, 0.0), (2 / 3, 0.002), (0.5, 0.005), (0.25, 0.003))
@@ -39,6 +34,11 @@ class Stage:
     channels: int
     side: int
     macs: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Of the tensor."""
+        return (self.channels, self.side, self.side)
 
 
 def resnet56() -> list[Stage]:
@@ -53,20 +53,11 @@ def resnet56() -> list[Stage]:
     return [Stage(16, 32, stages[0].macs + stem), *stages[1:]]
 
 
-def branch_cost(stage: Stage, convolution: tuple[str, int, int], hidden: tuple[int, ...]) -> tuple[int, int]:
-    """MACs and parameters. Every convolution halves the side; two layers of one kind halve it once each."""
-    kind, kernel, layers = convolution
-    channels, side = stage.channels, stage.side
-    macs = parameters = 0
-    taps = {"spatial": 2 * kernel}.get(kind, kernel**2)  # k x 1 and 1 x k, per channel
-    for _ in range(layers):
-        side = max(side // 2, POOLED)
-        weights = channels * taps + (channels * channels if kind == "separable" else 0)
-        macs, parameters = macs + weights * side**2, parameters + weights + 2 * channels
-    widths = (channels * POOLED**2, *hidden, CLASSES)
-    for inputs, outputs in pairwise(widths):
-        macs, parameters = macs + inputs * outputs, parameters + (inputs + 1) * outputs
-    return macs, parameters
+def trained_zoo(options: BenchOptions) -> tuple[list[ExitCandidate], float] | None:
+    """The exits of zoo/ by their accuracy on test.zip#calibration, and the full model's MACs; None without them."""
+    if not TRAINED.exists():
+        return None
+    return candidates_by_macs(Bundle.open(zoo_bundle(options).folder).supernet)
 
 
 def generated_zoo(count: int, *, cuts: int, seed: int) -> tuple[list[ExitCandidate], float]:
@@ -78,21 +69,22 @@ def generated_zoo(count: int, *, cuts: int, seed: int) -> tuple[list[ExitCandida
     stages = resnet56()
     reached = list(accumulate(stage.macs for stage in stages))
     positions = np.linspace(1, len(stages) - 1, cuts).round().astype(int)
-    structures = [(convolution, hidden) for convolution in CONVOLUTIONS for hidden in HIDDEN]
-    luck = random.normal(0.0, 0.01, len(structures))
-    variants = VARIANTS[: -(-count // (cuts * len(structures)))]
+    luck = {spec.name: random.normal(0.0, 0.01) for spec in GRID}
+    variants = VARIANTS[: -(-count // (cuts * len(GRID)))]
     candidates = []
     for position in map(int, positions):
         depth = reached[position - 1] / reached[-1]
-        for number, (convolution, hidden) in enumerate(structures):
-            macs, parameters = branch_cost(stages[position - 1], convolution, hidden)
-            size = min(np.log(parameters / 1e3) / np.log(1e4), 1.0)  # 0 at a thousand, 1 at ten million
+        for spec in specs_for(stages[position - 1].shape):
+            cost = branch_cost(spec, stages[position - 1].shape, classes=CLASSES)
+            size = min(np.log(cost.parameters / 1e2) / np.log(1e4), 1.0)  # 0 at a hundred, 1 at a million
             share = 0.4 + 0.5 * depth**0.7 + 0.25 * (1.0 - depth) * size**0.7
-            accuracy = FULL_ACCURACY * share + luck[number] + random.normal(0.0, 0.01)
+            accuracy = FULL_ACCURACY * share + luck[spec.name] + random.normal(0.0, 0.01)
             for variant, (kept, lost) in enumerate(variants):
-                name = f"x{position}-{number}-{variant}"
+                name = f"{spec.exit_id(position)}-{variant}"
                 found = float(np.clip(accuracy - lost, 0.1, FULL_ACCURACY))
-                bytes_ = int(parameters * BYTES * kept)
-                candidates.append(ExitCandidate(name, position, found, reached[position - 1], macs, bytes_))
+                reach = float(reached[position - 1])
+                candidates.append(
+                    ExitCandidate(name, position, found, reach, float(cost.macs), int(cost.nbytes * kept))
+                )
     chosen = sorted(random.choice(len(candidates), count, replace=False))
     return [candidates[number] for number in chosen], float(reached[-1] + 64 * CLASSES)
