@@ -93,10 +93,11 @@ def run(options: BenchOptions) -> BenchOutcome:
     Accuracies at equal shares sent compare deciders by rank; thresholds are compared by the share that they send. The
     promise is tested on random parts of #report: it says how often the procedure keeps it, not how good it is.
 
-    Thresholds of what was fitted are set on cross-fitted eases. The share that they send on #report differs from the
-    share asked for by chance: with n samples that set a threshold and m that are judged, a share c has the standard
-    deviation sqrt(c (1 − c) (1/n + 1/m)); ``coverage_bound_points`` is 1.96 times the largest of it. What does not
-    come from chance is ``coverage_bias_points``, the mean error over random divisions of #report.
+    Thresholds of regressions are set on cross-fitted eases, the router's on those it learned from. The share that they
+    send on #report differs from the share asked for by chance: with n samples that set a threshold and m that are
+    judged, a share c has the standard deviation sqrt(c (1 − c) (1/n + 1/m)); ``coverage_bound_points`` is 1.96 times
+    the largest of it. What does not come from chance is ``coverage_bias_points``, the mean error over random divisions
+    of #report.
     """
     small = package_pretrained(options, "resnet8_mlperf_tiny", train=True, max_span=1, minutes=EXIT_MINUTES)
     large = package_pretrained(options, "resnet56_cifar10", train=False, max_span=1)
