@@ -1,8 +1,8 @@
 """The models that a bundle offers, their inputs and outputs, and checks of requests. Pure.
 
 ``NAME`` takes preprocessed tensors, ``NAME:images`` raw images, which the server preprocesses; both run the original
-path, or the one that the name states (``NAME@PATH``, ``NAME@PATH:images``). ``NAME:jpeg`` takes images as JPEGs, one byte
-string each. ``NAME:tail`` takes an activation packet and runs the tail that the packet names.
+path, or the one that the name states (``NAME@PATH``, ``NAME@PATH:images``). ``NAME:jpeg`` takes images as JPEGs, one
+byte string each. ``NAME:tail`` takes an activation packet and runs the tail that the packet names.
 """
 
 from __future__ import annotations
