@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from device_sdk.bundles.bundle import Bundle
+    from device_sdk.bundles.hybrid import Hybrid
     from device_sdk.bundles.manifest import Manifest
     from device_sdk.supernet.blocks import Block, Exit
     from packager.assembly.packaged import Packaged
@@ -291,8 +292,13 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
             "renditions": rendition_bytes(manifest, sizes),
             "manifest_bytes": bundle.manifest_bytes,
         },
+        "hybrid": None if manifest.hybrid is None else _described_hybrid(manifest.hybrid),
         "notes": list(manifest.notes),
     }
+
+
+def _described_hybrid(hybrid: Hybrid) -> dict[str, Any]:
+    return {"role": hybrid.role, "path": list(hybrid.path), "partner": hybrid.partner}
 
 
 def rendition_bytes(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -322,6 +328,8 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> 
     console.print(_block_table(bundle))
     if bundle.manifest.exits:
         console.print(_exit_table(bundle))
+    if described["hybrid"] is not None:
+        console.print(f"{described['hybrid']['role']} of a hybrid with {described['hybrid']['partner']}")
     for note in bundle.manifest.notes:
         console.print(f"note: {note}")
 

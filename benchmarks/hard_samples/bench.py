@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.hard_samples.early_exit import Constants, Part, early_exit_rows
-from benchmarks.hard_samples.judging import SENT, TWO_SIDED_95, Pair, Right
+from benchmarks.hard_samples.judging import SENT, TWO_SIDED_95, Pair, Right, f1
 from benchmarks.hard_samples.photographs import photograph_rows
 from benchmarks.support.reference_bundles import load_part, package_pretrained
 from benchmarks.support.sources import Logits, logits_from
@@ -84,10 +84,6 @@ class Answers:
     def pair(self) -> Pair:
         return Pair(self.here, self.server)
 
-    @property
-    def easy(self) -> Right:
-        return self.pair.easy
-
 
 def run(options: BenchOptions) -> BenchOutcome:
     """Deciders are fitted and tuned on #search and #calibration, and judged once on #report.
@@ -97,10 +93,11 @@ def run(options: BenchOptions) -> BenchOutcome:
     Accuracies at equal shares sent compare deciders by rank; thresholds are compared by the share that they send. The
     promise is tested on random parts of #report: it says how often the procedure keeps it, not how good it is.
 
-    Thresholds of what was fitted are set on cross-fitted eases. The share that they send on #report differs from the
-    share asked for by chance: with n samples that set a threshold and m that are judged, a share c has the standard
-    deviation sqrt(c (1 − c) (1/n + 1/m)); ``coverage_bound_points`` is 1.96 times the largest of it. What does not
-    come from chance is ``coverage_bias_points``, the mean error over random divisions of #report.
+    Thresholds of regressions are set on cross-fitted eases, the router's on those it learned from. The share that they
+    send on #report differs from the share asked for by chance: with n samples that set a threshold and m that are
+    judged, a share c has the standard deviation sqrt(c (1 − c) (1/n + 1/m)); ``coverage_bound_points`` is 1.96 times
+    the largest of it. What does not come from chance is ``coverage_bias_points``, the mean error over random divisions
+    of #report.
     """
     small = package_pretrained(options, "resnet8_mlperf_tiny", train=True, max_span=1, minutes=EXIT_MINUTES)
     large = package_pretrained(options, "resnet56_cifar10", train=False, max_span=1)
@@ -117,7 +114,7 @@ def run(options: BenchOptions) -> BenchOutcome:
         rows = [_row(name, one, tuning, report) for name, one in deciders.items()]
         rows += [_alone("device small", report.here, "small"), _alone("device large", report.server, "large")]
         rows += [_alone("remote", report.server, "offload")]
-        easy = report.easy.astype(float)
+        easy = report.pair.easy.astype(float)
         rows.append(_row("oracle", _Scored(lambda _: easy, easy), report, report))
         promised, asked = _promised(tuning, viewed, report)
         measured = _over_http(model, promised, options)
@@ -169,8 +166,8 @@ def _deciders(tuning: Answers, views: Viewed) -> dict[str, _Scored]:
     """``ours`` and the router learn when asking gains nothing."""
     top_two = fit_logistic(tuning.small, tuning.here, features=TOP_TWO, by_class=False)
     top_two_eases = cross_fitted_eases(tuning.small, tuning.here, features=TOP_TWO, by_class=False)
-    own = fit_best_logistic(tuning.small, tuning.easy)
-    ours = fit_best_logistic(tuning.small, tuning.easy, views=views)
+    own = fit_best_logistic(tuning.small, tuning.pair.easy)
+    ours = fit_best_logistic(tuning.small, tuning.pair.easy, views=views)
     router = fit_router(views.logits.reshape(-1, views.logits.shape[2]), views.easy.ravel())
     assert top_two is not None
     assert top_two_eases is not None
@@ -205,17 +202,12 @@ def _row(name: str, scored: _Scored, tuning: Answers, report: Answers) -> dict[s
         row[f"pi_p99_ms_{kept}"] = PI_MS["small"] + PI_MS["offload"]  # more than one sample in a hundred is sent
         row[f"pi_mj_{kept}"] = PI_MJ["small"] + share * PI_MJ["offload"]
     sent = new < np.quantile(tuned, 0.2)
-    row |= {"f1_hard": _f1(sent, ~report.here), "f1_easy": _f1(~sent, report.here)}
+    row |= {"f1_hard": f1(sent, ~report.here), "f1_easy": f1(~sent, report.here)}
     return row
 
 
 def _alone(name: str, right: Right, which: str) -> dict[str, object]:
     return {"what": name, "accuracy_100": 100 * float(right.mean()), "pi_ms": PI_MS[which], "pi_mj": PI_MJ[which]}
-
-
-def _f1(found: Right, wanted: Right) -> float:
-    hits = int(np.count_nonzero(found & wanted))
-    return 2 * hits / max(1, int(np.count_nonzero(found)) + int(np.count_nonzero(wanted)))
 
 
 def _coverage(ours: _Scored, tuning: Answers, report: Answers) -> dict[str, float]:
@@ -260,7 +252,7 @@ def _promised(tuning: Answers, views: Viewed, report: Answers) -> tuple[Logistic
     """
     half = len(tuning.here) // 2
     fitted = fit_best_logistic(
-        tuning.small[:half], tuning.easy[:half], views=views.of(np.arange(len(tuning.here)) < half)
+        tuning.small[:half], tuning.pair.easy[:half], views=views.of(np.arange(len(tuning.here)) < half)
     )
     assert fitted is not None
     decider = fitted.decider

@@ -45,3 +45,9 @@ class Pair:
             figures[f"{name}_minus_entropy_{kept}"] = 100 * float(change.mean())
             figures[f"{name}_interval_{kept}"] = 100 * TWO_SIDED_95 * float(change.std()) / len(change) ** 0.5
         return figures
+
+
+def f1(found: Right, wanted: Right) -> float:
+    """The harmonic mean of precision and recall of what was ``found``: [count]."""
+    hits = int(np.count_nonzero(found & wanted))
+    return 2 * hits / max(1, int(np.count_nonzero(found)) + int(np.count_nonzero(wanted)))

@@ -36,8 +36,9 @@ _PIXELS = Pixels(None, "bicubic", "whole")
 def photograph_rows(options: BenchOptions) -> tuple[dict[str, float], list[dict[str, object]]]:
     """Deciders are fitted and tuned on #search and #calibration of Imagenette's val.zip, and judged once on #report."""
     labels = {parts: _labels(options, parts) for parts in (TUNING, JUDGED)}
-    models = (DEVICE, SERVER)
-    found = {(name, parts): _logits(options, name, parts, viewed=False)[0] for name in models for parts in labels}
+    found = {
+        (name, parts): _logits(options, name, parts, viewed=False)[0] for name in (DEVICE, SERVER) for parts in labels
+    }
     tuning, report = (_pair(found[DEVICE, parts], found[SERVER, parts], labels[parts]) for parts in (TUNING, JUDGED))
     logits, new = found[DEVICE, TUNING], found[DEVICE, JUDGED]
     viewed = _logits(options, DEVICE, TUNING, viewed=True)

@@ -27,7 +27,7 @@ from pathweave.server_process import running_server
 COVERAGE = 0.7
 HYBRIDS = ("r", "rb", "rbg")
 BASE, GLOBAL = "resnet8_mlperf_tiny", "resnet56_cifar10"
-STEPS, QUICK_STEPS = 500, 10  # minutes of one core; of (rbg) a tenth is the global's
+STEPS, QUICK_STEPS = 300, 10  # minutes of one core; of (rbg) a tenth is the global's
 BATCH, TIMEOUT_S = 64, 30.0
 QUICK_EVERY = 8  # image of #report
 

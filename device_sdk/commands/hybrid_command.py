@@ -17,8 +17,10 @@ from device_sdk.commands.command_options import (
     open_model,
     private_images_option,
 )
+from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
+    from device_sdk.offload.remote_model import Privacy
     from device_sdk.policies.hybrid_choice import HybridChoice
 
 _RESOURCES = {"macs": ("macs", 1e6), "latency": ("latency_ms", 1.0), "energy": ("energy_mj", 1.0)}
@@ -30,6 +32,13 @@ _UNITS = {"macs": "million MACs", "latency": "ms", "energy": "mJ"}
 @private_images_option
 @limit_option
 @click.option("--server", required=True, help="URL of a server that has the same bundle.")
+@click.option(
+    "--privacy",
+    type=click.Choice(["never", "inputs"]),
+    default="never",
+    show_default=True,
+    help="What may leave this device from then on: nothing, or the hard samples.",
+)
 @click.option(
     "--resource", type=click.Choice(list(_RESOURCES)), default="macs", show_default=True, help="What is limited."
 )
@@ -51,6 +60,7 @@ def plan_hybrid(
     data: str,
     limit: int | None,
     server: str,
+    privacy: Privacy,
     resource: str,
     at_most: float,
     least_coverage: float,
@@ -69,6 +79,8 @@ def plan_hybrid(
     from device_sdk.policies.joint_search import JointSettings
     from device_sdk.supernet.cost import Power
 
+    if privacy == "never":
+        raise UsageError("--server needs permission to send samples", hint="allow it with --privacy inputs")
     power = None if active_w is None else Power(active_w=active_w, radio_w=radio_w, waiting_w=waiting_w)
     name, unit = _RESOURCES[resource]
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
@@ -78,7 +90,7 @@ def plan_hybrid(
             dataset.labels,
             at_most * unit,
             resource=name,  # type: ignore[arg-type]
-            server=RemoteModel(server=server, model=model.bundle.manifest.name, token=token, privacy="inputs"),
+            server=RemoteModel(server=server, model=model.bundle.manifest.name, token=token, privacy=privacy),
             power=power,
             settings=JointSettings(least_coverage=least_coverage, generations=generations, seed=seed),
             progress=progress(as_json),

@@ -9,10 +9,11 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.preprocessing import Preprocessing, resize_image, unprepare
+from device_sdk.data import jpeg
+from device_sdk.data.preprocessing import Preprocessing, fit_image, resize_image, unprepare
 from device_sdk.errors import InputError, UsageError
 from device_sdk.offload.client import ModelMetadata, TensorMetadata, sides_fit
-from device_sdk.offload.open_inference import NamedTensor
+from device_sdk.offload.open_inference import BYTES, NamedTensor
 from device_sdk.runtimes.port import Array
 
 MAX_SENT_SIDE = 1024  # pixels; limit of the size to which a server can make a device resize images
@@ -23,7 +24,7 @@ _RESIZABLE = (1, 3)  # channels
 class Agreement:
     """A model with one input and one output, and the kind of its input."""
 
-    sends: Literal["images", "tensors"]
+    sends: Literal["images", "tensors", "jpeg"]
     metadata: ModelMetadata
 
     @property
@@ -33,7 +34,7 @@ class Agreement:
 
 
 def agree(metadata: ModelMetadata, *, class_names: Sequence[str], input_shape: Sequence[int]) -> Agreement:
-    """Decide what to send to the model of ``metadata``: images if it takes them, else tensors.
+    """Decide what to send to the model of ``metadata``: JPEGs or images if it takes them, else tensors.
 
     ``input_shape``: of the device's prepared tensors, without the batch: [c, h, w] for images.
 
@@ -53,6 +54,8 @@ def agree(metadata: ModelMetadata, *, class_names: Sequence[str], input_shape: S
         return Agreement("images", metadata)
     if wanted.datatype == "FP32" and _batch_of(input_shape, wanted.shape):
         return Agreement("tensors", metadata)
+    if _takes_jpegs(metadata) and len(input_shape) == 3 and input_shape[0] in _RESIZABLE:
+        return Agreement("jpeg", metadata)
     raise _misfit(f"its input is {wanted.datatype} {list(wanted.shape)}, the device's {list(input_shape)}")
 
 
@@ -62,8 +65,9 @@ def fill(
     images: npt.NDArray[np.uint8] | None,
     *,
     preprocessing: Preprocessing,
+    jpeg_quality: int = jpeg.QUALITY,
 ) -> NamedTensor:
-    """The samples as the model's input tensor.
+    """The samples as the model's input tensor; JPEGs have the height and width of ``tensors``.
 
     ``tensors``: prepared, float32 [n, ...]; ``images``: the same samples as pixels, uint8 [n, h, w, c], or None to
     recover them from ``tensors``.
@@ -74,6 +78,10 @@ def fill(
     if agreement.sends == "tensors":
         return NamedTensor(agreement.input.name, tensors.astype(np.float32, copy=False))
     pixels = unprepare(tensors, preprocessing) if images is None else images
+    if agreement.sends == "jpeg":
+        size = (tensors.shape[2], tensors.shape[3])
+        fitted = [fit_image(image, preprocessing, size=size) for image in pixels]
+        return NamedTensor(agreement.input.name, jpeg.encode_all(fitted, quality=jpeg_quality))
     return NamedTensor(agreement.input.name, _resized(pixels, agreement.input.shape))
 
 
@@ -87,6 +95,13 @@ def _resized(pixels: npt.NDArray[np.uint8], shape: Sequence[int]) -> npt.NDArray
         shape[2] if shape[2] != -1 else pixels.shape[2],
     )
     return np.stack([resize_image(image, size) for image in pixels])
+
+
+def _takes_jpegs(metadata: ModelMetadata) -> bool:
+    """Whether the input is a batch of byte strings that are stated to be JPEGs, and the server reads bytes."""
+    [wanted] = metadata.inputs
+    strings = wanted.datatype == BYTES and tuple(wanted.shape) == (-1,)
+    return strings and metadata.content == jpeg.CONTENT and metadata.binary
 
 
 def _takes_images(shape: Sequence[int], *, channels: int) -> bool:

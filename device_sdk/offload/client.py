@@ -50,7 +50,8 @@ class TensorMetadata(msgspec.Struct, frozen=True):
 class ModelMetadata:
     """A model's inputs and outputs. Only Pathweave servers state ``class_names`` and ``bundle`` (its digest).
 
-    ``binary``: whether the server supports binary tensor data.
+    ``binary``: whether the server supports binary tensor data. ``content``: media type of the byte strings that a BYTES
+    input takes.
     """
 
     inputs: tuple[TensorMetadata, ...]
@@ -59,10 +60,12 @@ class ModelMetadata:
     class_names: tuple[str, ...] | None
     bundle: str | None
     binary: bool = False
+    content: str | None = None
 
 
 class _Pathweave(msgspec.Struct):
     bundle: str | None = None
+    content: str | None = None
     class_names: tuple[str, ...] | None = None
 
 
@@ -137,7 +140,9 @@ class InferenceClient:
             server = self._get(self._base, _ServerReply, deadline, what="metadata of the server")
             binary = BINARY_EXTENSION in (server.extensions or ())
         own = reply.pathweave or _Pathweave()
-        return ModelMetadata(reply.inputs, reply.outputs, reply.versions or (), own.class_names, own.bundle, binary)
+        return ModelMetadata(
+            reply.inputs, reply.outputs, reply.versions or (), own.class_names, own.bundle, binary, own.content
+        )
 
     def infer(
         self, inputs: Sequence[NamedTensor], *, timeout_s: float, metadata: ModelMetadata | None = None

@@ -13,6 +13,7 @@ from device_sdk.errors import UsageError
 from device_sdk.offload.agreement import Agreement, agree, fill
 from device_sdk.offload.circuit_breaker import CircuitBreaker
 from device_sdk.offload.client import request_overhead_bytes
+from device_sdk.offload.open_inference import NamedTensor
 from device_sdk.offload.remote_calls import RemoteCalls, RemoteReply, checked_logits, default_transport, make_client
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.runtimes.port import Array
@@ -95,8 +96,8 @@ class Escalator:
         agreement = self._agreement
         if agreement is None:
             return 0
-        filled = fill(agreement, tensors, images, preprocessing=self._preprocessing)
-        return filled.data.nbytes + self._overhead_bytes
+        filled = self._filled(agreement, tensors, images)
+        return filled.size_bytes + self._overhead_bytes
 
     @property
     def digest(self) -> str:
@@ -133,19 +134,18 @@ class Escalator:
         size, outputs = self._model.max_batch, []
         for start in range(0, len(tensors), size):  # 2
             batch = slice(start, start + size)
-            filled = fill(
-                agreement,
-                tensors[batch],
-                None if images is None else images[batch],
-                preprocessing=self._preprocessing,
-            )
+            filled = self._filled(agreement, tensors[batch], None if images is None else images[batch])
             left_s, started = self._calls.left_s(deadline), self._clock()
             response = self._client.infer([filled], timeout_s=left_s, metadata=agreement.metadata)
             classes = len(self._class_names)
             outputs.append(checked_logits(response.outputs[0].data, samples=len(filled.data), classes=classes))
-            size_bytes = filled.data.nbytes + self._overhead_bytes
+            size_bytes = filled.size_bytes + self._overhead_bytes
             self._answered(size_bytes, len(filled.data), self._clock() - started)
         return np.concatenate(outputs)  # 3
+
+    def _filled(self, agreement: Agreement, tensors: Array, images: npt.NDArray[np.uint8] | None) -> NamedTensor:
+        quality = self._model.jpeg_quality
+        return fill(agreement, tensors, images, preprocessing=self._preprocessing, jpeg_quality=quality)
 
     def _agreed(self, deadline: float) -> Agreement:
         agreement = self._agreement

@@ -4,14 +4,17 @@ A message is JSON. A tensor's values are in the JSON (``data``, row-major, flat 
 bytes (``parameters.binary_data_size``; little-endian, row-major, in the order of the tensors; a BOOL is one byte, 0 or
 1). The header ``Inference-Header-Content-Length`` then states the length of the JSON.
 
-Refused: BYTES, BF16, shared memory, classification, and JSON values out of range of their type (NaN, infinity, 300 as
-INT8). Sources: KServe's "Open Inference Protocol" and Triton's "Binary Tensor Data Extension".
+BYTES, one axis of byte strings, only travels as bytes: each string behind its length, 4 bytes little-endian.
+
+Refused: BYTES in JSON, BF16, shared memory, classification, and JSON values out of range of their type (NaN, infinity,
+300 as INT8). Sources: KServe's "Open Inference Protocol" and Triton's "Binary Tensor Data Extension".
 """
 
 from __future__ import annotations
 
 import math
 import re
+import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -27,6 +30,8 @@ from device_sdk.runtimes.port import Array
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 MAX_RANK = 16
+BYTES = "BYTES"
+_LENGTH = struct.Struct("<I")  # of a byte string
 
 DATATYPES: Mapping[str, np.dtype[Any]] = MappingProxyType(
     {
@@ -52,9 +57,18 @@ class NamedTensor:
     def datatype(self) -> str:
         """The protocol's name of the array's type. Raises ProtocolError if there is none."""
         dtype = self.data.dtype
+        if dtype.kind == "O" and self.data.ndim == 1 and all(isinstance(value, bytes) for value in self.data):
+            return BYTES
         if (dtype.kind, dtype.itemsize) not in _NAMES:
             raise ProtocolError(f"{_shown(self.name)}: arrays of type {dtype} cannot be sent")
         return _NAMES[dtype.kind, dtype.itemsize]
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the values where they travel as bytes."""
+        if self.data.dtype.kind == "O":
+            return sum(_LENGTH.size + len(value) for value in self.data)
+        return self.data.nbytes
 
 
 @dataclass(frozen=True)
@@ -224,9 +238,11 @@ def _encode_tensors(
     for tensor in tensors:
         one: dict[str, Any] = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.data.shape)}
         if tensor.name in binary:
-            tail.append(tensor.data.astype(DATATYPES[tensor.datatype], copy=False).tobytes())
+            tail.append(_as_bytes(tensor))
             one["parameters"] = {"binary_data_size": len(tail[-1])}
         else:
+            if tensor.datatype == BYTES:
+                raise ProtocolError(f"{_shown(tensor.name)}: BYTES in JSON are not supported")
             if tensor.data.dtype.kind == "f" and not np.isfinite(tensor.data).all():
                 raise ProtocolError(f"{_shown(tensor.name)} holds NaN or infinity, which JSON cannot")
             one["data"] = tensor.data.ravel().tolist()
@@ -238,13 +254,15 @@ def _decode_tensors(tensors: Sequence[_Tensor], tail: memoryview) -> tuple[Named
     _check_unique(tensor.name for tensor in tensors)
     decoded, start = [], 0
     for tensor in tensors:
-        dtype = _dtype(tensor)
         size = None if tensor.parameters is None else tensor.parameters.binary_data_size
-        if size is None:
-            data = _from_json(tensor, dtype)
+        if tensor.datatype == BYTES and size is not None:
+            _check_place(tensor)
+            data = _byte_strings(tensor, tail[start : start + size])
+        elif size is None:
+            data = _from_json(tensor, _dtype(tensor))
         else:
-            data = _from_bytes(tensor, dtype, tail[start : start + size])
-            start += size
+            data = _from_bytes(tensor, _dtype(tensor), tail[start : start + size])
+        start += size or 0
         decoded.append(NamedTensor(tensor.name, data))
     if start != len(tail):
         raise ProtocolError(f"{len(tail) - start} bytes follow the last tensor")
@@ -255,12 +273,45 @@ def _dtype(tensor: _Tensor) -> np.dtype[Any]:
     """The tensor's type. Raises ProtocolError unless its values are part of the message."""
     if tensor.datatype not in DATATYPES:
         raise ProtocolError(f"{_shown(tensor.name)}: datatype {_shown(tensor.datatype)} is not supported")
+    _check_place(tensor)
+    return DATATYPES[tensor.datatype]
+
+
+def _check_place(tensor: _Tensor) -> None:
+    """Raises ProtocolError unless the values are in the JSON or behind it."""
     parameters = tensor.parameters or _TensorParameters()
     if parameters.shared_memory_region is not None:
         raise ProtocolError(f"{_shown(tensor.name)}: shared memory is not supported")
     if (parameters.binary_data_size is None) == (memoryview(tensor.data).nbytes == 0):
         raise ProtocolError(f"{_shown(tensor.name)} needs either data or binary_data_size")
-    return DATATYPES[tensor.datatype]
+
+
+def _as_bytes(tensor: NamedTensor) -> bytes:
+    if tensor.datatype == BYTES:
+        return b"".join(_LENGTH.pack(len(value)) + value for value in tensor.data)
+    return tensor.data.astype(DATATYPES[tensor.datatype], copy=False).tobytes()
+
+
+def _byte_strings(tensor: _Tensor, data: memoryview) -> Array:
+    """Byte strings [n] from ``data``. Raises ProtocolError unless it holds exactly as many as the shape says."""
+    if len(tensor.shape) != 1:
+        raise ProtocolError(f"{_shown(tensor.name)}: BYTES need a shape of one axis, not {list(tensor.shape)}")
+    values: list[bytes] = []
+    at = 0
+    for _ in range(tensor.shape[0]):
+        start = at + _LENGTH.size
+        if start > len(data):
+            raise ProtocolError(f"{_shown(tensor.name)} is cut short: {len(values)} of {tensor.shape[0]} strings")
+        at = start + _LENGTH.unpack_from(data, at)[0]
+        if at > len(data):
+            raise ProtocolError(f"{_shown(tensor.name)} is cut short: {len(values)} of {tensor.shape[0]} strings")
+        values.append(bytes(data[start:at]))
+    announced = tensor.parameters.binary_data_size if tensor.parameters else None
+    if at != announced:
+        raise ProtocolError(f"{_shown(tensor.name)}: its strings take {at} bytes, binary_data_size is {announced}")
+    strings = np.empty(len(values), object)
+    strings[:] = values
+    return strings
 
 
 def _from_bytes(tensor: _Tensor, dtype: np.dtype[Any], data: memoryview) -> Array:

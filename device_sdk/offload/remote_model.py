@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
+from device_sdk.data.jpeg import QUALITY, check_quality
 from device_sdk.errors import UsageError
 
 Privacy = Literal["never", "activations", "inputs"]
@@ -19,7 +20,8 @@ class RemoteModel:
 
     ``server``: the URL before ``/v2``. ``privacy``: ``never`` sends nothing, ``activations`` sends intermediate
     activations, ``inputs`` also the samples themselves. ``timeout_s``: for all samples of a call together.
-    ``max_batch``: samples per request.
+    ``max_batch``: samples per request. ``jpeg_quality``: 1 to 95, for a model that takes JPEGs (``NAME:jpeg``); the
+    accuracy of a plan holds for the quality with which it was measured.
 
     Raises:
         UsageError: a value is out of range.
@@ -31,6 +33,7 @@ class RemoteModel:
     privacy: Privacy = "never"
     timeout_s: float = 1.0
     max_batch: int = 64
+    jpeg_quality: int = QUALITY
 
     def __post_init__(self) -> None:
         if not self.server or not self.model:
@@ -41,5 +44,6 @@ class RemoteModel:
             )
         if not (math.isfinite(self.timeout_s) and 0 < self.timeout_s <= MAX_TIMEOUT_S):
             raise UsageError(f"timeout_s is {self.timeout_s}; it must be above 0 and at most {MAX_TIMEOUT_S:.0f}")
+        check_quality(self.jpeg_quality)
         if self.max_batch < 1:
             raise UsageError(f"max_batch is {self.max_batch}; it must be at least 1")

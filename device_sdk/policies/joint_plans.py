@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from device_sdk.execution.deciders import confidence
@@ -61,6 +63,20 @@ class _Found:
     thresholds: JointThresholds
 
 
+@dataclass(frozen=True)
+class _Look:
+    """What all first looks at a path with one decider have in common, whatever the network."""
+
+    ranking: Ranking
+    ease: npt.NDArray[np.float64]
+    grid: Grid
+
+    @classmethod
+    def of(cls, path: _Path, ranking: Ranking) -> _Look:
+        ease = ranking.by_sample()
+        return cls(ranking, ease, Grid.of(path.exits, ease, most=COARSE))
+
+
 class JointPlans:
     """The best plans of exits and a decision for requirements, their thresholds found together.
 
@@ -93,23 +109,23 @@ class JointPlans:
             for subnet, chosen in exits.items()
             if chosen and rankings.get(subnet)
         }
+        self._looks = {subnet: [_Look.of(path, one) for one in path.rankings] for subnet, path in self._paths.items()}
 
     def best(
         self, requirement: Requirement, network: Network | None, power: Power | None, *, better_than: float = -math.inf
     ) -> Plan | None:
         """The plan that ``requirement`` puts first; None if none keeps it with a value above ``better_than``."""
         best: _Found | None = None
-        for path in self._paths.values():
+        for subnet, path in self._paths.items():
             asking = path.route.asking(Ask(path.rankings[0].kind, self._server), network)
             if asking.correct is None or asking.call.transfer_ms is None or asking.call.server_ms is None:
                 continue
-            for ranking in path.rankings:
-                own_ms = float(path.route.device_ms[0])
-                end = AskingEnd(ranking.by_sample(), path.route.correct, asking.correct, own_ms, asking.call)
-                grid = Grid.of(path.exits, end.ease, most=COARSE)
-                found = path.look(end, requirement, power, better_than, grid)
+            own_ms = float(path.route.device_ms[0])
+            for look in self._looks[subnet]:
+                end = AskingEnd(look.ease, path.route.correct, asking.correct, own_ms, asking.call)
+                found = path.look(end, requirement, power, better_than, look.grid)
                 if found is not None:
-                    best, better_than = _Found(path, ranking, end, grid, found), found.value
+                    best, better_than = _Found(path, look.ranking, end, look.grid, found), found.value
         if best is None:
             return None
         path, end = best.path, best.end

@@ -29,6 +29,7 @@ from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import RemoteRef
 
 _TIMED = 7  # requests with one sample, whose median counts
+_SIZED = 32  # samples, about, whose requests are encoded to know their mean size
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ def _with_answers(
         one_ms = _time_of_one_ms(escalator, tensors, images)
     except PathweaveError as error:
         return replace(servers, notes=(*servers.notes, f"no server is asked: {error}"))
-    size = escalator.request_bytes(tensors[:1], _pixels(images, 0, 1))
+    size = _mean_request_bytes(escalator, tensors, images)
     asked = RemoteRef(escalator.model.model, escalator.digest)
     network = Network(
         uplink=uplink or measured,
@@ -171,6 +172,13 @@ def _time_of_one_ms(escalator: Escalator, tensors: Array, images: Sequence[npt.N
         return (time.perf_counter() - started) * 1e3
 
     return median(timed(number % len(tensors)) for number in range(_TIMED))
+
+
+def _mean_request_bytes(escalator: Escalator, tensors: Array, images: Sequence[npt.NDArray[np.uint8]] | None) -> int:
+    """Of one sample; JPEGs differ in size."""
+    places = range(0, len(tensors), max(1, len(tensors) // _SIZED))
+    sizes = [escalator.request_bytes(tensors[at : at + 1], _pixels(images, at, at + 1)) for at in places]
+    return round(sum(sizes) / len(sizes))
 
 
 def _answer(escalator: Escalator, tensors: Array, images: npt.NDArray[np.uint8] | None) -> Array:

@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -29,62 +28,12 @@ from packager.hybrid.recipe import HybridRecipe
 from packager.hybrid.router_fit import RouterFit, fit_routing, right_at, tuned_to_coverage
 from packager.hybrid.routing_losses import answer_losses, base_weights, global_weights, weighted
 from packager.hybrid.training_batches import HybridBatches
+from packager.hybrid.turns import Learned, Learner, Turn, TurnProgress, Where
 from packager.training.checkpoints import Checkpoints
 from packager.training.device import resolve_precision
 from packager.training.schedule import Schedule
 
-Learner = Literal["global", "base"]
-Learned = Literal["global", "base", "statistics"]
 _GRADIENT_NORM = 5.0  # gradients are clipped to this norm
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One network's turn: its steps, and the hybrid's held-out accuracy at the coverage before and after.
-
-    ``learner``: ``statistics`` for the batch norms of the base alone. ``kept``: whether it kept what it learned.
-    """
-
-    round: int
-    learner: Learned
-    steps: int
-    loss: float | None
-    before: float
-    after: float
-    kept: bool
-
-    def __str__(self) -> str:
-        """One line for the terminal."""
-        kept = "kept" if self.kept else "not kept"
-        loss = "" if self.loss is None else f", loss {self.loss:.4f}"
-        said = f"round {self.round + 1}, {self.learner}: {self.steps} steps{loss}"
-        return f"{said}; hybrid accuracy {self.before:.4f} -> {self.after:.4f}, {kept}"
-
-
-@dataclass
-class _Progress:
-    """What a checkpoint holds of a network besides its weights: steps and seconds of this turn, ``earlier`` steps."""
-
-    done: int = 0
-    elapsed: float = 0.0
-    earlier: int = 0
-    optimizer: dict[str, Any] | None = None
-
-
-@dataclass
-class _Where:
-    """The turn that runs, what its network began with, the router then, and the seconds of all turns.
-
-    ``right``: which of the routing images, then of the held-out ones, the hybrid answers rightly at the coverage.
-    """
-
-    turn: int = 0
-    loss: float | None = None
-    start: State | None = None
-    router: Router | None = None
-    right: Tensor | None = None
-    seconds: float = 0.0
-    report: list[dict[str, Any]] = field(default_factory=list)
 
 
 class AlternatingTrainer:
@@ -129,8 +78,8 @@ class AlternatingTrainer:
         whole = sum(shares[learner] for learner in learners) or 1.0
         self._shares = {learner: shares[learner] / whole for learner in learners}
         self._seconds_left = seconds_left
-        self._where = _Where()
-        self._known = {learner: _Progress() for learner in learners}
+        self._where = Where()
+        self._known = {learner: TurnProgress() for learner in learners}
 
     @property
     def report(self) -> tuple[Turn, ...]:
@@ -196,7 +145,7 @@ class AlternatingTrainer:
             network.restore(where.start)
         where.report.append(dict(turn.__dict__))
         where.turn, where.start, where.loss = number + 1, None, None
-        self._known[learner] = _Progress(earlier=known.earlier + known.done)
+        self._known[learner] = TurnProgress(earlier=known.earlier + known.done)
         self._save()
 
     @property
@@ -236,7 +185,9 @@ class AlternatingTrainer:
                 task.advance(schedule.progress - shown)
                 task.note(f"loss {self._where.loss:.4f}, hybrid {self.accuracy:.4f}")
                 shown = schedule.progress
-                self._known[learner] = _Progress(schedule.done, schedule.elapsed, known.earlier, optimizer.state_dict())
+                self._known[learner] = TurnProgress(
+                    schedule.done, schedule.elapsed, known.earlier, optimizer.state_dict()
+                )
                 if self._clock() - saved_at >= self._recipe.checkpoint_seconds:
                     self._save()
                     saved_at = self._clock()
@@ -324,8 +275,8 @@ class AlternatingTrainer:
         router = Router(
             state["router"]["threshold"], self._recipe.router_hidden, state["router"]["weights"].numpy().tobytes()
         )
-        self._where = _Where(**state["where"], router=router)
-        self._known = {name: _Progress(**known) for name, known in state["known"].items()}
+        self._where = Where(**state["where"], router=router)
+        self._known = {name: TurnProgress(**known) for name, known in state["known"].items()}
         for name, network in self._networks.items():
             network.restore(state["networks"][name])
 

@@ -9,33 +9,29 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import torch
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.hybrid import HYBRID_PATH, Hybrid, path_digest, require_pair
-from device_sdk.bundles.manifest import Manifest
+from device_sdk.bundles.hybrid import require_pair
 from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.files.atomic import write_atomically
-from device_sdk.offload.named_path import IMAGES
 from device_sdk.progress import Progress, SilentProgress
-from device_sdk.supernet.plan import Ask, Plan, RemoteRef, Router, Subnet
-from device_sdk.supernet.plan_json import encode_plan
 from packager.assembly.folder_exchange import discard
 from packager.assembly.output_claim import OutputClaim, work_folder
 from packager.errors import PackagingError, ResumeError
-from packager.hybrid.alternating import AlternatingTrainer, Turn, tensors_of
+from packager.hybrid.alternating import AlternatingTrainer, tensors_of
+from packager.hybrid.bundle_pair import BASE, GLOBAL, TrainedHybrid, write_pair
 from packager.hybrid.evidence import HybridEvidence
 from packager.hybrid.parts import Part, as_part, require_fitting
 from packager.hybrid.path_network import PathNetwork
 from packager.hybrid.recipe import HybridRecipe
 from packager.hybrid.training_batches import HybridBatches
 from packager.inputs.job import Job
-from packager.pipeline import Limits, package
+from packager.pipeline import Limits
 from packager.planning.budget import memory_limit
 from packager.planning.run_plan import estimator_for
 from packager.supernet.branch_weights import BranchWeights
@@ -44,7 +40,6 @@ from packager.training.checkpoints import Checkpoints, encode_description, requi
 from packager.training.device import on_device, resolve_device, resolve_precision
 
 REPORT = "hybrid.json"  # beside the two bundles: how they were made; not part of either
-BASE, GLOBAL = "base", "global"
 _MARGIN = 1.1  # on the seconds that packaging takes after the training
 
 
@@ -126,7 +121,7 @@ def package_hybrid(
         trained = _trained(job, checkpoints, progress, limits, batches)
         if save_weights is not None:
             trained.save(save_weights)
-        paths = _written(job, trained, out, private_key, progress, limits)
+        paths = write_pair(job.base, job.global_, job.recipe, trained, out, private_key, progress, limits)
         report = {
             "seconds": checkpoints.seconds,
             "accuracy": trained.accuracy,
@@ -139,28 +134,9 @@ def package_hybrid(
     return PackagedHybrid(*paths, trained.accuracy, tuple(map(str, trained.turns)), seconds, True)
 
 
-@dataclass(frozen=True)
-class _Trained:
-    """What the training made: the router, and of each network the weights of its copies, None without any."""
-
-    router: Router
-    accuracy: float
-    turns: tuple[Turn, ...]
-    base: dict[str, torch.Tensor] | None
-    global_: dict[str, torch.Tensor] | None
-
-    def save(self, folder: Path) -> None:
-        """Write the weights of the copies, atomically."""
-        from safetensors.torch import save
-
-        for name, tensors in ((BASE, self.base), (GLOBAL, self.global_)):
-            if tensors is not None:
-                write_atomically(folder / f"{name}.safetensors", save(tensors))
-
-
 def _trained(
     job: HybridJob, checkpoints: Checkpoints, progress: Progress, limits: Limits, batches_type: type[HybridBatches]
-) -> _Trained:
+) -> TrainedHybrid:
     """1. cut both models; 2. how long may it take; 3. answer routing samples; 4. train in turn."""
     recipe = job.recipe
     device = resolve_device(recipe.device)
@@ -207,7 +183,7 @@ def _trained(
             trainer.train()  # 4
         finally:
             batches.close()
-    return _Trained(
+    return TrainedHybrid(
         trainer.router,
         trainer.accuracy,
         trainer.report,
@@ -252,80 +228,6 @@ def _training_seconds(job: HybridJob, parts: dict[str, Part], checkpoints: Check
             hint=f"packaging them takes about {after_s / 60:.1f} minutes without any training; --steps 0 has no limit",
         )
     return max(0.0, left_s)
-
-
-def _written(
-    job: HybridJob, trained: _Trained, out: Path, private_key: Path | None, progress: Progress, limits: Limits
-) -> tuple[Path, Path]:
-    """Package both parts, each with what it must know of the other."""
-    base = _with_copies(job.base, trained.base)
-    global_ = _with_copies(job.global_, trained.global_)
-    paths = {BASE: _path(trained.base, job.base), GLOBAL: _path(trained.global_, job.global_)}
-
-    def bound(manifest: Manifest, role: str, hybrid: Hybrid) -> Manifest:
-        settings = {f"hybrid.{name}": value for name, value in job.recipe.choices().items()}
-        provenance = msgspec.structs.replace(manifest.provenance, recipe=manifest.provenance.recipe | settings)
-        said = f"{role} of a hybrid: {'; '.join(map(str, trained.turns)) or 'only the router was trained'}"
-        return msgspec.structs.replace(manifest, hybrid=hybrid, provenance=provenance, notes=(*manifest.notes, said))
-
-    def with_global(manifest: Manifest) -> Manifest:
-        own = paths[BASE](manifest)
-
-        def with_base(other: Manifest) -> Manifest:
-            path = paths[GLOBAL](other)
-            hybrid = Hybrid("global", _text(path), manifest.name, path_digest(manifest, own))
-            return bound(other, GLOBAL, hybrid)
-
-        packaged = package(
-            global_,
-            out / GLOBAL,
-            private_key=private_key,
-            progress=progress,
-            complete=with_base,
-            restart=True,
-            limits=replace(limits, started=None),
-        )
-        other = packaged.manifest
-        server = RemoteRef(f"{other.name}@{HYBRID_PATH}{IMAGES}", Bundle.open(out / GLOBAL).digest)
-        plan = encode_plan(Plan(own, hard=Ask(trained.router, server))).decode()
-        digest = path_digest(other, paths[GLOBAL](other))
-        return bound(manifest, BASE, Hybrid("base", _text(own), other.name, digest, plan))
-
-    package(
-        base,
-        out / BASE,
-        private_key=private_key,
-        progress=progress,
-        complete=with_global,
-        restart=True,
-        limits=replace(limits, started=None),
-    )
-    require_pair(Bundle.open(out / BASE), Bundle.open(out / GLOBAL))
-    return out / BASE, out / GLOBAL
-
-
-def _with_copies(job: Job, weights: dict[str, torch.Tensor] | None) -> Job:
-    """The job that packages the trained copies, or none."""
-    copied = 0 if weights is None else len({name.partition(".")[0] for name in weights})
-    recipe = msgspec.structs.replace(job.recipe, copied=copied, steps=0, budget_minutes=None)
-    return replace(job, recipe=recipe, branch_weights=weights)
-
-
-def _path(weights: dict[str, torch.Tensor] | None, job: Job) -> Callable[[Manifest], Subnet]:
-    """The path of originals and copies in a manifest."""
-    copies = set() if weights is None else {name.partition(".")[0] for name in weights}
-
-    def path(manifest: Manifest) -> Subnet:
-        original = manifest.supernet().original
-        edges = (msgspec.structs.replace(edge, block=f"c{edge.block[1:]}") for edge in original.edges)
-        pairs = zip(original.edges, edges, strict=True)
-        return Subnet(tuple(copy if copy.block in copies else own for own, copy in pairs))
-
-    return path
-
-
-def _text(path: Subnet) -> tuple[str, ...]:
-    return tuple(map(str, path.edges))
 
 
 def _clear(out: Path) -> None:

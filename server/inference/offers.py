@@ -1,8 +1,8 @@
 """The models that a bundle offers, their inputs and outputs, and checks of requests. Pure.
 
 ``NAME`` takes preprocessed tensors, ``NAME:images`` raw images, which the server preprocesses; both run the original
-path, or the one that the name states (``NAME@PATH``, ``NAME@PATH:images``). ``NAME:tail`` takes an activation packet
-and runs the tail that the packet names.
+path, or the one that the name states (``NAME@PATH``, ``NAME@PATH:images``). ``NAME:jpeg`` takes images as JPEGs, one
+byte string each. ``NAME:tail`` takes an activation packet and runs the tail that the packet names.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Literal
 import numpy as np
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.data import preprocessing
+from device_sdk.data import jpeg, preprocessing
 from device_sdk.errors import InputError, PathweaveError
 from device_sdk.offload.client import sides_fit
 from device_sdk.offload.named_path import IMAGES, named_path
-from device_sdk.offload.open_inference import InferRequest, InferResponse, NamedTensor
+from device_sdk.offload.open_inference import BYTES, InferRequest, InferResponse, NamedTensor
 from device_sdk.offload.packing import unpack
 from device_sdk.offload.tail import PACKET_SHAPE, TAIL
 from device_sdk.runtimes import runs_on
@@ -27,6 +27,7 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import TensorSpec
 from device_sdk.supernet.plan import Edge
 
+JPEG = ":jpeg"
 _BATCH = -1
 _KNOWN_BUNDLES = 64  # whose offers are kept
 _FLOAT_BYTES = 4  # pixels and activations of one byte become floats
@@ -61,7 +62,7 @@ class OfferedModel:
     bundle: Bundle
     inputs: tuple[OfferedTensor, ...]
     outputs: tuple[OfferedTensor, ...]
-    takes: Literal["tensors", "images", "activations"]
+    takes: Literal["tensors", "images", "jpeg", "activations"]
     edges: tuple[Edge, ...] = ()
 
     @property
@@ -80,11 +81,18 @@ class OfferedModel:
             "pathweave": {
                 "bundle": self.bundle.digest,
                 "class_names": list(self.bundle.manifest.task.class_names),
+                **({"content": jpeg.CONTENT} if self.takes == "jpeg" else {}),
             },
         }
 
     def working_bytes(self, request: InferRequest) -> int:
-        """The memory that ``take`` needs beside the tensors of ``request``."""
+        """The memory that ``take`` needs beside the tensors of ``request``.
+
+        Raises:
+            InputError: an input that should be a JPEG is none, or is too large.
+        """
+        if self.takes == "jpeg":
+            return self._decoded_bytes(request)
         given_bytes = sum(tensor.data.nbytes for tensor in request.inputs)
         return 0 if self.takes == "tensors" else _FLOAT_BYTES * given_bytes
 
@@ -104,6 +112,8 @@ class OfferedModel:
             raise InputError("the inputs must be batches of the same size, of at least one row")
         if self.takes == "activations":
             return self._unpacked(tensors[0])
+        if self.takes == "jpeg":
+            return Work(self.edges, [self._decoded(tensors[0])])
         return Work(self.edges, [self._prepare(tensors[0])] if self.takes == "images" else tensors)
 
     def reply(self, request: InferRequest, outputs: Sequence[Array]) -> InferResponse:
@@ -117,6 +127,18 @@ class OfferedModel:
     def _prepare(self, images: Array) -> Array:
         channels, height, width = self.bundle.manifest.cut_points[0].tensors[0].shape
         return preprocessing.prepare(images, self.bundle.manifest.preprocessing, input_shape=(channels, height, width))
+
+    def _decoded(self, encoded: Array) -> Array:
+        """JPEGs [n] as the model's input; one is decoded at a time."""
+        channels = self.bundle.manifest.preprocessing.channels
+        return np.concatenate([self._prepare(jpeg.decode_jpeg(data, channels=channels)) for data in encoded])
+
+    def _decoded_bytes(self, request: InferRequest) -> int:
+        """Of the prepared tensors, twice while they are joined, and of the largest image while it is decoded."""
+        encoded = [data for tensor in request.inputs if tensor.datatype == BYTES for data in tensor.data]
+        pixels = max((height * width for height, width in map(jpeg.jpeg_size, encoded)), default=0)
+        prepared = self.bundle.manifest.cut_points[0].tensors[0].size * _FLOAT_BYTES
+        return 2 * len(encoded) * prepared + 2 * pixels * self.bundle.manifest.preprocessing.channels
 
     def _unpacked(self, packet: Array) -> Work:
         activations = unpack(packet.tobytes(), supernet=self.bundle.supernet, bundle=self.bundle.digest)
@@ -140,7 +162,11 @@ def offers(bundle: Bundle) -> tuple[OfferedModel, ...]:
 
 def _offers(bundle: Bundle) -> Iterator[OfferedModel]:
     bundle = _runnable(bundle)
-    yield from _along(bundle, bundle.manifest.name, bundle.supernet.original.edges)
+    original, first = bundle.supernet.original.edges, bundle.manifest.cut_points[0].tensors
+    yield from _along(bundle, bundle.manifest.name, original)
+    if len(first) == 1 and len(first[0].shape) == 3 and bundle.manifest.preprocessing.channels in (1, 3):
+        encoded = OfferedTensor("image", BYTES, (_BATCH,))
+        yield OfferedModel(f"{bundle.manifest.name}{JPEG}", bundle, (encoded,), _outputs(bundle), "jpeg", original)
     packet = OfferedTensor("activations", "UINT8", PACKET_SHAPE)
     yield OfferedModel(f"{bundle.manifest.name}{TAIL}", bundle, (packet,), _outputs(bundle), "activations")
 

@@ -10,6 +10,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from device_sdk.bundles.release import TimeMark
+from device_sdk.delivery.marks import Mark, encode_mark
 from tests.contract.signed_files import DAY_S, KEYS, RELEASE, START_S, digits, key_list, private, release, signed
 
 MANIFEST = b'{"name": "tiny", "version": 1}'  # any bytes: only their digest counts
@@ -34,6 +36,7 @@ def main(target: Path) -> None:
             "by_release_1": private("release-1").sign(MANIFEST).hex(),
             "by_root_1": private("root-1").sign(MANIFEST).hex(),
         },
+        "time_marks": time_mark_cases(),
     }
     target.write_text(json.dumps(found, indent=1) + "\n")
 
@@ -258,6 +261,21 @@ def release_cases() -> list[dict[str, Any]]:
         case("more than 16384 bytes", plain + b" " * (16_385 - len(plain)), BAD),
         case("16384 bytes", plain + b" " * (16_384 - len(plain)), mark_after=seen),
     ]
+
+
+def time_mark_cases() -> list[dict[str, Any]]:
+    """Marks of time as the store keeps them, byte for byte; without a mark: a damaged record."""
+    marks = [TimeMark(), TimeMark(1, START_S), TimeMark(2**31 - 1, 253_402_300_799)]
+    whole = encode_mark(marks[1])
+    damaged = {
+        "empty": b"",
+        "cut short": whole[:-9],
+        "another time": whole.replace(b"1800000000", b"1900000000"),
+        "another digest": whole.replace(b'"sha256":"', b'"sha256":"0'),
+        "a mark of a version": encode_mark(Mark("tiny", 1, "0" * 64))[:-2] + b"0\n",
+    }
+    kept = [{"mark": [mark.keys, mark.signed_at_s], "record": encode_mark(mark).hex()} for mark in marks]
+    return [*kept, *({"case": name, "mark": None, "record": data.hex()} for name, data in damaged.items())]
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from device_sdk import errors
 from device_sdk.bundles.key_list import list_digest, next_list, pinned_list
 from device_sdk.bundles.release import TimeMark, raised, require_same_manifest, require_same_name, require_unexpired
 from device_sdk.bundles.trust import SignedParts, TrustedKeys
+from device_sdk.delivery.marks import decode_time_mark, encode_mark
 from device_sdk.errors import PathweaveError, SignatureError
 
 CONTRACT = Path(__file__).parents[2] / "contract"
@@ -100,3 +101,15 @@ def test_what_a_single_key_signed_opens_by_a_list_that_has_it_as_a_release_key()
 MANIFESTS = {
     list_digest(data): data for data in (b'{"name": "tiny", "version": 1}', b'{"name": "tiny", "version": 1} ')
 }
+
+
+@pytest.mark.parametrize("case", VECTORS["time_marks"], ids=lambda case: case.get("case", "whole"))
+def test_marks_of_time_are_written_the_same_everywhere_and_damaged_ones_are_recognised(case):
+    record = bytes.fromhex(case["record"])
+    if case["mark"] is None:
+        with pytest.raises(ValueError, match=r"\S"):
+            decode_time_mark(record)
+        return
+    mark = TimeMark(*case["mark"])
+    assert decode_time_mark(record) == mark
+    assert encode_mark(mark) == record

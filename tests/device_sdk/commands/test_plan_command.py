@@ -40,6 +40,15 @@ def test_a_person_sees_the_best_of_each_kind_and_what_limits_it(plan):
     assert "on 20 samples that it did not see" in out
 
 
+def test_a_promise_says_what_it_rests_on(plan):
+    options = ("--accuracy", 0.8, "--certainty", 0.9, "--coverage", 1, "--optimise", "latency")
+    status, out, _ = plan(*options, "--json")
+    promise = json.loads(out)["promise"]
+    assert (status, promise["samples"], promise["certainty"]) == (0, 20, 0.9)
+    assert promise["least_accuracy"] >= 0.8
+    assert "with a certainty of 90% its accuracy is at least 8" in plan(*options)[1]
+
+
 def test_energy_follows_from_the_powers_that_are_stated(plan):
     status, out, _ = plan("--accuracy", 0.5, "--optimise", "energy", "--active-w", 2, "--json")
     told = json.loads(out)["expected"]
@@ -56,6 +65,7 @@ def test_energy_follows_from_the_powers_that_are_stated(plan):
         (("--accuracy", 0.5, "--network", "lte", "--uplink-mbps", 3), 2, "not both"),
         (("--accuracy", 0.5, "--model", "digits:images"), 2, "give --server too"),
         (("--latency-ms", 1e-6), 1, "no plan keeps the requirement"),
+        (("--latency-ms", 50, "--certainty", 0.9), 1, "only an accuracy below 1"),
         (("--accuracy", 1.5), 1, "must lie above 0 and be at most 1"),
     ],
 )

@@ -161,6 +161,7 @@ class Handler(BaseHTTPRequestHandler):
             "not_json": (200, {}, b"<html>Welcome to our hotel's network</html>"),
             "html_500": (500, {"Content-Type": "text/html"}, b"<html><h1>Oops</h1></html>"),
             "busy": (503, {"Retry-After": "1"}, b'{"error": "the queue is full"}'),
+            "expired_token": (401, {}, b'{"error": "the token has expired"}'),
             "redirect": (302, {"Location": "http://127.0.0.1:9/"}, b""),
             "cut_json": (200, headers, data[:30]),
             "trailing": (200, headers, data + b"\0\0\0\0"),

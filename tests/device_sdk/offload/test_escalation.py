@@ -130,6 +130,7 @@ def test_a_closed_one_sends_nothing(faulty_server):
 FAULTS = [
     *("no_id", "wrong_id", "wrong_model", "wrong_version", "wrong_name", "wrong_shape", "one_more_class"),
     *("one_more_sample", "wrong_datatype", "nan", "infinity", "garbage", "empty", "not_json", "html_500", "busy"),
+    "expired_token",
     *("redirect", "cut_json", "trailing", "header_length", "huge", "hang_up", "not_http", "cut_connection"),
     *("slow", "drip_head", "drip_body"),
 ]
@@ -327,6 +328,15 @@ def test_settings_that_make_no_sense_are_refused(settings):
 def test_an_address_that_nothing_speaks_to_is_refused():
     with pytest.raises(UsageError):
         escalator("gopher://example.org")
+
+
+def test_a_token_that_expires_between_two_calls_is_named_and_a_call_with_a_new_one_is_answered(faulty_server):
+    asked = escalator(faulty_server.url, token="old")
+    assert ask(asked).failure is None
+    faulty_server.fail("expired_token")
+    assert "the token has expired" in ask(asked).failure
+    faulty_server.fail("")
+    assert is_answered(escalator(faulty_server.url, token="new"))
 
 
 def test_the_token_is_not_shown():

@@ -398,6 +398,20 @@ def test_the_plan_that_a_requirement_puts_first_runs_from_then_on(model, tiny_bu
     assert last.accuracy == planned.held_out.accuracy
 
 
+def test_an_accuracy_is_promised_on_samples_that_the_choice_did_not_see(model, tiny_bundle):
+    requirement = Requirement(accuracy=0.8, certainty=0.9, optimise="latency_ms", coverage=1.0)
+    planned = model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement)
+    promise = planned.choice.promise
+    assert (promise.certainty, promise.samples) == (0.9, 20)
+    assert promise.least_accuracy >= 0.8
+    assert promise.wrong == round(20 * (1 - planned.held_out.accuracy))
+    too_much = Requirement(accuracy=0.95, certainty=0.9, coverage=1.0)  # 20 right of 20 prove 0.89
+    before = model.plan
+    with pytest.raises(InfeasibleBudgetError, match=r"accuracy 0\.89"):
+        model.plan_for(tiny_bundle.images, tiny_bundle.labels, too_much)
+    assert model.plan == before
+
+
 def test_subnets_of_the_last_adaptation_are_planned_with(model, tiny_bundle):
     alone = model.plan_for(tiny_bundle.images, tiny_bundle.labels, Requirement(latency_ms=1000.0))
     model.adapt(tiny_bundle.images, tiny_bundle.labels, Budget(latency_ms=200.0))

@@ -50,7 +50,8 @@ def make_job(models, digits) -> Callable[..., HybridJob]:
 
     def job(model: LoadedModel, part: str, recipe: HybridRecipe, judging: str = "calibration") -> Job:
         shared = {name: getattr(recipe, name) for name in ("batch", "variants", "flip", "crop", "precision")}
-        own = msgspec.convert({**recipe.of_part({}), **shared}, Recipe)
+        table = recipe.base if model is models[0] else recipe.global_
+        own = msgspec.convert({**recipe.of_part(table), **shared}, Recipe)
         training = replace(digits(part), class_names=tuple("0123456789"))
         return Job(model, training, part, digits(judging), judging, own, model.name)
 

@@ -18,6 +18,7 @@ from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import Ask, Router
+from packager.commands import describe_bundle
 from packager.errors import ResumeError, WeightsError
 from packager.hybrid import pipeline
 from packager.hybrid.parts import as_part
@@ -129,6 +130,17 @@ def test_a_run_that_was_killed_ends_with_the_same_bundles(make_job, out, tmp_pat
     for part in ("base", "global"):
         assert (out / part / "manifest.json").read_bytes() == (made.base.parent / part / "manifest.json").read_bytes()
     assert not out.with_name("hybrid.work").exists()
+
+
+def test_a_part_has_the_settings_of_its_own_recipe(make_job, out):
+    made = package_hybrid(make_job(train="rb", steps=4, base={"renditions": ["fp32", "int8"], "max_span": 2}), out)
+    bundle = Bundle.open(made.base)
+    names = {rendition.name for block in bundle.manifest.blocks for rendition in block.renditions}
+    assert names == {"fp32", "int8"}
+    assert {block.kind for block in bundle.manifest.blocks} == {"original", "shrunk"}  # spans need trained weights
+    described = describe_bundle(bundle)["hybrid"]
+    assert described == {"role": "base", "path": list(bundle.manifest.hybrid.path), "partner": "strong"}
+    assert Bundle.open(made.global_).manifest.provenance.recipe["hybrid.train"] == "rb"
 
 
 def test_the_same_job_again_finds_its_hybrid(trained):

@@ -35,7 +35,7 @@ def request(name, data, *outputs):
 
 
 def test_a_bundle_offers_its_full_model_from_tensors_and_from_images(tiny_bundle):
-    plain, pictures, _ = (offer.metadata() for offer in offers(tiny_bundle))
+    plain, pictures, _, _ = (offer.metadata() for offer in offers(tiny_bundle))
     assert plain["inputs"] == [{"name": "input", "datatype": "FP32", "shape": [-1, 3, 20, 20]}]
     assert pictures["inputs"] == [{"name": "image", "datatype": "UINT8", "shape": [-1, 20, 20, 3]}]
     for one, name in ((plain, "tiny"), (pictures, "tiny:images")):

@@ -119,7 +119,9 @@ def test_the_command_says_what_it_chose(tiny, tmp_path, server):
             files.writestr(f"{('blue', 'green', 'red')[label]}/{number}.png", data.getvalue())
     arguments = [str(tiny.folder), "--trust", str(tiny.public_key), "--data", str(archive), "--server", server.url]
     arguments += ["--at-most", "100", "--generations", "0", "--state", str(tmp_path / "own"), "--json"]
-    result = CliRunner().invoke(plan_hybrid, arguments, catch_exceptions=False)
+    refused = CliRunner().invoke(plan_hybrid, arguments)
+    assert "permission to send samples" in str(refused.exception)
+    result = CliRunner().invoke(plan_hybrid, [*arguments, "--privacy", "inputs"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)
     assert said["pair"]["sent"] == 1.0

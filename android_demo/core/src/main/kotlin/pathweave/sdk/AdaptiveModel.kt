@@ -228,6 +228,7 @@ public class AdaptiveModel private constructor(
         ): AdaptiveModel {
             val bundle = Bundle.open(folder, trust, blobs, exits)
             val state = stateFolder?.let { DeviceState(it, bundle, runtime) }
+            state?.removeTemporaries()
             if (!selfTested(bundle.digest) && state?.selfTestPassed != true) {
                 runSelfTest(bundle, runtime)
                 state?.rememberSelfTest()
@@ -247,6 +248,7 @@ public class AdaptiveModel private constructor(
             stateFolder: File? = null,
         ): AdaptiveModel {
             val state = stateFolder?.let { DeviceState(it, opened.bundle, runtime) }
+            state?.removeTemporaries()
             return AdaptiveModel(opened.bundle, runtime, clock, state, opened).also { state?.logOpened(it.plan) }
         }
     }

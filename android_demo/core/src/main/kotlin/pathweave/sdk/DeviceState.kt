@@ -26,6 +26,9 @@ internal class DeviceState(folder: File, private val bundle: Bundle, private val
     private val key =
         sha256("${currentConditions().device}|${runtime.identity}".toByteArray()).take(KEY_DIGITS)
 
+    /** Delete what killed writers left. */
+    fun removeTemporaries(): Unit = removeTemporaries(this.folder)
+
     /** Whether the bundle passed its self-test with this runtime on this device. */
     val selfTestPassed: Boolean get() = path("self-test").exists()
 

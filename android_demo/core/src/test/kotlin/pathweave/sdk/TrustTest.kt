@@ -178,6 +178,16 @@ class TrustTest {
     }
 
     @Test
+    fun `marks of time are written the same everywhere, and damaged ones are recognised`() {
+        assertTrue(vectors["time_marks"].items.size > 6)
+        for (case in vectors["time_marks"].items) {
+            val expected = case["mark"].orNull?.mark
+            assertEquals(expected, decodeTimeMark(case["record"].bytes))
+            if (expected != null) assertEquals(case["record"].text, hex(encodeTimeMark(expected)))
+        }
+    }
+
+    @Test
     fun `a list is pinned from a file`(@TempDir folder: Path) {
         val file = File(folder.toFile(), "keys.json")
         assertRefused<SignatureError> { TrustedKeys.read(file) }
