@@ -9,8 +9,9 @@ import android.provider.DocumentsContract.Document
 import java.io.File
 import java.io.IOException
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.TrustedKey
+import pathweave.sdk.Trust
 import pathweave.sdk.UpdateWork
+import pathweave.sdk.loadTrust
 import pathweave.sdk.openAt
 import pathweave.sdk.openStored
 
@@ -23,7 +24,7 @@ private const val SELF_TESTED = "self_tested"
 /** A file or a folder that the person chose cannot be read. */
 class UnreadableException(message: String, cause: Throwable? = null) : Exception(message, cause)
 
-/** Where a bundle comes from. [key]: the public key that must have signed it, as PEM; null: any or none. */
+/** Where a bundle comes from. [key]: the public key (PEM) or key list (JSON) that it is verified by; null: none. */
 sealed interface BundleSource {
     val key: String?
 
@@ -55,7 +56,7 @@ class BundleShelf(
 
     /** Brings the bundle here, verifies and self-tests it (PathweaveError). */
     fun open(source: BundleSource): AdaptiveModel {
-        val key = source.key?.let { TrustedKey.fromPem(it) }
+        val key = source.key?.let { loadTrust(it.toByteArray()) }
         return when (source) {
             is BundleSource.Here -> openFolder(source, key)
             is BundleSource.Folder -> openFolder(copy(source), key)
@@ -75,11 +76,11 @@ class BundleShelf(
     /** What updates the bundle that was opened last, if it came from a server. */
     fun updateWork(): UpdateWork? {
         val url = settings.getString(LAST_URL, null) ?: return null
-        val key = settings.getString(LAST_KEY, null)?.let { TrustedKey.fromPem(it) }
+        val key = settings.getString(LAST_KEY, null)?.let { loadTrust(it.toByteArray()) }
         return UpdateWork(url, state, key, settings.getString(LAST_TOKEN, null))
     }
 
-    private fun openFolder(here: BundleSource.Here, key: TrustedKey?): AdaptiveModel {
+    private fun openFolder(here: BundleSource.Here, key: Trust?): AdaptiveModel {
         val model = AdaptiveModel.open(here.folder, key, selfTested = ::passedHere)
         remember(LAST_FOLDER, here.folder.path, here.key)
         settings.edit().putString(SELF_TESTED, model.bundle.digest).apply()

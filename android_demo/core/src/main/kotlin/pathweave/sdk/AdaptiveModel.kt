@@ -210,21 +210,23 @@ public class AdaptiveModel private constructor(
          * With [trust], an unsigned or wrongly signed bundle is refused. Every block runs its self-test, unless
          * [selfTested] says that this very bundle (by its digest) passed it here before; [blobs]: where the blobs lie,
          * if not in the folder itself. [stateFolder]: where profiles, the plan in use, the pool and the adaptation log
-         * are kept, in the same files as Python's; with it the model starts with the plan that it used last.
+         * are kept, in the same files as Python's; with it the model starts with the plan that it used last. [exits]:
+         * leaves out the others, whose blobs need not be here.
          *
          * @throws BundleError the bundle cannot be used (a kind of it says why).
          * @throws RuntimeFailedError the runtime refused a block.
          */
         public fun open(
             folder: File,
-            trust: TrustedKey? = null,
+            trust: Trust? = null,
             runtime: Runtime = OnnxRuntime(),
             blobs: File = File(folder, BLOBS),
             selfTested: (digest: String) -> Boolean = { false },
             clock: Clock = System::nanoTime,
             stateFolder: File? = null,
+            exits: Collection<String>? = null,
         ): AdaptiveModel {
-            val bundle = Bundle.open(folder, trust, blobs)
+            val bundle = Bundle.open(folder, trust, blobs, exits)
             val state = stateFolder?.let { DeviceState(it, bundle, runtime) }
             if (!selfTested(bundle.digest) && state?.selfTestPassed != true) {
                 runSelfTest(bundle, runtime)

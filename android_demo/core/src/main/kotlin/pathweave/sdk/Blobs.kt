@@ -7,6 +7,10 @@ package pathweave.sdk
 private const val REQUESTS_PER_BLOB = 100 // regardless of progress
 private const val ALTERED_TRIES = 2 // the first may have resumed from a damaged orphan
 
+/** The blobs of [manifest] that are not in the [store], with their sizes where they are stated. */
+internal fun missingBlobs(store: BundleStore, manifest: Manifest): Map<String, Long?> =
+    manifest.blobs().filterNot { (name, size) -> store.hasBlob(name, size) }
+
 /** Transfer counters. */
 internal class Tally {
     var blobs = 0

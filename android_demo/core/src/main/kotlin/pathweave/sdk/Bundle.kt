@@ -9,6 +9,7 @@ package pathweave.sdk
 
 import java.io.File
 import java.io.IOException
+import java.io.InputStream
 import java.security.MessageDigest
 import pathweave.sdk.runtimes.OnnxRuntime
 
@@ -26,6 +27,8 @@ public class Bundle private constructor(
     /** sha256 of manifest.json: names this very bundle. */
     public val digest: String,
     public val signed: Boolean,
+    /** The same with all exits; [manifest] has those that are held here. */
+    public val offered: Manifest = manifest,
 ) {
     /** Its graph. */
     public val supernet: Supernet = manifest.supernet()
@@ -40,9 +43,14 @@ public class Bundle private constructor(
      */
     public fun readBlob(name: String): BlobBytes = BlobBytes.read(blobs, name, sizes[name])
 
-    /** Reads every blob once and checks its digest ([BlobError]). */
-    public fun verify() {
-        for ((name, size) in sizes) BlobBytes.verify(blobs, name, size)
+    /** Reads every blob once and checks its digest ([BlobError]); with [exits] only those of these exits. */
+    public fun verify(exits: Collection<String>? = null) {
+        val names = if (exits == null) {
+            sizes.keys
+        } else {
+            manifest.exits.filter { it.id in exits }.flatMap { it.renditions }.flatMap { it.shared + it.blob }.toSet()
+        }
+        for (name in names) BlobBytes.verify(blobs, name, sizes[name])
     }
 
     /**
@@ -75,6 +83,17 @@ public class Bundle private constructor(
         )
     }
 
+    /** The exits that are held here. */
+    public val exits: List<String> get() = manifest.exits.map { it.id }
+
+    /**
+     * The same bundle with these of the exits that are [offered].
+     *
+     * @throws UsageError there is no such exit. [BlobError] a blob of one is not here.
+     */
+    public fun withExits(exits: Collection<String>): Bundle =
+        Bundle(folder, blobs, offered.partWithExits(exits), digest, signed, offered).also { it.checkBlobsPresent() }
+
     private fun checkBlobsPresent() {
         for ((name, size) in sizes) {
             val file = File(blobs, name)
@@ -85,9 +104,11 @@ public class Bundle private constructor(
 
     public companion object {
         /**
-         * Open the bundle in [folder]; with [trust], only if its owner signed it.
+         * Open the bundle in [folder]; with [trust], only if it is signed by a key that it stands for.
          *
-         * [blobs]: where the blobs lie, if not in the folder itself.
+         * A [TrustedKey] verifies manifest.sig. [TrustedKeys] verify release.json, whether it has expired or not; where
+         * there is none, manifest.sig. [blobs]: where the blobs lie, if not in the folder itself. [exits]: leaves out
+         * the others; their blobs need not be here.
          *
          * Renditions that ONNX Runtime does not run on a processor are left out, with their edges and blobs.
          *
@@ -95,18 +116,22 @@ public class Bundle private constructor(
          * 4. check that every blob is there with the stated size (digests are checked whenever a blob is read).
          *
          * @throws BundleError one of its kinds (ManifestError, UnsupportedFormatError, SignatureError, BlobError).
+         * @throws UsageError there is no such exit.
          */
-        public fun open(folder: File, trust: TrustedKey? = null, blobs: File = File(folder, BLOBS)): Bundle {
+        public fun open(
+            folder: File,
+            trust: Trust? = null,
+            blobs: File = File(folder, BLOBS),
+            exits: Collection<String>? = null,
+        ): Bundle {
             val data = readManifest(folder)
             val signature = readSignature(folder)
-            if (trust != null) {
-                trust.verify(
-                    data,
-                    signature ?: throw SignatureError("$folder is not signed, but a trusted key was given"),
-                )
-            }
-            val manifest = decodeManifest(data).runnablePart(OnnxRuntime::runs)
-            val bundle = Bundle(folder, blobs, manifest, sha256(data), signature != null)
+            val release = trust?.verify(SignedParts("$folder", data, signature, readRelease(folder)))
+            val read = decodeManifest(data)
+            release?.requireSameName(read.name, read.version)
+            val offered = read.runnablePart(OnnxRuntime::runs)
+            val held = if (exits == null) offered else offered.partWithExits(exits)
+            val bundle = Bundle(folder, blobs, held, sha256(data), signature != null, offered)
             bundle.checkBlobsPresent()
             return bundle
         }
@@ -126,6 +151,29 @@ internal fun readManifest(folder: File): ByteArray {
             error,
         )
     }
+}
+
+/** At most one byte more than a release may have. */
+private fun readRelease(folder: File): ByteArray? {
+    val file = File(folder, RELEASE)
+    if (!file.exists()) return null
+    try {
+        return file.inputStream().use { readAtMost(it, RELEASE_MAX_BYTES + 1) }
+    } catch (error: IOException) {
+        throw SignatureError("cannot read $RELEASE: ${error.message}", null, error)
+    }
+}
+
+/** The first [maxBytes] bytes of [input], or all if there are fewer. */
+internal fun readAtMost(input: InputStream, maxBytes: Int): ByteArray {
+    val data = ByteArray(maxBytes)
+    var count = 0
+    while (count < maxBytes) {
+        val read = input.read(data, count, maxBytes - count)
+        if (read < 0) break
+        count += read
+    }
+    return data.copyOf(count)
 }
 
 private fun readSignature(folder: File): ByteArray? {

@@ -38,7 +38,7 @@ private fun fail(error: PathweaveError, status: Int): Nothing {
     exitProcess(status)
 }
 
-private class Options(val folder: File, val trust: TrustedKey?, val seed: Long, val count: Int) {
+private class Options(val folder: File, val trust: Trust?, val seed: Long, val count: Int) {
     companion object {
         private val NAMES = setOf("--trust", "--seed", "--count")
 
@@ -56,7 +56,7 @@ private class Options(val folder: File, val trust: TrustedKey?, val seed: Long, 
             }
             return Options(
                 folder = File(free.singleOrNull() ?: throw UsageError("one bundle is needed", USAGE_TEXT)),
-                trust = named["--trust"]?.let { TrustedKey.read(File(it)) },
+                trust = named["--trust"]?.let { loadTrust(File(it)) },
                 seed = whole(named["--seed"] ?: "0").toLong(), // 2⁶⁴ − 1 is −1: the same 64 bits
                 count = whole(named["--count"] ?: "5").toInt(),
             )

@@ -17,6 +17,7 @@ internal fun collect(store: BundleStore): Long {
     return tryExclusive(store.installingFile) { alone ->
         if (!alone) return@tryExclusive 0L
         partials(store.partial).forEach(::deleteOrphan)
+        removeTemporaries(File(store.folder, KEYS))
         collectBlobs(store, store.names().flatMap { keptBundles(store, it) })
     }
 }

@@ -4,13 +4,11 @@
  */
 package pathweave.sdk
 
-import java.io.ByteArrayOutputStream
 import java.io.File
 import pathweave.sdk.runtimes.OnnxRuntime
 
-private const val ATTEMPTS = 5
-private const val REPLACED_TRIES = 3 // restarts after the server has replaced the bundle during the download
-private const val SIGNATURE_MAX_BYTES = 1024L // a signature has 64; the rest is for error pages
+internal const val ATTEMPTS = 5
+internal const val REPLACED_TRIES = 3 // restarts after the server has replaced the bundle during the download
 private const val MS_PER_S = 1_000
 
 /** Of the first download. */
@@ -63,14 +61,19 @@ public class DeliveryOptions(
     public val progress: (doneBytes: Long, ofBytes: Long) -> Unit = { _, _ -> },
     /** Asked at every chunk; true ends the delivery with CancellationException, and what came is kept. */
     public val stopped: () -> Boolean = { false },
+    /** The exits that the device wants of the bundle with this name and digest; null: all. */
+    public val exits: (name: String, digest: String) -> Collection<String>? = { _, _ -> null },
+    /** Seconds since 1970, for what expires. */
+    public val wallClockS: () -> Long = { System.currentTimeMillis() / MS_PER_S },
 )
 
 /**
  * Fetch the bundle at [url] (`http(s)://…/v1/bundles/NAME`) to the [store]; on failure, the last good one of that URL.
  *
- * 1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them; 3. refuse
- * another name than this URL had at first, a version below the high-water mark, and other bytes under the version of
- * the mark; 4. fetch the blobs that are not in the store, each verified before it is stored; 5. store manifest and
+ * 1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them. With key lists
+ * ([TrustedKeys]) instead: newer lists, release.json, and the manifest that it names, unless something has expired; 3.
+ * refuse another name than this URL had at first, a version below the high-water mark, and other bytes under the version
+ * of the mark; 4. fetch the blobs that are not in the store, each verified before it is stored; 5. store manifest and
  * signature.
  *
  * The result is not yet the last good bundle: call `store.rememberGood(url, name, digest)` after its self-test passed;
@@ -84,7 +87,7 @@ public class DeliveryOptions(
 public fun fetchBundle(
     url: String,
     store: BundleStore,
-    trust: TrustedKey?,
+    trust: Trust?,
     token: String? = null,
     options: DeliveryOptions = DeliveryOptions(),
 ): Delivered = fetchBundle(url, store, HttpTransport(token), trust, options)
@@ -93,7 +96,7 @@ internal fun fetchBundle(
     url: String,
     store: BundleStore,
     transport: Transport,
-    trust: TrustedKey?,
+    trust: Trust?,
     options: DeliveryOptions = DeliveryOptions(),
     clock: Clock = System::nanoTime,
     sleep: (seconds: Double) -> Unit = { pauseMs((it * MS_PER_S).toLong()) },
@@ -114,28 +117,25 @@ internal fun fetchBundle(
     }
 }
 
-/** A verified manifest. */
-private class Fetched(val manifest: Manifest, val data: ByteArray, val signature: ByteArray?) {
-    val digest = sha256(data)
-}
-
 private class Delivery(
     private val url: String,
     private val store: BundleStore,
     private val transport: Transport,
-    private val trust: TrustedKey?,
+    private val trust: Trust?,
     private val options: DeliveryOptions,
     private val schedule: Schedule,
 ) {
     private val tally = Tally()
+    private val manifests =
+        ManifestFetcher(url, store, transport, trust, options.allowRollback, schedule, options.wallClockS)
 
     /** The steps of [fetchBundle], restarted if the server replaced the bundle in between. */
     fun run(): Delivered {
         repeat(REPLACED_TRIES) { turn ->
-            val fetched = fetchManifest() // 1, 2
+            val fetched = manifests.fetch() // 1, 2
             refuse(fetched) // 3
             try {
-                fetchBlobs(fetched.manifest) // 4
+                fetchBlobs(wanted(fetched)) // 4
                 return keep(fetched) // 5
             } catch (error: RefusedError) {
                 if (error.status != NOT_FOUND || turn == REPLACED_TRIES - 1) throw error
@@ -159,58 +159,17 @@ private class Delivery(
         error = error,
     )
 
-    /** The server may replace both between the two requests, so a pair that does not verify is fetched again. */
-    private fun fetchManifest(): Fetched {
-        repeat(REPLACED_TRIES) { turn ->
-            val data = fetchSmall(MANIFEST, MANIFEST_MAX_BYTES)
-            val signature = fetchSignature()
-            try {
-                return verified(data, signature)
-            } catch (error: SignatureError) {
-                if (turn == REPLACED_TRIES - 1) throw error
-            }
-            schedule.pause(turn)
-        }
-        throw SignatureError("$url has no manifest with a signature of its own")
-    }
-
-    /** What came, verified by the key and then parsed. Further proofs over the same bytes belong here. */
-    private fun verified(data: ByteArray, signature: ByteArray?): Fetched {
-        if (signature != null && signature.size != SIGNATURE_BYTES) {
-            throw SignatureError("$SIGNATURE has ${signature.size} bytes instead of $SIGNATURE_BYTES")
-        }
-        trust?.verify(
-            data,
-            signature ?: throw SignatureError("$url is not signed, but a trusted key was given"),
-        )
-        return Fetched(decodeManifest(data), data, signature)
-    }
-
-    private fun fetchSignature(): ByteArray? = try {
-        fetchSmall(SIGNATURE, SIGNATURE_MAX_BYTES)
-    } catch (error: RefusedError) {
-        if (error.status != NOT_FOUND) throw error
-        null
-    }
-
-    private fun fetchSmall(name: String, maxBytes: Long): ByteArray = schedule.retry { deadlines ->
-        transport.get("$url/$name", deadlines = deadlines, maxBytes = maxBytes) { reply ->
-            requireSuccess(reply, "$url/$name")
-            val body = ByteArrayOutputStream()
-            reply.chunks { buffer, count ->
-                body.write(buffer, 0, count)
-                schedule.received(count)
-            }
-            body.toByteArray()
-        }
-    }
-
-    private fun refuse(fetched: Fetched) =
+    private fun refuse(fetched: FetchedManifest) =
         store.refuse(url, fetched.manifest.name, fetched.manifest.version, fetched.digest, options.allowRollback)
 
-    private fun fetchBlobs(manifest: Manifest) {
-        val blobs = manifest.runnablePart(OnnxRuntime::runs).blobs()
-        val missing = blobs.filterNot { (name, size) -> store.hasBlob(name, size) }
+    private fun wanted(fetched: FetchedManifest): Manifest {
+        val manifest = fetched.manifest.runnablePart(OnnxRuntime::runs)
+        val exits = options.exits(manifest.name, fetched.digest)
+        return if (exits == null) manifest else manifest.partWithExits(exits)
+    }
+
+    private fun fetchBlobs(wanted: Manifest) {
+        val missing = missingBlobs(store, wanted)
         val totalBytes = missing.values.sumOf { it ?: 0L }
         var doneBytes = 0L
         BlobFetcher(url, store, transport, schedule, tally) { count ->
@@ -219,9 +178,9 @@ private class Delivery(
         }.fetchAll(missing)
     }
 
-    private fun keep(fetched: Fetched): Delivered {
+    private fun keep(fetched: FetchedManifest): Delivered {
         val name = fetched.manifest.name
-        val folder = store.saveBundle(name, fetched.data, fetched.signature)
+        val folder = store.saveBundle(name, fetched.data, fetched.signature, fetched.release)
         val same = store.lastGood(name)?.digest == fetched.digest && tally.blobs == 0
         val bundle = StoredBundle(name, fetched.manifest.version, fetched.digest, folder)
         return delivered(bundle, if (same) DeliverySource.UNCHANGED else DeliverySource.DOWNLOADED)

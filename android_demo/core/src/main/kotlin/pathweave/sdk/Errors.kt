@@ -12,7 +12,9 @@
  * │   ├── BlobError              a blob is missing, truncated or altered
  * │   ├── CompositionError       fragments that do not make one model
  * │   ├── SelfTestError          a block does not reproduce its golden outputs here
- * │   └── RollbackError          older than the bundle that this device already had
+ * │   ├── RollbackError          older than the bundle that this device already had
+ * │   └── ExpiredError           its release, or the newest key list, has expired: newer ones may be withheld
+ * │       └── ClockError         so long ago that the device's clock may be wrong
  * ├── RuntimeFailedError         the inference runtime refused a model or a run
  * ├── InputError                 a sample has the wrong shape, type or values
  * ├── DataError                  there are no samples to work on
@@ -70,6 +72,12 @@ public open class SelfTestError(message: String, hint: String? = null) : BundleE
 
 /** The bundle is older than the one that this device already had. */
 public class RollbackError(message: String, hint: String? = null) : BundleError(message, hint)
+
+/** The bundle's release, or the newest key list, has expired: newer ones may be withheld. Nothing is installed. */
+public open class ExpiredError(message: String, hint: String? = null) : BundleError(message, hint)
+
+/** The release or the key list expired so long ago by this device's clock that the clock may be wrong. */
+public class ClockError(message: String, hint: String? = null) : ExpiredError(message, hint)
 
 /** The inference runtime refused a model or a run. */
 public class RuntimeFailedError(message: String, cause: Throwable? = null) : PathweaveError(message, null, cause)

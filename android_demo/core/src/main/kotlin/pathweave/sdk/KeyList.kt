@@ -15,8 +15,6 @@ public const val KEYS_MAX_BYTES: Int = 65_536
 private const val KEYS_CONTEXT = "pathweave keys\n"
 private const val KEYS_PER_LIST = 32 // of each kind
 private const val NUMBER_MAX = Int.MAX_VALUE.toLong()
-private const val LISTS_AT_ONCE = 64 // fetched in one delivery; the next one goes on
-private const val LISTS_MAX = 1024 // behind the pinned one
 
 /**
  * The payload of a list. Times are in seconds since 1970, UTC: once the newest list that a device knows has expired, it
@@ -32,7 +30,10 @@ public class KeyList internal constructor(
 )
 
 /** Key lists from the pinned one on, each verified by the one before. [digest] is that of the newest one's bytes. */
-public class TrustedKeys private constructor(internal val lists: List<KeyList>, public val digest: String) {
+public class TrustedKeys private constructor(
+    internal val lists: List<KeyList>,
+    public val digest: String,
+) : Trust {
     /** The last list. */
     public val newest: KeyList get() = lists.last()
 
@@ -49,37 +50,6 @@ public class TrustedKeys private constructor(internal val lists: List<KeyList>, 
         requireSignatures(envelope, newest, what, "list ${newest.number}'s")
         requireSignatures(envelope, keys, what, "its own")
         return TrustedKeys(lists + keys, sha256(data))
-    }
-
-    /** With the lists that [stored] has: the bytes of the list after the one with a digest, as [fetchLists] kept them. */
-    public fun withStored(stored: (String) -> ByteArray?): TrustedKeys {
-        var trusted = this
-        repeat(LISTS_MAX) {
-            val data = stored(trusted.digest) ?: return trusted
-            trusted = try {
-                trusted.followedBy(data)
-            } catch (_: BundleError) {
-                return trusted // damaged: it is fetched again
-            }
-        }
-        return trusted
-    }
-
-    /**
-     * With the lists that the server has. [fetch]: the bytes of a file below the bundle's address, of at most
-     * [KEYS_MAX_BYTES], or null if there is none (404). [keep]: stores a list under the digest of the one before it.
-     *
-     * @throws BundleError a list is refused; what [fetch] and [keep] throw.
-     */
-    public fun fetchLists(fetch: (String) -> ByteArray?, keep: (String, ByteArray) -> Unit): TrustedKeys {
-        var trusted = this
-        repeat(LISTS_AT_ONCE) {
-            val data = fetch(listName(trusted.newest.number.toLong() + 1)) ?: return trusted
-            val longer = trusted.followedBy(data)
-            keep(trusted.digest, data)
-            trusted = longer
-        }
-        return trusted
     }
 
     public companion object {
@@ -108,7 +78,7 @@ public class TrustedKeys private constructor(internal val lists: List<KeyList>, 
     }
 }
 
-private fun listName(number: Long) = "keys/$number.json"
+internal fun listName(number: Long) = "keys/$number.json"
 
 private fun openList(data: ByteArray, what: String): Pair<KeyList, Envelope> {
     val envelope = decodeEnvelope(data, what, KEYS_MAX_BYTES)

@@ -88,6 +88,21 @@ public fun Manifest.runnablePart(runs: (Rendition) -> Boolean): Manifest {
 }
 
 /**
+ * The manifest with only these of its [exits].
+ *
+ * @throws UsageError it has no such exit; names those that it has.
+ */
+public fun Manifest.partWithExits(exits: Collection<String>): Manifest {
+    val names = this.exits.map { it.id }
+    (exits - names.toSet()).minOrNull()?.let { unknown ->
+        val hint = "its exits: " + names.joinToString().ifEmpty { "none" }
+        throw UsageError("bundle $name has no exit ${unknown.take(80)}", hint)
+    }
+    val wanted = exits.toSet()
+    return copy(exits = this.exits.filter { it.id in wanted })
+}
+
+/**
  * Read a manifest.
  *
  * @throws UnsupportedFormatError written in a format whose major version this SDK does not know.

@@ -1,5 +1,5 @@
 /**
- * The high-water mark of a bundle: the version that this device has had, and what it refuses because of it. Pure.
+ * The high-water marks of a bundle: version and time that this device has had, and what it refuses because of them. Pure.
  * Mirrors device_sdk/delivery/marks.py, byte for byte.
  *
  * Two copies of a mark are kept. Each states its own digest, so a damaged one is recognised and the other one counts.
@@ -26,26 +26,44 @@ internal data class Mark(
 /** One line of JSON: the mark, and the sha256 of its bytes. */
 internal fun encodeMark(mark: Mark): ByteArray {
     val addresses = mark.addresses.joinToString(",") { quoted(it) }
-    val text = """{"name":${quoted(mark.name)},"version":${mark.version},"digest":${quoted(mark.digest)},""" +
-        """"addresses":[$addresses]}"""
-    return "$BEFORE$text$BETWEEN${sha256(text.toByteArray())}$AFTER\n".toByteArray()
+    return record(
+        """{"name":${quoted(mark.name)},"version":${mark.version},"digest":${quoted(mark.digest)},""" +
+            """"addresses":[$addresses]}""",
+    )
 }
 
+/** The same for a mark of time. */
+internal fun encodeTimeMark(mark: TimeMark): ByteArray =
+    record("""{"keys":${mark.keys},"signed_at_s":${mark.signedAtS}}""")
+
+private fun record(mark: String) = "$BEFORE$mark$BETWEEN${sha256(mark.toByteArray())}$AFTER\n".toByteArray()
+
 /** The mark in [data]; null if the record is damaged. */
-internal fun decodeMark(data: ByteArray): Mark? {
+internal fun decodeMark(data: ByteArray): Mark? = decodeRecord(data) { root ->
+    Mark(
+        name = root["name"].text(),
+        version = root["version"].whole(),
+        digest = root["digest"].text(),
+        addresses = root.optional("addresses")?.items().orEmpty().map { it.text() },
+    ).takeIf { DIGEST.matches(it.digest) }
+}
+
+/** The mark of time in [data]; null if the record is damaged. */
+internal fun decodeTimeMark(data: ByteArray): TimeMark? = decodeRecord(data) { root ->
+    TimeMark(
+        keys = root.optional("keys")?.whole(most = Int.MAX_VALUE.toLong())?.toInt() ?: 0,
+        signedAtS = root.optional("signed_at_s")?.whole() ?: 0,
+    )
+}
+
+private fun <T> decodeRecord(data: ByteArray, read: (JsonPlace) -> T?): T? {
     val text = data.decodeToString().trim()
     val end = text.length - AFTER.length - DIGEST_LENGTH - BETWEEN.length
     if (end < BEFORE.length || !text.startsWith(BEFORE) || !text.startsWith(BETWEEN, end)) return null
     val mark = text.substring(BEFORE.length, end)
     if (text.substring(end + BETWEEN.length) != sha256(mark.toByteArray()) + AFTER) return null
     return try {
-        val root = decodeJson(mark.toByteArray())
-        Mark(
-            name = root["name"].text(),
-            version = root["version"].whole(),
-            digest = root["digest"].text(),
-            addresses = root.optional("addresses")?.items().orEmpty().map { it.text() },
-        ).takeIf { DIGEST.matches(it.digest) }
+        read(decodeJson(mark.toByteArray()))
     } catch (_: JsonError) {
         null
     }

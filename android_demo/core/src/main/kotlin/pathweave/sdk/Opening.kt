@@ -25,8 +25,8 @@ public fun storeIn(stateFolder: File): BundleStore = BundleStore(File(stateFolde
 /**
  * Fetch the bundle at [url], verify and self-test it here, and make it the last good one; else open the last good one.
  *
- * [trust]: null takes a bundle whatever key signed it. [stateFolder]: the store and the results of self-tests lie
- * there. [selfTest]: by default all blocks run on [runtime], with deadlines (SelfTesting.kt); an app may run it in a
+ * [trust]: a public key, a key list ([loadTrust]), or null, which takes a bundle whatever key signed it. [stateFolder]:
+ * the store and the results of self-tests lie there. [selfTest]: by default all blocks run on [runtime], with deadlines (SelfTesting.kt); an app may run it in a
  * process of its own.
  *
  * @throws UsageError [url] is not an address.
@@ -35,14 +35,14 @@ public fun storeIn(stateFolder: File): BundleStore = BundleStore(File(stateFolde
 public fun openAt(
     url: String,
     stateFolder: File,
-    trust: TrustedKey?,
+    trust: Trust?,
     token: String? = null,
     runtime: Runtime = OnnxRuntime(),
     options: DeliveryOptions = DeliveryOptions(),
     selfTest: (Bundle) -> Unit = { runGuardedSelfTest(it, runtime) },
 ): OpenedBundle {
     val store = storeIn(stateFolder)
-    val opening = Opening(base(url), store, trust, options.allowRollback) { bundle ->
+    val opening = Opening(base(url), store, trust, options) { bundle ->
         ready(bundle, stateFolder, runtime, selfTest)
     }
     val opened = installing(store).use {
@@ -61,28 +61,39 @@ private fun ready(bundle: Bundle, stateFolder: File, runtime: Runtime, selfTest:
 
 /**
  * What was fetched from [url] last and passed its self-test; nothing is fetched. It is tested again if [runtime] is
- * another one than then.
+ * another one than then. [exits]: those that the device holds of the bundle with this name and digest; null: all.
  *
  * @throws UsageError nothing was fetched from this address yet. [BundleError], [RuntimeFailedError] it cannot be used.
  */
 public fun openStored(
     url: String,
     stateFolder: File,
-    trust: TrustedKey?,
+    trust: Trust?,
     runtime: Runtime = OnnxRuntime(),
+    exits: (name: String, digest: String) -> Collection<String>? = { _, _ -> null },
     selfTest: (Bundle) -> Unit = { runGuardedSelfTest(it, runtime) },
 ): OpenedBundle {
     val store = storeIn(stateFolder)
     return installing(store).use {
         val stored = store.lastGoodAt(url)
             ?: throw UsageError("nothing was fetched from ${base(url)} yet", "open it first")
-        val bundle = Bundle.open(stored.folder, trust, store.blobs)
+        val bundle = openInStore(stored.folder, store, trust, exits)
         ready(bundle, stateFolder, runtime, selfTest)
         val delivered = Delivered(
             stored.folder, store.blobs, stored.name, stored.digest, stored.version, DeliverySource.KEPT,
         )
         OpenedBundle(bundle, delivered, stateFolder, store.lease(stored.name, stored.digest))
     }
+}
+
+private fun openInStore(
+    folder: File,
+    store: BundleStore,
+    trust: Trust?,
+    exits: (name: String, digest: String) -> Collection<String>?,
+): Bundle {
+    val (name, digest) = folder.parentFile.name to folder.name // as the store lays them out
+    return Bundle.open(folder, withStoredLists(trust, store), store.blobs, exits(name, digest))
 }
 
 /** Keeps others from deleting what is being fetched; where that cannot be said, goes on without. */
@@ -97,8 +108,8 @@ private fun installing(store: BundleStore): Closeable = try {
 private class Opening(
     private val url: String,
     private val store: BundleStore,
-    private val trust: TrustedKey?,
-    private val allowRollback: Boolean,
+    private val trust: Trust?,
+    private val options: DeliveryOptions,
     private val ready: (Bundle) -> Unit,
 ) {
     fun openFetched(fetch: () -> Delivered): Pair<Bundle, Delivered> {
@@ -123,7 +134,7 @@ private class Opening(
             return openKept(otherGood(delivered) ?: throw error, delivered, error)
         }
         try {
-            store.rememberGood(url, bundle.manifest.name, bundle.digest, allowRollback)
+            store.rememberGood(url, bundle.manifest.name, bundle.digest, options.allowRollback)
         } catch (error: PathweaveError) { // another process was faster with a newer one; a full disk
             if (error !is BundleError && error !is StorageError) throw error
             otherGood(delivered)?.let { return openKept(it, delivered, error) }
@@ -149,7 +160,7 @@ private class Opening(
 
     /** The last good bundle, if it is not the one that was delivered. */
     private fun otherGood(delivered: Delivered): StoredBundle? =
-        store.lastGoodAt(url, allowRollback)?.takeIf { it.digest != delivered.digest }
+        store.lastGoodAt(url, options.allowRollback)?.takeIf { it.digest != delivered.digest }
 
-    private fun bundleIn(folder: File): Bundle = Bundle.open(folder, trust, store.blobs)
+    private fun bundleIn(folder: File): Bundle = openInStore(folder, store, trust, options.exits)
 }

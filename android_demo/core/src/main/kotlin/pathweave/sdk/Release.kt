@@ -24,12 +24,6 @@ private val RELEASE_NAME = Regex("[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
 private val MANIFEST_DIGEST = Regex("[0-9a-f]{64}")
 private val UTC = DateTimeFormatter.ofPattern("uuuu-MM-dd HH:mm 'UTC'").withZone(ZoneOffset.UTC)
 
-/** The bundle's release, or the newest key list, has expired: newer ones may be withheld. Nothing is installed. */
-public open class ExpiredError(message: String, hint: String? = null) : BundleError(message, hint)
-
-/** The release or the key list expired so long ago by this device's clock that the clock may be wrong. */
-public class ClockError(message: String, hint: String? = null) : ExpiredError(message, hint)
-
 /** The latest [Release.signedAtS] of a bundle that a device has seen; [keys]: the number of the newest key list then. */
 public data class TimeMark(val keys: Int = 0, val signedAtS: Long = 0)
 
@@ -96,20 +90,28 @@ public fun verifyRelease(
  *
  * @throws SignatureError signed by none of the keys that this device has trusted.
  */
-public fun verifyInstalled(data: ByteArray, trusted: TrustedKeys): Release = release(data, trusted.lists)
+public fun verifyInstalled(data: ByteArray, trusted: TrustedKeys): Release = try {
+    release(data, listOf(trusted.newest))
+} catch (_: SignatureError) {
+    release(data, trusted.lists).also {
+        deliveryLog.warning("the key that released ${it.name} ${it.version} was revoked since")
+    }
+}
 
 /**
  * What is installed without a release: a release key may have signed manifest.json itself, as it was while it was a
- * single key.
+ * single key. [source]: where it is, for messages.
  *
  * @throws SignatureError none of the newest list has.
  */
-public fun verifyInstalledBySignature(manifest: ByteArray, signature: ByteArray?, trusted: TrustedKeys) {
+public fun verifyInstalledBySignature(
+    manifest: ByteArray,
+    signature: ByteArray?,
+    trusted: TrustedKeys,
+    source: String = "the bundle",
+) {
     if (signature != null && trusted.newest.releaseKeys.any { isSignature(signature, manifest, it) }) return
-    throw SignatureError(
-        "there is no $RELEASE, but a key list was given",
-        "who publishes the bundle makes it: pathweave release sign",
-    )
+    throw noRelease(source)
 }
 
 private fun release(data: ByteArray, lists: List<KeyList>): Release {

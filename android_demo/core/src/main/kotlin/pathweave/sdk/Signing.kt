@@ -17,11 +17,11 @@ private val PEM = Regex("-----BEGIN PUBLIC KEY-----([A-Za-z0-9+/=\\s]+)-----END 
 private val SPKI_HEADER = byteArrayOf(0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00)
 
 /**
- * A public key that the caller trusts.
+ * A public key that the caller trusts. Releases are not looked at, so nothing expires.
  *
  * Bouncy Castle checks signatures, not the platform: Android has Ed25519 from API 33 on only.
  */
-public class TrustedKey private constructor(private val key: ByteArray, private val name: String) {
+public class TrustedKey private constructor(private val key: ByteArray, private val name: String) : Trust {
     /** Throws [SignatureError] unless [signature] is that of [data] by the owner of this key. */
     public fun verify(data: ByteArray, signature: ByteArray) {
         val valid = signature.size == SIGNATURE_BYTES && Ed25519.verify(signature, 0, key, 0, data, 0, data.size)

@@ -3,11 +3,13 @@
  *
  * ```
  * blobs/<sha256>                            shared by all bundles and versions; verified before the rename
- * bundles/<name>/<sha256>/manifest.json     a bundle by the digest of its manifest, with manifest.sig if it is signed
+ * bundles/<name>/<sha256>/manifest.json     a bundle by the digest of its manifest, with manifest.sig and release.json
  * bundles/<name>/<sha256>/lease             locked by who has the bundle open
  * bundles/<name>/current                    the digest of the last good bundle
  * bundles/<name>/previous                   the digest of the one before it
  * bundles/<name>/mark, mark.copy            the highest version, its digest, and the addresses it came from (Marks.kt)
+ * bundles/<name>/time, time.copy            the latest time that a release of it was signed at (TimeMarks.kt)
+ * keys/<sha256>.json, .copy                 the key list after the one with this digest (KeyLists.kt)
  * partial/                                  blobs being downloaded (BlobWriter.kt)
  * lock, installing                          advisory locks
  * ```
@@ -74,11 +76,19 @@ public class BundleStore(public val folder: File) {
     /**
      * Store a verified manifest with its signature; returns their folder. It does not become the last good one.
      *
+     * [release]: release.json, if it was verified by that.
+     *
      * @throws StorageError they could not be written.
      */
-    internal fun saveBundle(name: String, manifest: ByteArray, signature: ByteArray?): File {
+    internal fun saveBundle(
+        name: String,
+        manifest: ByteArray,
+        signature: ByteArray?,
+        release: ByteArray? = null,
+    ): File {
         val folder = bundle(name, sha256(manifest))
         if (signature != null) writeIfChanged(File(folder, SIGNATURE), signature)
+        if (release != null) writeIfChanged(File(folder, RELEASE), release)
         writeIfChanged(File(folder, MANIFEST), manifest)
         return folder
     }
@@ -94,14 +104,14 @@ public class BundleStore(public val folder: File) {
     public fun rememberGood(url: String, name: String, digest: String, allowRollback: Boolean = false) {
         val stored = load(name, digest)
             ?: throw BundleError("the store has no bundle $name with digest ${digest.take(12)}…")
-        exclusive(File(folder, "lock")).use {
+        writing().use {
             refuse(url, name, stored.version, digest, allowRollback)
             val replaced = readDigest(name, CURRENT)
             if (replaced != null && replaced != digest) writeRecord(name, PREVIOUS, replaced)
             writeRecord(name, CURRENT, digest)
             val data = encodeMark(raised(mark(name), url, stored))
             for (copy in MARKS) { // last: until then a mark is too low, never too high
-                writeIfChanged(File(of(name), copy), data)
+                writeIfChanged(File(folderOf(name), copy), data)
             }
         }
     }
@@ -144,6 +154,9 @@ public class BundleStore(public val folder: File) {
 
     // Locks
 
+    /** Held alone for the few writes that change records. */
+    internal fun writing(): Closeable = exclusive(File(folder, "lock"))
+
     /** Held while a bundle is fetched and tested: no process deletes blobs or bundles until it is closed. */
     internal fun installing(): Closeable = shared(installingFile)
 
@@ -183,13 +196,13 @@ public class BundleStore(public val folder: File) {
 
     /** The higher of the two copies that can be read; null if neither can. */
     private fun mark(name: String): Mark? = MARKS.mapNotNull { copy ->
-        val file = File(of(name), copy)
+        val file = File(folderOf(name), copy)
         val data = readSmall(file) ?: return@mapNotNull null
         decodeMark(data)?.takeIf { it.name == name }.also { if (it == null) deliveryLog.warning("$file is damaged") }
     }.maxByOrNull { it.version }
 
     private fun readDigest(name: String, record: String): String? {
-        val file = File(of(name), record)
+        val file = File(folderOf(name), record)
         val digest = readSmall(file)?.decodeToString()?.trim() ?: return null
         if (DIGEST.matches(digest)) return digest
         deliveryLog.warning("$file is damaged")
@@ -197,7 +210,7 @@ public class BundleStore(public val folder: File) {
     }
 
     private fun writeRecord(name: String, record: String, digest: String) =
-        writeIfChanged(File(of(name), record), "$digest\n".toByteArray())
+        writeIfChanged(File(folderOf(name), record), "$digest\n".toByteArray())
 
     /** A stored bundle whose manifest is whole, else null. */
     private fun load(name: String, digest: String): StoredBundle? {
@@ -214,15 +227,16 @@ public class BundleStore(public val folder: File) {
 
     private fun blob(name: String) = File(blobs, checked(name, DIGEST))
 
-    private fun bundle(name: String, digest: String) = File(of(name), checked(digest, DIGEST))
+    private fun bundle(name: String, digest: String) = File(folderOf(name), checked(digest, DIGEST))
 
-    private fun of(name: String) = File(bundles, checked(name, IDENTIFIER))
+    /** The folder of bundle [name]. */
+    internal fun folderOf(name: String): File = File(bundles, checked(name, IDENTIFIER))
 }
 
 private const val RECORD_MAX_BYTES = 64_000L // a mark with all its addresses has 5 kB
 
 /** The bytes of a record; null if there is none. One that is too large or unreadable counts as damaged: empty. */
-private fun readSmall(file: File): ByteArray? = try {
+internal fun readSmall(file: File): ByteArray? = try {
     when {
         !file.exists() -> null
         file.length() > RECORD_MAX_BYTES -> ByteArray(0)

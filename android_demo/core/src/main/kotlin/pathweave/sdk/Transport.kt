@@ -51,17 +51,29 @@ internal interface Reply {
 /** Sends requests. Redirects are not followed; error statuses are returned, not thrown. */
 internal interface Transport {
     /**
-     * What [use] makes of the answer to `GET url`, whose body has at most [maxBytes].
+     * What [use] makes of the answer to a request of this [method] with this [body], whose own body has at most
+     * [maxBytes].
      *
      * @throws TransferError no connection ([DeadlineError]: not in time).
      */
+    fun <T> send(
+        method: String,
+        url: String,
+        headers: Map<String, String> = emptyMap(),
+        body: ByteArray? = null,
+        deadlines: Deadlines,
+        maxBytes: Long,
+        use: (Reply) -> T,
+    ): T
+
+    /** [send] of a GET. */
     fun <T> get(
         url: String,
         headers: Map<String, String> = emptyMap(),
         deadlines: Deadlines,
         maxBytes: Long,
         use: (Reply) -> T,
-    ): T
+    ): T = send("GET", url, headers, null, deadlines, maxBytes, use)
 }
 
 /** HTTP to the one server that [token] belongs to; redirects are not followed, so that it goes nowhere else. */
@@ -72,14 +84,17 @@ internal class HttpTransport(private val token: String?, private val clock: Cloc
         }
     }
 
-    override fun <T> get(
+    override fun <T> send(
+        method: String,
         url: String,
         headers: Map<String, String>,
+        body: ByteArray?,
         deadlines: Deadlines,
         maxBytes: Long,
         use: (Reply) -> T,
     ): T {
         val connection = connection(url, headers, deadlines)
+        connection.requestMethod = method
         val endsAtNs = clock() + (deadlines.totalS * MS_PER_S * 1e6).toLong()
         val server = connection.url.authority
         val timer = Timer("deadline", true)
@@ -87,7 +102,10 @@ internal class HttpTransport(private val token: String?, private val clock: Cloc
         val expired = { clock() >= endsAtNs }
         var reply: HttpReply? = null
         try {
-            val status = translated(server, expired) { connection.responseCode }
+            val status = translated(server, expired) {
+                if (body != null) write(connection, body)
+                connection.responseCode
+            }
             if (status < 0) throw ProtocolError("$server does not answer as HTTP")
             reply = HttpReply(connection, status, server, maxBytes, expired)
             return use(reply)
@@ -95,6 +113,13 @@ internal class HttpTransport(private val token: String?, private val clock: Cloc
             timer.cancel()
             if (reply?.whole != true) connection.disconnect() // else the next request takes the same connection
         }
+    }
+
+    /** Streamed, so that the platform neither buffers it nor sends it again by itself. */
+    private fun write(connection: HttpURLConnection, body: ByteArray) {
+        connection.doOutput = true
+        connection.setFixedLengthStreamingMode(body.size)
+        connection.outputStream.use { it.write(body) }
     }
 
     private fun connection(url: String, headers: Map<String, String>, deadlines: Deadlines): HttpURLConnection {

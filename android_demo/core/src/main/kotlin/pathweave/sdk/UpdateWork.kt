@@ -44,7 +44,7 @@ public sealed interface UpdateResult {
 public class UpdateWork(
     private val url: String,
     private val stateFolder: File,
-    private val trust: TrustedKey?,
+    private val trust: Trust?,
     private val token: String? = null,
     private val constraints: UpdateConstraints = UpdateConstraints(),
     private val open: (stopped: () -> Boolean) -> OpenedBundle = { stopped ->

@@ -29,7 +29,7 @@ class DownloadTest {
     fun stop() = server.close()
 
     /** Without waiting: pauses only move a clock. */
-    private fun fetch(options: DeliveryOptions = DeliveryOptions(), trust: TrustedKey? = Contract.key) =
+    private fun fetch(options: DeliveryOptions = DeliveryOptions(), trust: Trust? = Contract.key) =
         fetchBundle(url, store, HttpTransport(null), trust, options, clock = { clock.nowNs }, sleep = clock::sleep)
 
     private fun install(version: Int, ownBlob: ByteArray? = Published.blob(version)): Delivered {
@@ -192,9 +192,12 @@ class DownloadTest {
         val slow = object : Transport {
             private val real = HttpTransport(null)
 
-            override fun <T> get(
-                url: String, headers: Map<String, String>, deadlines: Deadlines, maxBytes: Long, use: (Reply) -> T,
-            ): T = real.get(url, headers, deadlines, maxBytes) { clock.sleep(16.0).let { _ -> use(it) } }
+            override fun <T> send(
+                method: String, url: String, headers: Map<String, String>, body: ByteArray?, deadlines: Deadlines,
+                maxBytes: Long, use: (Reply) -> T,
+            ): T = real.send(method, url, headers, body, deadlines, maxBytes) {
+                clock.sleep(16.0).let { _ -> use(it) }
+            }
         }
         val error = assertRefused<DeadlineError> {
             fetchBundle(url, store, slow, Contract.key, clock = { clock.nowNs }, sleep = clock::sleep)

@@ -8,6 +8,7 @@ import java.net.InetAddress
 import java.net.ServerSocket
 import java.net.Socket
 import java.net.SocketException
+import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CopyOnWriteArrayList
 import kotlin.concurrent.thread
 
@@ -31,6 +32,7 @@ class FaultServer(private val folder: File) : Closeable {
     val requests = CopyOnWriteArrayList<String>()
     val ranges = CopyOnWriteArrayList<String?>()
     val tokens = CopyOnWriteArrayList<String?>()
+    private val before = ConcurrentHashMap<String, () -> Unit>()
 
     @Volatile
     var pauseMs = 0L
@@ -54,6 +56,11 @@ class FaultServer(private val folder: File) : Closeable {
         faults[part] = ArrayDeque(more.asList())
     }
 
+    /** Runs [work] once, before the next file whose path has [part] is read. */
+    fun before(part: String, work: () -> Unit) {
+        before[part] = work
+    }
+
     private fun serve(client: Socket) = client.use {
         try {
             val lines = head(it.getInputStream()) ?: return@use
@@ -63,6 +70,7 @@ class FaultServer(private val folder: File) : Closeable {
             requests += path
             ranges += header("Range")
             tokens += header("Authorization")
+            before.keys.find { part -> part in path }?.let { part -> before.remove(part) }?.invoke()
             answer(it, path, header("Range"), header("If-Range"), take(path))
         } catch (_: SocketException) {
             // the client is gone

@@ -13,7 +13,6 @@ import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.assertThrows
 import org.junit.jupiter.api.io.TempDir
 
-private const val DAY_S = 24L * 3600
 private const val MANIFEST_TEXT = """{"name": "tiny", "version": 1}"""
 
 class TrustTest {
@@ -132,29 +131,50 @@ class TrustTest {
     }
 
     @Test
-    fun `lists are fetched one after the other and found again by the one before`() {
+    fun `lists are fetched one after the other and found again by the one before`(@TempDir folder: Path) {
         val server = mutableMapOf("keys/2.json" to list("new roots"), "keys/3.json" to list("three"))
-        val stored = mutableMapOf<String, ByteArray>()
+        val store = BundleStore(folder.toFile())
         val asked = mutableListOf<String>()
-        fun fetch(name: String) = server[name].also { asked += name }
+        fun fetch(name: String, maxBytes: Long): ByteArray {
+            asked += name
+            assertEquals(KEYS_MAX_BYTES.toLong(), maxBytes)
+            return server[name] ?: throw RefusedError("there is no $name", NOT_FOUND)
+        }
 
         val pinned = TrustedKeys.pinned(list("one"))
-        assertEquals(3, pinned.withStored(stored::get).fetchLists(::fetch, stored::put).newest.number)
+        assertEquals(3, fetchLists(pinned, store, ::fetch).newest.number)
         assertEquals(listOf("keys/2.json", "keys/3.json", "keys/4.json"), asked)
         server.clear()
-        assertEquals(3, pinned.withStored(stored::get).fetchLists(::fetch, stored::put).newest.number)
-        assertEquals(3, TrustedKeys.pinned(list("three")).withStored(stored::get).newest.number)
-        stored[sha256(list("new roots"))] = byteArrayOf(1)
-        assertEquals(2, pinned.withStored(stored::get).newest.number)
+        assertEquals(3, fetchLists(pinned, store, ::fetch).newest.number)
+        assertEquals(3, storedLists(TrustedKeys.pinned(list("three")), store).newest.number)
+        val files = listOf("json", "copy").map { File(store.folder, "keys/${sha256(list("new roots"))}.$it") }
+        files[0].writeBytes(byteArrayOf(1))
+        assertEquals(3, storedLists(pinned, store).newest.number)
+        files[1].writeBytes(ByteArray(KEYS_MAX_BYTES + 1))
+        assertEquals(2, storedLists(pinned, store).newest.number)
     }
 
     @Test
-    fun `a list that is refused is not kept`() {
-        val stored = mutableMapOf<String, ByteArray>()
+    fun `a list that is refused is not kept`(@TempDir folder: Path) {
+        val store = BundleStore(folder.toFile())
         assertRefused<SignatureError> {
-            TrustedKeys.pinned(list("one")).fetchLists({ list("three") }, stored::put)
+            fetchLists(TrustedKeys.pinned(list("one")), store) { _, _ -> list("three") }
         }
-        assertTrue(stored.isEmpty())
+        assertEquals(emptyList<String>(), folder.toFile().list()!!.asList())
+    }
+
+    @Test
+    fun `a key in PEM form and a key list are told apart`(@TempDir folder: Path) {
+        val pem = Contract.vectors["signature"]["public_key"].text
+        assertTrue(loadTrust(pem.toByteArray()) is TrustedKey)
+        assertTrue(loadTrust("\n ".toByteArray() + list("one")) is TrustedKeys)
+        val file = File(folder.toFile(), "trust")
+        assertRefused<SignatureError> { loadTrust(file) }
+        file.writeText(pem)
+        assertTrue(loadTrust(file) is TrustedKey)
+        for (bad in listOf("", "{}", "no key", "{".repeat(100_000))) {
+            assertRefused<SignatureError> { loadTrust(bad.toByteArray()) }
+        }
     }
 
     @Test
