@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BudgetError
 from device_sdk.execution.paging import least_memory_cap_bytes
-from device_sdk.execution.paging_plan import Piece, all_stay, footprint, leaves_first, least_cap_bytes, pages
+from device_sdk.execution.paging_plan import Piece, all_stay, footprint, least_cap_bytes, leaves_first, pages
 from device_sdk.live.elastic import CapState, ElasticSettings, next_cap
 from device_sdk.memory_pressure import MemoryReading
 from device_sdk.policies.elastic_plan import least_plan_bytes, plan_within, whole_plan_bytes
@@ -40,7 +40,9 @@ def main(target: Path) -> None:
 
 def paged(random: SplitMix64) -> dict[str, Any]:
     """Some weights are shared by several pieces; caps lie around the least that works and around everything."""
-    stretches = [[piece(random, number, at) for at in range(1 + random.below(5))] for number in range(1 + random.below(3))]
+    stretches = [
+        [piece(random, number, at) for at in range(1 + random.below(5))] for number in range(1 + random.below(3))
+    ]
     every = [one for stretch in stretches for one in stretch]
     least = least_cap_bytes(every)
     cap_bytes = random.choice([least - 1, least, least + 200_000, 2 * least, 4 * least, 20 * least])

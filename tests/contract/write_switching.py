@@ -1,4 +1,4 @@
-"""Writes switching.json: when live update exchanges a subnet, and when a changed network calls for a plan (see README.md).
+"""Writes switching.json: which subnet live update exchanges, and when a changed network calls for a plan.
 
 All numbers are dyadic, so that means and sums are exact in every language.
 """

@@ -340,7 +340,7 @@ public class AdaptiveModel private constructor(
          * [selfTested] says that this very bundle (by its digest) passed it here before; [blobs]: where the blobs lie,
          * if not in the folder itself. [stateFolder]: where profiles, the plan in use, the pool and the adaptation log
          * are kept, in the same files as Python's; with it the model starts with the plan that it used last. [exits]:
-         * leaves out the others, whose blobs need not be here; null for those that were kept last, at first all.
+         * leaves out the others, whose blobs need not be here, unless it was decided since which are kept.
          * [memoryCapBytes]: as the property.
          *
          * @throws BundleError the bundle cannot be used (a kind of it says why).
@@ -357,9 +357,9 @@ public class AdaptiveModel private constructor(
             exits: Collection<String>? = null,
             memoryCapBytes: Long? = null,
         ): AdaptiveModel {
-            val bare = Bundle.open(folder, trust, blobs, exits ?: emptyList())
+            val bare = Bundle.open(folder, trust, blobs, exits = emptyList())
             val kept = stateFolder?.let { loadExits(it, bare.manifest.name, bare.digest) }
-            val bundle = if (exits != null) bare else bare.withExits(kept ?: bare.offered.exits.map { it.id })
+            val bundle = bare.withExits(kept ?: exits ?: bare.offered.exits.map { it.id })
             val state = stateFolder?.let { DeviceState(it, bundle, runtime) }
             if (!selfTested(bundle.digest) && state?.selfTestPassed != true) {
                 runSelfTest(bundle, runtime)
@@ -373,15 +373,17 @@ public class AdaptiveModel private constructor(
          * A model of what [openAt] or [openStored] opened, which passed its self-test; closing it closes [opened].
          *
          * [stateFolder]: where profiles, the plan, the pool and the adaptation log are kept, if anywhere.
+         * [memoryCapBytes]: as the property.
          */
         public fun open(
             opened: OpenedBundle,
             runtime: Runtime = OnnxRuntime(),
             clock: Clock = System::nanoTime,
             stateFolder: File? = null,
+            memoryCapBytes: Long? = null,
         ): AdaptiveModel {
             val state = stateFolder?.let { DeviceState(it, opened.bundle, runtime) }
-            val workspace = Workspace(opened.bundle, runtime)
+            val workspace = Workspace(opened.bundle, runtime, memoryCapBytes)
             return AdaptiveModel(workspace, clock, state, opened, opened.origin).also { state?.logOpened(it.plan) }
         }
     }

@@ -44,17 +44,30 @@ public fun openAt(
     selfTest: (Bundle) -> Unit = { runGuardedSelfTest(it, runtime) },
 ): OpenedBundle {
     val store = storeIn(stateFolder)
-    val opening = Opening(base(url), store, trust, options) { bundle ->
+    val kept = options.withKeptExits(stateFolder)
+    val opening = Opening(base(url), store, trust, kept) { bundle ->
         ready(bundle, stateFolder, runtime, selfTest)
     }
     val opened = installing(store).use {
-        val (bundle, delivered) = opening.openFetched { fetchBundle(url, store, trust, token, options) }
+        val (bundle, delivered) = opening.openFetched { fetchBundle(url, store, trust, token, kept) }
         val lease = store.lease(bundle.manifest.name, bundle.digest)
         OpenedBundle(bundle, delivered, stateFolder, lease, ServerOrigin(url, store, token))
     }
     if (opened.delivered.source != DeliverySource.KEPT) collect(store)
     return opened
 }
+
+/** The exits that the device decided to keep, or else those that are wanted. */
+private fun DeliveryOptions.withKeptExits(stateFolder: File) = DeliveryOptions(
+    allowRollback,
+    deadlines,
+    updateDeadlines,
+    attempts,
+    progress,
+    stopped,
+    exits = { name, digest -> loadExits(stateFolder, name, digest) ?: exits(name, digest) },
+    wallClockS,
+)
 
 private fun ready(bundle: Bundle, stateFolder: File, runtime: Runtime, selfTest: (Bundle) -> Unit) {
     val state = SelfTestState(stateFolder, bundle, runtime)

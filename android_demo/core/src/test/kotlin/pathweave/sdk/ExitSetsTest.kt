@@ -58,6 +58,7 @@ class ExitSetsTest {
             assertEquals(3, model.answerTimesMs(input).size)
             assertTrue("\"added\":[\"x1-pooled\",\"x3-pooled\"],\"dropped\":[]" in log[0], log[0])
         }
+        fetched().use { assertEquals(listOf("x1-pooled", "x3-pooled"), it.exits, "what was decided holds") }
         server.requests.clear()
         val opened = openStored(url, state, Contract.key)
         AdaptiveModel.open(opened, stateFolder = state).use { model ->
