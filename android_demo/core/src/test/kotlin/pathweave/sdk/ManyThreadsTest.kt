@@ -66,7 +66,7 @@ class ManyThreadsTest {
             if (round % 7 == 6) model.memoryCapBytes = null
         }
         val before = answers.get()
-        while (answers.get() < before + THREADS) Thread.sleep(1)
+        while (answers.get() < before + THREADS && calls.none { it.isDone }) Thread.sleep(1)
         model.close()
         calls.forEach { it.get(30, TimeUnit.SECONDS) }
         threads.shutdown()
