@@ -57,6 +57,8 @@ CALIBRATIONS = [  # of a subnet, with labels or not
         CalibrationSettings(accuracy_drop=0.3, exit_memory_mb=0.0008, confirm=False, timed_exits=False),
     ),
     ("o0 m1-3 o3", True, CalibrationSettings(use_exits=False, escalated_share=0.25, confirm=False, timed_exits=False)),
+    ("o0 o1 o2 o3", True, CalibrationSettings(accuracy_drop=0.0, confirm=False)),
+    ("o0@int8 o1 s2 o3", False, CalibrationSettings(accuracy_drop=0.2, confirm=False)),
 ]
 Size = tuple[int, int]  # height, width
 SIZES = (((7, 5), (3, 8)), ((2, 2), (4, 4)), ((4, 6), (4, 3)), ((9, 3), (2, 3)), ((5, 5), (1, 1)), ((16, 9), (7, 7)))
@@ -243,6 +245,7 @@ def calibration(
         "exit_memory_mb": settings.exit_memory_mb,
         "escalated_share": settings.escalated_share,
         "use_exits": settings.use_exits,
+        "timed_exits": settings.timed_exits,
         "exits": {one.exit: rounded(one.threshold) for one in found.plan.exits},
         "hard_threshold": None if found.plan.hard_threshold is None else rounded(found.plan.hard_threshold),
         "accuracy": rounded(found.accuracy),

@@ -80,7 +80,7 @@ internal class AdaptationLog(
     }
 }
 
-private fun event(name: String, vararg fields: Pair<String, JsonElement>) =
+internal fun event(name: String, vararg fields: Pair<String, JsonElement>) =
     jsonOf("event" to JsonPrimitive(name), *fields)
 
 /** A bundle was opened; [subnet] is its initial subnet. */
@@ -151,5 +151,20 @@ internal fun calibrated(calibration: Calibration): JsonObject {
         "share_escalated" to json(calibration.shareEscalated),
         "mean_ms" to json(calibration.meanMs),
         "without_exits_ms" to json(calibration.withoutExitsMs),
+    )
+}
+
+/** The memory cap changed, null for none; [why] is `asked`, `pressure` or `room`; [plan] runs from now on. */
+internal fun resized(why: String, oldCapBytes: Long?, capBytes: Long?, availableBytes: Long?, plan: Plan): JsonObject {
+    val last = plan.exits.lastOrNull()
+    return event(
+        "resized",
+        "why" to JsonPrimitive(why),
+        "old_cap_bytes" to JsonPrimitive(oldCapBytes),
+        "cap_bytes" to JsonPrimitive(capBytes),
+        "available_bytes" to JsonPrimitive(availableBytes),
+        "exits" to JsonArray(plan.exits.map { JsonPrimitive(it.exit) }),
+        "ends_at" to JsonPrimitive(last?.takeIf { it.threshold <= 0 }?.exit),
+        "failure" to JsonPrimitive(null as String?),
     )
 }

@@ -3,6 +3,9 @@ package pathweave.sdk
 
 import java.io.Closeable
 import java.io.File
+import kotlin.math.roundToLong
+import pathweave.sdk.live.LiveKeeper
+import pathweave.sdk.live.LiveSettings
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.search.Adaptation
@@ -15,7 +18,8 @@ import pathweave.sdk.search.Calibrator
 import pathweave.sdk.search.Inputs
 import pathweave.sdk.search.PlanFinder
 
-private const val NANOSECONDS_PER_MS = 1e6
+private const val BYTES_PER_KB = 1000
+private val FROM_SUBNET = listOf(SUBNET)
 
 /**
  * A packaged model that runs here. Make one with [AdaptiveModel.open].
@@ -23,34 +27,72 @@ private const val NANOSECONDS_PER_MS = 1e6
  * Calls may come from several threads; a call that has begun ends with the plan it began with.
  */
 public class AdaptiveModel private constructor(
-    public val bundle: Bundle,
-    private val runtime: Runtime,
+    workspace: Workspace,
     private val clock: Clock,
     private val state: DeviceState? = null,
     private val lease: Closeable = Closeable {},
+    origin: Origin? = null,
 ) : Closeable {
-    private val samples = SampleChecker(bundle)
+    private val runtime = workspace.runtime
+    private val samples = SampleChecker(workspace.bundle)
+    private val inUse = PlanInUse(workspace)
+    private val timed = TimedAnswers(inUse, clock, ::answer)
+    private val live = LiveKeeper(state, inUse)
+    private val memory = ElasticMemory(inUse, state?.log, live::resized)
+    private val exitSets = ExitSets(inUse, state, origin, live::keepExits)
 
     /** Held by what changes the plan; calls never wait for it. */
     private val change = Any()
-
-    /** Guards [active], so that no call sees half of a switch and nothing reopens a closed model. */
-    private val exchange = Any()
-    private var active: Active? = remembered() ?: Active(bundle, runtime, Plan(bundle.supernet.original))
     private var profile: Profile? = null // guarded by change
 
-    /** The plan that was used last, if there is one and it still loads. */
-    private fun remembered(): Active? = try {
-        state?.loadPlan()?.let { Active(bundle, runtime, it) }
-    } catch (_: PathweaveError) {
-        null
+    init {
+        val remembered = state?.loadPlan()
+        try {
+            inUse.begin(remembered ?: Plan(bundle.supernet.original))
+        } catch (error: PathweaveError) {
+            if (remembered == null) throw error
+            inUse.begin(Plan(bundle.supernet.original)) // the plan that was used last does not load any more
+        }
     }
 
+    /** What it runs. */
+    public val bundle: Bundle get() = inUse.workspace.bundle
+
     /** The plan in use. */
-    public val plan: Plan get() = synchronized(exchange) { running().plan }
+    public val plan: Plan get() = inUse.running().plan
 
     /** What images have to measure for the plan in use; null if the model takes no images. [use] may change it. */
     public val imageSize: ImageSize? get() = samples.imageSize(plan.inputSize)
+
+    /**
+     * What all that is loaded and runs may take beyond the bare runtime, in bytes; null for no limit.
+     *
+     * May be set under running calls. What does not fit at once runs in pages, with the same answers; below its largest
+     * block the path ends with an exit. The plan comes back as far as there is room when the cap rises. Profiles and
+     * searches do not keep to it.
+     *
+     * @throws BudgetError not even the path to the plan's first exit fits; says the least that works. Nothing changes.
+     * @throws UsageError it is not above 0.
+     * @throws ClosedError the model was closed.
+     */
+    public var memoryCapBytes: Long?
+        get() = memory.capBytes
+        set(capBytes) = memory.setCap(capBytes)
+
+    /**
+     * Have the memory cap follow [pressure] from now on; the cap that is set is the most. It sinks at once, and running
+     * calls then answer with the last exit that they reached; it rises when there has been room for a while.
+     *
+     * @throws MeasurementError there is no reading.
+     * @throws ClosedError the model was closed.
+     */
+    public fun watchMemory(pressure: MemoryPressure = SystemMemory(), settings: ElasticSettings = ElasticSettings()) {
+        inUse.running()
+        memory.watch(pressure, settings)
+    }
+
+    /** Stay with the memory cap in use. May be called twice. */
+    public fun stopWatchingMemory(): Unit = memory.stop()
 
     /**
      * Run [plan] from now on. The plan before it is closed after its last call returns.
@@ -64,23 +106,78 @@ public class AdaptiveModel private constructor(
      * @throws ClosedError the model was closed.
      */
     public fun use(plan: Plan): Unit = synchronized(change) {
-        exchange(plan)
-        state?.savePlan(plan)
+        exchange(plan) { live.close() }
     }
 
-    private fun exchange(plan: Plan) {
-        synchronized(exchange) { running() }
-        val new = Active(bundle, runtime, plan) // takes long: calls go on meanwhile
-        val old = synchronized(exchange) {
-            val replaced = active
-            if (replaced != null) active = new
-            replaced
+    /** Load the plan, store it, call [before], exchange it. If one of the first two fails, nothing changes. */
+    private fun exchange(plan: Plan, before: () -> Unit = {}) {
+        inUse.running()
+        inUse.lendWorkspace()
+        val loaded = inUse.load(plan) // takes long: calls go on meanwhile
+        try {
+            state?.savePlan(plan)
+        } catch (error: StorageError) {
+            loaded.close()
+            throw error
         }
-        if (old == null) {
-            new.retire()
-            running()
+        before()
+        inUse.exchange(Active(plan, loaded))
+    }
+
+    /**
+     * Keep the latency budget while the device becomes slower and faster, with the subnets of the last adaptation.
+     *
+     * A thread watches how long single samples take, and exchanges the subnet for the most accurate that then fits. A
+     * plan that is taken on purpose ends it. [budget]: another one than the adaptation's.
+     *
+     * @throws UsageError nothing was adapted to a latency budget here, or the plan in use is split or not of the pool.
+     * @throws ClosedError the model was closed.
+     */
+    public fun watch(budget: Budget? = null, settings: LiveSettings = LiveSettings()): Unit = synchronized(change) {
+        live.start(budget, settings)
+    }
+
+    /** Stay with the plan in use. May be called twice. */
+    public fun stopWatching(): Unit = live.close()
+
+    /** Whether live update keeps the budget. */
+    public val watching: Boolean get() = live.isRunning
+
+    /** The exits that are held here; the bundle's manifest has all that there are as `offered`. */
+    public val exits: List<String> get() = bundle.exits
+
+    /**
+     * Hold exactly these exits from now on, also when the bundle is opened again. Blocking.
+     *
+     * Blobs that are missing are fetched from the server that the bundle came from; new exits run their self-test.
+     * Calls in progress end with the plan that they began with; then plans are without the exits that went. New ones
+     * answer once [calibrateBlocking] or [use] has put them into the plan.
+     *
+     * @throws UsageError the bundle has no such exit.
+     * @throws TransferError, BlobError, StorageError, SelfTestError: a new exit cannot be had; the old set stays.
+     * @throws ClosedError the model was closed.
+     */
+    public fun setExits(exits: Collection<String>): Unit = synchronized(change) {
+        inUse.running()
+        exitSets.exchange(exits, ExitsChosenBy.CALLER)
+    }
+
+    /**
+     * Hold the exits worth their memory (MEEdge §3.3), as the server of the bundle chooses them. Blocking.
+     *
+     * [memoryKb]: for all branches, in kilobytes; null for no limit. If the server does not answer, or its answer does
+     * not hold, the device chooses among the exits that are here, and the result says why.
+     *
+     * @throws UsageError a negative memory.
+     * @throws StorageError, SelfTestError: a new exit cannot be had; the old set stays.
+     * @throws ClosedError the model was closed.
+     */
+    public fun placeExits(memoryKb: Double? = null): PlacedExits = synchronized(change) {
+        inUse.running()
+        if (memoryKb != null && !(memoryKb >= 0)) {
+            throw UsageError("the memory for exits is $memoryKb kB; it cannot be negative")
         }
-        old?.retire()
+        exitSets.place(memoryKb?.let { (it * BYTES_PER_KB).roundToLong() })
     }
 
     /**
@@ -89,7 +186,7 @@ public class AdaptiveModel private constructor(
      * @throws RuntimeFailedError a block does not load or run.
      */
     public fun profile(again: Boolean = false, onProgress: (Double) -> Unit = {}): Profile = synchronized(change) {
-        synchronized(exchange) { running() }
+        inUse.running()
         val now = currentConditions()
         val known = if (again) null else profile ?: state?.loadProfile(now)
         val valid = known?.takeIf { it.validFor(bundle, runtime, now) }
@@ -125,6 +222,7 @@ public class AdaptiveModel private constructor(
         onProgress(AdaptationProgress(AdaptationStage.JUDGE, 1.0))
         use(adaptation.plan)
         state?.remember(adaptation)
+        live.remember(adaptation)
         adaptation
     }
 
@@ -142,7 +240,8 @@ public class AdaptiveModel private constructor(
         settings: CalibrationSettings = CalibrationSettings(),
     ): Calibration = synchronized(change) {
         val calibration = Calibrator(bundle, runtime, profile(), settings).calibrate(plan.subnet, inputs, labels)
-        use(calibration.plan)
+        exchange(calibration.plan)
+        live.follow()
         state?.log?.write(calibrated(calibration))
         calibration
     }
@@ -164,44 +263,74 @@ public class AdaptiveModel private constructor(
     /**
      * Answer for prepared tensors of the size of the plan in use: [batch, *input] or one sample [*input].
      *
+     * [deadlineMs]: from this call on; the answer is that of the last exit that is sure to be there by then, without
+     * any server. The first call with a deadline for a batch size measures the steps, and its time begins then.
+     *
      * @throws InputError another shape or type.
+     * @throws InfeasibleDeadlineError not even the first exit is sure to be in time; says the least deadline.
+     * @throws UsageError the deadline is not above 0.
      * @throws ClosedError the model was closed.
      */
-    public fun infer(tensor: Tensor): Answer = answer { samples.tensor(tensor, it) }
+    public fun infer(tensor: Tensor, deadlineMs: Double? = null): Answer =
+        answer(deadlineMs) { samples.tensor(tensor, it) }
 
     /**
      * Answer for raw images, resized to the size of the plan in use ([imageSize]) if the manifest says so.
      *
-     * @throws InputError not what the model takes; says what was expected.
+     * [deadlineMs] and what is thrown: as for [infer].
+     */
+    public fun classify(vararg images: Image, deadlineMs: Double? = null): Answer =
+        answer(deadlineMs) { samples.prepare(images.asList(), it) }
+
+    /**
+     * Begin an anytime run, exit by exit, without any server: it has the best answer so far and may be stopped at any
+     * moment, from any thread.
+     *
+     * @throws InputError another shape or type.
      * @throws ClosedError the model was closed.
      */
-    public fun classify(vararg images: Image): Answer = answer { samples.prepare(images.asList(), it) }
+    public fun start(tensor: Tensor): Running = timed.start { samples.tensor(tensor, it) }
+
+    /** The same for a raw image of the size of the plan in use. */
+    public fun start(image: Image): Running = timed.start { samples.prepare(listOf(image), it) }
+
+    /**
+     * By source (`exit <id>`, `subnet`): within how many milliseconds a run on batches like [tensor] is sure to have
+     * that answer now.
+     *
+     * @throws InputError another shape or type.
+     * @throws ClosedError the model was closed.
+     */
+    public fun answerTimesMs(tensor: Tensor): Map<String, Double> = timed.answerTimesMs { samples.tensor(tensor, it) }
 
     /** [prepare] is told the input size of the plan that answers. */
-    private fun answer(prepare: (ImageSize?) -> Tensor): Answer {
-        val taken = synchronized(exchange) { running().apply { enter() } }
-        try {
-            val tensor = prepare(taken.loaded.inputSize)
+    private fun answer(deadlineMs: Double?, prepare: (ImageSize?) -> Tensor): Answer {
+        if (deadlineMs != null) return timed.byDeadline(deadlineMs, clock(), prepare)
+        return inUse.call { active ->
+            val tensor = prepare(active.loaded.inputSize)
             val startedNs = clock()
-            val outcome = taken.loaded.run(tensor)
-            return Answer(
-                output = outcome.output,
-                source = sources(taken.plan, outcome),
-                latencyMs = (clock() - startedNs) / NANOSECONDS_PER_MS,
-                classNames = bundle.manifest.task.classNames,
-            )
-        } finally {
-            taken.leave()
+            val answer = answer(active.plan, active.loaded.run(tensor), startedNs)
+            // the time of exits is not the subnet's
+            if (active.times != null && answer.source == FROM_SUBNET) active.times.record(answer.latencyMs)
+            answer
         }
     }
 
+    private fun answer(plan: Plan, outcome: Outcome, startedNs: Long) = Answer(
+        output = outcome.output,
+        source = sources(plan, outcome),
+        latencyMs = (clock() - startedNs) / NANOSECONDS_PER_MS,
+        classNames = bundle.manifest.task.classNames,
+    )
+
     /** Free the model, once the calls in progress have ended; answering then throws. May be called twice. */
     override fun close() {
-        synchronized(exchange) { active.also { active = null } }?.retire()
+        memory.stop()
+        live.close()
+        inUse.close()
+        timed.close()
         lease.close()
     }
-
-    private fun running(): Active = active ?: throw ClosedError("the model was closed")
 
     public companion object {
         /**
@@ -211,7 +340,8 @@ public class AdaptiveModel private constructor(
          * [selfTested] says that this very bundle (by its digest) passed it here before; [blobs]: where the blobs lie,
          * if not in the folder itself. [stateFolder]: where profiles, the plan in use, the pool and the adaptation log
          * are kept, in the same files as Python's; with it the model starts with the plan that it used last. [exits]:
-         * leaves out the others, whose blobs need not be here.
+         * leaves out the others, whose blobs need not be here, unless it was decided since which are kept.
+         * [memoryCapBytes]: as the property.
          *
          * @throws BundleError the bundle cannot be used (a kind of it says why).
          * @throws RuntimeFailedError the runtime refused a block.
@@ -225,45 +355,38 @@ public class AdaptiveModel private constructor(
             clock: Clock = System::nanoTime,
             stateFolder: File? = null,
             exits: Collection<String>? = null,
+            memoryCapBytes: Long? = null,
         ): AdaptiveModel {
-            val bundle = Bundle.open(folder, trust, blobs, exits)
+            val bare = Bundle.open(folder, trust, blobs, exits = emptyList())
+            val kept = stateFolder?.let { loadExits(it, bare.manifest.name, bare.digest) }
+            val bundle = bare.withExits(kept ?: exits ?: bare.offered.exits.map { it.id })
             val state = stateFolder?.let { DeviceState(it, bundle, runtime) }
             state?.removeTemporaries()
             if (!selfTested(bundle.digest) && state?.selfTestPassed != true) {
                 runSelfTest(bundle, runtime)
                 state?.rememberSelfTest()
             }
-            return AdaptiveModel(bundle, runtime, clock, state).also { state?.logOpened(it.plan) }
+            val workspace = Workspace(bundle, runtime, memoryCapBytes)
+            return AdaptiveModel(workspace, clock, state).also { state?.logOpened(it.plan) }
         }
 
         /**
          * A model of what [openAt] or [openStored] opened, which passed its self-test; closing it closes [opened].
          *
          * [stateFolder]: where profiles, the plan, the pool and the adaptation log are kept, if anywhere.
+         * [memoryCapBytes]: as the property.
          */
         public fun open(
             opened: OpenedBundle,
             runtime: Runtime = OnnxRuntime(),
             clock: Clock = System::nanoTime,
             stateFolder: File? = null,
+            memoryCapBytes: Long? = null,
         ): AdaptiveModel {
             val state = stateFolder?.let { DeviceState(it, opened.bundle, runtime) }
             state?.removeTemporaries()
-            return AdaptiveModel(opened.bundle, runtime, clock, state, opened).also { state?.logOpened(it.plan) }
+            val workspace = Workspace(opened.bundle, runtime, memoryCapBytes)
+            return AdaptiveModel(workspace, clock, state, opened, opened.origin).also { state?.logOpened(it.plan) }
         }
     }
-}
-
-/** A plan, the model that runs it, and how many calls are in it: the last one to leave after [retire] frees it. */
-private class Active(bundle: Bundle, runtime: Runtime, val plan: Plan) {
-    val loaded = LoadedPlan(bundle, runtime, plan)
-    private var users = 1 // the model itself is one, until it retires this; guarded by this
-
-    fun enter() = synchronized(this) { users++ }
-
-    fun leave() {
-        if (synchronized(this) { --users } == 0) loaded.close()
-    }
-
-    fun retire() = leave()
 }

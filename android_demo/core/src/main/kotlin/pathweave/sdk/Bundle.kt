@@ -83,6 +83,15 @@ public class Bundle private constructor(
         )
     }
 
+    /** The blobs of the blocks of [edges] and of the branch of [exit]. */
+    internal fun blobNames(edges: List<Edge>, exit: ExitChoice?): Set<String> {
+        val renditions = edges.map(supernet::rendition) + listOfNotNull(exit?.let(supernet::exitRendition))
+        return renditions.flatMap { it.shared + it.blob }.toSet()
+    }
+
+    /** Bytes of a blob: as the manifest states it, or else as it lies here. */
+    internal fun blobSize(name: String): Long = sizes[name] ?: File(blobs, name).length()
+
     /** The exits that are held here. */
     public val exits: List<String> get() = manifest.exits.map { it.id }
 

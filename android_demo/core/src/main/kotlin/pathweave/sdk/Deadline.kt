@@ -12,7 +12,7 @@ import kotlin.math.max
 /** Of the times of earlier runs: a deadline is kept this often. */
 public const val DEADLINE_QUANTILE: Double = 0.99
 
-private const val RECENT_RUNS = 9 // whose median says how slow the device is now
+internal const val RECENT_RUNS = 9 // whose median says how slow the device is now
 
 /**
  * How many times as long as [typicalMs] the last runs took: the upper median of their ratios; 1 without runs.

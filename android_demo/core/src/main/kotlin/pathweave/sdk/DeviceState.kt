@@ -3,6 +3,7 @@ package pathweave.sdk
 
 import java.io.File
 import java.io.IOException
+import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.search.Adaptation
@@ -11,14 +12,28 @@ import pathweave.sdk.search.PlanPool
 import pathweave.sdk.search.poolOf
 
 private const val KEY_DIGITS = 16
+private const val EXITS = "exits.json"
+
+/** The exits of a bundle that this device keeps, if that was ever decided; otherwise null. */
+internal fun loadExits(stateFolder: File, name: String, digest: String): List<String>? = try {
+    val data = File(bundleFolder(stateFolder, name, digest), EXITS).readBytes()
+    decodeJson(data)["exits"].items().map { it.text() }
+} catch (_: IOException) {
+    null
+} catch (_: JsonError) {
+    null
+}
+
+private fun bundleFolder(stateFolder: File, name: String, digest: String) =
+    File(stateFolder, "$name-${digest.take(KEY_DIGITS)}")
 
 /**
  * One folder per bundle, named by its digest; each thing in it is one atomic file.
  *
  * What cannot be read counts as not there: everything here can be measured or found again.
  */
-internal class DeviceState(folder: File, private val bundle: Bundle, private val runtime: Runtime) {
-    val folder = File(folder, "${bundle.manifest.name}-${bundle.digest.take(KEY_DIGITS)}")
+internal class DeviceState(folder: File, private var bundle: Bundle, private val runtime: Runtime) {
+    val folder = bundleFolder(folder, bundle.manifest.name, bundle.digest)
 
     /** Every decision about the plan, whatever the bundle runs on. */
     val log = AdaptationLog(File(this.folder, "adaptation.jsonl"), bundle.digest, runtime.identity)
@@ -29,10 +44,26 @@ internal class DeviceState(folder: File, private val bundle: Bundle, private val
     /** Delete what killed writers left. */
     fun removeTemporaries(): Unit = removeTemporaries(this.folder)
 
-    /** Whether the bundle passed its self-test with this runtime on this device. */
-    val selfTestPassed: Boolean get() = path("self-test").exists()
+    /** Whether all that the bundle holds passed its self-test with this runtime on this device. */
+    val selfTestPassed: Boolean get() = path("self-test").exists() && untestedExits(bundle).isEmpty()
 
-    fun rememberSelfTest(): Unit = save("self-test", "{}".toByteArray())
+    /** The exits that [bundle] holds and that were not tested with this runtime on this device. */
+    fun untestedExits(bundle: Bundle): List<String> = untestedExits(path("self-test"), bundle)
+
+    /** All that the bundle holds now passed its self-test, now or before. */
+    fun rememberSelfTest() {
+        folder.mkdirs()
+        rememberTested(path("self-test"), bundle)
+    }
+
+    /** Keep which exits [bundle] holds, all of them tested; plans are those of this bundle from now on. */
+    fun holdExits(bundle: Bundle) {
+        folder.mkdirs()
+        writeAtomically(File(folder, EXITS), """{"exits":${JsonArray(bundle.exits.map(::JsonPrimitive))}}
+""".toByteArray())
+        this.bundle = bundle
+        rememberSelfTest()
+    }
 
     /** The profile for this bundle and runtime under [conditions], if any. */
     fun loadProfile(conditions: Conditions): Profile? =

@@ -19,7 +19,9 @@
  * ├── InputError                 a sample has the wrong shape, type or values
  * ├── DataError                  there are no samples to work on
  * ├── BudgetError                a budget that is not a budget (zero, negative, empty)
- * │   └── InfeasibleBudgetError  no subnet fits; names the nearest feasible one
+ * │   ├── InfeasibleBudgetError  no subnet fits; names the nearest feasible one
+ * │   └── InfeasibleDeadlineError  no answer is sure to be there by a deadline; says the least that works
+ * ├── NoAnswerYetError           an anytime run has not reached its first exit, or was stopped before it did
  * ├── MeasurementError           what was measured makes no sense: the clock stood still or ran backwards
  * ├── ClosedError                the model was closed
  * ├── TransferError              something could not be fetched from a server
@@ -99,6 +101,13 @@ public class InfeasibleBudgetError(
     public val nearestPeakBytes: Long,
     hint: String? = null,
 ) : BudgetError(message, hint)
+
+/** No answer of the plan is sure to be there by the deadline. [leastMs]: the least deadline that works now. */
+public class InfeasibleDeadlineError(message: String, public val leastMs: Double, hint: String? = null) :
+    BudgetError(message, hint)
+
+/** An anytime run has not reached its first exit, or was stopped before it did. */
+public class NoAnswerYetError(message: String, hint: String? = null) : PathweaveError(message, hint)
 
 /** There are no samples to work on. */
 public class DataError(message: String, hint: String? = null) : PathweaveError(message, hint)

@@ -1,8 +1,10 @@
 /**
- * Running a plan: segment by segment, so that what follows a taken exit is really never computed.
+ * Running a plan: segment by segment, so that what follows a taken exit is really never computed. Mirrors
+ * device_sdk/execution/loaded_plan.py.
  *
  * A segment is the stretch from one exit of the plan to the next together with the branch at its end, composed into one
- * model (docs/bundle_format.md). Samples that an exit answers leave the batch; the others go on.
+ * model (docs/bundle_format.md), or under a memory cap into several that are loaded in turns (Paging.kt). Samples that
+ * an exit answers leave the batch; the others go on.
  *
  * The whole subnet runs on the device: there is no offload client yet, so a plan's split is not taken.
  */
@@ -11,113 +13,133 @@ package pathweave.sdk
 import java.io.Closeable
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
-
-/**
- * What a plan answers to a batch.
- *
- * [output]: logits [batch, classes]; [answeredBy] [batch]: the position in the plan's exits of the one that answered,
- * their number where it was the end of the subnet.
- */
-public class Outcome(public val output: Tensor, public val answeredBy: IntArray)
+import pathweave.sdk.runtimes.StopSignal
 
 /**
  * A plan that is ready to run. [run] may be called from several threads at once.
  *
  * What follows a split runs on the device too, in the same segment. [Plan.hard] does not change what runs: its decider
- * is applied to the outcome.
+ * is applied to the outcome. Under a memory cap a plan that needs more runs in pages, of which as many stay as there is
+ * room for: the same answers within 1e-5, bit for bit where the pages are the same.
  *
  * @throws UsageError the plan does not fit the bundle's graph, or does not run at its input size.
+ * @throws BudgetError the memory cap is too small for the largest block; says the least that works.
  * @throws BundleError a blob or a fragment is broken.
  * @throws RuntimeFailedError a segment does not load.
  */
-public class LoadedPlan(bundle: Bundle, runtime: Runtime, private val plan: Plan) : Closeable {
+public class LoadedPlan internal constructor(
+    private val workspace: Workspace,
+    private val plan: Plan,
+    private val cap: MemoryCap?,
+) : Closeable {
+    /** [memoryCapBytes]: what all that is loaded and runs may take beyond the bare runtime, batch by batch of one. */
+    public constructor(bundle: Bundle, runtime: Runtime, plan: Plan, memoryCapBytes: Long? = null) :
+        this(Workspace(bundle, runtime, memoryCapBytes), plan, null)
+
     /** Of the images that it takes; null for the model's own. */
     public val inputSize: ImageSize? = plan.inputSize
 
-    private val loaded: List<LoadedSegment>
+    /** Who uses it; it is freed when the last one leaves. */
+    internal val calls = RunningCalls(::close)
+
+    private val found: List<PlanSegment>
+    private val loaded: LoadedSegments
+    private val segments: List<LoadedSegment>
+    private val hurry = StopSignal()
+    private val stepping = Any() // guards the next two
+    private val everyLoaded = mutableListOf<LoadedSegments>()
+    private var stepped: SteppedPlan? = null
 
     init {
-        bundle.supernet.checkPlan(plan)
-        val ready = mutableListOf<LoadedSegment>()
-        try {
-            for (segment in segments(bundle.supernet, plan)) {
-                val stretch = runtime.load(bundle.stretch(segment.edges, segment.exit))
-                ready += LoadedSegment(stretch, segment.exit?.threshold, plan.exits.indexOf(segment.exit))
-            }
-        } catch (error: PathweaveError) {
-            ready.forEach { it.stretch.close() }
-            throw error
+        workspace.bundle.supernet.checkPlan(plan)
+        found = segments(workspace.bundle.supernet, plan)
+        loaded = LoadedSegments(workspace, found, cap)
+        everyLoaded += loaded
+        val numbers = plan.exits.withIndex().associate { (number, choice) -> choice.exit to number }
+        segments = found.zip(loaded.stretches).map { (segment, stretch) ->
+            val number = segment.exit?.let { numbers.getValue(it.exit) }
+            LoadedSegment(stretch, segment.exit?.threshold, number ?: plan.exits.size)
         }
-        loaded = ready
     }
+
+    /** What is loaded for this plan now, as footprints state it. */
+    internal val takenBytes: Long get() = synchronized(stepping) { everyLoaded.sumOf { it.takenBytes } }
+
+    /** How often a page was loaded so far; null without a memory cap. */
+    public val pageLoads: Int? get() = loaded.pageLoads
 
     /**
      * Answer a batch [batch, *input].
      *
      * @throws RuntimeFailedError the runtime failed.
+     * @throws BlobError a page had to be loaded again, and its blob is damaged.
      */
     public fun run(tensor: Tensor): Outcome {
-        val answers = arrayOfNulls<FloatArray>(tensor.batch)
-        val answeredBy = IntArray(tensor.batch) { plan.exits.size }
+        val answers = Answers(tensor.batch)
         var features = listOf(tensor)
         var rest = (0 until tensor.batch).toList() // samples without an answer
-        for (segment in loaded) {
-            val outputs = segment.stretch.run(features)
-            val logits = outputs.last()
-            val (sure, unsure) = segment.decide(logits)
-            val rows = logits.floats()
-            val classes = rows.size / logits.batch
-            for (row in sure) {
-                answers[rest[row]] = rows.copyOfRange(row * classes, (row + 1) * classes)
-                if (segment.number >= 0) answeredBy[rest[row]] = segment.number
+        var latest: Pair<Tensor, Int>? = null // what the last exit says of the rest, in case there is no time left
+        for ((at, segment) in segments.withIndex()) {
+            val outputs =
+                if (latest == null) segment.stretch.run(features) else segment.stretch.runUntil(features, hurry)
+            if (outputs == null) {
+                latest?.let { (logits, number) -> answers.put(rest, logits, number) }
+                break
             }
+            val logits = outputs.last()
+            val everything = at == segments.lastIndex || hurry.isSet && segment.isExit
+            val (sure, unsure) = segment.decide(logits, everything)
+            answers.put(rest, logits, segment.number, sure)
             if (unsure.isEmpty()) break
             rest = unsure.map(rest::get)
+            latest = (if (sure.isEmpty()) logits else logits.rows(unsure)) to segment.number
             features = outputs.dropLast(1).map { if (sure.isEmpty()) it else it.rows(unsure) }
         }
-        return Outcome(joined(answers.requireNoNulls()), answeredBy)
+        return answers.outcome()
     }
 
+    /**
+     * The same plan exit by exit, for deadlines and interruptions; loaded when it is first asked for.
+     *
+     * It shares what is loaded where all exits of the plan answer by confidence. Throws as the plan itself.
+     */
+    internal fun stepped(): SteppedPlan = synchronized(stepping) {
+        stepped ?: run {
+            val everyStep = steps(workspace.bundle.supernet, plan)
+            val stretches = if (everyStep == found) loaded else LoadedSegments(workspace, everyStep, cap)
+            if (stretches !== loaded) everyLoaded += stretches
+            SteppedPlan(everyStep, stretches.stretches, hurry).also { stepped = it }
+        }
+    }
+
+    /** Under a memory cap, load all pages once, so that what fails, fails now. */
+    internal fun loadEach(): Unit = loaded.loadEach()
+
+    /** Under a memory cap, free what no call runs now; the next call loads it again. */
+    internal fun release(): Unit = synchronized(stepping) { everyLoaded.forEach { it.release() } }
+
+    /** Have calls answer with the last exit that they reached, or the first that they reach, from now on. */
+    internal fun hurry(): Unit = hurry.set()
+
+    /** See [LoadedSegments.count]: from now on until the plan is freed. */
+    internal fun count(): Unit = synchronized(stepping) { everyLoaded.forEach { it.count() } }
+
     /** Frees the sessions, once the runs in progress have ended. May be called twice. */
-    override fun close(): Unit = loaded.forEach { it.stretch.close() }
+    override fun close(): Unit = synchronized(stepping) { everyLoaded.forEach { it.close() } }
 }
 
 /**
  * [threshold] is null at the end of the subnet, which answers whatever is left. [number]: the position of its exit in
- * the plan's exits; negative at the end of the subnet.
+ * the plan's exits, their number at the end of the subnet.
  */
 private class LoadedSegment(val stretch: LoadedStretch, private val threshold: Double?, val number: Int) {
-    /** The samples of the batch that are answered here, and those that go on. */
-    fun decide(logits: Tensor): Pair<List<Int>, List<Int>> {
+    val isExit: Boolean get() = threshold != null
+
+    /** The samples of the batch that are answered here, and those that go on; with [everything] none do. */
+    fun decide(logits: Tensor, everything: Boolean): Pair<List<Int>, List<Int>> {
         val all = (0 until logits.batch).toList()
-        if (threshold == null) return all to emptyList()
+        if (threshold == null || everything) return all to emptyList()
         val confidence = confidence(logits)
         return all.partition { confidence[it] >= threshold }
     }
-}
-
-private fun joined(rows: Array<FloatArray>): Tensor {
-    val classes = rows[0].size
-    val values = FloatArray(rows.size * classes)
-    for ((number, row) in rows.withIndex()) row.copyInto(values, number * classes)
-    return Tensor.of(values, listOf(rows.size, classes))
-}
-
-/** Consecutive edges of a plan, and the exit at their end; null at the end of the subnet. */
-internal class Segment(val edges: List<Edge>, val exit: ExitChoice?)
-
-/** The segments of [plan], in order. Exits whose threshold no confidence reaches are left out: they answer nothing. */
-internal fun segments(supernet: Supernet, plan: Plan): List<Segment> {
-    val taken = plan.exits.filter { it.threshold < UNREACHABLE_CONFIDENCE }
-    val choices = taken.associateBy { supernet.exit(it.exit).position }
-    val found = mutableListOf<Segment>()
-    var edges = mutableListOf<Edge>()
-    for ((edge, block) in supernet.walk(plan.subnet)) {
-        edges += edge
-        choices[block.end]?.let { choice ->
-            found += Segment(edges, choice)
-            edges = mutableListOf()
-        }
-    }
-    return found + Segment(edges, null)
 }

@@ -15,6 +15,8 @@ public class OpenedBundle internal constructor(
     /** Where what is known of the bundle lies. */
     public val stateFolder: File,
     private val lease: Closeable,
+    /** The server that it came from. */
+    internal val origin: Origin,
 ) : Closeable {
     override fun close(): Unit = lease.close()
 }
@@ -42,16 +44,30 @@ public fun openAt(
     selfTest: (Bundle) -> Unit = { runGuardedSelfTest(it, runtime) },
 ): OpenedBundle {
     val store = storeIn(stateFolder)
-    val opening = Opening(base(url), store, trust, options) { bundle ->
+    val kept = options.withKeptExits(stateFolder)
+    val opening = Opening(base(url), store, trust, kept) { bundle ->
         ready(bundle, stateFolder, runtime, selfTest)
     }
     val opened = installing(store).use {
-        val (bundle, delivered) = opening.openFetched { fetchBundle(url, store, trust, token, options) }
-        OpenedBundle(bundle, delivered, stateFolder, store.lease(bundle.manifest.name, bundle.digest))
+        val (bundle, delivered) = opening.openFetched { fetchBundle(url, store, trust, token, kept) }
+        val lease = store.lease(bundle.manifest.name, bundle.digest)
+        OpenedBundle(bundle, delivered, stateFolder, lease, ServerOrigin(url, store, token))
     }
     if (opened.delivered.source != DeliverySource.KEPT) collect(store)
     return opened
 }
+
+/** The exits that the device decided to keep, or else those that are wanted. */
+private fun DeliveryOptions.withKeptExits(stateFolder: File) = DeliveryOptions(
+    allowRollback,
+    deadlines,
+    updateDeadlines,
+    attempts,
+    progress,
+    stopped,
+    exits = { name, digest -> loadExits(stateFolder, name, digest) ?: exits(name, digest) },
+    wallClockS,
+)
 
 private fun ready(bundle: Bundle, stateFolder: File, runtime: Runtime, selfTest: (Bundle) -> Unit) {
     val state = SelfTestState(stateFolder, bundle, runtime)
@@ -61,7 +77,8 @@ private fun ready(bundle: Bundle, stateFolder: File, runtime: Runtime, selfTest:
 
 /**
  * What was fetched from [url] last and passed its self-test; nothing is fetched. It is tested again if [runtime] is
- * another one than then. [exits]: those that the device holds of the bundle with this name and digest; null: all.
+ * another one than then. [exits]: those that the device holds of the bundle with this name and digest; null: all. By
+ * default those that were kept last. [token]: for what is fetched from the server later.
  *
  * @throws UsageError nothing was fetched from this address yet. [BundleError], [RuntimeFailedError] it cannot be used.
  */
@@ -70,7 +87,10 @@ public fun openStored(
     stateFolder: File,
     trust: Trust?,
     runtime: Runtime = OnnxRuntime(),
-    exits: (name: String, digest: String) -> Collection<String>? = { _, _ -> null },
+    exits: (name: String, digest: String) -> Collection<String>? = { name, digest ->
+        loadExits(stateFolder, name, digest)
+    },
+    token: String? = null,
     selfTest: (Bundle) -> Unit = { runGuardedSelfTest(it, runtime) },
 ): OpenedBundle {
     val store = storeIn(stateFolder)
@@ -82,7 +102,8 @@ public fun openStored(
         val delivered = Delivered(
             stored.folder, store.blobs, stored.name, stored.digest, stored.version, DeliverySource.KEPT,
         )
-        OpenedBundle(bundle, delivered, stateFolder, store.lease(stored.name, stored.digest))
+        val lease = store.lease(stored.name, stored.digest)
+        OpenedBundle(bundle, delivered, stateFolder, lease, ServerOrigin(url, store, token))
     }
 }
 
@@ -97,7 +118,7 @@ private fun openInStore(
 }
 
 /** Keeps others from deleting what is being fetched; where that cannot be said, goes on without. */
-private fun installing(store: BundleStore): Closeable = try {
+internal fun installing(store: BundleStore): Closeable = try {
     store.installing()
 } catch (error: StorageError) {
     deliveryLog.warning(error.message)

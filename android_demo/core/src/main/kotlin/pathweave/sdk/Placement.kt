@@ -7,6 +7,8 @@ package pathweave.sdk
 
 import kotlin.math.max
 
+private const val PARAMETER_BYTES = 4L
+
 /** An exit that could be kept; both times in the unit of the full model's time. */
 public data class ExitCandidate(
     val exit: String,
@@ -64,6 +66,20 @@ internal class Survival(stopTimes: StopTimes, val fullTime: Double) {
         val slope = (chances[piece + 1] - chances[piece]) / (times[piece + 1] - times[piece])
         return slope * (time - times[piece]) + chances[piece]
     }
+}
+
+/**
+ * The exits of [supernet] whose accuracy is known, timed in MACs, and the MACs of the original path: for devices
+ * without measurements. Memory is that of float32 parameters.
+ */
+internal fun candidatesByMacs(supernet: Supernet): Pair<List<ExitCandidate>, Double> {
+    val reached = supernet.walk(supernet.original).runningFold(0L) { macs, (_, block) -> macs + block.macs }
+    val known = supernet.exits.mapNotNull { exit ->
+        val accuracy = exit.accuracy ?: return@mapNotNull null
+        val reach = reached[exit.position].toDouble()
+        ExitCandidate(exit.id, exit.position, accuracy, reach, exit.macs.toDouble(), PARAMETER_BYTES * exit.parameters)
+    }
+    return known to reached.last().toDouble()
 }
 
 /**

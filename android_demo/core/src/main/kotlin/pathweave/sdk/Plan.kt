@@ -211,6 +211,9 @@ public data class Plan(
     /** Of the images that it takes; null for the model's own. */
     val inputSize: ImageSize? get() = subnet.inputSize
 
+    /** The same without the exits that are not [held]. */
+    public fun withExitsOf(held: Collection<String>): Plan = copy(exits = exits.filter { it.exit in held })
+
     /** In a word or two, for logs and lists: `subnet`, `exits`, `split + ask` … */
     val kind: String
         get() {

@@ -20,6 +20,7 @@ public const val PROFILE_FORMAT: Int = 5
 
 private const val MOST_ROUNDS = 120
 private const val WARMUP = 5
+private const val HIGHEST_CONFIDENCE = 1.0 // exits with a threshold above it would not be loaded
 private const val FITTED_SUBNETS = 32
 private const val FIRST_RUNS = 2 // runs after which a runtime has allocated its working memory
 private const val GROUP_BYTES = 128L * MB // loaded at once: weights, and arenas of whole subnets
@@ -60,7 +61,7 @@ public data class Profile(
     val originalMs: Double,
     val memoryScale: Double = 1.0,
     val memoryOffsetBytes: Long = 0,
-    /** What trying an exit costs beyond its branch; 0 in profiles that are measured here. */
+    /** What trying an exit costs beyond its branch: a further session, and the decision on each sample. */
     val exitOverheadMs: Double = 0.0,
 ) {
     /** The cost model of this profile, with edge costs as within a composed subnet. */
@@ -78,9 +79,10 @@ public data class Profile(
         )
     }
 
-    /** Whether it was measured for this bundle and runtime under these conditions. */
+    /** Whether it was measured for this bundle, with its exits, and runtime under these conditions. */
     public fun validFor(bundle: Bundle, runtime: Runtime, conditions: Conditions): Boolean =
-        this.bundle == bundle.digest && this.runtime == runtime.identity && this.conditions == conditions
+        this.bundle == bundle.digest && this.runtime == runtime.identity && this.conditions == conditions &&
+            exits.keys.map { it.exit }.containsAll(bundle.exits)
 }
 
 /**
@@ -88,7 +90,7 @@ public data class Profile(
  *
  * 1. time edges and exits, in turns, at every input size; 2. time whole subnets, in turns, and their memory: the
  * original at every input size, the cheapest and random ones, also in a single rendition; 3. fit edge costs and memory
- * to them. [onProgress]: the share of the work that is done.
+ * to them; 4. time what an exit costs beyond its branch. [onProgress]: the share of the work that is done.
  *
  * @throws BundleError a blob or a fragment is broken.
  * @throws RuntimeFailedError a block does not load or run.
@@ -119,6 +121,9 @@ public fun profile(
         val blocksMs = subnet.edges.sumOf { edges.getValue(it).latencyMs }
         MeasuredSubnet(subnet, blocksMs, measured.latency.medianMs, measured.peakBytes)
     }
+    val exits = costs.filter { (part, _) -> part.exit != null }.associate { (part, cost) ->
+        ExitAtSize(part.exit!!.exit, part.exit.rendition, part.inputSize) to cost
+    }
     val latency = fitLatency(supernet, edges.mapValues { it.value.latencyMs }, subnets, fitted.map { it.measuredMs })
     val memory = fitMemory(edges, subnets, fitted.map { it.peakBytes })
     return Profile(
@@ -129,16 +134,49 @@ public fun profile(
         edges = edges,
         factors = latency.factors,
         changesMs = latency.changesMs,
-        exits = costs.filter { (part, _) -> part.exit != null }.associate { (part, cost) ->
-            ExitAtSize(part.exit!!.exit, part.exit.rendition, part.inputSize) to cost
-        },
+        exits = exits,
         scale = latency.scale,
         offsetMs = latency.offsetMs,
         fitted = fitted,
         originalMs = fitted[0].measuredMs,
         memoryScale = memory.scale,
         memoryOffsetBytes = memory.offsetBytes,
+        exitOverheadMs = exitOverheadMs(bundle, runtime, rounds, clock) { choice ->
+            exits.getValue(ExitAtSize(choice.exit, choice.rendition)).latencyMs
+        },
     )
+}
+
+/**
+ * What trying one exit costs beyond its branch alone ([branchMs]): a further session, and the decision on each sample.
+ *
+ * The mean over all exits of the original path at different cut points, none of which answers. At least 0; 0 without
+ * exits.
+ */
+private fun exitOverheadMs(
+    bundle: Bundle,
+    runtime: Runtime,
+    rounds: Int,
+    clock: Clock,
+    branchMs: (ExitChoice) -> Double,
+): Double {
+    val supernet = bundle.supernet
+    val tried = supernet.exitsAlong(supernet.original).associateBy { it.position }.toSortedMap().values
+        .map { ExitChoice(it.id, HIGHEST_CONFIDENCE, it.renditions[0].name) }
+    if (tried.isEmpty()) return 0.0
+    val inputs = goldenInputs(supernet.cutPoints[0], seed = 0, batch = 1)[0]
+    val plans = listOf(emptyList(), tried).map { LoadedPlan(bundle, runtime, Plan(supernet.original, it)) }
+    try {
+        val leaves = plans[1].run(inputs).answeredBy.any { it < tried.size } // even noise can be certain
+        val calls = listOf<() -> Unit>(
+            { plans[0].run(inputs) },
+            { if (leaves) plans[1].stepped().runThrough(inputs) else plans[1].run(inputs) },
+        )
+        val (without, with) = measureInterleaved(calls, rounds, WARMUP, clock, PATIENCE)
+        return maxOf(0.0, (with.medianMs - without.medianMs - tried.sumOf(branchMs)) / tried.size)
+    } finally {
+        plans.forEach { it.close() }
+    }
 }
 
 /** The time now in UTC, in this pattern of SimpleDateFormat, with the offset that Python writes. */

@@ -60,14 +60,6 @@ internal fun goldenCases(bundle: Bundle): List<GoldenCase> {
         val start = supernet.cutPoints[supernet.block(edge.block).start]
         GoldenCase("block $edge", { bundle.stretch(listOf(edge)) }, start, supernet.rendition(edge).golden)
     }
-    val exits = supernet.exits.flatMap { exit ->
-        exit.renditions.map { rendition ->
-            val choice = ExitChoice(exit.id, threshold = 1.0, rendition = rendition.name)
-            val start = supernet.cutPoints[exit.position]
-            val name = "exit ${Edge(exit.id, rendition.name)}"
-            GoldenCase(name, { bundle.stretch(emptyList(), choice) }, start, rendition.golden)
-        }
-    }
     val original = GoldenCase(
         "the original path",
         { bundle.stretch(supernet.original.edges) },
@@ -79,7 +71,19 @@ internal fun goldenCases(bundle: Bundle): List<GoldenCase> {
         val start = supernet.cutPointsAt(one.size)[0]
         GoldenCase("the original path at ${one.size}", { bundle.stretch(path) }, start, one.golden)
     }
-    return edges + exits + original + originals
+    return edges + exitCases(bundle, bundle.exits) + original + originals
+}
+
+private fun exitCases(bundle: Bundle, exits: Collection<String>): List<GoldenCase> {
+    val supernet = bundle.supernet
+    return supernet.exits.filter { it.id in exits }.flatMap { exit ->
+        exit.renditions.map { rendition ->
+            val choice = ExitChoice(exit.id, threshold = 1.0, rendition = rendition.name)
+            val name = "exit ${Edge(exit.id, rendition.name)}"
+            val start = supernet.cutPoints[exit.position]
+            GoldenCase(name, { bundle.stretch(emptyList(), choice) }, start, rendition.golden)
+        }
+    }
 }
 
 /** What [case] answers to its golden input. */
@@ -97,8 +101,14 @@ internal fun runGolden(bundle: Bundle, runtime: Runtime, case: GoldenCase): List
  * @throws BundleError a blob or a fragment is broken.
  * @throws RuntimeFailedError a rendition does not even load.
  */
-public fun runSelfTest(bundle: Bundle, runtime: Runtime, progress: (done: Int, of: Int) -> Unit = { _, _ -> }) {
-    val cases = goldenCases(bundle)
+public fun runSelfTest(bundle: Bundle, runtime: Runtime, progress: (done: Int, of: Int) -> Unit = { _, _ -> }): Unit =
+    run(bundle, runtime, goldenCases(bundle), progress)
+
+/** The same for the branches of [exits] alone. */
+internal fun testExits(bundle: Bundle, runtime: Runtime, exits: Collection<String>): Unit =
+    run(bundle, runtime, exitCases(bundle, exits)) { _, _ -> }
+
+private fun run(bundle: Bundle, runtime: Runtime, cases: List<GoldenCase>, progress: (done: Int, of: Int) -> Unit) {
     for ((number, case) in cases.withIndex()) {
         if (!matches(case.golden, runGolden(bundle, runtime, case))) {
             throw SelfTestError(

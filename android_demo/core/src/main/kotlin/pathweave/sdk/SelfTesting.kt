@@ -10,6 +10,8 @@ import java.util.concurrent.ArrayBlockingQueue
 import java.util.concurrent.CancellationException
 import java.util.concurrent.TimeUnit
 import kotlin.concurrent.thread
+import kotlinx.serialization.json.JsonArray
+import kotlinx.serialization.json.JsonPrimitive
 import kotlinx.serialization.json.buildJsonObject
 import kotlinx.serialization.json.put
 import pathweave.sdk.runtimes.Runtime
@@ -24,15 +26,16 @@ private const val MS_PER_S = 1_000
 internal data class SelfTestAttempts(val strikes: Int = 0, val failure: String = "")
 
 /** What is kept below [stateFolder] of a bundle's self-test with one runtime; each thing is one atomic file. */
-internal class SelfTestState(stateFolder: File, bundle: Bundle, runtime: Runtime) {
+internal class SelfTestState(stateFolder: File, private val bundle: Bundle, runtime: Runtime) {
     val folder = File(stateFolder, "${bundle.manifest.name}-${bundle.digest.take(DIGEST_DIGITS)}")
     private val key = sha256("${deviceIdentity()}|${runtime.identity}".toByteArray()).take(KEY_DIGITS)
     private val passedFile = File(folder, "self-test-$key.json")
     private val attemptsFile = File(folder, "self-test-attempts-$key.json")
 
-    fun passed(): Boolean = passedFile.exists()
+    /** Whether all that the bundle holds passed. */
+    fun passed(): Boolean = passedFile.exists() && untestedExits(passedFile, bundle).isEmpty()
 
-    fun rememberPassed(): Unit = writeAtomically(passedFile, "{}\n".toByteArray())
+    fun rememberPassed(): Unit = rememberTested(passedFile, bundle)
 
     /** What cannot be read counts as not there. */
     fun loadAttempts(): SelfTestAttempts = try {
@@ -51,6 +54,33 @@ internal class SelfTestState(stateFolder: File, bundle: Bundle, runtime: Runtime
         }
         writeAtomically(attemptsFile, "$value\n".toByteArray())
     }
+}
+
+/** The exits that [bundle] holds and that the record in [file] does not name; one that names none is of all exits. */
+internal fun untestedExits(file: File, bundle: Bundle): List<String> = try {
+    testedExits(file)?.let { bundle.exits - it.toSet() } ?: emptyList()
+} catch (_: IOException) {
+    bundle.exits
+} catch (_: JsonError) {
+    bundle.exits
+}
+
+private fun testedExits(file: File): List<String>? =
+    decodeJson(file.readBytes()).optional("exits")?.items()?.map { it.text() }
+
+/** Record in [file] that all that [bundle] holds passed its self-test, now or before. */
+internal fun rememberTested(file: File, bundle: Bundle) {
+    val everything = bundle.exits == bundle.offered.exits.map { it.id }
+    val before = try {
+        testedExits(file).orEmpty()
+    } catch (_: IOException) {
+        emptyList()
+    } catch (_: JsonError) {
+        emptyList()
+    }
+    val tested = if (everything) null else (before + bundle.exits).distinct()
+    val record = buildJsonObject { if (tested != null) put("exits", JsonArray(tested.map(::JsonPrimitive))) }
+    writeAtomically(file, "$record\n".toByteArray())
 }
 
 private fun deviceIdentity(): String = listOf("os.name", "os.version", "os.arch")

@@ -10,7 +10,7 @@ import java.io.File
 import java.io.IOException
 import kotlin.math.sqrt
 
-private const val NANOSECONDS_PER_MS = 1e6
+internal const val NANOSECONDS_PER_MS = 1e6
 private const val LEAST_UNDISTURBED = 3 // calls; with fewer, the fastest of all are used
 private const val FASTEST = 0.1 // share of all calls
 private const val LEAST_VALID = 0.5 // share of timed calls that must take any time, so that the median is above zero

@@ -106,9 +106,17 @@ class ExecutionTest {
     @Test
     fun `what follows a taken exit is never computed`() {
         val runtime = CountingRuntime()
-        val exits = listOf(ExitChoice("x1-pooled", threshold = 0.0), ExitChoice("x3-pooled", threshold = 0.0))
+        val exits = listOf(ExitChoice("x1-pooled", threshold = 1e-9), ExitChoice("x3-pooled", threshold = 1e-9))
         LoadedPlan(bundle, runtime, Plan(bundle.supernet.original, exits)).use { it.run(input) }
         assertEquals(listOf(listOf(input.batch), emptyList(), emptyList()), runtime.samples)
+    }
+
+    @Test
+    fun `behind an exit that answers everything nothing is loaded`() {
+        val runtime = CountingRuntime()
+        val exits = listOf(ExitChoice("x1-pooled", threshold = 0.0), ExitChoice("x3-pooled", threshold = 0.5))
+        LoadedPlan(bundle, runtime, Plan(bundle.supernet.original, exits)).use { it.run(input) }
+        assertEquals(listOf(listOf(input.batch)), runtime.samples)
     }
 
     @Test

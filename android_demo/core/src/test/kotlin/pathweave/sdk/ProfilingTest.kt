@@ -30,6 +30,20 @@ class ProfilingTest {
     }
 
     @Test
+    fun `what an exit costs beyond its branch is measured`() {
+        for (perExitNs in listOf(0L, 30_000L)) {
+            val device = SimulatedDevice(perBlockNs = 200_000, perRunNs = 50_000, perExitNs)
+            val profile = profile(Contract.reference(), device, rounds = 3, clock = device::now)
+            assertEquals(perExitNs / 1e6, profile.exitOverheadMs, 1e-9)
+            assertEquals(profile, decodeProfile(encodeProfile(profile)))
+            val choice = ExitChoice("x2-flat", 0.9)
+            val branchMs = profile.exits.getValue(ExitAtSize("x2-flat")).latencyMs
+            assertEquals(branchMs + perExitNs / 1e6, profile.costModel().exitLatencyMs(choice), 1e-9)
+            assertEquals(0, device.open)
+        }
+    }
+
+    @Test
     fun `one session serves a block at all input sizes, and its memory grows with them`() {
         val device = SimulatedDevice(perBlockNs = 200_000, perRunNs = 50_000)
         val bundle = Contract.reference()
@@ -37,7 +51,8 @@ class ProfilingTest {
         val profile = profile(bundle, device, rounds = 2, clock = device::now)
         val renditions = (supernet.blocks.map { it.renditions } + supernet.exits.map { it.renditions }).flatten()
         assertEquals(renditions.size, device.loaded.take(renditions.size).count { it.freeAxes.isNotEmpty() })
-        assertEquals(renditions.size + profile.fitted.size, device.loaded.size)
+        val forOverhead = 1 + supernet.exits.size + 1 // the original path, without exits and with each
+        assertEquals(renditions.size + profile.fitted.size + forOverhead, device.loaded.size)
         val sizes = profile.fitted.map { it.subnet.inputSize }
         assertEquals(supernet.sizes.toSet(), sizes.toSet())
         val (small, own, large) = listOf(ImageSize(1, 1), null, ImageSize(4, 4)).map { size ->
@@ -163,7 +178,12 @@ class ProfilingTest {
 }
 
 /** A device whose clock goes on only while it runs: some time per block and some per run. */
-private class SimulatedDevice(private val perBlockNs: Long, private val perRunNs: Long) : Runtime {
+/** [perExitNs]: what a run takes longer whose stretch ends with an exit. */
+private class SimulatedDevice(
+    private val perBlockNs: Long,
+    private val perRunNs: Long,
+    private val perExitNs: Long = 0,
+) : Runtime {
     private var nowNs = 0L
     var open = 0
     val loaded = mutableListOf<Stretch>()
@@ -178,10 +198,14 @@ private class SimulatedDevice(private val perBlockNs: Long, private val perRunNs
         val blocks = stretch.fragments.count { fragment ->
             readFragment(fragment).definedNames().none { it.startsWith("shared/") }
         }
+        val exits = if (listOf("block", "exit").all { kind -> stretch.owners.any { kind in it } }) 1 else 0
         return object : LoadedStretch {
             override fun run(inputs: List<Tensor>): List<Tensor> {
-                nowNs += perRunNs + blocks * perBlockNs
-                return emptyList()
+                nowNs += perRunNs + blocks * perBlockNs + exits * perExitNs
+                return stretch.outputs.map { spec ->
+                    val shape = listOf(inputs[0].batch) + spec.shape
+                    Tensor.converted(spec.dtype, shape, FloatArray(elements(shape, Float.SIZE_BYTES)))
+                }
             }
 
             override fun close() {

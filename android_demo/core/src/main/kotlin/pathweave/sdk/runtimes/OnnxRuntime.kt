@@ -82,23 +82,39 @@ private class OnnxSession(
     private val access = ReentrantReadWriteLock()
     private var session: OrtSession? = session // guarded by access
 
-    override fun run(inputs: List<Tensor>): List<Tensor> = access.read {
+    override fun run(inputs: List<Tensor>): List<Tensor> = running(inputs) { open -> run(open, inputs, null) }
+
+    /** The runtime looks at its terminate flag between two operators. */
+    override fun runUntil(inputs: List<Tensor>, stop: StopSignal): List<Tensor>? {
+        if (stop.isSet) return null
+        return try {
+            running(inputs) { open ->
+                OrtSession.RunOptions().use { options ->
+                    stop.endingBy({ options.setTerminate(true) }) { run(open, inputs, options) }
+                }
+            }
+        } catch (error: RuntimeFailedError) {
+            if (stop.isSet) null else throw error
+        }
+    }
+
+    private fun <T> running(inputs: List<Tensor>, work: (OrtSession) -> T): T = access.read {
         val open = session ?: throw RuntimeFailedError("the session was closed")
         if (inputs.size != this.inputs.size) {
             throw RuntimeFailedError("the model takes ${this.inputs.size} tensors, got ${inputs.size}")
         }
-        orFailed("failed") { run(open, inputs) }
+        orFailed("failed") { work(open) }
     }
 
-    private fun run(session: OrtSession, inputs: List<Tensor>): List<Tensor> {
+    private fun run(session: OrtSession, inputs: List<Tensor>, options: OrtSession.RunOptions?): List<Tensor> {
         val given = LinkedHashMap<String, OnnxTensor>()
         try {
             for ((name, tensor) in this.inputs.zip(inputs)) given[name] = toOnnx(tensor)
             if (shapes != null) {
                 val answers = shapes.map { (dtype, shape) -> empty(dtype, listOf(inputs[0].batch) + shape) }
-                return runInto(session, given, answers)
+                return runInto(session, given, answers, options)
             }
-            return session.run(given, outputs.toSet()).use { result ->
+            return session.run(given, outputs.toSet(), options).use { result ->
                 outputs.map { fromOnnx(result[it].get() as OnnxTensor) }
             }
         } finally {
@@ -107,11 +123,16 @@ private class OnnxSession(
     }
 
     /** The runtime writes its answers to where they stay, without a copy. */
-    private fun runInto(session: OrtSession, given: Map<String, OnnxTensor>, answers: List<Tensor>): List<Tensor> {
+    private fun runInto(
+        session: OrtSession,
+        given: Map<String, OnnxTensor>,
+        answers: List<Tensor>,
+        options: OrtSession.RunOptions?,
+    ): List<Tensor> {
         val places = LinkedHashMap<String, OnnxTensor>()
         try {
             for ((name, tensor) in outputs.zip(answers)) places[name] = toOnnx(tensor)
-            session.run(given, places).close()
+            session.run(given, emptySet(), places, options).close()
             return answers
         } finally {
             places.values.forEach(OnnxTensor::close)

@@ -16,6 +16,14 @@ public interface LoadedStretch : Closeable {
      */
     public fun run(inputs: List<Tensor>): List<Tensor>
 
+    /**
+     * As [run], but ends soon once [stop] is set, from any thread: then null.
+     *
+     * A runtime that cannot end a run finishes it.
+     */
+    public fun runUntil(inputs: List<Tensor>, stop: StopSignal): List<Tensor>? =
+        if (stop.isSet) null else run(inputs)
+
     /** Free what it holds, once the runs in progress have ended. May be called twice. */
     override fun close()
 }

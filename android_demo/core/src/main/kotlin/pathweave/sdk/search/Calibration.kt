@@ -45,7 +45,8 @@ private const val CAUTION = 2.0 // standard errors
  *
  * [accuracyDrop]: the maximum accuracy loss by exits, 0 to 1; with few samples less is lost. [exitMemoryMb]: memory for
  * exits, null for no limit. [escalatedShare]: of all samples, to be sent to the server; [server]: the model there, any
- * by default. [confirm]: measure that exits save time; otherwise the prediction is trusted.
+ * by default. [confirm]: measure that exits save time; otherwise the prediction is trusted. [timedExits]: keep exits that
+ * no confidence takes for deadlines and anytime answers; ordinary answers take as long as without them.
  *
  * @throws UsageError a share that is none, or memory below zero.
  */
@@ -56,6 +57,7 @@ public data class CalibrationSettings(
     val server: RemoteRef = RemoteRef(),
     val useExits: Boolean = true,
     val confirm: Boolean = true,
+    val timedExits: Boolean = true,
     val batch: Int = 64,
 ) {
     init {
@@ -150,8 +152,8 @@ internal class Calibrator(
      * in.
      *
      * 1. answer all samples at every exit and at the end; 2. keep the exits that fit the memory; 3. choose thresholds;
-     * 4. confirm by measuring that exits save time, else drop them; 5. set the threshold of hard samples among those
-     * that reach the end.
+     * 4. confirm by measuring that exits save time, else drop them; 5. keep the others for deadlines and anytime
+     * answers; 6. set the threshold of hard samples among those that reach the end.
      *
      * @throws InputError there are no inputs, or labels and inputs do not match.
      */
@@ -169,6 +171,7 @@ internal class Calibrator(
             plan = Plan(subnet)
             times = null
         }
+        if (settings.timedExits) plan = withTimedExits(plan, found.map { it.choice })
         return judged(answers, plan, found.filter { one -> plan.exits.any { it.exit == one.choice.exit } }, times)
     }
 

@@ -124,6 +124,7 @@ class AdaptationContractTest {
             case["escalated_share"].double,
             useExits = case["use_exits"].text == "true",
             confirm = false,
+            timedExits = case["timed_exits"].text == "true",
         )
         val labels = Adaptations.labels.takeIf { case["labelled"].text == "true" }
         val found = Calibrator(Adaptations.bundle, OnnxRuntime(), profile, settings)

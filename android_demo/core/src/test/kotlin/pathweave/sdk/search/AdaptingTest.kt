@@ -15,6 +15,7 @@ import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.jsonObject
 import org.junit.jupiter.api.Assertions.assertArrayEquals
 import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertNotNull
 import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
@@ -25,9 +26,12 @@ import pathweave.sdk.Budget
 import pathweave.sdk.BudgetError
 import pathweave.sdk.Contract
 import pathweave.sdk.InfeasibleBudgetError
+import pathweave.sdk.InfeasibleDeadlineError
 import pathweave.sdk.InputError
 import pathweave.sdk.Plan
+import pathweave.sdk.SUBNET
 import pathweave.sdk.Tensor
+import pathweave.sdk.UNREACHABLE_CONFIDENCE
 import pathweave.sdk.UsageError
 import pathweave.sdk.adapt
 import pathweave.sdk.adaptation
@@ -114,11 +118,52 @@ class AdaptingTest {
             model.calibrate(Adaptations.inputs(), labels, settings).also { assertEquals(it.plan, model.plan) }
         }
         assertEquals(0.2, found.shareEscalated, 0.02)
-        assertEquals(found.meanMs == null, found.plan.exits.isEmpty())
+        assertEquals(found.meanMs == null, found.plan.exits.all { it.threshold == UNREACHABLE_CONFIDENCE })
         assertTrue(found.meanMs == null || found.meanMs < found.withoutExitsMs!!)
         open().use { assertEquals(found.plan, it.plan) }
         assertEquals("calibrated", lastEvents(2)[0])
         assertRefused<UsageError> { CalibrationSettings(accuracyDrop = 2.0) }
+    }
+
+    @Test
+    fun `calibrated exits answer by deadlines`(): Unit = runBlocking {
+        open().use { model ->
+            val found = model.calibrate(Adaptations.inputs(), labels, CalibrationSettings(accuracyDrop = 0.0))
+            val sample = Adaptations.inputs().take(listOf(0), null)
+            val times = model.answerTimesMs(sample)
+            assertEquals(found.plan.exits.map { "exit ${it.exit}" } + SUBNET, times.keys.toList())
+            assertEquals(model.infer(sample).labels, model.infer(sample, deadlineMs = 60_000.0).labels)
+            assertRefused<InfeasibleDeadlineError> { model.infer(sample, deadlineMs = 1e-6) }
+            model.calibrate(Adaptations.inputs(), labels, CalibrationSettings(timedExits = false, useExits = false))
+            assertEquals(listOf(SUBNET), model.answerTimesMs(sample).keys.toList())
+            val answer = model.infer(sample).labels
+            model.use(timedPlan(model.bundle.supernet, found.plan.subnet))
+            val exits = listOf("exit x1-pooled", "exit x2-flat", "exit x3-pooled")
+            assertEquals(exits + SUBNET, model.answerTimesMs(sample).keys.toList())
+            assertEquals(answer, model.infer(sample).labels)
+        }
+    }
+
+    @Test
+    fun `what was adapted to is watched, until another plan is taken on purpose`(): Unit = runBlocking {
+        open().use { model ->
+            val found = model.adapt(Adaptations.inputs(), labels, ALL_FIT)
+            model.watch()
+            assertTrue(model.watching)
+            val sample = Adaptations.inputs().take(listOf(0), model.plan.inputSize)
+            val answer = model.infer(sample).labels
+            repeat(50) { assertEquals(answer, model.infer(sample).labels) }
+            model.calibrate(Adaptations.inputs(), labels)
+            assertTrue(model.watching, "it goes on with the calibrated plan")
+            model.use(Plan(found.subnet))
+            assertFalse(model.watching)
+            assertRefused<UsageError> { model.watch(Budget(memoryMb = 100.0)) }
+        }
+        open().use { again ->
+            again.watch(Budget(latencyMs = 500.0))
+            assertTrue(again.watching)
+        }
+        assertTrue("watching" in lastEvents(3))
     }
 
     private fun lastEvents(count: Int) = File(stateOfBundle, "adaptation.jsonl").readLines().takeLast(count)

@@ -1,0 +1,98 @@
+/** Where what a bundle has becomes something that runs: device_sdk/execution/workspace.py and loaded_segments.py. */
+package pathweave.sdk
+
+import java.io.Closeable
+import pathweave.sdk.runtimes.LoadedStretch
+import pathweave.sdk.runtimes.Runtime
+
+/**
+ * One bundle, one runtime, and the bytes that all that is loaded may take beyond the bare runtime; null for no limit.
+ *
+ * What needs more than the cap runs in pages.
+ */
+internal data class Workspace(val bundle: Bundle, val runtime: Runtime, val memoryCapBytes: Long? = null) {
+    /** [plan], ready to run; [cap]: the model's, which its plans share. Throws as [LoadedPlan]. */
+    fun loadPlan(plan: Plan, cap: MemoryCap? = null): LoadedPlan = LoadedPlan(this, plan, cap)
+}
+
+/**
+ * Segments that are ready to run: each is one model, or under a memory cap all of them share it in pages.
+ *
+ * [cap]: that of the model, shared with its other plans; pages are loaded when they first run. Without it the segments
+ * have a cap of their own, and all pages are loaded once, so that what fails, fails here.
+ *
+ * @throws BudgetError the cap is too small for the largest block; says the least that works.
+ * @throws BlobError, CompositionError, RuntimeFailedError: a segment does not load.
+ */
+internal class LoadedSegments(
+    workspace: Workspace,
+    found: List<PlanSegment>,
+    private val cap: MemoryCap? = null,
+) : Closeable {
+    private val paged: PagedSegments? = workspace.memoryCapBytes?.let {
+        PagedSegments(workspace.bundle, workspace.runtime, found, it, cap ?: MemoryCap(it))
+    }
+
+    /** One per segment, in order. */
+    val stretches: List<LoadedStretch> = paged?.stretches ?: loadWhole(workspace, found)
+    private val wholeBytes = if (paged == null) residentBytes(workspace.bundle, found) else 0L
+    private var counted = false // guarded by this
+
+    init {
+        if (paged != null && cap == null) loadEach()
+    }
+
+    /** What is loaded here now, as footprints state it. */
+    val takenBytes: Long get() = paged?.pager?.takenBytes ?: wholeBytes
+
+    /** How often a page was loaded so far; null without a memory cap. */
+    val pageLoads: Int? get() = paged?.pager?.loads
+
+    /** Load all pages once, so that what fails, fails now: then they are closed. */
+    fun loadEach() {
+        val paged = paged ?: return
+        try {
+            paged.loadEach()
+        } catch (error: Throwable) {
+            close()
+            throw error
+        }
+    }
+
+    /**
+     * Count what is loaded without pages under the model's cap until it is closed: something else needs its room.
+     *
+     * It is not counted before, since nothing makes it go.
+     */
+    fun count(): Unit = synchronized(this) {
+        if (cap == null || counted) return
+        counted = true
+        cap.take(wholeBytes)
+    }
+
+    /** Evict idle pages; they are loaded again when they are needed. Without a memory cap this does nothing. */
+    fun release() {
+        paged?.pager?.release()
+    }
+
+    /** Free the sessions. May be called twice. */
+    override fun close() {
+        stretches.forEach { it.close() }
+        paged?.close()
+        synchronized(this) {
+            if (counted) cap?.take(-wholeBytes)
+            counted = false
+        }
+    }
+}
+
+private fun loadWhole(workspace: Workspace, found: List<PlanSegment>): List<LoadedStretch> {
+    val ready = mutableListOf<LoadedStretch>()
+    try {
+        for (one in found) ready += workspace.runtime.load(workspace.bundle.stretch(one.edges, one.exit))
+    } catch (error: Throwable) {
+        ready.forEach { it.close() }
+        throw error
+    }
+    return ready
+}

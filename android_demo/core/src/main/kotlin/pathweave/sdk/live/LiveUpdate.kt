@@ -1,0 +1,222 @@
+/**
+ * Live update: a thread that watches service times and exchanges the subnet when the device has changed. Mirrors
+ * device_sdk/live/live_update.py; it does not search for more candidates when none fits.
+ *
+ * Source: AdaptiveNet §5.3. Switching.kt decides; here are the clock, the thread and the plans.
+ */
+package pathweave.sdk.live
+
+import java.io.Closeable
+import java.util.concurrent.Semaphore
+import java.util.concurrent.ConcurrentHashMap
+import java.util.logging.Level
+import java.util.logging.Logger
+import kotlin.concurrent.thread
+import pathweave.sdk.Active
+import pathweave.sdk.AdaptationLog
+import pathweave.sdk.ClosedError
+import pathweave.sdk.MB
+import pathweave.sdk.NANOSECONDS_PER_MS
+import pathweave.sdk.LoadedPlan
+import pathweave.sdk.PathweaveError
+import pathweave.sdk.Plan
+import pathweave.sdk.PlanInUse
+import pathweave.sdk.ServiceTimes
+import pathweave.sdk.Subnet
+import pathweave.sdk.search.Candidate
+import pathweave.sdk.search.PlanPool
+
+private const val PAUSE_MS = 20L // between two looks
+private const val NOTE_AGAIN_S = 60.0 // a budget out of reach is not noted again sooner
+private const val RETRY_S = 60.0 // after which a subnet that did not load is tried again
+private const val JOIN_MS = 10_000L
+private const val EXCHANGES = 8
+private const val NS_PER_S = 1e9
+private val LOG = Logger.getLogger("pathweave")
+
+/**
+ * Keeps the budget of [pool] with its candidates, from [start] to [close].
+ *
+ * The thread sleeps until a call is out of bounds. It prepares what it switches to, and ahead of time what probably
+ * comes next; calls never wait for it.
+ */
+internal class LiveUpdate(
+    private val inUse: PlanInUse,
+    private val log: AdaptationLog?,
+    val pool: PlanPool,
+    private val settings: LiveSettings,
+    private val clock: () -> Double = { System.nanoTime() / NS_PER_S },
+) : Closeable {
+    private val plans = ConcurrentHashMap<Subnet, Plan>() // as they were calibrated
+    private val warm = WarmPlans()
+    private val failedS = HashMap<Subnet, Double>() // this and what follows belongs to the thread
+    private var last = LastSwitch()
+    private var ratio = 1.0
+    private var reachNotedS = Double.NEGATIVE_INFINITY
+
+    @Volatile
+    private var aheadWanted = true
+
+    @Volatile
+    private var stopped = false
+    private val wanted = Semaphore(0)
+    private val thread = thread(start = false, isDaemon = true, name = "pathweave-live") { watch() }
+
+    /** What is ready ahead of being needed. */
+    val warmSubnets: Set<Subnet> get() = warm.subnets
+
+    /** Watch what is active, whose subnet is in the pool, from now on. */
+    fun start() {
+        follow()
+        log?.write(watching(pool, inUse.running().plan.subnet))
+        wake() // something can be prepared right away
+        thread.start()
+    }
+
+    /** Watch the plan that is active now, and come back to just this plan whenever its subnet is best. */
+    fun follow() {
+        repeat(EXCHANGES) {
+            val active = inUse.enter() // one use for the exchange, which takes it over
+            plans[active.plan.subnet] = active.plan
+            if (inUse.exchange(watched(active.plan, active.loaded), expected = active)) return
+        }
+    }
+
+    /** Drop what was prepared ahead: the memory is needed, or its exits went. What fits later is prepared again. */
+    fun dropWarm() {
+        warm.clear()
+        aheadWanted = true
+        wake()
+    }
+
+    /** Plans lose the exits that are not [held]. */
+    fun keepExits(held: Set<String>) {
+        plans.replaceAll { _, plan -> plan.withExitsOf(held) }
+        dropWarm()
+    }
+
+    /** End the thread; the plan in use stays. May be called twice. */
+    override fun close() {
+        stopped = true
+        wake()
+        if (thread.isAlive && Thread.currentThread() !== thread) thread.join(JOIN_MS)
+        warm.clear()
+        try {
+            val active = inUse.enter()
+            if (active.times == null) active.leave() else inUse.exchange(Active(active.plan, active.loaded), active)
+        } catch (_: ClosedError) {
+            return
+        }
+    }
+
+    private fun wake() {
+        if (wanted.availablePermits() == 0) wanted.release()
+    }
+
+    // In the thread
+
+    private fun watch() {
+        while (!stopped) {
+            wanted.acquireUninterruptibly()
+            wanted.drainPermits()
+            if (stopped) break
+            try {
+                look()
+                prepareAhead()
+            } catch (_: ClosedError) {
+                break
+            } catch (error: Exception) { // a thread that ends would leave the budget unwatched without a word
+                LOG.log(Level.WARNING, "live update met an error and goes on", error)
+            }
+            Thread.sleep(PAUSE_MS)
+        }
+        warm.clear()
+    }
+
+    /** Decide once, and do it. */
+    private fun look() {
+        val active = inUse.running()
+        val current = pool.find(active.plan.subnet)
+        if (active.times == null || current == null) return
+        val available = available(current)
+        val decision = decide(current, available, pool.budget, active.times.last(), clock(), last, settings) ?: return
+        ratio = decision.ratio
+        noteReach(decision)
+        if (decision.target != null) switch(active, decision, decision.target)
+    }
+
+    private fun available(current: Candidate): List<Candidate> {
+        val nowS = clock()
+        val failed = failedS.filterValues { nowS - it >= 0 && nowS - it < RETRY_S }.keys
+        return beside(current, pool.candidates, pool.budget).filter { it.subnet !in failed }
+    }
+
+    private fun switch(active: Active, decision: Decision, target: Candidate) {
+        val plan = planFor(target)
+        val ready = warm.take(plan)
+        val prepared = ready ?: prepare(plan) ?: return
+        // the old plan is kept ready, if it has not been freed meanwhile: then another exchange came first
+        val kept = active.loaded.calls.enter()
+        val startedNs = System.nanoTime()
+        val done = inUse.exchange(watched(plan, prepared.loaded), expected = active)
+        val exchangeMs = (System.nanoTime() - startedNs) / NANOSECONDS_PER_MS
+        if (!done) {
+            if (kept) active.loaded.calls.leave()
+            return
+        }
+        last = last.followedBy(decision.why, clock(), settings)
+        warm.put(PreparedPlan(active.plan, active.loaded, 0.0))
+        aheadWanted = true
+        log?.write(switched(decision, active.plan.subnet, target, prepared.prepareMs, ready != null, exchangeMs))
+    }
+
+    /** The plan that was taken on purpose for this subnet, else the pool's: thresholds hold for one subnet alone. */
+    private fun planFor(target: Candidate): Plan =
+        plans[target.subnet] ?: target.plan.withExitsOf(inUse.workspace.bundle.exits)
+
+    private fun watched(plan: Plan, loaded: LoadedPlan): Active {
+        val current = pool.find(plan.subnet) ?: return Active(plan, loaded)
+        val (lowMs, highMs) = boundsMs(current, pool.candidates, pool.budget, settings)
+        return Active(plan, loaded, ServiceTimes(lowMs, highMs, ::wake))
+    }
+
+    /** Make a plan ready; null, noted once, if that fails: then it is left alone for a while. */
+    private fun prepare(plan: Plan): PreparedPlan? {
+        val startedNs = System.nanoTime()
+        val loaded = try {
+            inUse.prepare(plan)
+        } catch (error: PathweaveError) {
+            if (plan.subnet !in failedS) log?.write(switchFailed(plan.subnet, error))
+            failedS[plan.subnet] = clock()
+            wake() // the next best may do
+            return null
+        }
+        failedS -= plan.subnet
+        return PreparedPlan(plan, loaded, (System.nanoTime() - startedNs) / NANOSECONDS_PER_MS)
+    }
+
+    /** Prepare one of the plans that probably come next; the others in the next rounds. */
+    private fun prepareAhead() {
+        if (!aheadWanted) return
+        val current = pool.find(inUse.running().plan.subnet) ?: return
+        val likely = likelyNext(current, available(current), pool.budget, ratio, settings)
+        val missing = warm.want(likely, warmCapBytes(current))
+        aheadWanted = missing.size > 1
+        missing.firstOrNull()?.let { prepare(planFor(it)) }?.let(warm::put)
+        if (aheadWanted) wake()
+    }
+
+    private fun warmCapBytes(current: Candidate): Long {
+        if (inUse.workspace.memoryCapBytes != null) return 0 // who pages has no room for what is not used
+        val memoryMb = pool.budget.memoryMb ?: return settings.warmBytes
+        return minOf(settings.warmBytes, (memoryMb * MB).toLong() - current.cost.peakBytes)
+    }
+
+    /** Note, not again and again, that nothing fits any more. */
+    private fun noteReach(decision: Decision) {
+        val nowS = clock()
+        if (decision.fits || nowS - reachNotedS >= 0 && nowS - reachNotedS < NOTE_AGAIN_S) return
+        reachNotedS = nowS
+        log?.write(outOfReach(pool, decision.ratio))
+    }
+}

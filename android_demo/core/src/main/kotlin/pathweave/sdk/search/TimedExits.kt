@@ -1,0 +1,26 @@
+/** Exits that a plan has for deadlines and interruptions alone. Mirrors device_sdk/policies/timed_exits.py. */
+package pathweave.sdk.search
+
+import pathweave.sdk.ExitChoice
+import pathweave.sdk.Plan
+import pathweave.sdk.Subnet
+import pathweave.sdk.Supernet
+import pathweave.sdk.UNREACHABLE_CONFIDENCE
+
+/**
+ * [plan] with those of [exits], in order, that it lacks: deadlines and interruptions alone end with them.
+ *
+ * Their threshold is one that no confidence reaches, so that ordinary runs are as without them (ADR 42).
+ */
+public fun withTimedExits(plan: Plan, exits: List<ExitChoice>): Plan {
+    val known = plan.exits.associateBy { it.exit }
+    return plan.copy(exits = exits.map { known[it.exit] ?: it.copy(threshold = UNREACHABLE_CONFIDENCE) })
+}
+
+/** [subnet] with the most accurate exit of each cut point that it passes, as the packager judged them. */
+public fun timedPlan(supernet: Supernet, subnet: Subnet): Plan {
+    val best = supernet.exitsAlong(subnet).groupBy { it.position }.toSortedMap().values
+        .map { exits -> exits.maxBy { it.accuracy ?: 0.0 } }
+    val choices = best.map { ExitChoice(it.id, UNREACHABLE_CONFIDENCE, it.renditions[0].name) }
+    return withTimedExits(Plan(subnet), choices)
+}

@@ -1,0 +1,113 @@
+"""Writes switching.json: which subnet live update exchanges, and when a changed network calls for a plan.
+
+All numbers are dyadic, so that means and sums are exact in every language.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from device_sdk.live.network_drift import DriftSettings, NetworkDrift
+from device_sdk.live.switching import LastSwitch, LiveSettings, beside, bounds_ms, decide, likely_next
+from device_sdk.random_source import SplitMix64
+from device_sdk.search.port import Candidate
+from device_sdk.supernet.cost import Budget, Cost, Uplink
+from device_sdk.supernet.plan import Edge, Plan, Subnet
+
+SETTINGS = LiveSettings(tolerance=1 / 64, margin=1 / 64)
+DRIFT = DriftSettings(factor=1.5, patience_s=0.75, cooldown_s=1.5)
+CALLS = (0, 4, 5, 8, 20, 64)
+
+
+def main(target: Path) -> None:
+    """One case a line."""
+    random = SplitMix64(0)
+    parts = {
+        "switches": [switching(random, calls) for calls in CALLS for _ in range(24)],
+        "followed": [followed(random) for _ in range(12)],
+        "drifts": [drifting(random) for _ in range(20)],
+    }
+    texts = [f'"{name}": [\n' + ",\n".join(json.dumps(one) for one in cases) + "\n]" for name, cases in parts.items()]
+    target.write_text("{\n" + ",\n".join(texts) + "\n}\n")
+
+
+def switching(random: SplitMix64, count: int) -> dict[str, Any]:
+    """A pool of up to eight subnets, and service times of one of them around the budget; some are absurd."""
+    pool = [candidate(random, number) for number in range(1 + random.below(8))]
+    current = random.choice(pool)
+    budget = Budget(latency_ms=(32 + random.below(352)) / 16, memory_mb=random.choice([None, 2.0, 8.0]))
+    pace = random.choice([0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0])
+    calls = [current.cost.latency_ms * pace * (56 + random.below(16)) / 64 for _ in range(count)]
+    calls = [one * random.choice([8, 1024]) if random.below(24) == 0 else one for one in calls]
+    at_s = random.choice([-10.0, 7.0, 7.875, 7.9375, 9.0])
+    last = LastSwitch(at_s, bool(random.below(2)), random.choice([0.0, 0.25, 1.0]))
+    available = beside(current, pool, budget)
+    decision = decide(
+        current=current, pool=available, budget=budget, service_ms=calls, now_s=8.0, last=last, settings=SETTINGS
+    )
+    ratio = 1.0 if decision is None else decision.ratio
+    return {
+        "pool": [[str(one.subnet), one.cost.latency_ms, one.cost.peak_bytes, one.accuracy] for one in pool],
+        "current": str(current.subnet),
+        "budget": [budget.latency_ms, budget.memory_mb],
+        "service_ms": calls,
+        "last": [last.at_s, last.up, last.up_cooldown_s],
+        "bounds_ms": bounds_ms(current, pool, budget, SETTINGS),
+        "beside": [str(one.subnet) for one in available],
+        "likely": [str(one.subnet) for one in likely_next(current, available, budget, ratio, SETTINGS)],
+        "decision": None
+        if decision is None
+        else {
+            "target": None if decision.target is None else str(decision.target.subnet),
+            "ratio": decision.ratio,
+            "service_ms": decision.service_ms,
+            "why": decision.why,
+            "fits": decision.fits,
+        },
+    }
+
+
+def candidate(random: SplitMix64, number: int) -> Candidate:
+    """A path of one block; slower ones are mostly more accurate."""
+    latency_ms = (8 + random.below(184)) / 8
+    accuracy = (latency_ms + random.below(8)) / 32
+    cost = Cost(latency_ms=latency_ms, peak_bytes=500_000 * (1 + random.below(6)))
+    return Candidate(Plan(Subnet((Edge(f"b{number}"),))), cost, accuracy)
+
+
+def followed(random: SplitMix64) -> dict[str, Any]:
+    """Switches one after the other, and how long to wait before going up again."""
+    last, now_s, steps = LastSwitch(), 0.0, []
+    for _ in range(8):
+        now_s += random.choice([-0.25, 0.125, 0.25, 0.5, 4.0])
+        why = random.choice(["slower", "faster"])
+        last = last.followed_by(why, now_s=now_s, settings=SETTINGS)
+        steps.append({"now_s": now_s, "why": why, "last": [last.at_s, last.up, last.up_cooldown_s]})
+    return {"steps": steps}
+
+
+def drifting(random: SplitMix64) -> dict[str, Any]:
+    """An uplink that changes, goes and comes back; whenever a plan is called for, one is made with it."""
+    planned = random.choice([None, Uplink(mbps=8.0, round_trip_ms=4.0)])
+    drift = NetworkDrift(planned, (1, 4096), DRIFT)
+    now_s, looks, uplink = 0.0, [], planned
+    for _ in range(30):
+        now_s += random.choice([0.125, 0.25, 0.5, 0.5, -1.0]) if random.below(8) == 0 else 0.25
+        if random.below(4) == 0:
+            known = [Uplink(mbps=m, round_trip_ms=r) for m in (2.0, 8.0, 16.0) for r in (1.0, 4.0, 5.0)]
+            uplink = random.choice([None, *known])
+        calls = drift.calls_for_a_plan(uplink, now_s)
+        if calls:
+            drift.planned_with(uplink, now_s)
+        sent = None if uplink is None else [uplink.mbps, uplink.round_trip_ms]
+        looks.append({"now_s": now_s, "uplink": sent, "calls": calls})
+    return {"planned": None if planned is None else [planned.mbps, planned.round_trip_ms], "looks": looks}
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).with_name("switching.json"))

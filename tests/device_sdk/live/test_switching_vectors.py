@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+CONTRACT = Path(__file__).parents[2] / "contract"
+VECTORS = json.loads((CONTRACT / "switching.json").read_text())
+
+
+def test_the_vectors_are_those_that_the_script_writes(tmp_path):
+    written = tmp_path / "switching.json"
+    subprocess.run([sys.executable, CONTRACT / "write_switching.py", written], check=True, timeout=60)
+    assert written.read_text() == (CONTRACT / "switching.json").read_text(), "python tests/contract/write_switching.py"
+
+
+def test_the_vectors_hold_switches_both_ways_and_none():
+    decisions = [case["decision"] for case in VECTORS["switches"]]
+    found = {(one["why"], one["fits"], one["target"] is not None) for one in decisions if one is not None}
+    assert None in decisions
+    assert {("faster", True, True), ("slower", True, True), ("slower", False, True), ("slower", True, False)} <= found
+
+
+def test_the_vectors_hold_networks_that_call_for_a_plan_and_that_do_not():
+    looks = [look["calls"] for case in VECTORS["drifts"] for look in case["looks"]]
+    assert looks.count(True) > 20
+    assert looks.count(False) > 20
