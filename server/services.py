@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from device_sdk.errors import UsageError
 from device_sdk.files.atomic import storage_errors
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Runtime
@@ -82,6 +83,8 @@ def make_services(
 
 def _started_runner(settings: Settings, jobs: JobStore, catalogue: Catalogue, now: Callable[[], datetime]) -> JobRunner:
     user = None if settings.job_user is None else JobUser.named(settings.job_user)
+    if user is not None and settings.jobs_at_once > 1:
+        raise UsageError("jobs of one user could read each other's folders", hint="leave out --jobs, or --job-user")
     if user is not None and settings.jobs_at_once:
         jobs_folder = settings.data_folder / "jobs"
         with storage_errors(jobs_folder):

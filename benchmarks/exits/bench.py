@@ -8,7 +8,7 @@ distributions of the time, against sets of exits of one structure. Exits are pla
 from __future__ import annotations
 
 from benchmarks.exits.mean_accuracy import FIGURE_TARGETS, compare
-from benchmarks.exits.sets import rival_bundle, zoo_bundle
+from benchmarks.exits.sets import rival_bundles, zoo_bundle
 from benchmarks.support.exit_latency import EXIT_TARGETS, exit_early
 from pathweave.bench import BenchOptions, BenchOutcome
 
@@ -19,7 +19,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     """The zoo's exits come from zoo/; those of the rivals are trained here."""
     made = zoo_bundle(options)
     early = exit_early(made, options)
-    compared = compare(options, made, rival_bundle(options))
+    compared = compare(options, made, rival_bundles(options))
     figures = {**early.figures, **compared.figures}
     data = "cifar10/test.zip#report; zoo/ and rivals trained on train.zip, chosen on test.zip#calibration, #search"
     return BenchOutcome(figures, [*compared.rows, *early.rows], data=data)

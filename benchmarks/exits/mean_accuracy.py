@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.exits.sets import LINEAR
 from benchmarks.support.reference_bundles import Made, Part
 from device_sdk.data.datasets import load_dataset
 from device_sdk.execution.workspace import Workspace
@@ -28,7 +29,6 @@ FIGURE_TARGETS = {
 BUDGETS_BYTES = (8_000, 32_000, 128_000, 512_000, 2_000_000)
 STOP_TIMES = {"uniform": UNIFORM, "early": StopTimes((0.5, 1.0), (3.0, 1.0)), "late": StopTimes((0.5, 1.0), (1.0, 3.0))}
 QUICK_SAMPLES = 300
-SPINN_EXITS, BRANCHYNET_EXITS = 6, 2
 _OURS, _SINGLE = "branch zoo", "single exit"
 
 
@@ -40,13 +40,9 @@ class Pool:
     judged_by: Mapping[str, ExitCandidate]
     full_ms: float
 
-    def only(self, structure: str, *, most: int | None = None) -> Pool:
-        """The exits of one structure; ``most`` at evenly spaced cut points."""
+    def only(self, structure: str) -> Pool:
+        """The exits of one structure."""
         found = [one for one in self.chosen_by if one.exit.partition("-")[2] == structure]
-        if most is not None:
-            places = sorted({one.position for one in found})
-            kept = {places[round(n * (len(places) - 1) / (most - 1))] for n in range(most)}
-            found = [one for one in found if one.position in kept]
         return replace(self, chosen_by=tuple(found))
 
 
@@ -60,44 +56,41 @@ class Kept:
     reached: float
 
 
-def compare(options: BenchOptions, zoo: Made, rivals: Made) -> Part:
+def compare(options: BenchOptions, zoo: Made, rivals: Mapping[str, Made]) -> Part:
     """The zoo against the rivals, at each budget and distribution of the time."""
-    ours, theirs = (
-        timed_pool(
-            made.folder,
-            options.work_folder / f"state-{made.folder.name}",
-            options.data_folder,
-            progress=options.progress,
-            samples=QUICK_SAMPLES if options.quick else None,
-        )
-        for made in (zoo, rivals)
-    )
-    # One clock for all: the full model is the same network.
-    ours, theirs = (replace(pool, full_ms=min(ours.full_ms, theirs.full_ms)) for pool in (ours, theirs))
-    sets: dict[str, Callable[[int, StopTimes], Kept]] = {
-        _OURS: lambda budget, stop: _placed(ours, budget, stop),
-        _SINGLE: lambda budget, stop: _single(ours, budget, stop),
-        "linear p1 at every exit": lambda budget, stop: _placed(theirs.only("none-p1"), budget, stop),
-        "linear p2 at every exit": lambda budget, stop: _placed(theirs.only("none-p2"), budget, stop),
-        "linear p4 at every exit": lambda budget, stop: _placed(theirs.only("none-p4"), budget, stop),
-        "BranchyNet-like": lambda b, s: _placed(theirs.only("separable3x2-p1", most=BRANCHYNET_EXITS), b, s),
-        "SPINN-like": lambda b, s: _placed(theirs.only("separable3x2-p1", most=SPINN_EXITS), b, s),
+    pools = {name: _timed(options, made) for name, made in {_OURS: zoo, **rivals}.items()}
+    full_ms = min(pool.full_ms for pool in pools.values())  # one clock for all: it is the same network
+    pools = {name: replace(pool, full_ms=full_ms) for name, pool in pools.items()}
+    ours = pools[_OURS]
+    candidates = {
+        _OURS: ours,
+        **{f"linear {name.removeprefix('none-')} at every exit": pools["linear"].only(name) for name in LINEAR},
+        "BranchyNet-like": pools["branchynet"],
+        "SPINN-like": pools["spinn"],
     }
     rows: list[dict[str, object]] = []
     gains: dict[str, list[float]] = {"homogeneous": [], "single": []}
     won = []
     for stop_name, stop in STOP_TIMES.items():
         for budget in BUDGETS_BYTES:
-            kept = {name: choose(budget, stop) for name, choose in sets.items()}
+            kept = {name: _placed(pool, budget, stop) for name, pool in candidates.items()}
+            kept[_SINGLE] = _single(ours, budget, stop)
             rows += [_row(name, stop_name, budget, one) for name, one in kept.items()]
             best = max(one.reached for name, one in kept.items() if name not in (_OURS, _SINGLE))
             won.append(kept[_OURS].reached >= max(best, kept[_SINGLE].reached))
             gains["homogeneous"].append(kept[_OURS].reached - best)
             gains["single"].append(kept[_OURS].reached - kept[_SINGLE].reached)
     figures = {"budgets_won": float(np.mean(won)), "zoo_exits": float(len(ours.chosen_by))}
+    figures["rival_minutes"] = sum(made.minutes for made in rivals.values())
     for name, found in gains.items():
         figures[f"gain_over_{name}_points_min"], figures[f"gain_over_{name}_points_max"] = min(found), max(found)
     return Part(figures, rows)
+
+
+def _timed(options: BenchOptions, made: Made) -> Pool:
+    samples = QUICK_SAMPLES if options.quick else None
+    state = options.work_folder / f"state-{made.folder.name}"
+    return timed_pool(made.folder, state, options.data_folder, progress=options.progress, samples=samples)
 
 
 def _row(name: str, stop: str, budget: int, kept: Kept) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""The two bundles of ResNet-56 with exits: the branch zoo's, and one with the structures of the rivals."""
+"""The bundles of ResNet-56 with exits: the branch zoo's, and those with the structures of the rivals."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathweave.bench import BenchOptions
 
 NETWORK = "resnet56_cifar10"
 POSITIONS = 8
-RIVAL_MINUTES, QUICK_STEPS = 7.0, 24
-RIVALS = ("none-p1", "none-p2", "none-p4", "separable3x2-p1")
+STEPS, QUICK_STEPS = 800, 3  # at each cut point, as many as the zoo's
+LINEAR, CONVOLUTIONAL = ("none-p1", "none-p2", "none-p4"), "separable3x2-p1"
+SPINN_EXITS, BRANCHYNET_EXITS = 6, 2
 
 
 def zoo_bundle(options: BenchOptions) -> Made:
@@ -22,11 +23,20 @@ def zoo_bundle(options: BenchOptions) -> Made:
     return _packaged(options, "zoo", {}, recipe=recipe)
 
 
-def rival_bundle(options: BenchOptions) -> Made:
-    """Exits of ``RIVALS`` at as many cut points, trained as the zoo's were."""
-    trained = {"steps": QUICK_STEPS} if options.quick else {"budget_minutes": RIVAL_MINUTES}
-    overrides = {"max_span": 1, "exit_positions": POSITIONS, "branches": RIVALS, "variants": 4, **trained}
-    return _packaged(options, "rivals", overrides, recipe=None)
+def rival_bundles(options: BenchOptions) -> dict[str, Made]:
+    """``linear`` layers at as many cut points as the zoo's, ``spinn`` and ``branchynet`` at theirs, of equal work."""
+    return {
+        "linear": _trained(options, "linear", LINEAR, POSITIONS),
+        "spinn": _trained(options, "spinn", (CONVOLUTIONAL,), SPINN_EXITS),
+        "branchynet": _trained(options, "branchynet", (CONVOLUTIONAL,), BRANCHYNET_EXITS),
+    }
+
+
+def _trained(options: BenchOptions, name: str, branches: tuple[str, ...], positions: int) -> Made:
+    """Exits of some structures, trained for as many steps as the zoo's were."""
+    steps = positions * (QUICK_STEPS if options.quick else STEPS)
+    settings = {"max_span": 1, "exit_positions": positions, "branches": branches, "variants": 4, "cache_mb": 1500}
+    return _packaged(options, name, {**settings, "steps": steps}, recipe=None)
 
 
 def _packaged(options: BenchOptions, name: str, overrides: dict[str, object], *, recipe: Path | None) -> Made:

@@ -30,7 +30,7 @@ def take_job(request: Request, *, client: str, settings: Settings, store: JobSto
     workplace = runner.workplace(secrets.token_hex(8))
     try:
         with storage_errors(workplace.folder):
-            workplace.folder.mkdir()
+            workplace.folder.mkdir(mode=0o700)
         asked, weights = read_job(request, workplace, max_weights_bytes=settings.max_weights_bytes)
         check_request(asked, known_data=runner.references())
         queued = settings.max_queued_jobs

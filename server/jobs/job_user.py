@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,13 +70,20 @@ class JobUser:
                 os.chown(path, self.uid, self.gid, follow_symlinks=False)
             folder.chmod(_PRIVATE)
 
+    def end_processes(self) -> None:
+        """Kill all processes of the user, also those that left the worker's group: it is for one job at a time."""
+        # It becomes the user itself, who need not be able to run this interpreter; on some systems it is killed too.
+        lines = f"import os; os.setgroups([]); os.setgid({self.gid}); os.setuid({self.uid}); os.kill(-1, 9)"
+        subprocess.run([sys.executable, "-I", "-c", lines], check=False, stderr=subprocess.DEVNULL)
+
     def take_back(self, folder: Path) -> None:
-        """Make the server the owner again, from the outside in, once the worker has ended.
+        """Make the server the owner again, from the outside in, once the user's last process has ended.
 
         Raises:
             PublishError: the worker left something other than files and folders, such as a link.
             StorageError: it cannot be changed.
         """
+        self.end_processes()
         with storage_errors(folder):
             os.chown(folder, os.geteuid(), os.getegid(), follow_symlinks=False)
             for path in _entries(folder):

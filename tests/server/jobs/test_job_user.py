@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import subprocess
 import tempfile
 from pathlib import Path
 
@@ -86,6 +88,15 @@ def test_a_link_or_a_pipe_that_a_worker_left_is_removed_and_refused(place, user,
     assert (secret / "key").read_text() == "secret"
 
 
+@as_root
+def test_a_process_that_left_the_workers_group_ends_before_its_files_are_taken(place, user):
+    command = f"import os; os.setgroups([]); os.setgid({user.gid}); os.setuid({user.uid}); import time; time.sleep(60)"
+    with subprocess.Popen([SYSTEM_PYTHON, "-c", command], start_new_session=True) as stray:
+        eventually(lambda: Path(f"/proc/{stray.pid}").stat().st_uid == user.uid)
+        user.take_back(place)
+        assert stray.wait(10) == -signal.SIGKILL
+
+
 @pytest.fixture
 def runner(place, tiny, user, clock):
     """A runner whose worker is a fake one, as nobody; and its store, data folder and served folder."""
@@ -140,7 +151,7 @@ def test_a_job_is_packaged_as_the_user_and_its_bundle_is_the_servers(runner, job
 @system_python
 def test_a_worker_reads_neither_the_database_nor_other_jobs(runner, job_request):
     made, store, data = runner
-    (data / "jobs" / "other").mkdir(mode=0o700)
+    (data / "jobs" / "other").mkdir(mode=0o700)  # as the intake makes it
     (data / "jobs" / "other" / "weights.safetensors").write_text("private")
     job = ended(store, add(made, store, job_request("looks_around")))
     assert job.state is State.DONE, job.error
