@@ -33,10 +33,19 @@ class Agreement:
         return self.metadata.inputs[0]
 
 
-def agree(metadata: ModelMetadata, *, class_names: Sequence[str], input_shape: Sequence[int]) -> Agreement:
+def agree(
+    metadata: ModelMetadata,
+    *,
+    class_names: Sequence[str],
+    input_shape: Sequence[int],
+    output_shape: Sequence[int] = (),
+    task: str = "classification",
+) -> Agreement:
     """Decide what to send to the model of ``metadata``: JPEGs or images if it takes them, else tensors.
 
     ``input_shape``: of the device's prepared tensors, without the batch: [c, h, w] for images.
+    ``output_shape``: the same of the output; by default one logit per class. ``task``: the device's, compared with the
+    server's where it states one.
 
     Raises:
         UsageError: classes, input or output do not match; the message says which.
@@ -44,12 +53,13 @@ def agree(metadata: ModelMetadata, *, class_names: Sequence[str], input_shape: S
     if len(metadata.inputs) != 1 or len(metadata.outputs) != 1:
         raise _misfit(f"it has {len(metadata.inputs)} inputs and {len(metadata.outputs)} outputs, not one and one")
     wanted, output = metadata.inputs[0], metadata.outputs[0]
+    if metadata.task is not None and metadata.task != task:
+        raise _misfit(f"it is for {metadata.task[:40]}, the device's model for {task}")
+    expected = tuple(output_shape) or (len(class_names),)
     if metadata.class_names is not None and metadata.class_names != tuple(class_names):
         raise _misfit("its classes are not the device's")
-    if output.datatype not in ("FP16", "FP32", "FP64") or not _batch_of((len(class_names),), output.shape):
-        raise _misfit(
-            f"its output is {output.datatype} {list(output.shape)}, the device has {len(class_names)} classes"
-        )
+    if output.datatype not in ("FP16", "FP32", "FP64") or not _batch_of(expected, output.shape):
+        raise _misfit(f"its output is {output.datatype} {list(output.shape)}, the device's is {list(expected)}")
     if wanted.datatype == "UINT8" and len(input_shape) == 3 and _takes_images(wanted.shape, channels=input_shape[0]):
         return Agreement("images", metadata)
     if wanted.datatype == "FP32" and _batch_of(input_shape, wanted.shape):

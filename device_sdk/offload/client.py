@@ -51,7 +51,7 @@ class ModelMetadata:
     """A model's inputs and outputs. Only Pathweave servers state ``class_names`` and ``bundle`` (its digest).
 
     ``binary``: whether the server supports binary tensor data. ``content``: media type of the byte strings that a BYTES
-    input takes.
+    input takes. ``task``: what the model is for, if the server says so.
     """
 
     inputs: tuple[TensorMetadata, ...]
@@ -61,9 +61,11 @@ class ModelMetadata:
     bundle: str | None
     binary: bool = False
     content: str | None = None
+    task: str | None = None
 
 
 class _Pathweave(msgspec.Struct):
+    task: str | None = None
     bundle: str | None = None
     content: str | None = None
     class_names: tuple[str, ...] | None = None
@@ -141,7 +143,14 @@ class InferenceClient:
             binary = BINARY_EXTENSION in (server.extensions or ())
         own = reply.pathweave or _Pathweave()
         return ModelMetadata(
-            reply.inputs, reply.outputs, reply.versions or (), own.class_names, own.bundle, binary, own.content
+            reply.inputs,
+            reply.outputs,
+            reply.versions or (),
+            own.class_names,
+            own.bundle,
+            binary,
+            own.content,
+            own.task,
         )
 
     def infer(

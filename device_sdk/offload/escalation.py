@@ -24,7 +24,8 @@ class Escalator:
     """Runs samples on the server's model. Never raises, never exceeds the time-out. Thread-safe.
 
     Before the first request, and after any failure, the server model's metadata is checked against the device's model.
-    ``class_names``, ``input_shape`` [c, h, w] and ``preprocessing`` are the device's. ``answered`` is told of every
+    ``class_names``, ``input_shape`` [c, h, w] and ``preprocessing`` are the device's, and so
+    are ``output_shape`` without the batch, by default one logit per class, and ``task``. ``answered`` is told of every
     request that got an answer: its bytes, samples and seconds; ``failed`` of every call without one.
 
     Raises:
@@ -38,6 +39,8 @@ class Escalator:
         class_names: Sequence[str],
         input_shape: Sequence[int],
         preprocessing: Preprocessing,
+        output_shape: Sequence[int] = (),
+        task: str = "classification",
         transport: Transport | None = None,
         breaker: CircuitBreaker | None = None,
         clock: Clock = time.monotonic,
@@ -50,8 +53,10 @@ class Escalator:
         self._class_names = tuple(class_names)
         self._input_shape = tuple(input_shape)
         self._preprocessing = preprocessing
+        self._output_shape = tuple(output_shape) or (len(self._class_names),)
+        self._task = task
         self._transport = transport or default_transport(model)
-        self._client = make_client(model, self._transport, classes=len(self._class_names), clock=clock)
+        self._client = make_client(model, self._transport, output_shape=self._output_shape, clock=clock)
         self._calls = RemoteCalls(timeout_s=model.timeout_s, breaker=breaker, clock=clock)
         self._agreement: Agreement | None = None
 
@@ -61,7 +66,7 @@ class Escalator:
         return self._model
 
     def answer(self, tensors: Array, images: npt.NDArray[np.uint8] | None, *, digest: str = "") -> RemoteReply:
-        """The server's logits for all samples, or the reason of the failure.
+        """The server's outputs [n, *output_shape] for all samples, or the reason of the failure.
 
         ``tensors``: prepared, float32 [n, *input_shape]; ``images``: the same samples as raw pixels, uint8
         [n, h, w, c], or None to recover them from the tensors if the server takes images. Tensors of a plan with
@@ -75,7 +80,7 @@ class Escalator:
         if unfit is not None:
             return RemoteReply(None, unfit)
         if len(tensors) == 0:
-            return RemoteReply(np.empty((0, len(self._class_names)), np.float32), None)
+            return RemoteReply(np.empty((0, *self._output_shape), np.float32), None)
         reply = self._calls.run(lambda deadline: self._ask(tensors, images, digest, deadline))
         if reply.output is None:
             self._agreement = None
@@ -137,8 +142,7 @@ class Escalator:
             filled = self._filled(agreement, tensors[batch], None if images is None else images[batch])
             left_s, started = self._calls.left_s(deadline), self._clock()
             response = self._client.infer([filled], timeout_s=left_s, metadata=agreement.metadata)
-            classes = len(self._class_names)
-            outputs.append(checked_logits(response.outputs[0].data, samples=len(filled.data), classes=classes))
+            outputs.append(checked_logits(response.outputs[0].data, samples=len(filled.data), shape=self._output_shape))
             size_bytes = filled.size_bytes + self._overhead_bytes
             self._answered(size_bytes, len(filled.data), self._clock() - started)
         return np.concatenate(outputs)  # 3
@@ -152,7 +156,13 @@ class Escalator:
         if agreement is not None:
             return agreement
         metadata = self._client.metadata(self._calls.left_s(deadline))
-        agreement = agree(metadata, class_names=self._class_names, input_shape=self._input_shape)
+        agreement = agree(
+            metadata,
+            class_names=self._class_names,
+            input_shape=self._input_shape,
+            output_shape=self._output_shape,
+            task=self._task,
+        )
         self._calls.left_s(deadline)  # raises if the deadline passed, so that a late result is not cached
         self._agreement = agreement
         return agreement

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from device_sdk.transports.port import Clock, Transport
 
 _REPLY_BYTES_PER_VALUE = 32  # upper bound of a float as JSON text
 _REPLY_BYTES = 64 * 1024  # names, ids, white space
+_MOST_REPLY_BYTES = 256 * 2**20  # of values; maps of many classes are large
 
 
 def default_transport(model: RemoteModel) -> Transport:
@@ -30,16 +32,18 @@ def default_transport(model: RemoteModel) -> Transport:
     return make_transport(model.server, token=model.token)
 
 
-def make_client(model: RemoteModel, transport: Transport, *, classes: int, clock: Clock) -> InferenceClient:
-    """A client whose reply limit fits logits of ``classes`` for ``max_batch`` samples."""
-    values = min(model.max_batch, 2**20) * classes
-    limit = _REPLY_BYTES + _REPLY_BYTES_PER_VALUE * values
+def make_client(
+    model: RemoteModel, transport: Transport, *, output_shape: Sequence[int], clock: Clock
+) -> InferenceClient:
+    """A client whose reply limit fits outputs of ``output_shape`` for ``max_batch`` samples, within a bound."""
+    values = min(model.max_batch, 2**20) * math.prod(output_shape)
+    limit = _REPLY_BYTES + min(_REPLY_BYTES_PER_VALUE * values, _MOST_REPLY_BYTES)
     return InferenceClient(model.server, model.model, transport, max_reply_bytes=limit, clock=clock)
 
 
-def checked_logits(output: Array, *, samples: int, classes: int) -> Array:
-    """A reply's output as float32 logits [samples, classes]. Raises ProtocolError for another shape or overflow."""
-    if output.shape != (samples, classes):
+def checked_logits(output: Array, *, samples: int, shape: Sequence[int]) -> Array:
+    """A reply's output as float32 [samples, *shape]. Raises ProtocolError for another shape or overflow."""
+    if output.shape != (samples, *shape):
         raise ProtocolError(f"the reply's shape is {list(output.shape)} for {samples} samples")
     with np.errstate(over="ignore"):
         logits = output.astype(np.float32, copy=False)
@@ -53,7 +57,10 @@ MAX_UNDER_WAY = 8  # requests, including those abandoned after their time-out
 
 @dataclass(frozen=True)
 class RemoteReply:
-    """``output``: logits [batch, classes], float32; or None, and ``failure`` is the reason in one line."""
+    """``output``: [batch, *output] of the model, float32, [batch, classes] for a classifier.
+
+    None where it failed; ``failure`` is the reason in one line.
+    """
 
     output: Array | None
     failure: str | None

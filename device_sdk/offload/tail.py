@@ -29,6 +29,8 @@ def runs_tails(model: str) -> bool:
 class TailClient:
     """Runs tails of ``bundle`` (its digest) at a server. Never raises, never exceeds the time-out.
 
+    ``output_shape``: of the bundle's output, without the batch.
+
     Raises:
         UsageError: there is no transport for the server's URL.
     """
@@ -38,16 +40,16 @@ class TailClient:
         model: RemoteModel,
         *,
         bundle: str,
-        classes: int,
+        output_shape: Sequence[int],
         transport: Transport | None = None,
         breaker: CircuitBreaker | None = None,
         clock: Clock = time.monotonic,
     ) -> None:
         self._model = model
         self._bundle = bundle
-        self._classes = classes
+        self._output_shape = tuple(output_shape)
         self._transport = transport or default_transport(model)
-        self._client = make_client(model, self._transport, classes=classes, clock=clock)
+        self._client = make_client(model, self._transport, output_shape=output_shape, clock=clock)
         self._calls = RemoteCalls(timeout_s=model.timeout_s, breaker=breaker, clock=clock)
         self._metadata: ModelMetadata | None = None
 
@@ -57,7 +59,7 @@ class TailClient:
         return self._model
 
     def run(self, activations: Activations, *, bits: Sequence[int] | None = None) -> RemoteReply:
-        """The logits [batch, classes] of the tail of ``activations``, or the reason of the failure.
+        """The output [batch, *output_shape] of the tail of ``activations``, or the reason of the failure.
 
         ``bits``: of the values of each tensor on the way; by default 8.
         """
@@ -83,7 +85,7 @@ class TailClient:
             metadata=metadata,
         )
         samples = len(activations.tensors[0])
-        return checked_logits(response.outputs[0].data, samples=samples, classes=self._classes)
+        return checked_logits(response.outputs[0].data, samples=samples, shape=self._output_shape)
 
     def _fitting(self, deadline: float) -> ModelMetadata:
         """The metadata of the server's model, checked to run tails of this bundle."""

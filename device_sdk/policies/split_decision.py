@@ -156,7 +156,7 @@ def _timed_calls(
         overhead_bytes=request_overhead_bytes(model.model),
         sends_input=False,
     )
-    client = TailClient(model, bundle=bundle.digest, classes=len(bundle.manifest.task.class_names))
+    client = TailClient(model, bundle=bundle.digest, output_shape=bundle.manifest.cut_points[-1].tensors[0].shape)
     with contextlib.closing(client):
         codec = codec_handling()
         return call_handling(client, bundle.supernet, bundle.digest, costs, codec, least_per_byte=least_per_byte)

@@ -602,17 +602,13 @@ class AdaptiveModel:
 
         Nothing is sent that ``model.privacy`` forbids: inputs need "inputs", activations "activations" or "inputs". An
         earlier connection of the same kind ends. A plan that was restored by ``open`` uses the server from here on.
-
-        Raises:
-            UsageError: the model is no classifier: its answers cannot be exchanged with a server's.
         """
         self._in_use.running()
-        self._samples.require_classifier()
         self._network.stop()
         self._remote.connect(model)
 
     def _require_decidable(self, plan: Plan) -> None:
-        if plan.exits or plan.split is not None or not isinstance(plan.hard, AnswerLocally):
+        if plan.exits or not isinstance(plan.hard, AnswerLocally):
             self._samples.require_classifier()
 
     def _say_what_is_missing(self, plan: Plan) -> None:
@@ -650,7 +646,8 @@ class AdaptiveModel:
         from device_sdk.policies.split_decision import decide_split
 
         self._in_use.running()
-        self._samples.require_classifier()
+        if samples is not None:
+            self._samples.require_classifier()
         with self._change:
             plan = self._in_use.running().plan
             decision = decide_split(
@@ -689,7 +686,8 @@ class AdaptiveModel:
         from device_sdk.policies.split_decision import choose
         from device_sdk.policies.split_measuring import codec_handling
 
-        self._samples.require_classifier()
+        if samples is not None:
+            self._samples.require_classifier()
         plan = self._in_use.running().plan
         limits = self._split_limits(plan, memory_mb, max_drop, samples, labels)
         costs = self.profile(progress=progress).cost_model()

@@ -54,7 +54,8 @@ class RemoteAnswers:
         """Use this model from now on: for samples, or for tails if that is what it runs. Closes the one before."""
         old: Escalator | TailClient | None
         if runs_tails(model.model):
-            tail = TailClient(model, bundle=self._bundle.digest, classes=len(self._bundle.manifest.task.class_names))
+            shape = self._bundle.manifest.cut_points[-1].tensors[0].shape
+            tail = TailClient(model, bundle=self._bundle.digest, output_shape=shape)
             with self._lock:
                 old, self._tail = self._tail, tail
                 self._answering.pop(Splitting, None)
@@ -73,6 +74,8 @@ class RemoteAnswers:
             class_names=manifest.task.class_names,
             input_shape=manifest.cut_points[0].tensors[0].shape,
             preprocessing=manifest.preprocessing,
+            output_shape=manifest.cut_points[-1].tensors[0].shape,
+            task=manifest.task.kind,
             answered=self._answered,
             failed=self._failed,
         )

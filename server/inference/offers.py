@@ -80,6 +80,7 @@ class OfferedModel:
             "outputs": [tensor.described() for tensor in self.outputs],
             "pathweave": {
                 "bundle": self.bundle.digest,
+                "task": self.bundle.manifest.task.kind,
                 "class_names": list(self.bundle.manifest.task.class_names),
                 **({"content": jpeg.CONTENT} if self.takes == "jpeg" else {}),
             },

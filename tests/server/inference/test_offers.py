@@ -42,7 +42,11 @@ def test_a_bundle_offers_its_full_model_from_tensors_and_from_images(tiny_bundle
         assert one["name"] == name
         assert one["versions"] == ["1"]
         assert one["outputs"] == [{"name": "logits", "datatype": "FP32", "shape": [-1, 3]}]
-        assert one["pathweave"] == {"bundle": tiny_bundle.digest, "class_names": ["blue", "green", "red"]}
+        assert one["pathweave"] == {
+            "bundle": tiny_bundle.digest,
+            "task": "classification",
+            "class_names": ["blue", "green", "red"],
+        }
 
 
 def test_what_does_not_take_images_offers_tensors_alone(tiny_bundle):
