@@ -53,6 +53,7 @@ class Bundle:
         self.has_signature = has_signature
         self.supernet: Supernet = manifest.supernet()
         self._sizes = manifest.blobs()
+        self._loaded = manifest.loaded_bytes()
 
     @classmethod
     def open(
@@ -155,6 +156,10 @@ class Bundle:
             return (self.blobs / name).stat().st_size
         except OSError as error:
             raise BlobError(f"blob {name[:12]}… is missing from {self.blobs}", hint=FETCH_AGAIN) from error
+
+    def loaded_size(self, name: str) -> int:
+        """Bytes that a blob takes once loaded: more than it has where weights are stored in few bits (or BlobError)."""
+        return max(self.blob_size(name), self._loaded.get(name, 0))
 
     def blob_sizes(self) -> dict[str, int]:
         """Bytes of each blob."""

@@ -140,6 +140,12 @@ class Manifest(msgspec.Struct, frozen=True):
             sizes[rendition.blob] = rendition.size_bytes
         return sizes
 
+    def loaded_bytes(self) -> dict[str, int]:
+        """Bytes in memory of the blobs whose weights are stored in fewer."""
+        found = [rendition for block in self.blocks for rendition in block.renditions]
+        found += [rendition for exit_ in self.exits for rendition in exit_.renditions]
+        return {one.blob: one.loaded_bytes for one in found if one.loaded_bytes is not None}
+
     @property
     def minor_version(self) -> int:
         """The minor format version; 0 where it is no number."""

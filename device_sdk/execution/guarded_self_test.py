@@ -225,7 +225,7 @@ def _memory_limit_bytes(bundle: Bundle, settings: RuntimeSettings) -> int | None
     """Enough for what a bundle of this size needs, at most half of the device's memory; None beside an accelerator."""
     if not settings.on_processor:
         return None
-    wanted = max(_LEAST_LIMIT_BYTES, _BYTES_PER_BLOB_BYTE * sum(bundle.blob_sizes().values()))
+    wanted = max(_LEAST_LIMIT_BYTES, _BYTES_PER_BLOB_BYTE * sum(map(bundle.loaded_size, bundle.blob_sizes())))
     half = _physical_bytes() // 2
     return (min(wanted, half) if half else wanted) + _BYTES_PER_THREAD * settings.threads
 

@@ -35,7 +35,7 @@ def one_model_footprint(
     bundle: Bundle, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, batch: int = 1
 ) -> Footprint:
     """What consecutive edges, or an exit's branch alone, take if they are one model for batches of ``batch``."""
-    return footprint(_pieces(bundle, PlanSegment(tuple(edges), exit_), bundle.blob_size, {}, batch))
+    return footprint(_pieces(bundle, PlanSegment(tuple(edges), exit_), bundle.loaded_size, {}, batch))
 
 
 def resident_bytes(bundle: Bundle, found: Sequence[PlanSegment], *, batch: int = 1) -> int:
@@ -49,7 +49,7 @@ def all_pages_stay(bundle: Bundle, plans: Sequence[Sequence[PlanSegment]], cap_b
     prints: list[Footprint] = []
     for found in plans:
         try:
-            divided = pages([_pieces(bundle, one, bundle.blob_size, {}, 1) for one in found], cap_bytes)
+            divided = pages([_pieces(bundle, one, bundle.loaded_size, {}, 1) for one in found], cap_bytes)
         except BudgetError:
             return False
         prints += [footprint(page) for part in divided for page in part]
@@ -92,7 +92,7 @@ class PagedEdges:
     """
 
     def __init__(self, bundle: Bundle, runtime: Runtime, *, cap_bytes: int, batch: int) -> None:
-        pieces = [_pieces(bundle, one, bundle.blob_size, {}, batch) for one in each_edge(bundle)]
+        pieces = [_pieces(bundle, one, bundle.loaded_size, {}, batch) for one in each_edge(bundle)]
         check_cap([piece for page in pieces for piece in page], cap_bytes)
         self._numbers = {one.edges[0]: number for number, one in enumerate(each_edge(bundle))}
         reads = (partial(stretch_from_disk, bundle, (edge,), any_size=True) for edge in self._numbers)
@@ -158,7 +158,7 @@ class PagedSegments:
 
 
 def _least_bytes(bundle: Bundle, found: Sequence[PlanSegment], *, costs: Mapping[Edge, EdgeCost], batch: int) -> int:
-    return least_cap_bytes(piece for one in found for piece in _pieces(bundle, one, bundle.blob_size, costs, batch))
+    return least_cap_bytes(piece for one in found for piece in _pieces(bundle, one, bundle.loaded_size, costs, batch))
 
 
 def _blob_names(bundle: Bundle, found: Sequence[PlanSegment]) -> set[str]:

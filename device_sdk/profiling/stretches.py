@@ -27,7 +27,7 @@ FIRST_RUNS = 2  # runs after which a runtime has allocated its working memory
 
 @dataclass(frozen=True)
 class Part:
-    """A unit of timing: consecutive edges, or an exit's branch alone. ``weight_bytes``: size of its blobs.
+    """A unit of timing: consecutive edges, or an exit's branch alone. ``weight_bytes``: size of its blobs, loaded.
 
     ``input_size``: of its path; empty for the model's own.
     """
@@ -52,7 +52,7 @@ class Part:
         """
         names = dict.fromkeys(bundle.blob_names(edges, exit_))
         size = edges[0].input_size if edges else input_size
-        return cls(tuple(edges), exit_, sum(map(bundle.blob_size, names)), size)
+        return cls(tuple(edges), exit_, sum(map(bundle.loaded_size, names)), size)
 
     @property
     def model(self) -> Hashable:

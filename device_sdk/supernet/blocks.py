@@ -101,6 +101,7 @@ class Rendition(msgspec.Struct, frozen=True):
     ``providers`` of the runtime that it is for, where not for all of them. ``error``: mean squared distance from what
     the block was trained to answer over the variance of that, on real samples; None where it is the same but for
     rounding. ``any_size``: it runs at every input size of the bundle, not only at the model's own.
+    ``loaded_bytes`` (1.4): of its weights in memory, where they are stored in fewer.
     """
 
     name: str
@@ -114,6 +115,7 @@ class Rendition(msgspec.Struct, frozen=True):
     providers: tuple[str, ...] = ()
     error: float | None = None
     any_size: bool = False
+    loaded_bytes: Annotated[int, msgspec.Meta(ge=0, lt=2**40)] | None = None
 
 
 class Block(msgspec.Struct, frozen=True):

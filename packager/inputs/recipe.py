@@ -11,7 +11,7 @@ import msgspec
 
 from device_sdk.errors import UsageError
 
-RenditionName = Literal["fp32", "int8", "fp16", "xnnpack"]
+RenditionName = Literal["fp32", "int8", "fp16", "xnnpack", "w8", "w6", "w4", "w2"]
 Auto = Literal["auto"]
 
 _TUNED = {"batch": 128, "distil_rate": 2e-3, "tune_rate": 2e-2, "exit_rate": 5e-2}  # for a few thousand steps

@@ -40,7 +40,7 @@ _WANTED_SAMPLES, _WANTED_PAIRS, _RANGES = 1000, 250, 6  # of validation, approxi
 _SIZES, _SIZE_RUNS, _SIZE_SAMPLES = 4, 4, 64  # tried; forward passes per part and size; samples of the original path
 _RECALIBRATE_SHARE = 0.05  # maximum, of the budget
 _BACKWARD = 3.0  # cost of a training step relative to a forward pass
-_BYTES_OF_WEIGHT = {"fp32": 4, "int8": 1, "fp16": 2, "xnnpack": 4}
+_BYTES_OF_WEIGHT = {"fp32": 4, "int8": 1, "fp16": 2, "xnnpack": 4, "w8": 1.0, "w6": 0.75, "w4": 0.5, "w2": 0.25}
 _BYTES_OF_PART = 4000  # graph, golden vector, names
 _LIBRARIES_BYTES = 250_000_000  # libraries loaded for export and quantisation
 _TRAINED_WEIGHTS = 4  # weights, gradients, two moments
@@ -273,5 +273,5 @@ class Estimator:
 
     def _bundle_bytes(self) -> int:
         kinds = self.recipe.renditions
-        weights = self.size.weights * sum(_BYTES_OF_WEIGHT[kind] for kind in kinds)
+        weights = round(self.size.weights * sum(_BYTES_OF_WEIGHT[kind] for kind in kinds))
         return weights + len(kinds) * self.size.parts * _BYTES_OF_PART

@@ -12,6 +12,7 @@ from packager.exporting.onnx_exporter import OPSET
 from packager.renditions.calibration import Calibration
 from packager.renditions.fp16 import make_fp16
 from packager.renditions.int8 import make_int8
+from packager.renditions.low_bit import KINDS as LOW_BIT
 from packager.renditions.rendition_set import RenditionSet
 from packager.renditions.xnnpack import make_xnnpack
 
@@ -22,6 +23,7 @@ KINDS: dict[str, Callable[[ExportedBlocks, Calibration, Progress, Path], Renditi
     "int8": make_int8,
     "fp16": make_fp16,
     "xnnpack": make_xnnpack,
+    **LOW_BIT,
 }
 
 

@@ -7,34 +7,29 @@ at the end of a block and at the start of the next are equal and cancel.
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 
-from device_sdk.bundles.golden import sample_outputs
 from device_sdk.files.atomic import storage_errors
 from device_sdk.progress import Progress
-from device_sdk.runtimes import OnnxRuntime
-from device_sdk.supernet.blocks import Golden, Quantization
+from device_sdk.supernet.blocks import Quantization
 from packager.errors import VerificationError
 from packager.exporting.export import ExportedBlocks, deduplicate_weights
 from packager.exporting.onnx_exporter import OPSET
-from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
-from packager.renditions.calibration import Calibration, Features, fitted_and_held_back, in_batches, relative_error
-from packager.renditions.fragments import as_fragment, part_model, part_stretch
+from packager.exporting.verification import TorchReference
+from packager.renditions.calibration import Calibration, Features, fitted_and_held_back
+from packager.renditions.fragments import as_fragment, part_model
+from packager.renditions.judging import MAX_ERROR, Judged, judge
 from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.expansion import Expansion
 from packager.torch_noise import torch_silenced
 
 NAME = "int8"
-MAX_ERROR = 0.25  # a block with a larger error is left out
-_GOLDEN_TOLERANCE = 2.0  # times the quantisation error on real samples: other CPUs round differently
 _LEVELS = 255
 _BATCH = 64
 _PREPROCESSED = ("onnx.quant.pre_process", "onnxruntime.quant")  # metadata set by the tool's preprocessing
@@ -54,7 +49,7 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
     quantization = _ranges(calibration, progress)
     reference = TorchReference(exported.expansion)
     skips = {block.id for block in exported.expansion.blocks if block.kind == "identity"}
-    judged: dict[str, _Judged] = {}
+    judged: dict[str, Judged] = {}
     with progress.task(f"quantise to {NAME}", len(exported.own)) as task:
         for index, (features, *smaller) in calibration.features_at_sizes():
             fitting, held_back = fitted_and_held_back(features)
@@ -67,7 +62,7 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
                     model = part_model(exported, part, calibration.free_axes)
                     graph = _quantised(model, part, ranged, quantization, batch=calibration.batch)
                 if part in skips or any(node.op_type == "QuantizeLinear" for node in graph.node):
-                    judged[part] = _judge(exported, part, graph, reference, held_back, batch=calibration.batch)
+                    judged[part] = judge(NAME, exported, part, graph, reference, held_back, batch=calibration.batch)
                 task.advance()
     left_out = sorted(part for part, found in judged.items() if found.error > MAX_ERROR)
     kept = {part: judged[part] for part in exported.own if part in judged and part not in left_out}
@@ -123,13 +118,6 @@ def fitted(features: Features) -> Quantization:
         raise VerificationError("the model computes features that are not finite, which cannot be quantised")
     scale = np.float32((high - low) / _LEVELS) or np.float32(1.0)
     return Quantization(scale=float(scale), zero_point=int(np.clip(round(-low / float(scale)), 0, _LEVELS)))
-
-
-@dataclass(frozen=True)
-class _Judged:
-    graph: onnx.GraphProto
-    error: float
-    golden: Golden
 
 
 def _quantised(
@@ -212,36 +200,3 @@ def _clips_below(model: onnx.ModelProto, given: Mapping[str, Quantization]) -> b
     if output.name not in given:
         return False
     return "Clip" in last or ("Relu" in last and given[output.name].zero_point != 0)
-
-
-def _judge(
-    exported: ExportedBlocks,
-    part: str,
-    graph: onnx.GraphProto,
-    reference: TorchReference,
-    features: Features,
-    *,
-    batch: int,
-) -> _Judged:
-    """Compare with torch on real ``features`` and on golden inputs, in batches of ``batch``.
-
-    The golden vector is the fragment's own answer on this machine; its tolerance derives from the quantisation error.
-    """
-    with contextlib.closing(OnnxRuntime(threads=1, lean=True).load(part_stretch(exported, part, graph))) as loaded:
-        actual = in_batches(lambda some: loaded.run([some])[0], features, batch)
-        expected = in_batches(lambda some: reference.answer([part], [some])[0], features, batch)
-        error, difference = relative_error(actual, expected), float(np.abs(actual - expected).max())
-        golden_error = 0.0
-        for (expected,), (actual,) in reference.compared(f"{NAME} of {part}", [part], loaded):
-            golden_error = max(golden_error, relative_error(actual, expected))
-    tolerance = _GOLDEN_TOLERANCE * difference + ABSOLUTE_TOLERANCE
-    return _Judged(
-        graph=graph,
-        # golden inputs are noise outside the calibrated ranges: a looser limit applies
-        error=_worst([error, golden_error if golden_error > MAX_ERROR else 0.0]),
-        golden=Golden(samples=sample_outputs([actual]), tolerance=float(f"{tolerance:.3g}")),
-    )
-
-
-def _worst(errors: Iterable[float]) -> float:
-    return max(error if np.isfinite(error) else float("inf") for error in errors)

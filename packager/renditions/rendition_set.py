@@ -13,9 +13,9 @@ from packager.assembly.bundle_writer import BundleWriter
 class RenditionSet:
     """The renditions of one kind by block or exit id. Parts without such a rendition are missing.
 
-    ``needs``: names in ``shared`` of further initializers of a fragment. ``errors``: see ``Rendition.error``.
-    ``quantization``: by cut point. ``any_size``: parts that run at every input size of the bundle. ``notes``: parts
-    left out, with the reason.
+    ``needs``: names in ``shared`` of further initializers of a fragment. ``errors``, ``loaded_bytes``: as of
+    ``Rendition``. ``quantization``: by cut point. ``any_size``: parts that run at every input size of the bundle.
+    ``notes``: parts left out, with the reason.
     """
 
     name: str
@@ -25,6 +25,7 @@ class RenditionSet:
     shared: Mapping[str, bytes] = field(default_factory=dict)
     needs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     errors: Mapping[str, float] = field(default_factory=dict)
+    loaded_bytes: Mapping[str, int] = field(default_factory=dict)
     opset: int | None = None
     entry_point: str | None = None
     providers: tuple[str, ...] = ()
@@ -48,6 +49,7 @@ class RenditionSet:
                 providers=self.providers,
                 error=self.errors.get(part),
                 any_size=part in self.any_size,
+                loaded_bytes=self.loaded_bytes.get(part),
             )
             for part, data in self.own.items()
         }

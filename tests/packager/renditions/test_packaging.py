@@ -84,3 +84,23 @@ def test_a_kind_that_there_is_not_is_a_usage_error(pathweave, package_arguments,
     done = pathweave(*package_arguments, "--out", tmp_path / "bundle", "--rendition", "int4")
     assert done.status == 2
     assert "'int4' is not one of" in done.err
+
+
+def test_weights_in_few_bits_are_smaller_in_the_bundle_and_as_large_in_memory(pathweave, package_arguments, tmp_path):
+    out = tmp_path / "bundle"
+    options = ("--steps", 0, "--max-span", 1, "--exits", 1, "--rendition", "w8", "--rendition", "w4")
+    done = pathweave(*package_arguments, "--out", out, *options)
+    assert done.status == 0, done.err
+    bundle = Bundle.open(out)
+    packed = [one for owner in bundle.manifest.blocks for one in owner.renditions if one.name == "w4"]
+    assert packed
+    for one in packed:
+        assert one.error is not None
+        assert one.loaded_bytes is not None
+        assert bundle.loaded_size(one.blob) == max(one.size_bytes, one.loaded_bytes)
+    workspace = Workspace(bundle, OnnxRuntime(threads=1))
+    run_self_test(workspace)
+    edges = [edge for edge in bundle.supernet.edges if edge.rendition in ("fp32", "w4")]
+    whole = {edge.block: workspace.footprint([edge], None) for edge in edges if edge.rendition == "fp32"}
+    for edge in (edge for edge in edges if edge.rendition == "w4"):
+        assert workspace.footprint([edge], None).resident_bytes >= 0.9 * whole[edge.block].resident_bytes

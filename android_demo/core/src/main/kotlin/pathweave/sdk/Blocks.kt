@@ -78,6 +78,8 @@ public data class Rendition(
     val anySize: Boolean = false,
     /** Relative squared error of its features against the block's first rendition; null where it was not measured. */
     val error: Double? = null,
+    /** Bytes of its weights in memory, where they are stored in fewer. */
+    val loadedBytes: Long? = null,
 )
 
 /** An edge of the supernet from cut point [start] to cut point [end]. */

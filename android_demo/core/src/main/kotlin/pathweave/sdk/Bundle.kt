@@ -34,6 +34,7 @@ public class Bundle private constructor(
     public val supernet: Supernet = manifest.supernet()
 
     private val sizes = manifest.blobs()
+    private val loaded = manifest.loadedBytes()
 
     /**
      * The bytes of a blob, their digest verified; mapped from the file where they are many.
@@ -89,8 +90,8 @@ public class Bundle private constructor(
         return renditions.flatMap { it.shared + it.blob }.toSet()
     }
 
-    /** Bytes of a blob: as the manifest states it, or else as it lies here. */
-    internal fun blobSize(name: String): Long = sizes[name] ?: File(blobs, name).length()
+    /** Bytes that a blob takes once loaded: more than it has where weights are stored in few bits. */
+    internal fun loadedSize(name: String): Long = maxOf(sizes[name] ?: File(blobs, name).length(), loaded[name] ?: 0L)
 
     /** The exits that are held here. */
     public val exits: List<String> get() = manifest.exits.map { it.id }

@@ -65,6 +65,10 @@ public data class Manifest(
         return sizes
     }
 
+    /** Bytes in memory of the blobs whose weights are stored in fewer. */
+    public fun loadedBytes(): Map<String, Long> = (blocks.flatMap { it.renditions } + exits.flatMap { it.renditions })
+        .mapNotNull { one -> one.loadedBytes?.let { one.blob to it } }.toMap()
+
     /** The minor format version; 0 where it is no number. */
     public val minorVersion: Int
         get() = formatVersion.substringAfter('.', "").takeIf { MINOR.matches(it) }?.toInt() ?: 0
@@ -288,8 +292,11 @@ private fun rendition(place: JsonPlace): Rendition {
         providers = place.optional("providers")?.texts().orEmpty(),
         anySize = place.optional("any_size")?.flag() ?: false,
         error = place.nullable("error")?.number(),
+        loadedBytes = place.nullable("loaded_bytes")?.whole(0, MOST_LOADED_BYTES),
     )
 }
+
+private const val MOST_LOADED_BYTES = (1L shl 40) - 1
 
 private fun golden(place: JsonPlace) = Golden(
     samples = place["samples"].items().map { it.numbers() },

@@ -75,7 +75,7 @@ private fun pieces(bundle: Bundle, segment: PlanSegment): List<Piece> {
         else segment.edges.mapIndexed { at, edge -> edge to segment.exit.takeIf { at == segment.edges.lastIndex } }
     return ends.map { (edge, exit) ->
         val names = bundle.blobNames(listOfNotNull(edge), exit)
-        Piece(edge, exit, names.associateWith(bundle::blobSize), workingBytes(bundle, edge, exit))
+        Piece(edge, exit, names.associateWith(bundle::loadedSize), workingBytes(bundle, edge, exit))
     }
 }
 

@@ -216,10 +216,7 @@ internal class Part(
     companion object {
         fun of(bundle: Bundle, edges: List<Edge>, exit: ExitChoice? = null, inputSize: ImageSize? = null): Part {
             val supernet = bundle.supernet
-            val renditions = edges.map(supernet::rendition) + listOfNotNull(exit?.let(supernet::exitRendition))
-            val sizes = bundle.manifest.blobs()
-            val bytes = renditions.flatMap { it.shared + it.blob }.distinct()
-                .sumOf { sizes[it] ?: bundle.readBlob(it).size.toLong() }
+            val bytes = bundle.blobNames(edges, exit).sumOf(bundle::loadedSize)
             return Part(edges, exit, if (exit == null) edges[0].inputSize else inputSize, bytes)
         }
     }

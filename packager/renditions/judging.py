@@ -1,0 +1,64 @@
+"""How far a quantised fragment is from torch, and the golden vector that it is held to on devices."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from device_sdk.bundles.golden import sample_outputs
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.blocks import Golden
+from packager.exporting.export import ExportedBlocks
+from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
+from packager.renditions.calibration import Features, in_batches, relative_error
+from packager.renditions.fragments import part_stretch
+
+MAX_ERROR = 0.25  # a block with a larger error is left out
+_GOLDEN_TOLERANCE = 2.0  # times the quantisation error on real samples: other CPUs round differently
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A fragment, its relative squared error on real samples, and its golden vector."""
+
+    graph: onnx.GraphProto
+    error: float
+    golden: Golden
+
+
+def judge(
+    name: str,
+    exported: ExportedBlocks,
+    part: str,
+    graph: onnx.GraphProto,
+    reference: TorchReference,
+    features: Features,
+    *,
+    batch: int,
+) -> Judged:
+    """Compare with torch on real ``features`` and on golden inputs, in batches of ``batch``.
+
+    The golden vector is the fragment's own answer on this machine; its tolerance derives from the quantisation error.
+    """
+    with contextlib.closing(OnnxRuntime(threads=1, lean=True).load(part_stretch(exported, part, graph))) as loaded:
+        actual = in_batches(lambda some: loaded.run([some])[0], features, batch)
+        expected = in_batches(lambda some: reference.answer([part], [some])[0], features, batch)
+        error, difference = relative_error(actual, expected), float(np.abs(actual - expected).max())
+        golden_error = 0.0
+        for (expected,), (actual,) in reference.compared(f"{name} of {part}", [part], loaded):
+            golden_error = max(golden_error, relative_error(actual, expected))
+    tolerance = _GOLDEN_TOLERANCE * difference + ABSOLUTE_TOLERANCE
+    return Judged(
+        graph=graph,
+        # golden inputs are noise outside the calibrated ranges: a looser limit applies
+        error=_worst([error, golden_error if golden_error > MAX_ERROR else 0.0]),
+        golden=Golden(samples=sample_outputs([actual]), tolerance=float(f"{tolerance:.3g}")),
+    )
+
+
+def _worst(errors: Iterable[float]) -> float:
+    return max(error if np.isfinite(error) else float("inf") for error in errors)
