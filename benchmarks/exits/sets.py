@@ -12,7 +12,7 @@ from pathweave.bench import BenchOptions
 
 NETWORK = "resnet56_cifar10"
 POSITIONS = 8
-STEPS, QUICK_STEPS = 800, 3  # at each cut point, as many as the zoo's
+STEPS, QUICK_STEPS = 300, 3  # at each cut point, as many as the zoo's
 LINEAR, CONVOLUTIONAL = ("none-p1", "none-p2", "none-p4"), "separable3x2-p1"
 SPINN_EXITS, BRANCHYNET_EXITS = 6, 2
 
