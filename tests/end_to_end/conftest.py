@@ -1,8 +1,9 @@
-"""One run of the demo, as a person starts it, for all tests that look at what it leaves behind."""
+"""What several tests need: one run of the demo, as a person starts it, and the compiled Kotlin core."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ANDROID = ROOT / "android_demo"
 
 
 @pytest.fixture(scope="session")
@@ -27,3 +29,16 @@ def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert done.returncode == 0, done.stderr
     (folder / "demo.json").write_text(done.stdout)
     return folder / "demo"
+
+
+@pytest.fixture(scope="session")
+def classpath() -> str:
+    """The compiled Kotlin core and what it needs."""
+    missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
+    if missing:
+        if os.environ.get("PATHWEAVE_REQUIRE_JVM") == "1":
+            pytest.fail(f"CI needs {', '.join(missing)}")
+        pytest.skip(f"needs a JDK and Maven; there is no {', '.join(missing)}")
+    subprocess.run(["mvn", "-q", "-B", "-f", str(ANDROID), "process-classes"], check=True, timeout=280)
+    target = ANDROID / "core" / "target"
+    return f"{target / 'classes'}{os.pathsep}{(target / 'classpath.txt').read_text().strip()}"

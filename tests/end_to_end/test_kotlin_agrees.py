@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -20,21 +18,7 @@ from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.paths import architecture_count, k_cheapest, sample_uniformly, subnet_count
 from device_sdk.supernet.plan import ExitChoice, size_text
 
-ANDROID = Path(__file__).parents[2] / "android_demo"
 SEED, COUNT = 2**64 - 1, 20
-
-
-@pytest.fixture(scope="module")
-def classpath() -> str:
-    """The compiled core and what it needs."""
-    missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
-    if missing:
-        if os.environ.get("PATHWEAVE_REQUIRE_JVM") == "1":
-            pytest.fail(f"CI needs {', '.join(missing)}")
-        pytest.skip(f"needs a JDK and Maven; there is no {', '.join(missing)}")
-    subprocess.run(["mvn", "-q", "-B", "-f", str(ANDROID), "process-classes"], check=True, timeout=280)
-    target = ANDROID / "core" / "target"
-    return f"{target / 'classes'}{os.pathsep}{(target / 'classpath.txt').read_text().strip()}"
 
 
 @pytest.fixture(scope="module")

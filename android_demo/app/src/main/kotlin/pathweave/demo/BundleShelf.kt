@@ -9,6 +9,7 @@ import android.provider.DocumentsContract.Document
 import java.io.File
 import java.io.IOException
 import pathweave.sdk.AdaptiveModel
+import pathweave.sdk.LogUploadWork
 import pathweave.sdk.Trust
 import pathweave.sdk.UpdateWork
 import pathweave.sdk.loadTrust
@@ -51,7 +52,7 @@ class BundleShelf(
     private val settings: SharedPreferences,
     private val resolver: ContentResolver,
 ) {
-    /** Bundles from servers, and what is known of them. */
+    /** Bundles from servers, what is known of them, and their adaptation logs. */
     val state: File = File(files, "state")
 
     /** Brings the bundle here, verifies and self-tests it (PathweaveError). */
@@ -60,9 +61,10 @@ class BundleShelf(
         return when (source) {
             is BundleSource.Here -> openFolder(source, key)
             is BundleSource.Folder -> openFolder(copy(source), key)
-            is BundleSource.Server -> AdaptiveModel.open(openAt(source.url, state, key, source.token))
+            is BundleSource.Server -> AdaptiveModel
+                .open(openAt(source.url, state, key, source.token), stateFolder = state)
                 .also { remember(LAST_URL, source.url, source.key, source.token) }
-            is BundleSource.Stored -> AdaptiveModel.open(openStored(source.url, state, key))
+            is BundleSource.Stored -> AdaptiveModel.open(openStored(source.url, state, key), stateFolder = state)
         }
     }
 
@@ -79,6 +81,10 @@ class BundleShelf(
         val key = settings.getString(LAST_KEY, null)?.let { loadTrust(it.toByteArray()) }
         return UpdateWork(url, state, key, settings.getString(LAST_TOKEN, null))
     }
+
+    /** What sends the logs of the bundle that was opened last, if it came from a server. */
+    fun logUploadWork(): LogUploadWork? =
+        settings.getString(LAST_URL, null)?.let { LogUploadWork(it, state, settings.getString(LAST_TOKEN, null)) }
 
     private fun openFolder(here: BundleSource.Here, key: Trust?): AdaptiveModel {
         val model = AdaptiveModel.open(here.folder, key, selfTested = ::passedHere)

@@ -40,6 +40,7 @@ class MainActivity : Activity() {
         val kept = lastNonConfigurationInstance as ClassifyViewModel?
         viewModel = kept ?: ClassifyViewModel(shelf(applicationContext))
         UpdateJob.schedule(applicationContext)
+        LogUploadJob.schedule(applicationContext)
         viewModel.shown = ::show
         if (kept == null) viewModel.reopen(useExits.isChecked)
         show(viewModel.state)

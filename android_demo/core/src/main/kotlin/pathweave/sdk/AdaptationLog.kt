@@ -3,7 +3,6 @@ package pathweave.sdk
 
 import java.io.File
 import java.io.IOException
-import java.io.RandomAccessFile
 import java.util.logging.Logger
 import kotlin.math.abs
 import kotlinx.serialization.json.JsonArray
@@ -15,8 +14,6 @@ import pathweave.sdk.search.Calibration
 import pathweave.sdk.search.median
 
 private const val SCHEMA_VERSION = 1
-private const val MAX_BYTES = 1_000_000L
-private const val KEPT_FILES = 3
 private val LOG = Logger.getLogger("pathweave")
 
 /**
@@ -29,7 +26,7 @@ internal class AdaptationLog(
     private val path: File,
     private val bundle: String,
     private val runtime: String,
-    private val maxBytes: Long = MAX_BYTES,
+    private val maxBytes: Long = LOG_MAX_BYTES,
 ) {
     private var warned = false // guarded by this
 
@@ -43,39 +40,10 @@ internal class AdaptationLog(
             "event" to event,
         )
         try {
-            append("$line\n".toByteArray())
+            appendLine(path, "$line\n".toByteArray(), maxBytes)
         } catch (error: IOException) {
             if (!warned) LOG.warning("the adaptation log $path cannot be written: ${error.message}")
             warned = true
-        }
-    }
-
-    private fun append(line: ByteArray) {
-        path.parentFile.mkdirs()
-        if (path.length() > 0 && path.length() + line.size > maxBytes) rotate()
-        RandomAccessFile(path, "rw").use { file ->
-            file.setLength(endOfLastLine(file))
-            file.seek(file.length())
-            file.write(line)
-        }
-    }
-
-    /** Without a last line that a crash or a full disk left incomplete. */
-    private fun endOfLastLine(file: RandomAccessFile): Long {
-        var end = file.length()
-        while (end > 0) {
-            file.seek(end - 1)
-            if (file.read() == '\n'.code) break
-            end--
-        }
-        return end
-    }
-
-    private fun rotate() {
-        fun numbered(number: Int) = if (number == 0) path else File(path.parentFile, "${path.name}.$number")
-        for (number in KEPT_FILES downTo 1) {
-            val (newer, older) = numbered(number - 1) to numbered(number)
-            if (newer.exists() && !newer.renameTo(older)) throw IOException("cannot rename $newer")
         }
     }
 }

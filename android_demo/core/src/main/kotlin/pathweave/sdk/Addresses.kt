@@ -4,6 +4,7 @@ package pathweave.sdk
 import java.net.URI
 import java.net.URISyntaxException
 
+private const val BUNDLES = "/v1/bundles/"
 private const val EXAMPLE = "an address looks like https://models.example.org/v1/bundles/NAME"
 private const val SHOWN_CHARACTERS = 200
 private const val MAX_PORT = 65_535
@@ -35,6 +36,20 @@ internal fun base(url: String): String {
         throw UsageError("'${shown(url)}' has a query or a fragment", EXAMPLE)
     }
     return url.trimEnd('/')
+}
+
+/**
+ * The address of the server that has the bundle at [url], and the bundle's name there.
+ *
+ * @throws UsageError [url] does not end in /v1/bundles/NAME.
+ */
+internal fun serverAndName(url: String): Pair<String, String> {
+    val address = base(url)
+    val (server, name) = address.substringBeforeLast(BUNDLES, "") to address.substringAfterLast(BUNDLES, "")
+    if (server.isEmpty()) {
+        throw UsageError("${shown(url)} is not the address of a bundle at a server", "it ends in /v1/bundles/NAME")
+    }
+    return server to name
 }
 
 private fun notAnAddress(url: String) = UsageError("'${shown(url)}' is not an address", EXAMPLE)

@@ -50,7 +50,7 @@ private fun bench(folder: File, images: File, labels: File, profile: Profile, li
     val shape = bundle.supernet.cutPoints[0].tensors[0].shape
     val samples = imagesOf(images.readBytes(), shape)
     val inputs = RawInputs(samples, bundle.manifest.preprocessing, shape)
-    val targets = labels.readBytes().map { it.toInt() and 0xff }.toIntArray()
+    val targets = labelsOf(labels.readBytes())
     val finder = PlanFinder(bundle, runtime, profile, AdaptationSettings(timeLimitS = null))
     val found = finder.find(inputs, targets, Budget(latencyMs = limits.first))
     val (callMs, rawMs) = AdaptiveModel.open(folder, selfTested = { true }).use { model ->
@@ -74,13 +74,17 @@ private fun bench(folder: File, images: File, labels: File, profile: Profile, li
     )
 }
 
-private fun imagesOf(pixels: ByteArray, shape: List<Int>): List<Image> {
+/** Images of [shape], channels first, from 8-bit pixels [count, h, w, c]. */
+internal fun imagesOf(pixels: ByteArray, shape: List<Int>): List<Image> {
     val (channels, height, width) = shape
     val bytes = channels * height * width
     return List(pixels.size / bytes) {
         Image(pixels.copyOfRange(it * bytes, (it + 1) * bytes), ImageSize(height, width), channels)
     }
 }
+
+/** A class index per byte. */
+internal fun labelsOf(bytes: ByteArray): IntArray = bytes.map { it.toInt() and 0xff }.toIntArray()
 
 /** `model.infer` of the plan in use and ONNX Runtime alone on the same composed model, in turns: medians. */
 private fun calls(model: AdaptiveModel, sample: Tensor, rounds: Int): Pair<Double, Double> {

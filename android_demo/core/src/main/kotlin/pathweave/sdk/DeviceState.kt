@@ -3,6 +3,7 @@ package pathweave.sdk
 
 import java.io.File
 import java.io.IOException
+import java.security.SecureRandom
 import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.runtimes.Runtime
@@ -13,6 +14,8 @@ import pathweave.sdk.search.poolOf
 
 private const val KEY_DIGITS = 16
 private const val EXITS = "exits.json"
+private const val DEVICE_BYTES = 8
+private const val LOG = "adaptation.jsonl"
 
 /** The exits of a bundle that this device keeps, if that was ever decided; otherwise null. */
 internal fun loadExits(stateFolder: File, name: String, digest: String): List<String>? = try {
@@ -24,8 +27,34 @@ internal fun loadExits(stateFolder: File, name: String, digest: String): List<St
     null
 }
 
+/** Where what a device knows of the bundle with this [name] and [digest] lies. */
 private fun bundleFolder(stateFolder: File, name: String, digest: String) =
     File(stateFolder, "$name-${digest.take(KEY_DIGITS)}")
+
+/** Where the adaptation events of [bundle] go, whatever it runs on. */
+public fun logPath(stateFolder: File, bundle: Bundle): File =
+    File(bundleFolder(stateFolder, bundle.manifest.name, bundle.digest), LOG)
+
+/** The adaptation logs of all versions of the bundle with this [name] that ran on this device. */
+internal fun logsOf(stateFolder: File, name: String): List<File> {
+    val ofName = Regex("${Regex.escape(name)}-[0-9a-f]{$KEY_DIGITS}")
+    val folders = stateFolder.listFiles().orEmpty().filter { ofName.matches(it.name) }.sorted()
+    return folders.map { File(it, LOG) }.filter(File::isFile)
+}
+
+/**
+ * A random name, made once per state folder: an identifier without information about the device.
+ *
+ * @throws StorageError the folder cannot be written.
+ */
+public fun deviceId(stateFolder: File): String {
+    val file = File(stateFolder, "device")
+    fun known() = readSmall(file)?.let { String(it).trim() }?.takeIf(IDENTIFIER::matches)
+    known()?.let { return it }
+    val made = hex(ByteArray(DEVICE_BYTES).also(SecureRandom()::nextBytes))
+    writeAtomically(file, "$made\n".toByteArray())
+    return known() ?: throw StorageError("cannot read $file")
+}
 
 /**
  * One folder per bundle, named by its digest; each thing in it is one atomic file.
@@ -36,7 +65,7 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
     val folder = bundleFolder(folder, bundle.manifest.name, bundle.digest)
 
     /** Every decision about the plan, whatever the bundle runs on. */
-    val log = AdaptationLog(File(this.folder, "adaptation.jsonl"), bundle.digest, runtime.identity)
+    val log = AdaptationLog(logPath(folder, bundle), bundle.digest, runtime.identity)
 
     private val key =
         sha256("${currentConditions().device}|${runtime.identity}".toByteArray()).take(KEY_DIGITS)

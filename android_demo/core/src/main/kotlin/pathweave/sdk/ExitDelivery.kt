@@ -9,7 +9,6 @@ import kotlinx.serialization.json.buildJsonObject
 
 private const val REPLY_MAX_BYTES = 64_000L
 private const val EXITS_MAX = 10_000
-private const val BUNDLES = "/v1/bundles/"
 private const val MS_PER_S = 1_000
 
 /** Of [fetchExits]. */
@@ -72,11 +71,7 @@ internal fun requestPlacement(
     memoryBytes: Long?,
     deadlines: Deadlines = PLACEMENT_DEADLINES,
 ): RequestedExits {
-    val address = base(url)
-    val (server, name) = address.substringBeforeLast(BUNDLES, "") to address.substringAfterLast(BUNDLES, "")
-    if (server.isEmpty()) {
-        throw UsageError("${shown(url)} is not the address of a bundle at a server", "it ends in /v1/bundles/NAME")
-    }
+    val (server, name) = serverAndName(url)
     val body = buildJsonObject {
         put("bundle", JsonPrimitive(name))
         put("memory_bytes", JsonPrimitive(memoryBytes))

@@ -22,10 +22,18 @@ data class Fault(val kind: Kind, val at: Int = 0) {
     enum class Kind { CUT, RESET, STALL, DRIP, DRIP_HEADERS, FLIP, WRONG_LENGTH, NO_RANGES, STATUS }
 }
 
+/** A request with a body, of which [body] came; [headers] by their names in lower case. */
+class Posted(val path: String, val headers: Map<String, String>, val body: ByteArray)
+
+/** An answer to [Posted]; [headers] are whole lines. */
+class PostAnswer(val status: Int, val body: String, vararg val headers: String)
+
 /**
  * Serves the files of [folder] over HTTP, with ranges, one request per connection, and damages answers.
  *
- * [faults]: by a part of the path, the first entry meets the first request. [pauseMs]: between chunks of 1 kB.
+ * [faults]: by a part of the path, the first entry meets the first request. [pauseMs]: between chunks of 1 kB. [post]
+ * answers requests with a body, null by closing the connection; of those, CUT and RESET end the connection after as many
+ * bytes of the request.
  */
 class FaultServer(private val folder: File) : Closeable {
     val faults = HashMap<String, ArrayDeque<Fault>>()
@@ -36,6 +44,9 @@ class FaultServer(private val folder: File) : Closeable {
 
     @Volatile
     var pauseMs = 0L
+
+    @Volatile
+    var post: (Posted) -> PostAnswer? = { PostAnswer(404, "{}") }
 
     @Volatile
     private var over = false
@@ -71,10 +82,27 @@ class FaultServer(private val folder: File) : Closeable {
             ranges += header("Range")
             tokens += header("Authorization")
             before.keys.find { part -> part in path }?.let { part -> before.remove(part) }?.invoke()
+            if (lines[0].startsWith("POST ")) return@use posted(it, path, lines)
             answer(it, path, header("Range"), header("If-Range"), take(path))
         } catch (_: SocketException) {
             // the client is gone
         }
+    }
+
+    private fun posted(client: Socket, path: String, lines: List<String>) {
+        val headers = lines.drop(1).filter { ": " in it }
+            .associate { it.substringBefore(": ").lowercase() to it.substringAfter(": ") }
+        val fault = take(path)
+        val length = headers.getValue("content-length").toInt()
+        val body = client.getInputStream().readNBytes(minOf(fault?.at ?: length, length))
+        if (fault != null) {
+            if (fault.kind == Fault.Kind.RESET) client.setSoLinger(true, 0)
+            return
+        }
+        val answer = post(Posted(path, headers, body)) ?: return
+        val data = answer.body.toByteArray()
+        val head = listOf("HTTP/1.1 ${answer.status} x", *answer.headers, "Content-Length: ${data.size}", "Connection: close")
+        client.getOutputStream().write(head.joinToString("\r\n", postfix = "\r\n\r\n").toByteArray() + data)
     }
 
     private fun take(path: String): Fault? = synchronized(faults) {

@@ -23,33 +23,33 @@ class UpdateWorkTest {
     @AfterEach
     fun stop() = server.close()
 
-    private fun work(constraints: UpdateConstraints = UpdateConstraints()) =
+    private fun work(constraints: WorkConstraints = WorkConstraints()) =
         UpdateWork(url, state, Contract.key, constraints = constraints) { stopped ->
             openAt(url, state, Contract.key, options = DeliveryOptions(attempts = 1, stopped = stopped), selfTest = {})
         }
 
     @Test
     fun `it installs, says whether that changed anything, and the next open finds it`() {
-        assertEquals(UpdateResult.Done(1, changed = true), UpdateWork(url, state, Contract.key).run({ good }))
-        assertEquals(UpdateResult.Done(1, changed = false), work().run({ good }))
+        assertEquals(WorkResult.Updated(1, changed = true), UpdateWork(url, state, Contract.key).run({ good }))
+        assertEquals(WorkResult.Updated(1, changed = false), work().run({ good }))
         Published.write(www, 2, Published.blob(2))
-        assertEquals(UpdateResult.Done(2, changed = true), work().run({ good }))
+        assertEquals(WorkResult.Updated(2, changed = true), work().run({ good }))
         openStored(url, state, Contract.key, selfTest = {}).use { assertEquals(2L, it.delivered.version) }
     }
 
     @Test
     fun `nothing is asked for where the constraints do not hold`() {
         for ((conditions, constraints) in listOf(
-            good.copy(unmetered = false) to UpdateConstraints(),
-            good.copy(charging = false) to UpdateConstraints(),
-            DeviceConditions(unmetered = false, charging = true) to UpdateConstraints(charging = false),
-            DeviceConditions(unmetered = true, charging = false) to UpdateConstraints(unmetered = false),
+            good.copy(unmetered = false) to WorkConstraints(),
+            good.copy(charging = false) to WorkConstraints(),
+            DeviceConditions(unmetered = false, charging = true) to WorkConstraints(charging = false),
+            DeviceConditions(unmetered = true, charging = false) to WorkConstraints(unmetered = false),
         )) {
-            assertEquals(UpdateResult.Postponed, work(constraints).run({ conditions }))
+            assertEquals(WorkResult.Postponed, work(constraints).run({ conditions }))
         }
         assertEquals(emptyList<String>(), server.requests.toList())
-        val anyTime = UpdateConstraints(unmetered = false, charging = false)
-        assertTrue(work(anyTime).run({ DeviceConditions(unmetered = false, charging = false) }) is UpdateResult.Done)
+        val anyTime = WorkConstraints(unmetered = false, charging = false)
+        assertTrue(work(anyTime).run({ DeviceConditions(unmetered = false, charging = false) }) is WorkResult.Updated)
     }
 
     @Test
@@ -58,11 +58,11 @@ class UpdateWorkTest {
         Published.write(www, 2, blob)
         fun came() = storeIn(state).partial.listFiles().orEmpty().sumOf { it.length() }
         val result = work().run({ good.copy(charging = came() < 100_000) })
-        assertEquals(UpdateResult.Postponed, result)
+        assertEquals(WorkResult.Postponed, result)
         val left = came()
         assertTrue(left in 1 until blob.size, "$left")
         server.ranges.clear()
-        assertEquals(UpdateResult.Done(2, changed = true), work().run({ good }))
+        assertEquals(WorkResult.Updated(2, changed = true), work().run({ good }))
         assertEquals(1, server.ranges.count { it != null })
     }
 
@@ -77,9 +77,9 @@ class UpdateWorkTest {
         assertEquals(false, work().run({ good }).retry)
         Published.write(www, 3, name = "another")
         val refused = work().run({ good })
-        assertTrue(refused is UpdateResult.Failed && !refused.retry, refused.toString())
+        assertTrue(refused is WorkResult.Failed && !refused.retry, refused.toString())
         stop()
-        assertTrue(work().run({ good }).let { it is UpdateResult.Failed && it.retry })
+        assertTrue(work().run({ good }).let { it is WorkResult.Failed && it.retry })
         assertEquals(false, UpdateWork("no address", state, null).run({ good }).retry)
     }
 }
