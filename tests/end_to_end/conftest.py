@@ -14,6 +14,13 @@ ROOT = Path(__file__).parents[2]
 ANDROID = ROOT / "android_demo"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The demo measures latencies: whichever test has it run first, nothing runs beside it."""
+    for item in items:
+        if "demo_folder" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.alone)
+
+
 @pytest.fixture(scope="session")
 def demo_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's work folder; beside it lie ``demo-report.html`` and ``demo.json``, what it printed."""

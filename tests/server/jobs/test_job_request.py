@@ -129,7 +129,7 @@ def test_each_field_of_the_recipe_is_allowed_or_left_out_on_purpose():
     pytest.importorskip("torch", reason="needs the extra: pip install 'pathweave[packager]'")
     from packager.inputs.recipe import Recipe
 
-    left_out = {"branch_weights", "cache_mb", "renditions", "fused"}  # a path, the operator's disk, lists
+    left_out = {"branch_weights", "cache_mb", "renditions", "fused", "copied"}  # a path, the operator's disk, lists, hybrids
     assert set(Recipe.__struct_fields__) == RECIPE_FIELDS | left_out
 
 
