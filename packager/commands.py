@@ -1,6 +1,6 @@
-"""The packager's commands: ``pathweave package``, ``pathweave inspect``, ``pathweave key``.
+"""The packager's commands ``pathweave package`` and ``pathweave key``.
 
-Only ``package`` needs the extra ``packager``; the other two, and ``pathweave release``, work in the base installation.
+Only ``package`` needs the extra ``packager``; ``key``, ``inspect`` and ``release`` work in the base installation.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -20,16 +20,10 @@ from device_sdk.extras import require
 from device_sdk.progress import SilentProgress
 from packager.inputs.model_options import existing_file, model_options
 from packager.inputs.recipe import RenditionName
-from packager.printed import print_estimate, print_minutes
+from packager.printed import described_exit, percent, print_estimate, print_minutes, rendition_bytes
 from packager.releasing.commands import key_list
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from device_sdk.bundles.bundle import Bundle
-    from device_sdk.bundles.hybrid import Hybrid
-    from device_sdk.bundles.manifest import Manifest
-    from device_sdk.supernet.blocks import Block, Exit
     from packager.assembly.packaged import Packaged
     from packager.training.ranks import Ranks
 
@@ -189,35 +183,11 @@ def _described(packaged: Packaged) -> dict[str, Any]:
             {"macs_ratio": [r.macs_ratio_low, r.macs_ratio_high], "accuracy": r.accuracy}
             for r in metrics.range_accuracy
         ],
-        "exits": [_described_exit(exit_) for exit_ in packaged.manifest.exits],
+        "exits": [described_exit(exit_) for exit_ in packaged.manifest.exits],
         "max_abs_diff": metrics.max_abs_diff,
         "steps": {"distil": metrics.distil_steps, "tune": metrics.tune_steps, "exits": metrics.exit_steps},
         "rendition_bytes": rendition_bytes(packaged.manifest, Bundle.open(packaged.folder).blob_sizes()),
         "notes": list(packaged.manifest.notes),
-    }
-
-
-def _described_block(block: Block) -> dict[str, Any]:
-    return {
-        "id": block.id,
-        "kind": block.kind,
-        "start": block.start,
-        "end": block.end,
-        "parameters": block.parameters,
-        "macs": block.macs,
-        "distillation_error": block.distillation_error,
-        "renditions": {rendition.name: rendition.size_bytes for rendition in block.renditions},
-    }
-
-
-def _described_exit(exit_: Exit) -> dict[str, Any]:
-    return {
-        "id": exit_.id,
-        "position": exit_.position,
-        "branch": exit_.branch,
-        "parameters": exit_.parameters,
-        "macs": exit_.macs,
-        "accuracy": exit_.accuracy,
     }
 
 
@@ -232,148 +202,12 @@ def _print_packaged(packaged: Packaged, *, signed: bool) -> None:
             f" {found.accuracy:.2%} (mean of {found.subnets})"
         )
     for exit_ in packaged.manifest.exits:
-        click.echo(f"  exit {exit_.id} at cut point {exit_.position}: {_percent(exit_.accuracy)}")
+        click.echo(f"  exit {exit_.id} at cut point {exit_.position}: {percent(exit_.accuracy)}")
     for note in packaged.manifest.notes:
         click.echo(f"note: {note}")
     print_minutes(packaged)
     if not signed:
         click.echo("not signed: pathweave key new NAME makes a key, --key NAME.key signs with it")
-
-
-def _percent(accuracy: float | None) -> str:
-    return "" if accuracy is None else f"{accuracy:.2%}"
-
-
-@click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
-@click.option("--trust", type=existing_file, help="Public key or key list that must have signed the bundle.")
-@click.option("--brief", is_flag=True, help="Omit the tables of blocks and exits.")
-@json_option
-def inspect(bundle: Path, trust: Path | None, brief: bool, as_json: bool) -> None:
-    """Show what is in a bundle, after verifying every byte of it."""
-    from device_sdk.bundles.bundle import Bundle
-
-    opened = Bundle.open(bundle, trust=trust)
-    opened.verify()
-    described = describe_bundle(opened)
-    emit(described, as_json=as_json, text=lambda: _print_bundle(opened, described, brief=brief))
-
-
-def describe_bundle(bundle: Bundle) -> dict[str, Any]:
-    """The output of ``pathweave inspect --json``."""
-    from device_sdk.supernet.paths import architecture_count, subnet_count
-
-    manifest = bundle.manifest
-    sizes = bundle.blob_sizes()
-    return {
-        "name": manifest.name,
-        "version": manifest.version,
-        "format_version": manifest.format_version,
-        "digest": bundle.digest,
-        "signed": bundle.has_signature,
-        "architecture_count": str(architecture_count(bundle.supernet)),
-        "subnet_count": str(subnet_count(bundle.supernet)),
-        "cut_points": [
-            {
-                "index": cut.index,
-                "shapes": [list(tensor.shape) for tensor in cut.tensors],
-                "bytes": cut.nbytes,
-            }
-            for cut in manifest.cut_points
-        ],
-        "blocks": [_described_block(block) for block in manifest.blocks],
-        "exits": [
-            _described_exit(exit_) | {"renditions": {r.name: r.size_bytes for r in exit_.renditions}}
-            for exit_ in manifest.exits
-        ],
-        "sizes": {
-            "blobs": len(sizes),
-            "blob_bytes": sum(sizes.values()),
-            "renditions": rendition_bytes(manifest, sizes),
-            "manifest_bytes": bundle.manifest_bytes,
-        },
-        "hybrid": None if manifest.hybrid is None else _described_hybrid(manifest.hybrid),
-        "notes": list(manifest.notes),
-    }
-
-
-def _described_hybrid(hybrid: Hybrid) -> dict[str, Any]:
-    return {"role": hybrid.role, "path": list(hybrid.path), "partner": hybrid.partner}
-
-
-def rendition_bytes(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Bytes per kind of rendition; a blob that several share counts for the first. ``sizes``: bytes of all blobs."""
-    blobs: dict[str, set[str]] = {}
-    counted: set[str] = set()
-    renditions = [rendition for block in manifest.blocks for rendition in block.renditions]
-    renditions += [rendition for exit_ in manifest.exits for rendition in exit_.renditions]
-    for name in dict.fromkeys(rendition.name for rendition in renditions):
-        blobs[name] = {blob for one in renditions if one.name == name for blob in (one.blob, *one.shared)} - counted
-        counted |= blobs[name]
-    return {name: sum(sizes[blob] for blob in found) for name, found in blobs.items()}
-
-
-def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> None:
-    from rich.console import Console
-
-    console = Console()
-    console.print(
-        f"{described['name']} version {described['version']}, {'signed' if bundle.has_signature else 'not signed'}"
-    )
-    console.print(f"{described['architecture_count']} architectures, {described['subnet_count']} subnets")
-    size_mb = described["sizes"]["blob_bytes"] / 1e6
-    console.print(f"{described['sizes']['blobs']} blobs, {size_mb:.2f} MB{_shares(described['sizes']['renditions'])}")
-    if brief:
-        return
-    console.print(_block_table(bundle))
-    if bundle.manifest.exits:
-        console.print(_exit_table(bundle))
-    if described["hybrid"] is not None:
-        console.print(f"{described['hybrid']['role']} of a hybrid with {described['hybrid']['partner']}")
-    for note in bundle.manifest.notes:
-        console.print(f"note: {note}")
-
-
-def _shares(renditions: Mapping[str, int]) -> str:
-    if len(renditions) < 2:
-        return ""
-    return ": " + ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in renditions.items())
-
-
-def _block_table(bundle: Bundle) -> Table:
-    from rich.table import Table
-
-    table = Table("block", "kind", "from", "to", "parameters", "MACs", "distillation error")
-    for block in bundle.manifest.blocks:
-        error = "" if block.distillation_error is None else f"{block.distillation_error:.3f}"
-        row = (
-            block.id,
-            block.kind,
-            block.start,
-            block.end,
-            f"{block.parameters:,}",
-            f"{block.macs:,}",
-            error,
-        )
-        table.add_row(*map(str, row))
-    return table
-
-
-def _exit_table(bundle: Bundle) -> Table:
-    from rich.table import Table
-
-    table = Table("exit", "branch", "at", "parameters", "MACs", "accuracy")
-    for exit_ in bundle.manifest.exits:
-        row = (
-            exit_.id,
-            exit_.branch,
-            exit_.position,
-            f"{exit_.parameters:,}",
-            f"{exit_.macs:,}",
-            _percent(exit_.accuracy),
-        )
-        table.add_row(*map(str, row))
-    return table
 
 
 @click.group()

@@ -5,19 +5,16 @@ trace → expand → train (distil, tune, exits) → export → verify → rendi
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from device_sdk.bundles import signing
 from device_sdk.bundles.manifest import Manifest
-from device_sdk.errors import DataError, UsageError
+from device_sdk.errors import UsageError
 from device_sdk.progress import Progress, SilentProgress
 from packager.assembly.bundle_writer import BundleWriter
 from packager.assembly.output_claim import OutputClaim, work_folder
@@ -25,6 +22,7 @@ from packager.assembly.packaged import REPORT, Packaged, already_there, but_rend
 from packager.assembly.stored_manifest import stored_manifest
 from packager.assembly.validation import SUBNETS_PER_RANGE, Validation, validate
 from packager.assembly.verified import verify
+from packager.expanding import examples_of, expanded
 from packager.exporting.export import ExportedBlocks, export_blocks
 from packager.fitting import applied, fit_once
 from packager.inputs.job import Job
@@ -35,13 +33,11 @@ from packager.renditions import make_renditions
 from packager.renditions.any_size import AnySizeCheck
 from packager.renditions.calibration import Calibration, held_back_last
 from packager.supernet.blocks.streams import several
-from packager.supernet.branch_weights import load_branches, write_branches
-from packager.supernet.exits import attach_exits, without_untrained_exits
-from packager.supernet.expansion import Expansion, expand, shrink_rates_for
+from packager.supernet.branch_weights import write_branches
+from packager.supernet.exits import without_untrained_exits
+from packager.supernet.expansion import Expansion
 from packager.supernet.input_sizes import UsableSize, candidate_sizes, usable_sizes
 from packager.supernet.macs_ranges import MacsRanges
-from packager.tracing.cut_points import FUSED
-from packager.tracing.traced_model import TracedModel, trace
 from packager.training.checkpoints import Checkpoints, encode_description
 from packager.training.phases import EXITS
 from packager.training.range_accuracy import RangeAccuracy
@@ -53,9 +49,6 @@ from packager.zoo_exits import block_seconds, grow_exits, with_stand_ins, withou
 _WATCHED, _WATCHED_WITH_PATIENCE = 128, 512  # validation samples for evaluation during tuning
 
 _SIZE_SAMPLES = 64  # training samples on which other input sizes are compared with the model's own
-_EXAMPLES = 64  # real samples, at most, for value ranges at the cut points and for checking the original path
-_LEAST_EXAMPLES = 8
-_EXAMPLE_BYTES = 8_000_000
 _FITTED, _FIT_JUDGED = 160, 48  # training samples for fitting blocks, and for choosing among the fits
 _FIT_SHARE = 0.25  # of the budget, at most
 _FIT = "fit.pt"
@@ -140,8 +133,8 @@ def _package(
     checkpoints = Checkpoints(work_folder(out), but_renditions(description), started=limits.started, clock=limits.clock)
     ranks.from_lead(True)
     with times.whole("trace and expand"):
-        examples = _examples(job)
-        expansion = _expanded(job, torch.from_numpy(examples))
+        examples = examples_of(job)
+        expansion = expanded(job, torch.from_numpy(examples))
         planned = with_stand_ins(job.recipe, expansion)
         plan = Plan(job, planned, torch.from_numpy(examples), limits.memory_bytes, checkpoints)
     plan.announce()
@@ -211,8 +204,8 @@ def dry_run(job: Job, *, limits: Limits | None = None, progress: Progress | None
     times = StepTimes(progress or SilentProgress(), clock=limits.clock)
     started = limits.clock() if limits.started is None else limits.started
     with times.whole("trace and expand"):
-        examples = torch.from_numpy(_examples(job))
-        expansion = with_stand_ins(job.recipe, _expanded(job, examples))
+        examples = torch.from_numpy(examples_of(job))
+        expansion = with_stand_ins(job.recipe, expanded(job, examples))
         estimator = estimator_for(job, expansion, examples)
     return estimated(estimator, limits.memory_bytes, spent=limits.clock() - started)
 
@@ -239,7 +232,7 @@ def follow(job: Job, out: Path, *, ranks: Ranks) -> None:
         TrainingError: as ``package``; another process has ended, or was started with another job.
     """
     if ranks.from_lead(True):
-        expansion = _expanded(job, torch.from_numpy(_examples(job)))
+        expansion = expanded(job, torch.from_numpy(examples_of(job)))
         checkpoints = Checkpoints(work_folder(out), {}, leads=False)
         expansion = _fitted(job, expansion, checkpoints, SilentProgress(), ranks)
         trainer = _trained(job, expansion, checkpoints, SilentProgress(), ranks)
@@ -328,48 +321,6 @@ def _with_exits(
     trainer.steps_done[EXITS] += grown.steps
     ranks.leave()
     return grown.expansion
-
-
-def _require_answers(job: Job, traced: TracedModel) -> None:
-    """Refuse a model whose output does not fit the task and the data's classes."""
-    complaint = job.task.complaint(traced.tensors[-1].shape, job.training.class_names)
-    if complaint is not None:
-        raise DataError(complaint, hint=f"docs/bundle_format.md says how a model for {job.task.kind} answers")
-    if job.recipe.renditions != ("fp32",) and (traced.taps or several(traced.cuts)):
-        kind = "a model in two stages" if traced.taps else "a model that is cut where several tensors are live"
-        raise UsageError(f"{kind} can only be packaged in fp32", hint="leave renditions out")
-
-
-def _examples(job: Job) -> npt.NDArray[np.float32]:
-    """Prepared validation images [count, *input]; fewer if large, since all their features are in memory together."""
-    fitting = _EXAMPLE_BYTES // (4 * math.prod(job.model.input_shape))
-    return job.prepared(count=max(_LEAST_EXAMPLES, min(_EXAMPLES, fitting)))
-
-
-def _expanded(job: Job, examples: torch.Tensor) -> Expansion:
-    """The supernet before training: the cut model with the recipe's blocks and exits, and ``branch_weights`` loaded."""
-    recipe = job.recipe
-    fused = FUSED if recipe.fused is None else recipe.fused
-    # only fp32 supports cut points of several tensors; with other renditions long stretches stay uncut
-    only_fp32 = recipe.renditions == ("fp32",)
-    traced = trace(job.model.module, examples, gamma=recipe.gamma, fused=fused, streams=only_fp32)
-    _require_answers(job, traced)
-    rates = recipe.shrink_rates
-    if rates == "auto":
-        rates = shrink_rates_for(sum(traced.parameters))
-    expansion = expand(
-        traced,
-        max_span=recipe.max_span,
-        tiled=recipe.tiled,
-        shrink_rates=rates,
-        identity=recipe.identity,
-        copied=recipe.copied,
-    )
-    if job.task.kind == "classification":
-        expansion = attach_exits(expansion, count=recipe.exit_positions if recipe.branches == "two" else 0)
-    if job.branch_weights is not None:
-        expansion = load_branches(expansion, job.branch_weights)
-    return expansion
 
 
 def _judge(job: Job, expansion: Expansion) -> RangeAccuracy | None:

@@ -1,4 +1,4 @@
-"""Text output of ``pathweave package`` about minutes and memory, before and after the run."""
+"""What ``pathweave package`` and ``pathweave inspect`` print: minutes and memory, blocks, exits, bytes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from device_sdk.bundles.manifest import Manifest
+    from device_sdk.supernet.blocks import Block, Exit
     from packager.assembly.packaged import Packaged
 
 
@@ -30,3 +32,46 @@ def print_estimate(said: Mapping[str, Any]) -> None:
     )
     click.echo(f"training in batches of {said['training_batch']}, calibration on {said['calibration_samples']} samples")
     click.echo(f"a bundle of about {said['bundle_mb']:.1f} MB")
+
+
+def described_block(block: Block) -> dict[str, Any]:
+    """A block as JSON output has it."""
+    return {
+        "id": block.id,
+        "kind": block.kind,
+        "start": block.start,
+        "end": block.end,
+        "parameters": block.parameters,
+        "macs": block.macs,
+        "distillation_error": block.distillation_error,
+        "renditions": {rendition.name: rendition.size_bytes for rendition in block.renditions},
+    }
+
+
+def described_exit(exit_: Exit) -> dict[str, Any]:
+    """An exit as JSON output has it."""
+    return {
+        "id": exit_.id,
+        "position": exit_.position,
+        "branch": exit_.branch,
+        "parameters": exit_.parameters,
+        "macs": exit_.macs,
+        "accuracy": exit_.accuracy,
+    }
+
+
+def rendition_bytes(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Bytes per kind of rendition; a blob that several share counts for the first. ``sizes``: bytes of all blobs."""
+    blobs: dict[str, set[str]] = {}
+    counted: set[str] = set()
+    renditions = [rendition for block in manifest.blocks for rendition in block.renditions]
+    renditions += [rendition for exit_ in manifest.exits for rendition in exit_.renditions]
+    for name in dict.fromkeys(rendition.name for rendition in renditions):
+        blobs[name] = {blob for one in renditions if one.name == name for blob in (one.blob, *one.shared)} - counted
+        counted |= blobs[name]
+    return {name: sum(sizes[blob] for blob in found) for name, found in blobs.items()}
+
+
+def percent(accuracy: float | None) -> str:
+    """An accuracy as text; empty where it is unknown."""
+    return "" if accuracy is None else f"{accuracy:.2%}"

@@ -27,7 +27,7 @@ COMMAND_GROUP = "pathweave.commands"
 COMMANDS = {
     "package": "packager.commands:package",
     "package-hybrid": "packager.hybrid.command:package_hybrid",
-    "inspect": "packager.commands:inspect",
+    "inspect": "packager.inspecting:inspect",
     "doctor": "packager.doctor.command:doctor",
     "key": "packager.commands:key",
     "release": "packager.releasing.commands:release",

@@ -47,6 +47,26 @@ def trust_options(command: Command) -> Command:
     return key(anyone(cast(Command, with_trust)))
 
 
+def power_options(command: Command) -> Command:
+    """--active-w, --radio-w and --waiting-w, as the argument ``power``: None without the first."""
+
+    @functools.wraps(command)
+    def with_power(
+        *arguments: object, active_w: float | None, radio_w: float, waiting_w: float, **options: object
+    ) -> object:
+        from device_sdk.supernet.cost import Power
+
+        power = None if active_w is None else Power(active_w=active_w, radio_w=radio_w, waiting_w=waiting_w)
+        return command(*arguments, power=power, **options)
+
+    active = click.option("--active-w", type=float, help="Power of the device while it computes, watts.")
+    radio = click.option("--radio-w", type=float, default=0.0, show_default=True, help="While it sends.")
+    waiting = click.option(
+        "--waiting-w", type=float, default=0.0, show_default=True, help="While it waits for a server."
+    )
+    return active(radio(waiting(cast(Command, with_power))))
+
+
 def location_options(command: Command) -> Command:
     """BUNDLE, --trust or --no-trust (as argument ``trust``), --state and --json."""
     decorators = (

@@ -15,6 +15,7 @@ from device_sdk.commands.command_options import (
     limit_option,
     load_data,
     open_model,
+    power_options,
     private_images_option,
 )
 from device_sdk.errors import UsageError
@@ -22,6 +23,7 @@ from device_sdk.errors import UsageError
 if TYPE_CHECKING:
     from device_sdk.offload.remote_model import Privacy
     from device_sdk.policies.hybrid_choice import HybridChoice
+    from device_sdk.supernet.cost import Power
 
 _RESOURCES = {"macs": ("macs", 1e6), "latency": ("latency_ms", 1.0), "energy": ("energy_mj", 1.0)}
 _UNITS = {"macs": "million MACs", "latency": "ms", "energy": "mJ"}
@@ -48,9 +50,7 @@ _UNITS = {"macs": "million MACs", "latency": "ms", "energy": "mJ"}
 @click.option("--least-coverage", type=float, default=0.0, show_default=True, help="Share that stays here at least.")
 @click.option("--generations", type=click.IntRange(min=0), default=4, show_default=True, help="Of the search.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
-@click.option("--active-w", type=float, help="Power of the device while it computes, watts; for --resource energy.")
-@click.option("--radio-w", type=float, default=0.0, show_default=True, help="While it sends.")
-@click.option("--waiting-w", type=float, default=0.0, show_default=True, help="While it waits for the server.")
+@power_options
 def plan_hybrid(
     bundle: str,
     trust: ChosenTrust,
@@ -66,9 +66,7 @@ def plan_hybrid(
     least_coverage: float,
     generations: int,
     seed: int,
-    active_w: float | None,
-    radio_w: float,
-    waiting_w: float,
+    power: Power | None,
     as_json: bool,
 ) -> None:
     """Choose subnets for this device and for a server in one go, and use them from now on.
@@ -77,11 +75,9 @@ def plan_hybrid(
     """
     from device_sdk.offload.remote_model import RemoteModel
     from device_sdk.policies.joint_search import JointSettings
-    from device_sdk.supernet.cost import Power
 
     if privacy == "never":
         raise UsageError("--server needs permission to send samples", hint="allow it with --privacy inputs")
-    power = None if active_w is None else Power(active_w=active_w, radio_w=radio_w, waiting_w=waiting_w)
     name, unit = _RESOURCES[resource]
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         dataset = load_data(model, data, limit=limit, as_json=as_json)

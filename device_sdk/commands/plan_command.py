@@ -14,6 +14,7 @@ from device_sdk.commands.command_options import (
     limit_option,
     load_data,
     open_model,
+    power_options,
     private_images_option,
 )
 from device_sdk.errors import UsageError
@@ -60,9 +61,7 @@ _OPTIMISED = {"accuracy": "accuracy", "latency": "latency_ms", "energy": "energy
 @click.option("--network", help="Plan with a typical network instead of the measured one: wifi, lte, 3g, ble or lora.")
 @click.option("--uplink-mbps", type=float, help="Plan with this uplink in Mbit/s instead of the measured one.")
 @click.option("--round-trip-ms", type=float, default=0.0, show_default=True, help="Round-trip time with --uplink-mbps.")
-@click.option("--active-w", type=float, help="Power of the device while it computes, watts.")
-@click.option("--radio-w", type=float, default=0.0, show_default=True, help="While it sends.")
-@click.option("--waiting-w", type=float, default=0.0, show_default=True, help="While it waits for a server.")
+@power_options
 def plan(
     bundle: str,
     trust: ChosenTrust,
@@ -87,9 +86,7 @@ def plan(
     network: str | None,
     uplink_mbps: float | None,
     round_trip_ms: float,
-    active_w: float | None,
-    radio_w: float,
-    waiting_w: float,
+    power: Power | None,
     as_json: bool,
 ) -> None:
     """Choose among all kinds of plans for a requirement, and use the best from now on.
@@ -111,7 +108,6 @@ def plan(
         peak_bytes=None if memory_mb is None else round(memory_mb * MB),
     )
     uplink = _uplink(network, uplink_mbps, round_trip_ms)
-    power = _power(active_w, radio_w, waiting_w)
     if power is None and (energy_mj is not None or optimise == "energy"):
         raise UsageError("energies are unknown without the device's power", hint="give --active-w")
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
@@ -132,12 +128,6 @@ def _uplink(network: str | None, mbps: float | None, round_trip_ms: float) -> Up
     if mbps is not None:
         return Uplink(mbps, round_trip_ms)
     return None if network is None else Uplink.typical(network)
-
-
-def _power(active_w: float | None, radio_w: float, waiting_w: float) -> Power | None:
-    from device_sdk.supernet.cost import Power
-
-    return None if active_w is None else Power(active_w=active_w, radio_w=radio_w, waiting_w=waiting_w)
 
 
 def _connect(

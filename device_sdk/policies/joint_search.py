@@ -209,7 +209,7 @@ def _right(one: HybridMember[Key], labels: npt.NDArray[np.int64]) -> npt.NDArray
     return np.asarray(one.logits.argmax(axis=1) == labels)
 
 
-def _by_agreement(
+def _by_answers(
     base: HybridMember[Key],
     globals_: Sequence[HybridMember[Key]],
     labels: npt.NDArray[np.int64],
@@ -217,27 +217,15 @@ def _by_agreement(
     settings: JointSettings,
     decider: Decider,
 ) -> list[HybridPair[Key]]:
-    own = base.logits.argmax(axis=1)
+    """By the answers of both, whatever decides which samples are sent."""
+    own, own_right = base.logits.argmax(axis=1), _right(base, labels)
     pairs = []
     for one in globals_:
-        sent = float((one.logits.argmax(axis=1) != own).mean())
-        accuracy = float(_right(one, labels).mean())  # where they agree, the base's answer is the global's
-        pairs.append(HybridPair(base.key, one.key, accuracy, sent, base.cost + sent * one.cost, accuracy))
-    return pairs
-
-
-def _by_either(
-    base: HybridMember[Key],
-    globals_: Sequence[HybridMember[Key]],
-    labels: npt.NDArray[np.int64],
-    limit: float,
-    settings: JointSettings,
-    decider: Decider,
-) -> list[HybridPair[Key]]:
-    own, sent = _right(base, labels), 1 - settings.coverage
-    pairs = []
-    for one in globals_:
-        accuracy = float((own | _right(one, labels)).mean())
+        if settings.fitness == "agreement":  # sent where they differ: else the base's answer is the global's
+            right, sent = _right(one, labels), float((one.logits.argmax(axis=1) != own).mean())
+        else:
+            right, sent = own_right | _right(one, labels), 1 - settings.coverage
+        accuracy = float(right.mean())
         pairs.append(HybridPair(base.key, one.key, accuracy, sent, base.cost + sent * one.cost, accuracy))
     return pairs
 
@@ -278,8 +266,8 @@ def _softened(one: HybridMember[Key], labels: npt.NDArray[np.int64], temperature
 
 
 _JUDGES: dict[Fitness, Callable[..., list[HybridPair]]] = {  # type: ignore[type-arg]
-    "agreement": _by_agreement,
-    "either": _by_either,
+    "agreement": _by_answers,
+    "either": _by_answers,
     "routed": _by_routing,
     "softened": _by_routing,
 }

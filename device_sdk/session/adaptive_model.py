@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,7 @@ from device_sdk.session.measuring import Measuring
 from device_sdk.session.network_keeper import NetworkKeeper
 from device_sdk.session.opening import UPDATE_DEADLINE_S, open_location, origin_of
 from device_sdk.session.origin import Origin
+from device_sdk.session.planning import Planning, SplitWish
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.running import Running
 from device_sdk.session.samples import SampleChecker
@@ -62,7 +63,7 @@ from device_sdk.supernet.requirement import Requirement
 if TYPE_CHECKING:
     from PIL import Image
 
-    from device_sdk.policies.split_decision import SplitDecision, SplitLimits
+    from device_sdk.policies.split_decision import SplitDecision
 
 
 _log = logging.getLogger(__name__)
@@ -95,6 +96,7 @@ class AdaptiveModel:
         self._live = LiveKeeper(self._state, self._in_use, self._log)
         self._network = NetworkKeeper(self._in_use, self._remote)
         self._measuring = Measuring(self._state, self._in_use, self._log)
+        self._planning = Planning(self._state, self._in_use, self._samples, self._remote, self._measuring)
         self._exit_sets = ExitSets(
             state_folder,
             self._state,
@@ -412,20 +414,7 @@ class AdaptiveModel:
         progress = progress or SilentProgress()
         targets = None if labels is None else self._samples.labels(labels)
         with self._change:
-            original, running = self.bundle.supernet.original, self._in_use.running().plan.subnet
-            pool = self._state.load_pool()
-            subnets = [original, running, *(one.subnet for one in (pool.candidates if pool is not None else ()))]
-            tensors, images = self._samples.prepare_all(samples), self._samples.pixels(samples)
-            servers = self._remote.gather(tensors, images, uplink=uplink, progress=progress)
-            planned = self._measuring.plan(
-                list(dict.fromkeys(subnets)),
-                lambda input_size: self._samples.prepare_all(samples, input_size) if input_size else tensors,
-                targets,
-                requirement,
-                servers,
-                power=power,
-                progress=progress,
-            )
+            planned = self._planning.plan(samples, targets, requirement, uplink=uplink, power=power, progress=progress)
             if follow_network:
                 self._network.require(planned)
             self._take(planned.choice.plan)
@@ -473,33 +462,22 @@ class AdaptiveModel:
             TransferError: a server does not answer that has to.
             UsageError: the model is no classifier, or the power is unknown.
         """
+        self._in_use.running()
         self._samples.require_classifier()
-        targets, tensors = self._samples.labels(labels), self._samples.prepare_all(samples)
         with self._change:
-            pool = self._state.load_pool()
-            subnets = [self.bundle.supernet.original, self._in_use.running().plan.subnet]
-            subnets += [one.subnet for one in (pool.candidates if pool is not None else ())]
-            progress = progress or SilentProgress()
-            pixels = self._samples.pixels(samples)
-            found = [self._remote.gather_from(one, tensors, pixels, uplink=uplink, progress=progress) for one in others]
-            choice = self._measuring.plan_hybrid(
-                self.bundle,
-                subnets,
-                tensors,
-                targets,
+            choice, asked = self._planning.plan_hybrid(
+                samples,
+                labels,
                 limit,
                 resource=resource,
                 server=server,
+                others=others,
                 uplink=uplink,
-                others=found,
                 power=power,
                 settings=settings or JointSettings(),
-                progress=progress,
+                progress=progress or SilentProgress(),
             )
-            assert isinstance(choice.plan.hard, Ask)
-            asked = choice.plan.hard.server.model
-            own = next((one for one in others if one.model == asked), replace(server, model=asked))
-            self._remote.connect(own)
+            self._remote.connect(asked)
             self._take(choice.plan)
         return choice
 
@@ -643,21 +621,13 @@ class AdaptiveModel:
                 limits; the hint names the nearest.
             TransferError: the server has no profile, or serves another bundle.
         """
-        from device_sdk.policies.split_decision import decide_split
-
         self._in_use.running()
-        if samples is not None:
-            self._samples.require_classifier()
         with self._change:
-            plan = self._in_use.running().plan
-            decision = decide_split(
-                self.bundle,
-                plan,
-                lambda: self.profile(progress=progress),
+            decision = self._planning.split(
                 model,
+                SplitWish(memory_mb, max_drop, samples, labels),
                 uplink_mbps=uplink_mbps,
                 progress=progress or SilentProgress(),
-                limits=self._split_limits(plan, memory_mb, max_drop, samples, labels),
             )
             self._remote.connect(model)
             self._take(decision.plan)
@@ -682,41 +652,13 @@ class AdaptiveModel:
         Raises:
             UsageError: a limit or a factor is out of range, or nothing keeps the limits.
         """
-        from device_sdk.offload.tail import TAIL
-        from device_sdk.policies.split_decision import choose
-        from device_sdk.policies.split_measuring import codec_handling
-
-        if samples is not None:
-            self._samples.require_classifier()
-        plan = self._in_use.running().plan
-        limits = self._split_limits(plan, memory_mb, max_drop, samples, labels)
-        costs = self.profile(progress=progress).cost_model()
-        return choose(
-            self.bundle,
-            plan,
-            costs,
-            costs,
+        self._in_use.running()
+        return self._planning.estimate_split(
             uplink,
-            model_name=self.bundle.manifest.name + TAIL,
-            source="this device's own: no server was named",
-            handling=codec_handling(),
-            limits=limits,
+            SplitWish(memory_mb, max_drop, samples, labels),
             device_factor=device_factor,
+            progress=progress or SilentProgress(),
         )
-
-    def _split_limits(
-        self, plan: Plan, memory_mb: float | None, max_drop: float | None, samples: Any, labels: Any
-    ) -> SplitLimits:
-        """The limits of a split; the accuracy is measured on ``samples`` where there are any."""
-        from device_sdk.policies.split_decision import SplitLimits
-        from device_sdk.policies.split_measuring import SplitAccuracy
-
-        if samples is None or labels is None:
-            return SplitLimits(memory_mb, max_drop)
-        SplitLimits(memory_mb, max_drop, lambda cost: 0.0)  # refused before anything runs
-        inputs = self._samples.prepare_all(samples, plan.subnet.input_size)
-        accuracy = SplitAccuracy(self._in_use.lend_workspace(), plan.subnet, inputs, self._samples.labels(labels))
-        return SplitLimits(memory_mb, max_drop, accuracy.drop)
 
     def disconnect(self) -> None:
         """Disconnect all servers: everything is answered here. Idempotent."""

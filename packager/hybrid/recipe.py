@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import tomllib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +10,7 @@ import msgspec
 
 from device_sdk.errors import UsageError
 from device_sdk.supernet.plan import MOST_ROUTER_NEURONS
+from packager.inputs.recipe import read_choices
 
 Trained = Literal["r", "rb", "rg", "rbg"]
 
@@ -120,24 +120,5 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_hybrid_recipe(path: Path | None, **overrides: object) -> HybridRecipe:
-    """The recipe in a TOML file, with the overrides that are not None.
-
-    Raises:
-        UsageError: the file is missing, not TOML, or has unknown or wrong values.
-    """
-    values: dict[str, object] = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UsageError(f"cannot read the recipe {path}: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UsageError(f"{path} is not valid TOML: {error}") from error
-    for length, other in (("steps", "budget_minutes"), ("budget_minutes", "steps")):
-        if overrides.get(length) is not None and overrides.get(other) is None:
-            values.pop(other, None)
-    values |= {name: value for name, value in overrides.items() if value is not None}
-    try:
-        return msgspec.convert(values, HybridRecipe)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"the recipe is invalid: {error}") from error
+    """The recipe in a TOML file, with the overrides that are not None. Raises as ``read_choices``."""
+    return read_choices(HybridRecipe, path, overrides)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -13,6 +14,7 @@ from device_sdk.errors import UsageError
 
 RenditionName = Literal["fp32", "int8", "fp16", "xnnpack", "w8", "w6", "w4", "w2"]
 Auto = Literal["auto"]
+Choices = TypeVar("Choices", bound=msgspec.Struct)
 
 _TUNED = {"batch": 128, "distil_rate": 2e-3, "tune_rate": 2e-2, "exit_rate": 5e-2}  # for a few thousand steps
 _NOT_NEGATIVE = (
@@ -153,7 +155,14 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def load_recipe(path: Path | None, **overrides: object) -> Recipe:
-    """The recipe in a TOML file, with the overrides that are not None.
+    """The recipe in a TOML file, with the overrides that are not None. Raises as ``read_choices``."""
+    return read_choices(Recipe, path, overrides)
+
+
+def read_choices(kind: type[Choices], path: Path | None, overrides: Mapping[str, object]) -> Choices:
+    """The choices of a TOML file as a struct of ``kind``, with the overrides that are not None.
+
+    Of ``steps`` and ``budget_minutes`` the one that overrides puts the other aside.
 
     Raises:
         UsageError: the file is missing, not TOML, or has unknown or wrong values.
@@ -171,6 +180,6 @@ def load_recipe(path: Path | None, **overrides: object) -> Recipe:
             values.pop(other, None)
     values |= {name: value for name, value in overrides.items() if value is not None}
     try:
-        return msgspec.convert(values, Recipe)
+        return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         raise UsageError(f"the recipe is invalid: {error}") from error

@@ -19,12 +19,11 @@ from device_sdk.files.atomic import storage_errors
 from device_sdk.progress import Progress
 from device_sdk.supernet.blocks import Quantization
 from packager.errors import VerificationError
-from packager.exporting.export import ExportedBlocks, deduplicate_weights
-from packager.exporting.onnx_exporter import OPSET
+from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration, Features, fitted_and_held_back
 from packager.renditions.fragments import as_fragment, part_model
-from packager.renditions.judging import MAX_ERROR, Judged, judge
+from packager.renditions.judging import Judged, judge, judged_set
 from packager.renditions.rendition_set import RenditionSet
 from packager.supernet.expansion import Expansion
 from packager.torch_noise import torch_silenced
@@ -64,21 +63,7 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
                 if part in skips or any(node.op_type == "QuantizeLinear" for node in graph.node):
                     judged[part] = judge(NAME, exported, part, graph, reference, held_back, batch=calibration.batch)
                 task.advance()
-    left_out = sorted(part for part, found in judged.items() if found.error > MAX_ERROR)
-    kept = {part: judged[part] for part in exported.own if part in judged and part not in left_out}
-    shared = deduplicate_weights(exported.expansion, {part: found.graph for part, found in kept.items()})
-    return RenditionSet(
-        name=NAME,
-        runtime="onnxruntime",
-        own=shared.own,
-        shared=shared.shared,
-        needs=shared.needs,
-        golden={part: found.golden for part, found in kept.items()},
-        errors={part: float(f"{found.error:.3g}") for part, found in kept.items()},
-        opset=OPSET,
-        quantization=quantization,
-        notes=tuple(f"{part} has no int8 rendition: its error would be {judged[part].error:.2g}" for part in left_out),
-    )
+    return judged_set(NAME, exported, judged, quantization=quantization)
 
 
 def _ranges(calibration: Calibration, progress: Progress) -> dict[int, Quantization]:

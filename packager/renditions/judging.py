@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,10 +13,12 @@ import onnx
 from device_sdk.bundles.golden import sample_outputs
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import Golden
-from packager.exporting.export import ExportedBlocks
+from packager.exporting.export import ExportedBlocks, deduplicate_weights
+from packager.exporting.onnx_exporter import OPSET
 from packager.exporting.verification import ABSOLUTE_TOLERANCE, TorchReference
 from packager.renditions.calibration import Features, in_batches, relative_error
 from packager.renditions.fragments import part_stretch
+from packager.renditions.rendition_set import RenditionSet
 
 MAX_ERROR = 0.25  # a block with a larger error is left out
 _GOLDEN_TOLERANCE = 2.0  # times the quantisation error on real samples: other CPUs round differently
@@ -62,3 +65,24 @@ def judge(
 
 def _worst(errors: Iterable[float]) -> float:
     return max(error if np.isfinite(error) else float("inf") for error in errors)
+
+
+def judged_set(name: str, exported: ExportedBlocks, judged: Mapping[str, Judged], **more: Any) -> RenditionSet:
+    """The renditions of the parts whose error is small; notes name the others. ``more``: fields of the set."""
+    left_out = sorted(part for part, found in judged.items() if found.error > MAX_ERROR)
+    kept = {part: judged[part] for part in exported.own if part in judged and part not in left_out}
+    shared = deduplicate_weights(exported.expansion, {part: found.graph for part, found in kept.items()})
+    return RenditionSet(
+        name=name,
+        runtime="onnxruntime",
+        own=shared.own,
+        shared=shared.shared,
+        needs=shared.needs,
+        golden={part: found.golden for part, found in kept.items()},
+        errors={part: float(f"{found.error:.3g}") for part, found in kept.items()},
+        opset=OPSET,
+        notes=tuple(
+            f"{part} has no {name} rendition: its error would be {judged[part].error:.2g}" for part in left_out
+        ),
+        **more,
+    )

@@ -18,12 +18,11 @@ import onnx
 from onnx import helper, numpy_helper
 
 from device_sdk.progress import Progress
-from packager.exporting.export import ExportedBlocks, deduplicate_weights
-from packager.exporting.onnx_exporter import OPSET
+from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration, fitted_and_held_back
 from packager.renditions.fragments import as_fragment, part_model
-from packager.renditions.judging import MAX_ERROR, Judged, judge
+from packager.renditions.judging import Judged, judge, judged_set
 from packager.renditions.rendition_set import RenditionSet
 
 BITS = {f"w{bits}": bits for bits in (2, 4, 6, 8)}
@@ -56,23 +55,7 @@ def make_low_bit(
                     judged[part] = judge(name, exported, part, graph, reference, held_back, batch=calibration.batch)
                     loaded_bytes[part] = whole
                 task.advance()
-    left_out = sorted(part for part, found in judged.items() if found.error > MAX_ERROR)
-    kept = {part: judged[part] for part in exported.own if part in judged and part not in left_out}
-    shared = deduplicate_weights(exported.expansion, {part: found.graph for part, found in kept.items()})
-    return RenditionSet(
-        name=name,
-        runtime="onnxruntime",
-        own=shared.own,
-        shared=shared.shared,
-        needs=shared.needs,
-        golden={part: found.golden for part, found in kept.items()},
-        errors={part: float(f"{found.error:.3g}") for part, found in kept.items()},
-        loaded_bytes={part: loaded_bytes[part] for part in kept},
-        opset=OPSET,
-        notes=tuple(
-            f"{part} has no {name} rendition: its error would be {judged[part].error:.2g}" for part in left_out
-        ),
-    )
+    return judged_set(name, exported, judged, loaded_bytes=loaded_bytes)
 
 
 KINDS = {name: partial(make_low_bit, name) for name in BITS}

@@ -103,7 +103,7 @@ def _entries(folder: Path) -> Iterator[Path]:
 
 
 def _has_other_names(state: os.stat_result) -> bool:
-    """A hard link could be to a file of somebody else."""
+    """A hard link could lead to a file outside the job."""
     return stat.S_ISREG(state.st_mode) and state.st_nlink > 1
 
 

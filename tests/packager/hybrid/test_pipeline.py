@@ -18,7 +18,6 @@ from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import Ask, Router
-from packager.commands import describe_bundle
 from packager.errors import ResumeError, WeightsError
 from packager.hybrid import pipeline
 from packager.hybrid.parts import as_part
@@ -26,6 +25,7 @@ from packager.hybrid.path_network import PathNetwork
 from packager.hybrid.pipeline import package_hybrid
 from packager.hybrid.recipe import HybridRecipe
 from packager.hybrid.training_batches import HybridBatches
+from packager.inspecting import describe_bundle
 
 
 @pytest.fixture(scope="session")

@@ -129,7 +129,8 @@ def test_each_field_of_the_recipe_is_allowed_or_left_out_on_purpose():
     pytest.importorskip("torch", reason="needs the extra: pip install 'pathweave[packager]'")
     from packager.inputs.recipe import Recipe
 
-    left_out = {"branch_weights", "cache_mb", "renditions", "fused", "copied"}  # a path, the operator's disk, lists, hybrids
+    # a path, the operator's disk, lists, and what hybrid training sets
+    left_out = {"branch_weights", "cache_mb", "renditions", "fused", "copied"}
     assert set(Recipe.__struct_fields__) == RECIPE_FIELDS | left_out
 
 

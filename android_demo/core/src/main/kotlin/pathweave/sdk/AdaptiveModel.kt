@@ -113,7 +113,7 @@ public class AdaptiveModel private constructor(
     private fun exchange(plan: Plan, before: () -> Unit = {}) {
         inUse.running()
         inUse.lendWorkspace()
-        val loaded = inUse.load(plan) // takes long: calls go on meanwhile
+        val loaded = inUse.load(plan) // takes long; calls go on with the old plan
         try {
             state?.savePlan(plan)
         } catch (error: StorageError) {

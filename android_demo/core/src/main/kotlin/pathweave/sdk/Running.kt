@@ -29,7 +29,7 @@ public class Running internal constructor(run: (StopSignal, (Answer) -> Unit) ->
                 answer = latest
                 first.countDown()
             }
-        } catch (error: Throwable) { // belongs to whoever asks for the answer
+        } catch (error: Throwable) { // thrown where the answer is fetched
             failure = error
         } finally {
             first.countDown()

@@ -1,7 +1,7 @@
 /** Counts who uses something, to free it once the last of them is gone: device_sdk/execution/running_calls.py. */
 package pathweave.sdk
 
-/** [last] is called when nobody uses it any more; whoever made it is the first user. Thread-safe. */
+/** Counts users, of which the maker is the first; [last] is called when the last has left. Thread-safe. */
 internal class RunningCalls(private val last: () -> Unit) {
     private var users = 1 // guarded by this
 

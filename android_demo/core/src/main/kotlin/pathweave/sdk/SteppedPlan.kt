@@ -18,7 +18,7 @@ private const val BATCH_SIZES = 8 // whose times are kept
 /** What runs between two answers. [exit]: whose answer it is; null: that of the end. */
 internal class Step(val number: Int, val stretch: LoadedStretch, val exit: ExitChoice?)
 
-/** The steps of a loaded plan. Thread-safe; whoever calls keeps the plan from being freed. */
+/** The steps of a loaded plan. Thread-safe; the caller keeps the plan from being freed. */
 internal class SteppedPlan(
     found: List<PlanSegment>,
     stretches: List<LoadedStretch>,

@@ -103,7 +103,7 @@ internal class TimedAnswers(
                     active.leave()
                 }
             } catch (_: PathweaveError) {
-                // whoever asks next meets it too
+                // the next call meets it too
             } catch (_: PlanRetired) {
                 // the next plan is measured when it is loaded
             }

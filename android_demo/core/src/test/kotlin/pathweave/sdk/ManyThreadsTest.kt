@@ -74,7 +74,7 @@ class ManyThreadsTest {
         assertTrue(answers.get() > 100, "${answers.get()} answers")
         val endNs = System.nanoTime() + 10_000_000_000
         while (runtime.open.get() > 0 && System.nanoTime() < endNs) Thread.sleep(5)
-        assertEquals(0, runtime.open.get(), "sessions that nobody closed")
+        assertEquals(0, runtime.open.get(), "sessions left open")
     }
 
     private fun call(model: AdaptiveModel, number: Int): Answer =

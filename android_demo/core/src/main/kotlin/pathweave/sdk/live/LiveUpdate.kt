@@ -155,7 +155,7 @@ internal class LiveUpdate(
         val plan = planFor(target)
         val ready = warm.take(plan)
         val prepared = ready ?: prepare(plan) ?: return
-        // the old plan is kept ready, if it has not been freed meanwhile: then another exchange came first
+        // the old plan is kept ready, unless another exchange came first and freed it
         val kept = active.loaded.calls.enter()
         val startedNs = System.nanoTime()
         val done = inUse.exchange(watched(plan, prepared.loaded), expected = active)

@@ -87,7 +87,7 @@ class LiveUpdateTest {
         assertEquals(listOf(1, 2), listOf("watching", "switched").map(::logged))
         assertTrue("\"ahead\":true" in logFile.readLines()[1], logFile.readText())
         inUse.close()
-        assertEquals(0, runtime.open.get(), "sessions that nobody closed")
+        assertEquals(0, runtime.open.get(), "sessions left open")
     }
 
     @Test

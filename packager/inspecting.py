@@ -1,0 +1,139 @@
+"""``pathweave inspect``: what a bundle holds, every byte of it verified. Needs the base installation alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from device_sdk.commands.command_line import emit, json_option
+from packager.inputs.model_options import existing_file
+from packager.printed import described_block, described_exit, percent, rendition_bytes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from device_sdk.bundles.bundle import Bundle
+    from device_sdk.bundles.hybrid import Hybrid
+
+
+@click.command()
+@click.argument("bundle", type=click.Path(path_type=Path))
+@click.option("--trust", type=existing_file, help="Public key or key list that must have signed the bundle.")
+@click.option("--brief", is_flag=True, help="Omit the tables of blocks and exits.")
+@json_option
+def inspect(bundle: Path, trust: Path | None, brief: bool, as_json: bool) -> None:
+    """Show what is in a bundle, after verifying every byte of it."""
+    from device_sdk.bundles.bundle import Bundle
+
+    opened = Bundle.open(bundle, trust=trust)
+    opened.verify()
+    described = describe_bundle(opened)
+    emit(described, as_json=as_json, text=lambda: _print_bundle(opened, described, brief=brief))
+
+
+def describe_bundle(bundle: Bundle) -> dict[str, Any]:
+    """The output of ``pathweave inspect --json``."""
+    from device_sdk.supernet.paths import architecture_count, subnet_count
+
+    manifest = bundle.manifest
+    sizes = bundle.blob_sizes()
+    return {
+        "name": manifest.name,
+        "version": manifest.version,
+        "format_version": manifest.format_version,
+        "digest": bundle.digest,
+        "signed": bundle.has_signature,
+        "architecture_count": str(architecture_count(bundle.supernet)),
+        "subnet_count": str(subnet_count(bundle.supernet)),
+        "cut_points": [
+            {
+                "index": cut.index,
+                "shapes": [list(tensor.shape) for tensor in cut.tensors],
+                "bytes": cut.nbytes,
+            }
+            for cut in manifest.cut_points
+        ],
+        "blocks": [described_block(block) for block in manifest.blocks],
+        "exits": [
+            described_exit(exit_) | {"renditions": {r.name: r.size_bytes for r in exit_.renditions}}
+            for exit_ in manifest.exits
+        ],
+        "sizes": {
+            "blobs": len(sizes),
+            "blob_bytes": sum(sizes.values()),
+            "renditions": rendition_bytes(manifest, sizes),
+            "manifest_bytes": bundle.manifest_bytes,
+        },
+        "hybrid": None if manifest.hybrid is None else _described_hybrid(manifest.hybrid),
+        "notes": list(manifest.notes),
+    }
+
+
+def _described_hybrid(hybrid: Hybrid) -> dict[str, Any]:
+    return {"role": hybrid.role, "path": list(hybrid.path), "partner": hybrid.partner}
+
+
+def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> None:
+    from rich.console import Console
+
+    console = Console()
+    console.print(
+        f"{described['name']} version {described['version']}, {'signed' if bundle.has_signature else 'not signed'}"
+    )
+    console.print(f"{described['architecture_count']} architectures, {described['subnet_count']} subnets")
+    size_mb = described["sizes"]["blob_bytes"] / 1e6
+    console.print(f"{described['sizes']['blobs']} blobs, {size_mb:.2f} MB{_shares(described['sizes']['renditions'])}")
+    if brief:
+        return
+    console.print(_block_table(bundle))
+    if bundle.manifest.exits:
+        console.print(_exit_table(bundle))
+    if described["hybrid"] is not None:
+        console.print(f"{described['hybrid']['role']} of a hybrid with {described['hybrid']['partner']}")
+    for note in bundle.manifest.notes:
+        console.print(f"note: {note}")
+
+
+def _shares(renditions: Mapping[str, int]) -> str:
+    if len(renditions) < 2:
+        return ""
+    return ": " + ", ".join(f"{name} {size / 1e6:.2f} MB" for name, size in renditions.items())
+
+
+def _block_table(bundle: Bundle) -> Table:
+    from rich.table import Table
+
+    table = Table("block", "kind", "from", "to", "parameters", "MACs", "distillation error")
+    for block in bundle.manifest.blocks:
+        error = "" if block.distillation_error is None else f"{block.distillation_error:.3f}"
+        row = (
+            block.id,
+            block.kind,
+            block.start,
+            block.end,
+            f"{block.parameters:,}",
+            f"{block.macs:,}",
+            error,
+        )
+        table.add_row(*map(str, row))
+    return table
+
+
+def _exit_table(bundle: Bundle) -> Table:
+    from rich.table import Table
+
+    table = Table("exit", "branch", "at", "parameters", "MACs", "accuracy")
+    for exit_ in bundle.manifest.exits:
+        row = (
+            exit_.id,
+            exit_.branch,
+            exit_.position,
+            f"{exit_.parameters:,}",
+            f"{exit_.macs:,}",
+            percent(exit_.accuracy),
+        )
+        table.add_row(*map(str, row))
+    return table
