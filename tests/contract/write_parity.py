@@ -15,7 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 SDK, KOTLIN = ROOT / "device_sdk", ROOT / "android_demo" / "core" / "src"
 NOT_MIRRORED = {"commands"}  # the command line is Python's alone
-HOMONYMS = {"main", "Tensor"}  # of one name in both, and not the same thing
+HOMONYMS = {"main", "Tensor", "Choice"}  # of one name in both, and not the same thing
 VECTORS = {  # what Kotlin's tests read of them, and the scripts that write them
     "vectors.json": ("Contract.vectors", ("write_vectors.py", "reference_bundle.py", "packet_cases.py")),
     "placements.json": ("placements.json", ("write_placements.py",)),
@@ -24,6 +24,7 @@ VECTORS = {  # what Kotlin's tests read of them, and the scripts that write them
     "deadlines.json": ("deadlines.json", ("write_deadlines.py",)),
     "elastic.json": ("elastic.json", ("write_elastic.py",)),
     "switching.json": ("switching.json", ("write_switching.py",)),
+    "offload.json": ("offload.json", ("write_offload.py",)),
 }
 HEAD = """# Parity: what of the device SDK is there in Python and in Kotlin
 

@@ -1,4 +1,4 @@
-"""The Kotlin core as a device of the Python server: it fetches a bundle, adapts, and sends its log."""
+"""The Kotlin core as a device of the Python server: it fetches a bundle, adapts, asks, and sends its log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,36 +16,47 @@ import numpy as np
 import pytest
 
 from device_sdk.delivery.log_upload import UploadResult, upload_log
-from device_sdk.logs.adaptation_log import Adapted, Opened, Profiled, read_log
+from device_sdk.logs.adaptation_log import Adapted, Escalating, ExitsExchanged, Opened, Profiled, Splitting, read_log
+from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.session.answer import Answer
 from device_sdk.session.device_state import device_id
+from device_sdk.supernet.plan_json import decode_plan
 from device_sdk.transports import make_transport
-from pathweave.server_process import running_server
+from pathweave.server_process import ServerProcess, running_server
 from server.database import Database
 from server.log_store import LogStore
 from server.settings import database_path
 from server.tokens import TokenStore
+from tests.end_to_end.cutting_proxy import cutting
 
 CONTRACT = Path(__file__).parents[1] / "contract"
-IMAGES, LATENCY_MS = 120, 1000
+IMAGES, LATENCY_MS, COMPARED = 120, 1000, 20
 
 
 class Device:
     """Kotlin's device, with labelled images of its own: the class is the colour that is strongest."""
 
     def __init__(self, classpath: str, folder: Path) -> None:
-        self._classpath, self._folder, self.state = classpath, folder, folder / "state"
+        self._classpath, self.folder, self.state = classpath, folder, folder / "state"
         images = np.random.default_rng(3).integers(0, 256, size=(IMAGES, 2, 2, 3), dtype=np.uint8)
         (folder / "images").write_bytes(images.tobytes())
         (folder / "labels").write_bytes(images.sum(axis=(1, 2)).argmax(axis=1).astype(np.uint8).tobytes())
         key = json.loads((CONTRACT / "vectors.json").read_bytes())["signature"]["public_key"]
         (folder / "key.pub").write_text(key)
 
-    def start(self, server: str, token: str | None) -> subprocess.CompletedProcess[str]:
-        files = [str(self._folder / name) for name in ("state", "key.pub", "images", "labels")]
+    def begin(self, server: str, token: str | None, asks: int | None = None) -> subprocess.Popen[str]:
+        files = [str(self.folder / name) for name in ("state", "key.pub", "images", "labels")]
         main = ["java", "-XX:TieredStopAtLevel=1", "-cp", self._classpath, "pathweave.sdk.DeviceCliKt"]
         command = [*main, f"{server}/v1/bundles/reference", *files, str(LATENCY_MS)]
+        command += [] if asks is None else [str(asks)]
         environment = os.environ | ({"PATHWEAVE_TOKEN": token} if token else {})
-        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def start(self, server: str, token: str | None) -> subprocess.CompletedProcess[str]:
+        process = self.begin(server, token)
+        out, errors = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
     def run(self, server: str, token: str) -> dict[str, Any]:
         done = self.start(server, token)
@@ -109,3 +120,72 @@ def test_without_a_token_nothing_is_fetched_and_nothing_stored(device: Device, d
     assert done.returncode == 1
     assert "401" in done.stderr
     assert stored(data) == []
+
+
+def lines_of(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield json.loads(line)
+
+
+def python_answers(folder: Path, plan: dict[str, Any], url: str, images: Path, token: str) -> tuple[Answer, ...]:
+    """What Python answers to the images, one by one, with the same plan and servers."""
+    pixels = np.frombuffer(images.read_bytes(), np.uint8).reshape(-1, 2, 2, 3)
+    with AdaptiveModel.open(CONTRACT / "bundle", state_folder=folder) as model:
+        for kind in (":images", ":tail"):
+            model.connect(
+                RemoteModel(server=url, model=f"reference{kind}", token=token, privacy="inputs", timeout_s=5.0)
+            )
+        model.use(decode_plan(json.dumps(plan).encode()))
+        return tuple(model(image) for image in pixels)
+
+
+def test_the_whole_round_with_cut_downloads_hard_samples_and_a_server_that_is_killed(
+    device: Device, data: Path, tmp_path: Path
+) -> None:
+    """1 downloads that are cut go on where they ended; 2 verified, adapted, exits on demand; 3 the server answers hard
+    samples and tails as for Python; 4 each log line arrives once; 5 after a kill the device answers everything."""
+    token = TokenStore(Database(database_path(data))).new("phone", days=1)
+    shutil.copytree(CONTRACT / "bundle", tmp_path / "bundles" / "reference")
+    server = ServerProcess(tmp_path / "bundles", data=data)
+    try:
+        with cutting(server.url, part="/blobs/", cuts=2) as (url, proxy):
+            process = device.begin(url, token, asks=150)
+            answers = lines_of(process)
+            first = next(answers, None)
+            if first is None:
+                process.wait(timeout=60)
+                pytest.fail(process.stderr.read() if process.stderr else "")
+            assert proxy.cuts == 0  # 1
+            assert len(proxy.resumed) == 2
+            log = Path(first["log"])
+            events = [type(line.event) for line in read_log(log)]
+            assert events[:4] == [Opened, Profiled, Adapted, ExitsExchanged]  # 2
+            assert {Escalating, Splitting} <= set(events)
+            for kind in ("asked", "split"):  # 3
+                images = device.folder / "images"
+                found = python_answers(tmp_path / "python", first[kind]["plan"], server.url, images, token)
+                assert first[kind]["source"] == [answer.source[0] for answer in found[:COMPARED]]
+                assert first[kind]["labels"] == [answer.labels[0] for answer in found[:COMPARED]]
+                assert "server" in first[kind]["source"]
+            assert {"server", "subnet"} == set(first["asked"]["source"])
+            planned = python_answers(tmp_path / "python", first["planned"]["plan"], server.url, images, token)
+            labels = np.frombuffer((device.folder / "labels").read_bytes(), np.uint8)
+            right = [answer.output[0].argmax() == label for answer, label in zip(planned, labels, strict=True)]
+            assert first["planned"]["accuracy"] == pytest.approx(np.mean(right))
+            assert (first["accepted"], first["duplicates"]) == (len(events), 0)  # 4
+            with closing(make_transport(server.url, token=token)) as transport:
+                again = upload_log(log, server.url, transport, device=first["device"])
+            assert again == UploadResult(0, len(events))
+            assert process.stderr is not None
+            assert "the server answers" in process.stderr.readline()
+            server.kill()  # 5
+            last = next(answers)
+        assert process.wait(timeout=60) == 0
+    finally:
+        server.kill()
+    assert last["unanswered"] == 0
+    assert last["sources"]["server"] >= 150
+    assert last["sources"]["fallback"] >= 150
+    known = [line.event for line in read_log(log)]
+    assert any(isinstance(event, Escalating | Splitting) and not event.answering for event in known)

@@ -3,12 +3,17 @@ package pathweave.sdk
 
 import java.io.File
 import java.io.IOException
+import java.math.BigDecimal
+import java.math.MathContext
 import java.util.logging.Logger
 import kotlin.math.abs
 import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonElement
 import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.JsonPrimitive
+import pathweave.sdk.planning.Choice
+import pathweave.sdk.planning.PlanFront
+import pathweave.sdk.planning.Requirement
 import pathweave.sdk.search.Adaptation
 import pathweave.sdk.search.Calibration
 import pathweave.sdk.search.median
@@ -121,6 +126,39 @@ internal fun calibrated(calibration: Calibration): JsonObject {
         "without_exits_ms" to json(calibration.withoutExitsMs),
     )
 }
+
+/** [choice] is in use since the network has changed to [uplink], null for a server out of reach. */
+internal fun followed(choice: Choice, front: PlanFront, uplink: Uplink?): JsonObject {
+    val where = uplink?.let { "${rounded(it.mbps)} Mbit/s, ${rounded(it.roundTripMs)} ms round trip" } ?: "out of reach"
+    return planChosen(choice, choice.cost, front.requirement, front.samples, listOf("the network changed: $where"))
+}
+
+/** A plan was chosen for [requirement]; [cost]: what is expected of it on so many [samples]. */
+internal fun planChosen(
+    choice: Choice,
+    cost: PlanCost,
+    requirement: Requirement,
+    samples: Int,
+    notes: List<String>,
+): JsonObject = event(
+    "plan_chosen",
+    "plan_kind" to JsonPrimitive(choice.plan.kind),
+    "subnet" to JsonPrimitive(choice.plan.subnet.toString()),
+    "optimise" to JsonPrimitive(requirement.optimise.toString()),
+    "limits" to JsonObject(requirement.limits.associate { it.name to json(it.limit) }),
+    "considered" to JsonPrimitive(choice.considered),
+    "samples" to JsonPrimitive(samples),
+    "accuracy" to json(cost.accuracy),
+    "latency_ms" to json(cost.latencyMs),
+    "energy_mj" to json(cost.energyMj),
+    "bytes_sent" to json(cost.bytesSent),
+    "share_early" to json(cost.shareEarly),
+    "share_asked" to json(cost.shareAsked),
+    "share_abstained" to json(cost.shareAbstained),
+    "notes" to JsonArray(notes.map(::JsonPrimitive)),
+)
+
+private fun rounded(value: Double): String = BigDecimal(value).round(MathContext(3)).stripTrailingZeros().toPlainString()
 
 /** The memory cap changed, null for none; [why] is `asked`, `pressure` or `room`; [plan] runs from now on. */
 internal fun resized(why: String, oldCapBytes: Long?, capBytes: Long?, availableBytes: Long?, plan: Plan): JsonObject {

@@ -4,8 +4,14 @@ package pathweave.sdk
 import java.io.Closeable
 import java.io.File
 import kotlin.math.roundToLong
+import pathweave.sdk.live.DriftSettings
 import pathweave.sdk.live.LiveKeeper
 import pathweave.sdk.live.LiveSettings
+import pathweave.sdk.live.NetworkKeeper
+import pathweave.sdk.offload.RemoteModel
+import pathweave.sdk.planning.PlanFront
+import pathweave.sdk.planning.Requirement
+import pathweave.sdk.planning.bestSomewhere
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.search.Adaptation
@@ -37,6 +43,8 @@ public class AdaptiveModel private constructor(
     private val samples = SampleChecker(workspace.bundle)
     private val inUse = PlanInUse(workspace)
     private val timed = TimedAnswers(inUse, clock, ::answer)
+    private val remote = RemoteAnswers(workspace.bundle, state?.log)
+    private val network = NetworkKeeper(inUse, remote)
     private val live = LiveKeeper(state, inUse)
     private val memory = ElasticMemory(inUse, state?.log, live::resized)
     private val exitSets = ExitSets(inUse, state, origin, live::keepExits)
@@ -97,16 +105,44 @@ public class AdaptiveModel private constructor(
     /**
      * Run [plan] from now on. The plan before it is closed after its last call returns.
      *
-     * There is no offload client yet, so a plan that names a server runs on the device alone, as if the server did not
-     * answer: the subnet answers past a split ([SUBNET]), and for the hard samples of [Hard.Ask], which are marked as
-     * [FALLBACK]. An accuracy that was promised for such a plan with its server does not hold then. Hard samples of
-     * [Hard.Abstain] get no label and are marked as [ABSTAINED].
+     * Live update ends, and so does following the network. A plan that needs a server which is not connected, or which the
+     * privacy setting keeps samples from, runs here alone, and the log of the process says so once; the hard samples
+     * concerned are marked [FALLBACK]. An accuracy that was promised for it with its server does not hold then. Hard
+     * samples of [Hard.Abstain] get no label and are marked as [ABSTAINED].
      *
      * @throws UsageError it does not fit this bundle's graph, or does not run at its input size; the plan in use stays.
      * @throws ClosedError the model was closed.
      */
-    public fun use(plan: Plan): Unit = synchronized(change) {
-        exchange(plan) { live.close() }
+    public fun use(plan: Plan) {
+        synchronized(change) { take(plan) }
+        remote.sayWhatIsMissing(plan)
+    }
+
+    /** A plan on purpose: what follows conditions by itself ends. */
+    private fun take(plan: Plan): Unit = exchange(plan) {
+        live.close()
+        network.close()
+    }
+
+    /**
+     * Let a server's model answer what plans send to it: hard samples, or with `NAME:tail` the rest of paths.
+     *
+     * Nothing is sent that its privacy setting forbids: inputs need [pathweave.sdk.offload.Privacy.INPUTS]. An earlier
+     * connection of the same kind ends. A plan that was restored by [open] uses the server from here on.
+     *
+     * @throws UsageError its address or its token is none.
+     * @throws ClosedError the model was closed.
+     */
+    public fun connect(model: RemoteModel) {
+        inUse.running()
+        network.close()
+        remote.connect(model)
+    }
+
+    /** Connect to no server any more: what plans send is answered here. May be called twice. */
+    public fun disconnect() {
+        network.close()
+        remote.close()
     }
 
     /** Load the plan, store it, call [before], exchange it. If one of the first two fails, nothing changes. */
@@ -143,6 +179,76 @@ public class AdaptiveModel private constructor(
     /** Whether live update keeps the budget. */
     public val watching: Boolean get() = live.isRunning
 
+    /**
+     * Choose a plan for [requirement] on private data, and run it from now on. Blocking. Live update ends.
+     *
+     * Plans are made of the subnets of the last adaptation, the one in use and the full model: alone, abstaining from hard
+     * samples or asking the connected server about them, by three deciders, and of the server alone. The server is asked
+     * about all samples once, if its privacy setting allows inputs. Exits, splits and fitted deciders are left to Python's
+     * planner; costs are those on the samples that chose.
+     *
+     * [labels]: class indices, or null: then the server's answers stand in, or else the full model's. [uplink]: planned
+     * with instead of the measured one. [power]: of the device; without it energies are unknown. [followNetwork]: keep
+     * bandwidth and round trip up to date and take another of these plans when they change, as [followNetwork] goes on to
+     * do after [open].
+     *
+     * @throws InfeasibleBudgetError no plan keeps the requirement; names the nearest. The plan in use stays.
+     * @throws InputError samples or labels are not what the model takes.
+     * @throws UsageError a certainty is required, or there is no server whose network could be followed.
+     */
+    public fun planFor(
+        images: List<Image>,
+        labels: IntArray?,
+        requirement: Requirement,
+        uplink: Uplink? = null,
+        power: Power? = null,
+        followNetwork: Boolean = false,
+    ): Planned = synchronized(change) {
+        samples.requireLabelled(images, labels)
+        if (requirement.certainty != null) throw UsageError("a certainty is promised by Python's planner only", "leave it out")
+        val subnets = listOf(plan.subnet) + live.subnets
+        val costs = profile().costModel()
+        val workspace = inUse.lendWorkspace()
+        val planned = Planning(bundle, costs, remote.escalator) { workspace.loadPlan(it) }
+            .plan(images, labels, subnets, Wish(requirement, uplink, power))
+        if (followNetwork && planned.front == null) {
+            throw UsageError("there is no network to follow: the plan was made without a server", "connect first")
+        }
+        take(planned.choice.plan)
+        state?.log?.write(planChosen(planned.choice, planned.choice.cost, requirement, planned.samples, planned.notes))
+        if (followNetwork && planned.front != null) follow(bestSomewhere(planned.front), DriftSettings(), keep = true)
+        planned
+    }
+
+    private fun follow(front: PlanFront, settings: DriftSettings, keep: Boolean) {
+        if (keep) state?.saveFront(front)
+        live.close()
+        network.start(front, settings) { choice, uplink -> state?.log?.write(followed(choice, front, uplink)) }
+    }
+
+    /**
+     * Go on following the network, with the plans that the last planning kept for networks, in Kotlin or in Python.
+     *
+     * Connect the server first. Bandwidth and round trip are kept up to date from requests and probes; when they change,
+     * another one of these plans takes over within seconds. The next [open] starts with the plan that was taken on
+     * purpose. Live update ends.
+     *
+     * @throws UsageError no plans are kept here, or no server is connected that they know.
+     * @throws ClosedError the model was closed.
+     */
+    public fun followNetwork(settings: DriftSettings = DriftSettings()): Unit = synchronized(change) {
+        inUse.running()
+        val front = state?.loadFront()
+            ?: throw UsageError("no plans for other networks are kept here", "plan with followNetwork = true first")
+        follow(front, settings, keep = false)
+    }
+
+    /** Stay with the plan in use, whatever the network does. May be called twice. */
+    public fun stopFollowing(): Unit = network.close()
+
+    /** Whether the network is followed. */
+    public val following: Boolean get() = network.isRunning
+
     /** The exits that are held here; the bundle's manifest has all that there are as `offered`. */
     public val exits: List<String> get() = bundle.exits
 
@@ -151,7 +257,7 @@ public class AdaptiveModel private constructor(
      *
      * Blobs that are missing are fetched from the server that the bundle came from; new exits run their self-test.
      * Calls in progress end with the plan that they began with; then plans are without the exits that went. New ones
-     * answer once [calibrateBlocking] or [use] has put them into the plan.
+     * answer once [calibrateBlocking] or [use] has put them into the plan. The network is no longer followed.
      *
      * @throws UsageError the bundle has no such exit.
      * @throws TransferError, BlobError, StorageError, SelfTestError: a new exit cannot be had; the old set stays.
@@ -159,6 +265,7 @@ public class AdaptiveModel private constructor(
      */
     public fun setExits(exits: Collection<String>): Unit = synchronized(change) {
         inUse.running()
+        network.close() // it would take plans with exits that go
         exitSets.exchange(exits, ExitsChosenBy.CALLER)
     }
 
@@ -177,6 +284,7 @@ public class AdaptiveModel private constructor(
         if (memoryKb != null && !(memoryKb >= 0)) {
             throw UsageError("the memory for exits is $memoryKb kB; it cannot be negative")
         }
+        network.close()
         exitSets.place(memoryKb?.let { (it * BYTES_PER_KB).roundToLong() })
     }
 
@@ -220,7 +328,7 @@ public class AdaptiveModel private constructor(
             throw error
         }
         onProgress(AdaptationProgress(AdaptationStage.JUDGE, 1.0))
-        use(adaptation.plan)
+        take(adaptation.plan)
         state?.remember(adaptation)
         live.remember(adaptation)
         adaptation
@@ -272,7 +380,7 @@ public class AdaptiveModel private constructor(
      * @throws ClosedError the model was closed.
      */
     public fun infer(tensor: Tensor, deadlineMs: Double? = null): Answer =
-        answer(deadlineMs) { samples.tensor(tensor, it) }
+        answer(deadlineMs, null) { samples.tensor(tensor, it) }
 
     /**
      * Answer for raw images, resized to the size of the plan in use ([imageSize]) if the manifest says so.
@@ -280,7 +388,7 @@ public class AdaptiveModel private constructor(
      * [deadlineMs] and what is thrown: as for [infer].
      */
     public fun classify(vararg images: Image, deadlineMs: Double? = null): Answer =
-        answer(deadlineMs) { samples.prepare(images.asList(), it) }
+        answer(deadlineMs, images.asList()) { samples.prepare(images.asList(), it) }
 
     /**
      * Begin an anytime run, exit by exit, without any server: it has the best answer so far and may be stopped at any
@@ -303,32 +411,39 @@ public class AdaptiveModel private constructor(
      */
     public fun answerTimesMs(tensor: Tensor): Map<String, Double> = timed.answerTimesMs { samples.tensor(tensor, it) }
 
-    /** [prepare] is told the input size of the plan that answers. */
-    private fun answer(deadlineMs: Double?, prepare: (ImageSize?) -> Tensor): Answer {
+    /** [prepare] is told the input size of the plan that answers. [images]: before they were prepared, if known. */
+    private fun answer(deadlineMs: Double?, images: List<Image>?, prepare: (ImageSize?) -> Tensor): Answer {
         if (deadlineMs != null) return timed.byDeadline(deadlineMs, clock(), prepare)
         return inUse.call { active ->
             val tensor = prepare(active.loaded.inputSize)
             val startedNs = clock()
-            val answer = answer(active.plan, active.loaded.run(tensor), startedNs)
-            // the time of exits is not the subnet's
-            if (active.times != null && answer.source == FROM_SUBNET) active.times.record(answer.latencyMs)
+            val (output, source) = remote.answer(active.plan, active.loaded, tensor, images)
+            val answer = answer(active.plan, output, source, startedNs)
+            // the time of exits and servers is not the subnet's
+            if (active.times != null && source == FROM_SUBNET) active.times.record(answer.latencyMs)
             answer
         }
     }
 
-    private fun answer(plan: Plan, outcome: Outcome, startedNs: Long) = Answer(
-        output = outcome.output,
-        source = sources(plan, outcome),
+    private fun answer(plan: Plan, outcome: Outcome, startedNs: Long): Answer =
+        answer(plan, outcome.output, sources(plan, outcome), startedNs)
+
+    private fun answer(plan: Plan, output: Tensor, source: List<String>, startedNs: Long) = Answer(
+        output = output,
+        source = source,
         latencyMs = (clock() - startedNs) / NANOSECONDS_PER_MS,
         classNames = bundle.manifest.task.classNames,
+        plan = plan,
     )
 
     /** Free the model, once the calls in progress have ended; answering then throws. May be called twice. */
     override fun close() {
         memory.stop()
+        network.close()
         live.close()
         inUse.close()
         timed.close()
+        remote.close()
         lease.close()
     }
 

@@ -4,7 +4,10 @@ package pathweave.sdk
 /** [Answer.source] of a sample that reached the end of the subnet on the device. */
 public const val SUBNET: String = "subnet"
 
-/** [Answer.source] of a hard sample that the plan sends to a server which did not answer: the subnet's answer. */
+/** [Answer.source] of a sample that a server's model, or the tail of a split plan at a server, answered. */
+public const val SERVER: String = "server"
+
+/** [Answer.source] of a sample that the plan sends to a server which did not answer: the subnet's answer. */
 public const val FALLBACK: String = "fallback"
 
 /** [Answer.source] of a hard sample that the plan leaves without an answer. */
@@ -13,15 +16,16 @@ public const val ABSTAINED: String = "abstained"
 /**
  * The answer to a batch.
  *
- * [output]: logits [batch, classes]; [source]: where each answer comes from: `exit <id>`, `subnet`, `fallback` (the
- * subnet in place of a server that did not answer) or `abstained` (the plan gives no answer; the logits are the
- * subnet's); [latencyMs]: of running the plan, without the preparation of raw images.
+ * [output]: logits [batch, classes]; [source]: where each answer comes from: `exit <id>`, `subnet`, `server`,
+ * `fallback` (the subnet in place of a server that did not answer) or `abstained` (the plan gives no answer; the logits
+ * are the subnet's); [latencyMs]: of running the plan, without the preparation of raw images; [plan]: the one that ran.
  */
 public class Answer(
     public val output: Tensor,
     public val source: List<String>,
     public val latencyMs: Double,
     private val classNames: List<String>,
+    public val plan: Plan,
 ) {
     /** The highest softmax probability of each sample, [batch]. */
     public val confidence: List<Double> by lazy { confidence(output).toList() }
@@ -42,14 +46,15 @@ public fun argmax(logits: Tensor): IntArray {
 }
 
 /**
- * Where each answer of [outcome] to [plan] comes from, as [Answer.source] names it.
+ * Where each answer of [outcome] to [plan] comes from, as [Answer.source] names it, without any server.
  *
- * Hard are samples that reached the end of the subnet. Without an offload client no server answers them: those that the
- * plan asks a server about are answered by the subnet and marked as [FALLBACK].
+ * Hard are samples that reached the end of the subnet. Those that the plan asks a server about are marked as [FALLBACK],
+ * and so is the end of a plan that is split.
  */
 internal fun sources(plan: Plan, outcome: Outcome): List<String> {
+    val end = if (plan.split == null) SUBNET else FALLBACK
     val (decider, mark) = when (val policy = plan.hard) {
-        Hard.AnswerLocally -> null to SUBNET
+        Hard.AnswerLocally -> null to end
         is Hard.Abstain -> policy.decider to ABSTAINED
         is Hard.Ask -> policy.decider to FALLBACK
     }
@@ -59,7 +64,7 @@ internal fun sources(plan: Plan, outcome: Outcome): List<String> {
         when {
             exit != null -> "exit ${exit.exit}"
             hard != null && hard[sample] -> mark
-            else -> SUBNET
+            else -> end
         }
     }
 }

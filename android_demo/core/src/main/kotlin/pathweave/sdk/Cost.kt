@@ -6,6 +6,9 @@
  */
 package pathweave.sdk
 
+private const val BITS_PER_BYTE = 8
+private const val MEGA_PER_MILLI = 1e3 // Mbit/s in bits per millisecond
+
 /** Bytes. */
 public const val MB: Int = 1_000_000
 
@@ -46,6 +49,74 @@ public data class Budget(val latencyMs: Double? = null, val memoryMb: Double? = 
 
     /** Whether [peakBytes] stays within the memory limit. */
     public fun fitsMemory(peakBytes: Long): Boolean = memoryMb == null || peakBytes <= memoryMb * MB
+}
+
+/**
+ * What a plan is expected to cost per sample; null is unknown, never zero.
+ *
+ * [latencyMs] is the mean; [bytesSent] too. [accuracy]: of the samples that get an answer. [shareEarly] of the samples
+ * take an exit, [shareAsked] go to a server because they are hard, [shareAbstained] get no answer.
+ */
+public data class PlanCost(
+    val accuracy: Double?,
+    val latencyMs: Double?,
+    val p95LatencyMs: Double?,
+    val bytesSent: Double,
+    val peakBytes: Long,
+    val energyMj: Double? = null,
+    val shareEarly: Double = 0.0,
+    val shareAsked: Double = 0.0,
+    val shareAbstained: Double = 0.0,
+) {
+    /** The share of samples that get an answer. */
+    public val coverage: Double get() = 1.0 - shareAbstained
+}
+
+/**
+ * The way to the server: [mbps] (10⁶ bits per second) upwards, [roundTripMs] for an empty question.
+ *
+ * @throws UsageError no bandwidth, or a negative round trip.
+ */
+public data class Uplink(val mbps: Double, val roundTripMs: Double = 0.0) {
+    init {
+        if (!(mbps > 0)) throw UsageError("the uplink has $mbps Mbit/s; it must be above zero")
+        if (!(roundTripMs >= 0)) throw UsageError("the round trip takes $roundTripMs ms; it cannot be negative")
+    }
+
+    /** How long [sizeBytes] take, the round trip included. */
+    public fun transferMs(sizeBytes: Long): Double = roundTripMs + sizeBytes * BITS_PER_BYTE / (mbps * MEGA_PER_MILLI)
+
+    public companion object {
+        /**
+         * A typical uplink, for plans before a network can be measured: one of [UPLINKS].
+         *
+         * @throws UsageError there is none of this name.
+         */
+        public fun typical(name: String): Uplink =
+            UPLINKS[name] ?: throw UsageError("there is no network '$name'", "known: ${UPLINKS.keys.joinToString(", ")}")
+    }
+}
+
+/** Typical uplinks by name. */
+public val UPLINKS: Map<String, Uplink> = mapOf(
+    "wifi" to Uplink(40.0, 5.0),
+    "lte" to Uplink(10.0, 50.0),
+    "3g" to Uplink(1.5, 100.0),
+    "ble" to Uplink(0.7, 40.0),
+    "lora" to Uplink(0.005, 500.0),
+)
+
+/**
+ * The stated power of a device in watts: computing, sending, and waiting for a server (HI Eq. 4).
+ *
+ * @throws UsageError a power is negative, or not finite.
+ */
+public data class Power(val activeW: Double, val radioW: Double = 0.0, val waitingW: Double = 0.0) {
+    init {
+        for ((name, watts) in listOf("activeW" to activeW, "radioW" to radioW, "waitingW" to waitingW)) {
+            if (!(watts.isFinite() && watts >= 0)) throw UsageError("$name is $watts; it must be finite and at least 0")
+        }
+    }
 }
 
 /**

@@ -6,6 +6,10 @@ import java.io.IOException
 import java.security.SecureRandom
 import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonPrimitive
+import pathweave.sdk.planning.FRONT_FORMAT
+import pathweave.sdk.planning.PlanFront
+import pathweave.sdk.planning.decodeFront
+import pathweave.sdk.planning.encodeFront
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.search.Adaptation
 import pathweave.sdk.search.POOL_FORMAT
@@ -16,6 +20,7 @@ private const val KEY_DIGITS = 16
 private const val EXITS = "exits.json"
 private const val DEVICE_BYTES = 8
 private const val LOG = "adaptation.jsonl"
+private const val FRONT = "front-$PLAN_FORMAT-$FRONT_FORMAT"
 
 /** The exits of a bundle that this device keeps, if that was ever decided; otherwise null. */
 internal fun loadExits(stateFolder: File, name: String, digest: String): List<String>? = try {
@@ -128,6 +133,12 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
         if (adaptation.budget.latencyMs != null) save("pool-$POOL_FORMAT", encodePool(poolOf(adaptation)))
         log.write(adapted(adaptation))
     }
+
+    /** The plans for other networks that the last planning left, without those that this bundle does not have. */
+    fun loadFront(): PlanFront? = load(FRONT, ::decodeFront)?.knownTo(bundle.supernet)
+
+    /** Keep the plans for other networks. */
+    fun saveFront(front: PlanFront): Unit = save(FRONT, encodeFront(front))
 
     fun logOpened(plan: Plan): Unit = log.write(opened(plan.subnet, restored = loadPlan() != null))
 

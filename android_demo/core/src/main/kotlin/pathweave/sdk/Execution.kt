@@ -4,9 +4,7 @@
  *
  * A segment is the stretch from one exit of the plan to the next together with the branch at its end, composed into one
  * model (docs/bundle_format.md), or under a memory cap into several that are loaded in turns (Paging.kt). Samples that
- * an exit answers leave the batch; the others go on.
- *
- * The whole subnet runs on the device: there is no offload client yet, so a plan's split is not taken.
+ * an exit answers leave the batch; the others go on, here or at a server.
  */
 package pathweave.sdk
 
@@ -18,7 +16,7 @@ import pathweave.sdk.runtimes.StopSignal
 /**
  * A plan that is ready to run. [run] may be called from several threads at once.
  *
- * What follows a split runs on the device too, in the same segment. [Plan.hard] does not change what runs: its decider
+ * What follows a split is loaded too: it runs here when there is no server, or when it fails. The decider of [Plan.hard]
  * is applied to the outcome. Under a memory cap a plan that needs more runs in pages, of which as many stay as there is
  * room for: the same answers within 1e-5, bit for bit where the pages are the same.
  *
@@ -57,8 +55,7 @@ public class LoadedPlan internal constructor(
         everyLoaded += loaded
         val numbers = plan.exits.withIndex().associate { (number, choice) -> choice.exit to number }
         segments = found.zip(loaded.stretches).map { (segment, stretch) ->
-            val number = segment.exit?.let { numbers.getValue(it.exit) }
-            LoadedSegment(stretch, segment.exit?.threshold, number ?: plan.exits.size)
+            LoadedSegment(segment, stretch, segment.exit?.let { numbers.getValue(it.exit) })
         }
     }
 
@@ -69,33 +66,67 @@ public class LoadedPlan internal constructor(
     public val pageLoads: Int? get() = loaded.pageLoads
 
     /**
-     * Answer a batch [batch, *input].
+     * Answer a batch [batch, *input]. [runTail] goes on behind the plan's split, if it has one: it is given the tensors
+     * there, and returns logits [batch, classes], or null if that failed.
      *
      * @throws RuntimeFailedError the runtime failed.
      * @throws BlobError a page had to be loaded again, and its blob is damaged.
      */
-    public fun run(tensor: Tensor): Outcome {
-        val answers = Answers(tensor.batch)
-        var features = listOf(tensor)
-        var rest = (0 until tensor.batch).toList() // samples without an answer
-        var latest: Pair<Tensor, Int>? = null // what the last exit says of the rest, in case there is no time left
-        for ((at, segment) in segments.withIndex()) {
+    public fun run(tensor: Tensor, runTail: ((List<Tensor>) -> Tensor?)? = null): Outcome =
+        BatchRun(tensor, runTail).run()
+
+    private inner class BatchRun(private val tensor: Tensor, private val runTail: ((List<Tensor>) -> Tensor?)?) {
+        private val answers = Answers(tensor.batch)
+        private var features = listOf(tensor)
+        private var rest = (0 until tensor.batch).toList() // samples without an answer
+        private var latest: Pair<Tensor, Int>? = null // what the last exit says of the rest, if no time is left
+        private var kept: KeptActivations? = null
+        private var end = AT_END
+
+        fun run(): Outcome {
+            val left = if (plan.split?.position == 0) answeredElsewhere() else false
+            if (!left) for (segment in segments) if (ends(segment)) break
+            return answers.outcome(kept)
+        }
+
+        /** Run one segment; whether every sample has an answer now. */
+        private fun ends(segment: LoadedSegment): Boolean {
             val outputs =
                 if (latest == null) segment.stretch.run(features) else segment.stretch.runUntil(features, hurry)
             if (outputs == null) {
                 latest?.let { (logits, number) -> answers.put(rest, logits, number) }
-                break
+                return true
             }
-            val logits = outputs.last()
-            val everything = at == segments.lastIndex || hurry.isSet && segment.isExit
-            val (sure, unsure) = segment.decide(logits, everything)
-            answers.put(rest, logits, segment.number, sure)
-            if (unsure.isEmpty()) break
-            rest = unsure.map(rest::get)
-            latest = (if (sure.isEmpty()) logits else logits.rows(unsure)) to segment.number
-            features = outputs.dropLast(1).map { if (sure.isEmpty()) it else it.rows(unsure) }
+            features = outputs
+            if (segment.number != null && leave(segment, segment.number)) return true
+            if (segment.kept) kept = KeptActivations(rest, features)
+            if (segment.split && answeredElsewhere()) return true
+            if (segment === segments.last()) answers.put(rest, features.last(), plan.exits.size + end)
+            return segment === segments.last()
         }
-        return answers.outcome()
+
+        /** Samples that are sure leave at the exit with this [number]; whether all did. */
+        private fun leave(segment: LoadedSegment, number: Int): Boolean {
+            val logits = features.last()
+            val (sure, unsure) = segment.decide(logits, everything = segment === segments.last() || hurry.isSet)
+            answers.put(rest, logits, number, sure)
+            features = features.dropLast(1)
+            if (unsure.isEmpty()) return true
+            latest = (if (sure.isEmpty()) logits else logits.rows(unsure)) to number
+            if (sure.isNotEmpty()) {
+                rest = unsure.map(rest::get)
+                features = features.map { it.rows(unsure) }
+            }
+            return false
+        }
+
+        /** The rest of the path, at a server; whether that answered. */
+        private fun answeredElsewhere(): Boolean {
+            val ask = runTail ?: return false
+            val logits = ask(features)
+            if (logits == null) end = AFTER_FAILURE else answers.put(rest, logits, plan.exits.size + AT_SERVER)
+            return logits != null
+        }
     }
 
     /**
@@ -128,17 +159,16 @@ public class LoadedPlan internal constructor(
     override fun close(): Unit = synchronized(stepping) { everyLoaded.forEach { it.close() } }
 }
 
-/**
- * [threshold] is null at the end of the subnet, which answers whatever is left. [number]: the position of its exit in
- * the plan's exits, their number at the end of the subnet.
- */
-private class LoadedSegment(val stretch: LoadedStretch, private val threshold: Double?, val number: Int) {
-    val isExit: Boolean get() = threshold != null
+/** [number]: the position of its exit in the plan's exits; null without one. */
+private class LoadedSegment(segment: PlanSegment, val stretch: LoadedStretch, val number: Int?) {
+    val split: Boolean = segment.split
+    val kept: Boolean = segment.kept
+    private val threshold = segment.exit?.threshold ?: 0.0
 
     /** The samples of the batch that are answered here, and those that go on; with [everything] none do. */
     fun decide(logits: Tensor, everything: Boolean): Pair<List<Int>, List<Int>> {
         val all = (0 until logits.batch).toList()
-        if (threshold == null || everything) return all to emptyList()
+        if (everything) return all to emptyList()
         val confidence = confidence(logits)
         return all.partition { confidence[it] >= threshold }
     }

@@ -1,24 +1,48 @@
 /** What a plan answers to a batch, and how it is collected. Mirrors device_sdk/execution/outcome.py. */
 package pathweave.sdk
 
+internal const val AT_END = 0 // the end of the subnet, here
+internal const val AT_SERVER = 1 // the end of the subnet, at the server
+internal const val AFTER_FAILURE = 2 // the end of the subnet, here, since the server did not answer
+
+/**
+ * The tensors at the cut point whose activations the plan may send: of [samples], positions in the batch, in order.
+ */
+public class KeptActivations internal constructor(public val samples: List<Int>, public val tensors: List<Tensor>) {
+    /** The tensors of the samples [wanted], all of which got there. */
+    public fun of(wanted: List<Int>): List<Tensor> {
+        val rows = wanted.map { samples.binarySearch(it) }
+        return tensors.map { it.rows(rows) }
+    }
+}
+
 /**
  * What a plan answers to a batch.
  *
- * [output]: logits [batch, classes]; [answeredBy] [batch]: the position in the plan's exits of the one that answered,
- * their number where it was the end of the subnet.
+ * [output]: logits [batch, classes]; [answeredBy] [batch]: the position in the plan's exits of the one that answered;
+ * their number where it was the end of the subnet here, that plus 1 where it was at the server, plus 2 where it was here
+ * since the server did not answer. [kept]: null where the plan sends no activations of hard samples.
  */
-public class Outcome(public val output: Tensor, public val answeredBy: IntArray)
+public class Outcome internal constructor(
+    public val output: Tensor,
+    public val answeredBy: IntArray,
+    public val kept: KeptActivations? = null,
+)
 
 /** The answers to a batch, collected segment by segment. Later answers to a sample replace earlier ones. */
 internal class Answers(private val batch: Int) {
     private var output: FloatArray? = null
+    private var shape: List<Int> = emptyList() // of one sample's answer
     private val answeredBy = IntArray(batch)
 
     /** Row i of [logits] [count, classes] answers sample `samples[i]`, for each i of [rows], by [source]. */
     fun put(samples: List<Int>, logits: Tensor, source: Int, rows: Iterable<Int> = samples.indices) {
         val values = logits.floats()
         val classes = values.size / logits.batch
-        val all = output ?: FloatArray(batch * classes).also { output = it }
+        val all = output ?: FloatArray(batch * classes).also {
+            output = it
+            shape = logits.shape.drop(1)
+        }
         for (row in rows) {
             values.copyInto(all, samples[row] * classes, row * classes, (row + 1) * classes)
             answeredBy[samples[row]] = source
@@ -26,8 +50,6 @@ internal class Answers(private val batch: Int) {
     }
 
     /** A copy of what was collected; every sample has an answer. */
-    fun outcome(): Outcome {
-        val all = checkNotNull(output).copyOf()
-        return Outcome(Tensor.of(all, listOf(batch, all.size / batch)), answeredBy.copyOf())
-    }
+    fun outcome(kept: KeptActivations? = null): Outcome =
+        Outcome(Tensor.of(checkNotNull(output), listOf(batch) + shape), answeredBy.copyOf(), kept)
 }

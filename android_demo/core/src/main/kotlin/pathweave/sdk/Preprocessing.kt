@@ -7,6 +7,7 @@
 package pathweave.sdk
 
 private const val MAX_SIDE = 16_384 // pixels; a manifest cannot ask for more
+private const val BRIGHTEST = 255.0
 
 /** Pixels up and across. As text `160x160`, height first. */
 public data class ImageSize(val height: Int, val width: Int) {
@@ -85,6 +86,38 @@ public fun prepare(images: List<Image>, preprocessing: Preprocessing, inputShape
         }
     }
     return Tensor.of(prepared, shape)
+}
+
+/**
+ * The pixels that [prepare] made [tensor] [n, c, h, w] from: n images.
+ *
+ * Exact for 8-bit pixels of the same size that stay distinct in float32 (not with a scale far below the mean); else the
+ * nearest 8-bit pixels.
+ *
+ * @throws InputError not a batch with these channels, not finite, or prepared with a scale of zero.
+ */
+public fun unprepare(tensor: Tensor, preprocessing: Preprocessing): List<Image> {
+    val channels = preprocessing.channels
+    if (tensor.shape.size != 4 || tensor.shape[1] != channels) {
+        throw InputError("expected tensors [n, $channels, h, w], got shape ${tensor.shape}")
+    }
+    if (preprocessing.scale == 0.0) throw InputError("a scale of zero leaves nothing to recover pixels from")
+    val values = tensor.floats()
+    if (!values.all { it.isFinite() }) throw InputError("tensors that hold NaN or infinity have no pixels")
+    val size = ImageSize(tensor.shape[2], tensor.shape[3])
+    val plane = size.height * size.width
+    return List(tensor.batch) { number ->
+        val pixels = ByteArray(plane * channels)
+        for (channel in 0 until channels) {
+            val start = (number * channels + channel) * plane
+            for (at in 0 until plane) {
+                val scaled = values[start + at] * preprocessing.std[channel] + preprocessing.mean[channel]
+                val pixel = Math.rint(scaled / preprocessing.scale).coerceIn(0.0, BRIGHTEST)
+                pixels[at * channels + channel] = pixel.toInt().toByte()
+            }
+        }
+        Image(pixels, size, channels)
+    }
 }
 
 private fun check(image: Image, preprocessing: Preprocessing, channels: Int, size: ImageSize) {

@@ -63,5 +63,15 @@ internal class SampleChecker(private val bundle: Bundle) {
         return PreparedInputs(checked)
     }
 
+    /** Throws InputError unless each image is one that the model takes, and has a label of one of its classes, if any. */
+    fun requireLabelled(images: List<Image>, labels: IntArray?) {
+        if (images.isEmpty()) throw InputError("there are no images")
+        inputs(images)
+        val classes = bundle.manifest.task.classNames.size
+        if (labels == null) return
+        if (labels.size != images.size) throw InputError("${images.size} images have ${labels.size} labels")
+        labels.find { it !in 0 until classes }?.let { throw InputError("there is no class $it; there are $classes") }
+    }
+
     private fun input(inputSize: ImageSize?): TensorSpec = bundle.supernet.cutPointsAt(inputSize)[0].tensors[0]
 }

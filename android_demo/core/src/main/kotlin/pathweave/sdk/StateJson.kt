@@ -161,7 +161,7 @@ private fun json(measured: MeasuredSubnet) = jsonOf(
     "nodes_by_provider" to JsonObject(emptyMap()),
 )
 
-private fun parsed(data: ByteArray): JsonElement = Json.parseToJsonElement(String(data))
+internal fun parsed(data: ByteArray): JsonElement = Json.parseToJsonElement(String(data))
 
 private fun <T> decoded(what: String, data: ByteArray, read: (JsonPlace) -> T): T = try {
     read(decodeJson(data))

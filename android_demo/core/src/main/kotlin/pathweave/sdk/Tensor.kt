@@ -72,6 +72,14 @@ public class Tensor internal constructor(
         return Tensor(dtype, listOf(keep.size) + shape.drop(1), kept.also(::rewind))
     }
 
+    /** A copy in which the samples at [positions] are those of [other], in order; float32 both. */
+    internal fun withRows(positions: List<Int>, other: Tensor): Tensor {
+        val (all, new) = floats() to other.floats()
+        val width = size / batch
+        positions.forEachIndexed { row, at -> new.copyInto(all, at * width, row * width, (row + 1) * width) }
+        return of(all, shape)
+    }
+
     /** A reader of its own on the same elements. */
     internal fun view(): ByteBuffer = buffer.duplicate().order(ByteOrder.nativeOrder()).also(::rewind)
 
@@ -83,6 +91,13 @@ public class Tensor internal constructor(
             val buffer = allocate(values.size * 4)
             buffer.asFloatBuffer().put(values)
             return Tensor(DType.FLOAT32, shape, buffer)
+        }
+
+        /** The samples of [parts], one after the other, in float32. */
+        internal fun joined(parts: List<Tensor>): Tensor {
+            val all = FloatArray(parts.sumOf { it.size })
+            parts.fold(0) { at, part -> part.floats().copyInto(all, at).let { at + part.size } }
+            return of(all, listOf(parts.sumOf { it.batch }) + parts[0].shape.drop(1))
         }
 
         /** Values in float32 converted to [dtype], integers rounded down. */

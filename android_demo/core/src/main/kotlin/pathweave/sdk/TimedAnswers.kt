@@ -26,7 +26,8 @@ internal class TimedAnswers(
      */
     fun answerTimesMs(prepare: (ImageSize?) -> Tensor): Map<String, Double> = inUse.call { active ->
         val times = times(active, prepare(active.loaded.inputSize))
-        val sources = active.loaded.stepped().steps.map { step -> step.exit?.let { "exit ${it.exit}" } ?: SUBNET }
+        val end = if (active.plan.split == null) SUBNET else FALLBACK
+        val sources = active.loaded.stepped().steps.map { step -> step.exit?.let { "exit ${it.exit}" } ?: end }
         sources.zip(times.answerTimesMs(presentSlowness(active, times))).toMap()
     }
 

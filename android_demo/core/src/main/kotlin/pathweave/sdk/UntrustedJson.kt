@@ -134,6 +134,8 @@ internal class JsonPlace(
 
     val isNull: Boolean get() = element is JsonNull
 
+    val isArray: Boolean get() = element is JsonArray
+
     val isText: Boolean get() = (element as? JsonPrimitive)?.isString == true
 
     /** Anything but an object or an array. */

@@ -6,6 +6,7 @@ import pathweave.sdk.Budget
 import pathweave.sdk.DeviceState
 import pathweave.sdk.Plan
 import pathweave.sdk.PlanInUse
+import pathweave.sdk.Subnet
 import pathweave.sdk.UsageError
 import pathweave.sdk.search.Adaptation
 import pathweave.sdk.search.PlanPool
@@ -21,6 +22,11 @@ internal class LiveKeeper(private val state: DeviceState?, private val inUse: Pl
 
     /** What is ready ahead of being needed. */
     val warmSubnets get() = current()?.warmSubnets.orEmpty()
+
+    /** Of the last adaptation's pool, the best first; none without an adaptation. */
+    val subnets: List<Subnet>
+        get() = (synchronized(this) { pool } ?: state?.loadPool())?.candidates.orEmpty()
+            .sortedByDescending { it.expected ?: it.accuracy }.map { it.subnet }
 
     /** Keep the pool of an adaptation. Without a latency budget there is nothing to keep, and no pool. */
     fun remember(adaptation: Adaptation) {

@@ -4,26 +4,9 @@
  */
 package pathweave.sdk.live
 
-import pathweave.sdk.UsageError
+import pathweave.sdk.Uplink
 
-private const val BITS_PER_BYTE = 8
-private const val MEGA_PER_MILLI = 1e3 // Mbit/s in bits per millisecond
 private const val LEAST_MS = 1e-9
-
-/**
- * The way to the server: [mbps] (10⁶ bits per second) upwards, [roundTripMs] for an empty question.
- *
- * @throws UsageError no bandwidth, or a negative round trip.
- */
-public data class Uplink(val mbps: Double, val roundTripMs: Double = 0.0) {
-    init {
-        if (!(mbps > 0)) throw UsageError("the uplink has $mbps Mbit/s; it must be above zero")
-        if (!(roundTripMs >= 0)) throw UsageError("the round trip takes $roundTripMs ms; it cannot be negative")
-    }
-
-    /** How long [sizeBytes] take, the round trip included. */
-    public fun transferMs(sizeBytes: Long): Double = roundTripMs + sizeBytes * BITS_PER_BYTE / (mbps * MEGA_PER_MILLI)
-}
 
 /**
  * [factor]: by which a transfer is slower or quicker than planned; [patienceS]: for how long in a row; [cooldownS]: after

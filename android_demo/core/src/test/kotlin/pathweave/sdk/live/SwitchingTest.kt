@@ -11,6 +11,7 @@ import pathweave.sdk.Budget
 import pathweave.sdk.Contract
 import pathweave.sdk.Cost
 import pathweave.sdk.Plan
+import pathweave.sdk.Uplink
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.double

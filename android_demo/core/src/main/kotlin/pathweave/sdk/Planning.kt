@@ -1,0 +1,117 @@
+/**
+ * Planning for `AdaptiveModel`: gathers what subnets and the connected server answer to private samples. Mirrors
+ * device_sdk/session/planning.py, for the kinds of plans that planning/PlanFinding.kt has.
+ */
+package pathweave.sdk
+
+import java.util.Locale
+import pathweave.sdk.offload.Escalator
+import pathweave.sdk.offload.Privacy
+import pathweave.sdk.offload.measureUplink
+import pathweave.sdk.planning.Choice
+import pathweave.sdk.planning.PlanEvidence
+import pathweave.sdk.planning.PlanFront
+import pathweave.sdk.planning.RemoteEvidence
+import pathweave.sdk.planning.Requirement
+import pathweave.sdk.planning.everyPlan
+import pathweave.sdk.search.median
+
+private const val BATCH = 64
+private const val MOST_SUBNETS = 16
+private const val TIMED = 9
+
+/** What planning found: the [choice], judged on so many [samples]; [notes]: what could not be learned, and why. */
+public class Planned internal constructor(
+    public val choice: Choice,
+    public val samples: Int,
+    public val notes: List<String>,
+    /** Null without a server. */
+    internal val front: PlanFront?,
+)
+
+/** What plans are made for; [uplink]: instead of the measured one, [power]: of the device. */
+internal class Wish(val requirement: Requirement, val uplink: Uplink?, val power: Power?)
+
+/** Makes plans for [bundle]; [load] makes them ready to run. */
+internal class Planning(
+    private val bundle: Bundle,
+    private val cost: CostModel,
+    private val escalator: Escalator?,
+    private val load: (Plan) -> LoadedPlan,
+) {
+    private val samples = SampleChecker(bundle)
+
+    /**
+     * The best plan of [subnets], the first [MOST_SUBNETS] of them, and the connected server, for [wish].
+     *
+     * [labels]: null: the server's answers stand in, or else the full model's.
+     *
+     * @throws InfeasibleBudgetError no plan keeps the requirement; names the nearest.
+     */
+    fun plan(images: List<Image>, labels: IntArray?, subnets: List<Subnet>, wish: Wish): Planned {
+        val notes = mutableListOf<String>()
+        val client = escalator?.takeIf { it.model.privacy == Privacy.INPUTS }
+        val remote = client?.let { asked(it, images, wish.uplink, notes) }
+        val full = bundle.supernet.original
+        val ends = (listOf(full) + subnets).filter(::canBeFed).distinct().take(MOST_SUBNETS)
+            .associateWith { answered(it, images) }
+        val evidence = PlanEvidence(labels ?: argmax(remote?.logits ?: ends.getValue(full)), ends, remote)
+        val front = everyPlan(evidence, cost, full, wish.requirement, wish.power)
+        val choice = required(front.best(remote?.uplink))
+        return Planned(choice, images.size, notes, front.takeIf { remote != null })
+    }
+
+    private fun required(choice: Choice): Choice {
+        if (choice.misses.isEmpty()) return choice
+        val missed = choice.misses.entries.joinToString { (name, value) -> "$name ${"%.4g".format(Locale.ROOT, value)}" }
+        throw InfeasibleBudgetError(
+            "no plan keeps the requirement; the nearest (${choice.plan.kind}) has $missed",
+            choice.plan.subnet.edges.map { it.block },
+            choice.cost.latencyMs ?: Double.POSITIVE_INFINITY,
+            choice.cost.peakBytes,
+            "relax what it misses",
+        )
+    }
+
+    /** Whether images become what [subnet] takes: for another input size the manifest has to say how. */
+    private fun canBeFed(subnet: Subnet) = subnet.inputSize == null || bundle.manifest.preprocessing.resize != null
+
+    private fun answered(subnet: Subnet, images: List<Image>): Tensor = load(Plan(subnet)).let { loaded ->
+        try {
+            Tensor.joined(images.chunked(BATCH).map { loaded.run(samples.prepare(it, subnet.inputSize)).output })
+        } finally {
+            loaded.calls.leave()
+        }
+    }
+
+    /** The server's answers to all samples, and the way to it; null with a note if it does not answer. */
+    private fun asked(
+        escalator: Escalator,
+        images: List<Image>,
+        uplink: Uplink?,
+        notes: MutableList<String>,
+    ): RemoteEvidence? = try {
+        val model = escalator.model
+        val measured = measureUplink(HttpTransport(model.token), model.server)
+        val logits = Tensor.joined(images.chunked(model.maxBatch).map { answer(escalator, it) })
+        val one = images.take(1)
+        val onceMs = median(List(TIMED) { timedMs { answer(escalator, one) } })
+        val sizeBytes = escalator.requestBytes(samples.prepare(one, null), one)
+        val answerMs = maxOf(onceMs - measured.transferMs(sizeBytes), 0.0)
+        RemoteEvidence(RemoteRef(model.model, escalator.digest), logits, uplink ?: measured, sizeBytes, answerMs)
+    } catch (error: TransferError) {
+        notes += "no server is asked: ${error.message}"
+        null
+    }
+
+    private fun answer(escalator: Escalator, images: List<Image>): Tensor {
+        val reply = escalator.answer(samples.prepare(images, null), images)
+        return reply.output ?: throw TransferError("the server does not answer: ${reply.failure}")
+    }
+}
+
+private inline fun timedMs(work: () -> Unit): Double {
+    val beganNs = System.nanoTime()
+    work()
+    return (System.nanoTime() - beganNs) / NANOSECONDS_PER_MS
+}

@@ -1,0 +1,105 @@
+/**
+ * A thread that takes another plan when the network has changed. Mirrors device_sdk/live/network_follower.py.
+ *
+ * NetworkDrift.kt decides; the plans come from a front over the same evidence.
+ */
+package pathweave.sdk.live
+
+import java.io.Closeable
+import java.util.concurrent.CountDownLatch
+import java.util.concurrent.TimeUnit.MILLISECONDS
+import java.util.logging.Level
+import java.util.logging.Logger
+import kotlin.concurrent.thread
+import pathweave.sdk.Active
+import pathweave.sdk.ClosedError
+import pathweave.sdk.PathweaveError
+import pathweave.sdk.Plan
+import pathweave.sdk.PlanInUse
+import pathweave.sdk.Uplink
+import pathweave.sdk.offload.LinkEstimate
+
+private const val PAUSE_MS = 200L // between two looks
+private const val PROBE_AFTER_S = 0.6 // without a request
+private const val JOIN_MS = 10_000L
+private const val NS_PER_S = 1e9
+private val LOG = Logger.getLogger("pathweave")
+
+/** What a [NetworkFollower] asks for. */
+internal interface NetworkPlans {
+    /** One small request, that [LinkEstimate] is told of. */
+    fun probe()
+
+    /** The best plan over [uplink], null for a server out of reach; or the nearest to keeping the requirement. */
+    fun best(uplink: Uplink?): Plan
+
+    /** The plan that was best over [uplink] is in use now. */
+    fun exchanged(uplink: Uplink?)
+}
+
+/**
+ * Keeps the plan in use the best for the network, from [start] to [close].
+ *
+ * [link]: told of every request by those who make them; [NetworkPlans.probe] makes one when there was none for a while.
+ */
+internal class NetworkFollower(
+    private val inUse: PlanInUse,
+    private val link: LinkEstimate,
+    private val drift: NetworkDrift,
+    private val plans: NetworkPlans,
+    private val clock: () -> Double = { System.nanoTime() / NS_PER_S },
+) : Closeable {
+    private val stopped = CountDownLatch(1)
+    private val thread = thread(start = false, isDaemon = true, name = "pathweave-network") { follow() }
+
+    /** Follow from now on. */
+    fun start(): Unit = thread.start()
+
+    /** End the thread; the plan in use stays. May be called twice. */
+    override fun close() {
+        stopped.countDown()
+        if (thread.isAlive && Thread.currentThread() !== thread) thread.join(JOIN_MS)
+    }
+
+    // In the thread
+
+    private fun follow() {
+        while (!stopped.await(PAUSE_MS, MILLISECONDS)) {
+            try {
+                look()
+            } catch (_: ClosedError) {
+                return
+            } catch (error: RuntimeException) { // a thread that ends would leave the plan behind without a word
+                LOG.log(Level.WARNING, "following the network met an error and goes on", error)
+            } catch (error: PathweaveError) {
+                LOG.log(Level.WARNING, "following the network met an error and goes on", error)
+            }
+        }
+    }
+
+    /** Probe if no request told anything lately, decide once, and do it. */
+    fun look() {
+        if (link.quietS >= PROBE_AFTER_S) plans.probe()
+        val uplink = link.uplink
+        if (stopped.count == 0L || !drift.callsForAPlan(uplink, clock())) return
+        val old = inUse.running()
+        val plan = plans.best(uplink)
+        drift.plannedWith(uplink, clock())
+        if (plan != old.plan) exchange(old, plan, uplink)
+    }
+
+    private fun exchange(old: Active, plan: Plan, uplink: Uplink?) {
+        val loaded = try {
+            inUse.prepare(plan)
+        } catch (error: PathweaveError) {
+            if (error is ClosedError) throw error
+            LOG.warning("the plan for the changed network does not load: ${error.message}")
+            return
+        }
+        if (stopped.count == 0L) {
+            loaded.calls.leave()
+        } else if (inUse.exchange(Active(plan, loaded), expected = old)) {
+            plans.exchanged(uplink)
+        }
+    }
+}

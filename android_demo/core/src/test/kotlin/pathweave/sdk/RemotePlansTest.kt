@@ -1,0 +1,152 @@
+package pathweave.sdk
+
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertNotNull
+import org.junit.jupiter.api.Assertions.assertNull
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.Timeout
+import pathweave.sdk.offload.Privacy
+import pathweave.sdk.offload.RemoteModel
+import pathweave.sdk.runtimes.OnnxRuntime
+
+/** Plans whose path goes on elsewhere, with what runs there in the test's hands. */
+@Timeout(60)
+class RemotePlansTest {
+    private val bundle = Contract.reference()
+    private val supernet = bundle.supernet
+    private val plans = Contract.vectors["bundle"]["plans"]
+    private val input = goldenInputs(supernet.cutPoints[0], plans["seed"].seed, batch = 6)[0]
+    private val server = RemoteRef("reference:tail", bundle.digest)
+
+    private fun tailFrom(position: Int) =
+        supernet.walk(supernet.original).filter { (_, block) -> block.start >= position }.map { it.first }
+
+    private fun split(position: Int, exits: List<ExitChoice> = emptyList()) = Plan(
+        supernet.original,
+        exits,
+        Split(position, List(supernet.cutPoints[position].tensors.size) { 8 }, tailFrom(position), server),
+    )
+
+    private fun run(plan: Plan, runTail: ((List<Tensor>) -> Tensor?)?, cap: Long? = null): Outcome =
+        LoadedPlan(bundle, OnnxRuntime(), plan, cap).use { it.run(input, runTail) }
+
+    private fun assertClose(expected: Tensor, found: Tensor) {
+        assertEquals(expected.shape, found.shape)
+        for (at in 0 until expected.size) assertEquals(expected[at], found[at], 1e-5)
+    }
+
+    @Test
+    fun `the tensors at the split go on elsewhere, at every cut point and in pages too`() {
+        val whole = run(Plan(supernet.original), null)
+        val leastBytes = leastMemoryCapBytes(bundle, Plan(supernet.original))
+        for (position in 0 until supernet.outputIndex) {
+            for (cap in listOf(null, leastBytes)) {
+                val outcome = run(split(position), { features ->
+                    OnnxRuntime().load(bundle.stretch(tailFrom(position))).use { it.run(features).last() }
+                }, cap)
+                assertEquals(List(6) { AT_SERVER }, outcome.answeredBy.toList())
+                assertClose(whole.output, outcome.output)
+            }
+        }
+    }
+
+    @Test
+    fun `without an answer the rest of the subnet runs here`() {
+        val whole = run(Plan(supernet.original), null)
+        for (position in 0 until supernet.outputIndex) {
+            val failed = run(split(position), { null })
+            assertEquals(List(6) { AFTER_FAILURE }, failed.answeredBy.toList())
+            assertClose(whole.output, failed.output)
+            val alone = run(split(position), null)
+            assertEquals(List(6) { AT_END }, alone.answeredBy.toList())
+            assertClose(whole.output, alone.output)
+        }
+    }
+
+    @Test
+    fun `what an exit answers is not sent`() {
+        val plain = Plan(supernet.original, listOf(ExitChoice("x1-pooled", 1e-9)))
+        val sure = LoadedPlan(bundle, OnnxRuntime(), plain).use { confidence(it.run(input).output) }.sorted()
+        val exit = ExitChoice("x1-pooled", sure[3])
+        for (position in 1 until supernet.outputIndex) {
+            var sent = 0
+            val outcome = run(split(position, listOf(exit)), { features ->
+                sent = features[0].batch
+                Tensor.of(FloatArray(3 * sent), listOf(sent, 3))
+            })
+            assertEquals(3, sent)
+            assertEquals(3, outcome.answeredBy.count { it == 0 })
+            assertEquals(3, outcome.answeredBy.count { it == 1 + AT_SERVER })
+        }
+    }
+
+    @Test
+    fun `activations that may be sent are kept for the samples that got there`() {
+        val exit = ExitChoice("x1-pooled", 0.5)
+        val ask = Hard.Ask(Decider.MaxConfidence(0.5), server, Sends.Activations(2), tailFrom(2))
+        for (exits in listOf(emptyList(), listOf(exit))) {
+            val outcome = run(Plan(supernet.original, exits, hard = ask), null)
+            val kept = checkNotNull(outcome.kept)
+            val atEnd = outcome.answeredBy.indices.filter { outcome.answeredBy[it] == exits.size }
+            assertEquals(atEnd, kept.samples)
+            if (atEnd.isEmpty()) continue
+            val wanted = listOf(atEnd.last())
+            val answer = OnnxRuntime().load(bundle.stretch(tailFrom(2))).use { it.run(kept.of(wanted)).last() }
+            assertClose(outcome.output.rows(wanted), answer)
+        }
+        assertNull(run(Plan(supernet.original), null).kept)
+    }
+
+    @Test
+    fun `a server that a plan needs is named when it is not connected, is another or may not be sent to`() {
+        val remote = RemoteAnswers(bundle, null)
+        val asking = Plan(supernet.original, hard = Hard.Ask(Decider.MaxConfidence(0.5), RemoteRef("big:images")))
+        val inner = Plan(supernet.original, hard = asking.hard.let { Hard.Ask(Decider.MaxConfidence(0.5), server, Sends.Activations(2), tailFrom(2)) })
+        assertNull(remote.whyNot(Plan(supernet.original)))
+        for (plan in listOf(asking, inner, split(1))) assertTrue("no server is connected" in remote.whyNot(plan)!!)
+        fun connect(model: String, privacy: Privacy) = remote.connect(RemoteModel("http://127.0.0.1:1", model, privacy = privacy))
+        connect("other:images", Privacy.INPUTS)
+        assertTrue("connected is other:images" in remote.whyNot(asking)!!)
+        for ((privacy, forbids) in listOf(Privacy.NEVER to 4, Privacy.ACTIVATIONS to 2, Privacy.INPUTS to 0)) {
+            connect("big:images", privacy)
+            connect("reference:tail", privacy)
+            val reasons = listOf(asking, split(0), split(1), inner).mapNotNull(remote::whyNot)
+            assertEquals(forbids, reasons.size, "$reasons")
+            assertTrue(reasons.all { "the privacy setting $privacy forbids" in it })
+        }
+        remote.close()
+        assertNotNull(remote.whyNot(split(1)))
+    }
+
+    @Test
+    fun `a plan whose server is gone is answered here, and marked`() {
+        AdaptiveModel.open(Contract.referenceFolder, Contract.key, selfTested = { true }).use { model ->
+            for (name in listOf("reference:images", "reference:tail")) {
+                model.connect(RemoteModel("http://127.0.0.1:1", name, privacy = Privacy.INPUTS, timeoutS = 1.0))
+            }
+            val whole = model.infer(input)
+            val images = RemoteRef("reference:images", bundle.digest)
+            val hard = Decider.MaxConfidence(UNREACHABLE_CONFIDENCE)
+            for (plan in listOf(
+                split(1),
+                Plan(supernet.original, split = Split(0, emptyList(), emptyList(), images)),
+                Plan(supernet.original, hard = Hard.Ask(hard, images)),
+                Plan(supernet.original, hard = Hard.Ask(hard, server, Sends.Activations(2), tailFrom(2))),
+            )) {
+                model.use(plan)
+                val answer = model.infer(input)
+                assertEquals(List(6) { FALLBACK }, answer.source)
+                assertEquals(plan, answer.plan)
+                assertClose(whole.output, answer.output)
+                assertEquals(whole.labels, answer.labels)
+            }
+            model.use(split(1).copy(hard = Hard.Abstain(hard)))
+            assertEquals(List(6) { ABSTAINED }, model.infer(input).source)
+            model.disconnect()
+            model.use(split(1))
+            assertEquals(List(6) { SUBNET }, model.infer(input).source)
+            assertEquals(listOf(FALLBACK), model.answerTimesMs(input).keys.toList())
+        }
+    }
+}

@@ -1,0 +1,112 @@
+package pathweave.sdk.planning
+
+import kotlin.random.Random
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import pathweave.sdk.BudgetError
+import pathweave.sdk.CostModel
+import pathweave.sdk.Edge
+import pathweave.sdk.EdgeCost
+import pathweave.sdk.Hard
+import pathweave.sdk.RemoteRef
+import pathweave.sdk.Subnet
+import pathweave.sdk.Tensor
+import pathweave.sdk.Uplink
+import pathweave.sdk.argmax
+import pathweave.sdk.assertRefused
+import pathweave.sdk.hardSamples
+
+private const val COUNT = 200
+
+class PlanFindingTest {
+    private val random = Random(5)
+    private val labels = IntArray(COUNT) { random.nextInt(4) }
+    private val small = Subnet(listOf(Edge("s")))
+    private val large = Subnet(listOf(Edge("l")))
+    private val costs = CostModel(mapOf(Edge("s") to EdgeCost(2.0, 2.0, 10, 5), Edge("l") to EdgeCost(8.0, 8.0, 40, 20)))
+    private val server = RemoteEvidence(RemoteRef("big:images"), logits(4f), Uplink(8.0, 10.0), 1000, 3.0)
+    private val ends = mapOf(small to logits(0.5f), large to logits(1f))
+
+    /** The right class stands out by [sure]. */
+    private fun logits(sure: Float) = Tensor.of(
+        FloatArray(4 * COUNT) { at -> random.nextFloat() * 2 + if (at % 4 == labels[at / 4]) sure else 0f },
+        listOf(COUNT, 4),
+    )
+
+    private fun front(requirement: Requirement, remote: RemoteEvidence? = server) =
+        everyPlan(PlanEvidence(labels, ends, remote), costs, large, requirement, power = null)
+
+    @Test
+    fun `each offer is what its plan does to the samples`() {
+        val offers = front(Requirement(latencyMs = 10.0)).offers
+        assertEquals(offers.size, offers.map { it.plan }.toSet().size)
+        for (offer in offers) {
+            val plan = offer.plan
+            if (plan.split != null) {
+                val right = argmax(server.logits).withIndex().count { (at, found) -> found == labels[at] }
+                assertEquals(right / 200.0, offer.accuracy!!, 1e-12)
+                assertEquals(listOf(Way(COUNT, 0.0, 1000, 0.0, 3.0)), offer.ways)
+                continue
+            }
+            val own = ends.getValue(plan.subnet)
+            val (decider, answers) = when (val hard = plan.hard) {
+                Hard.AnswerLocally -> null to null
+                is Hard.Abstain -> hard.decider to null
+                is Hard.Ask -> hard.decider to argmax(server.logits)
+            }
+            val hard = decider?.let { hardSamples(it, own) } ?: List(COUNT) { false }
+            val answered = (0 until COUNT).filter { !hard[it] || answers != null }
+            val found = answered.map { if (hard[it]) answers!![it] else argmax(own)[it] }
+            val right = answered.indices.count { found[it] == labels[answered[it]] }
+            assertEquals(right.toDouble() / answered.size, offer.accuracy!!, 1e-12, "$plan")
+            val share = hard.count { it } / 200.0
+            assertEquals(share, if (answers != null) offer.shareAsked else offer.shareAbstained, 1e-12, "$plan")
+            assertEquals(COUNT, offer.ways.sumOf { it.samples })
+            assertTrue(offer.ways.all { it.deviceMs == costs.latencyMs(plan.subnet) })
+        }
+        assertTrue(offers.count { it.plan.hard is Hard.Ask && it.shareAsked in 0.1..0.9 } > 50)
+    }
+
+    @Test
+    fun `the requirement and the network decide, without a server the device alone`() {
+        val accurate = front(Requirement(latencyMs = 1000.0, coverage = 1.0))
+        assertTrue("remote" == accurate.best(server.uplink).plan.kind || "ask" == accurate.best(server.uplink).plan.kind)
+        assertEquals("subnet", accurate.best(null).plan.kind)
+        val quick = front(Requirement(Optimised.LATENCY_MS, coverage = 1.0))
+        assertEquals(small, quick.best(server.uplink).plan.subnet)
+        assertEquals("subnet", quick.best(server.uplink).plan.kind)
+        assertEquals(setOf("subnet", "abstain"), front(Requirement(latencyMs = 10.0), null).offers.map { it.plan.kind }.toSet())
+        val missed = front(Requirement(latencyMs = 1.0, coverage = 1.0)).best(server.uplink)
+        assertEquals(setOf("latency_ms"), missed.misses.keys)
+    }
+
+    @Test
+    fun `what is kept for other networks chooses there as all plans would`() {
+        for (requirement in listOf(
+            Requirement(latencyMs = 20.0, coverage = 0.9),
+            Requirement(Optimised.LATENCY_MS, accuracy = 0.8, coverage = 1.0),
+            Requirement(Optimised.BYTES_SENT, accuracy = 0.9, latencyMs = 40.0),
+        )) {
+            val all = front(requirement)
+            val kept = bestSomewhere(all)
+            assertTrue(kept.offers.size < all.offers.size / 2)
+            for (uplink in listOf(null, Uplink(8.0, 10.0), Uplink(0.7, 40.0), Uplink(1000.0, 0.0), Uplink(0.01, 100.0))) {
+                assertEquals(all.best(uplink).plan, kept.best(uplink).plan)
+            }
+            assertEquals(kept, decodeFront(encodeFront(kept)))
+        }
+    }
+
+    @Test
+    fun `requirements that make no sense are refused`() {
+        assertRefused<BudgetError> { Requirement() }
+        assertRefused<BudgetError> { Requirement(latencyMs = 0.0) }
+        assertRefused<BudgetError> { Requirement(accuracy = 1.5) }
+        assertRefused<BudgetError> { Requirement(coverage = 0.0) }
+        assertRefused<BudgetError> { Requirement(bytesSent = -1.0) }
+        assertRefused<BudgetError> { Requirement(latencyMs = 1.0, certainty = 0.9) }
+        assertRefused<BudgetError> { Requirement(accuracy = 0.5, certainty = 1.0) }
+        assertEquals(0.0, Requirement(bytesSent = 0.0).bytesSent)
+    }
+}
