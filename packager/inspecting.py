@@ -10,7 +10,7 @@ import click
 
 from device_sdk.commands.command_line import emit, json_option
 from packager.inputs.model_options import existing_file
-from packager.printed import described_block, described_exit, percent, rendition_bytes
+from packager.printed import described_block, described_exit, percent, rendition_bytes, shortened
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -94,7 +94,7 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> 
     if described["hybrid"] is not None:
         console.print(f"{described['hybrid']['role']} of a hybrid with {described['hybrid']['partner']}")
     for note in bundle.manifest.notes:
-        console.print(f"note: {note}")
+        console.print(f"note: {shortened(note)}")
 
 
 def _shares(renditions: Mapping[str, int]) -> str:

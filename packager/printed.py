@@ -34,6 +34,15 @@ def print_estimate(said: Mapping[str, Any]) -> None:
     click.echo(f"a bundle of about {said['bundle_mb']:.1f} MB")
 
 
+def shortened(note: str, limit: int = 200) -> str:
+    """A note whose enumeration does not fill the screen: the entries up to `limit` characters, and how many follow."""
+    if len(note) <= limit or ", " not in note[:limit]:
+        return note
+    shown = note[:limit].rpartition(", ")[0]
+    left_out = note[len(shown) :].count(", ")
+    return f"{shown} and {left_out} more (all with --json)"
+
+
 def described_block(block: Block) -> dict[str, Any]:
     """A block as JSON output has it."""
     return {
