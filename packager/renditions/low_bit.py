@@ -7,8 +7,7 @@ shrinks, what is resident and computed does not. No format of its own: any ONNX 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,15 +20,15 @@ from device_sdk.progress import Progress
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration, fitted_and_held_back
+from packager.renditions.correction import as_rows, corrected_weights
 from packager.renditions.fragments import as_fragment, part_model
 from packager.renditions.judging import Judged, judge, judged_set
 from packager.renditions.rendition_set import RenditionSet
+from packager.renditions.rounding import Quantised, quantise
 
 BITS = {f"w{bits}": bits for bits in (2, 4, 6, 8)}
 _LEAST_ELEMENTS = 256  # below, the expanding nodes take more than the bits save
-_CLIPPED = np.linspace(1.0, 0.4, 25)  # shares of a channel's range that are tried
 
-Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -38,19 +37,23 @@ def make_low_bit(
 ) -> RenditionSet:
     """The fragments of all blocks and exits with weights in ``BITS[name]`` bits, except those with a large error.
 
-    Each is compared with torch on held-out samples and golden inputs. Parts without large weights have no such form.
+    Weights are rounded for real inputs (``correction``). Each fragment is compared with torch on held-out samples and
+    golden inputs. Parts without large weights have no such form.
     """
     reference = TorchReference(exported.expansion)
     judged: dict[str, Judged] = {}
     loaded_bytes: dict[str, int] = {}
     with progress.task(f"pack weights to {name}", len(exported.own)) as task:
         for index, (features, *_) in calibration.features_at_sizes():
-            _, held_back = fitted_and_held_back(features)
+            fitting, held_back = fitted_and_held_back(features)
             for part in [part for part, start in reference.starts.items() if start == index]:
                 task.note(part)
                 model = part_model(exported, part, calibration.free_axes)
                 whole = sum(len(one.raw_data) for one in model.graph.initializer)
-                if pack_weights(model.graph, BITS[name]):
+                axes = large_weights(model.graph)
+                if axes:
+                    found = corrected_weights(model, axes, BITS[name], fitting, batch=calibration.batch)
+                    pack_weights(model.graph, BITS[name], found)
                     graph = as_fragment(model, part)
                     judged[part] = judge(name, exported, part, graph, reference, held_back, batch=calibration.batch)
                     loaded_bytes[part] = whole
@@ -61,19 +64,29 @@ def make_low_bit(
 KINDS = {name: partial(make_low_bit, name) for name in BITS}
 
 
-def pack_weights(graph: onnx.GraphProto, bits: int) -> int:
-    """Replace the large float32 weights of convolutions and products by packed ones; how many were."""
-    axes = _output_axes(graph)
-    packed = 0
-    for tensor in list(graph.initializer):
-        axis = axes.get(tensor.name)
-        if axis is None or tensor.data_type != onnx.TensorProto.FLOAT or np.prod(tensor.dims) < _LEAST_ELEMENTS:
-            continue
+def pack_weights(graph: onnx.GraphProto, bits: int, found: Mapping[str, Quantised] | None = None) -> int:
+    """Replace the large float32 weights of convolutions and products by packed ones; how many were.
+
+    ``found``: what they are rounded to, as rows of output channels; without it they are rounded to the nearest.
+    """
+    axes = large_weights(graph)
+    for tensor in [one for one in graph.initializer if one.name in axes]:
         weights = numpy_helper.to_array(tensor)
         graph.initializer.remove(tensor)
-        _expanding(graph, tensor.name, weights, axis, bits)
-        packed += 1
-    return packed
+        rows = as_rows(weights, axes[tensor.name])
+        values = quantise(rows, bits) if found is None else found[tensor.name]
+        _expanding(graph, tensor.name, weights.shape, axes[tensor.name], values, bits)
+    return len(axes)
+
+
+def large_weights(graph: onnx.GraphProto) -> dict[str, int]:
+    """The weights that are worth packing, by name, with the axis of their output channels."""
+    axes = _output_axes(graph)
+    return {
+        one.name: axes[one.name]
+        for one in graph.initializer
+        if one.name in axes and one.data_type == onnx.TensorProto.FLOAT and np.prod(one.dims) >= _LEAST_ELEMENTS
+    }
 
 
 def _output_axes(graph: onnx.GraphProto) -> dict[str, int]:
@@ -98,51 +111,6 @@ def _output_axis(node: onnx.NodeProto) -> int | None:
     return None
 
 
-@dataclass(frozen=True)
-class Quantised:
-    """Values uint8 [channels, count] below 2^bits; a weight is ``scale`` · value + ``offset``, both [channels, 1]."""
-
-    values: Bytes
-    scale: Floats
-    offset: Floats
-
-    def expanded(self) -> Floats:
-        """The weights that the values stand for, [channels, count]."""
-        return self.values.astype(np.float32) * self.scale + self.offset
-
-
-def quantise(weights: Floats, bits: int) -> Quantised:
-    """``weights`` [channels, count] with the share of each channel's range that has the least squared error."""
-    low, high = weights.min(axis=1, keepdims=True), weights.max(axis=1, keepdims=True)
-    best: Quantised | None = None
-    least = np.full((len(weights), 1), np.inf)
-    for share in _CLIPPED:
-        offset = (low * np.float32(share)).astype(np.float32)
-        scale = ((high - low) * np.float32(share / (2**bits - 1))).astype(np.float32)
-        scale[scale == 0] = 1.0  # a channel of equal weights
-        values = np.clip(np.rint((weights - offset) / scale), 0, 2**bits - 1).astype(np.uint8)
-        tried = Quantised(values, scale, offset)
-        error = np.square(tried.expanded() - weights).sum(axis=1, keepdims=True)
-        better = error < least
-        least = np.where(better, error, least)
-        best = (
-            tried
-            if best is None
-            else Quantised(
-                *(
-                    np.where(better, new, old)
-                    for new, old in (
-                        (tried.values, best.values),
-                        (tried.scale, best.scale),
-                        (tried.offset, best.offset),
-                    )
-                )
-            )
-        )
-    assert best is not None
-    return best
-
-
 def packed_planes(values: Bytes, bits: int) -> list[Bytes]:
     """``values`` [channels, count] below 2^bits in as few bytes as they fit, zero-padded; ``_unpacking`` undoes it.
 
@@ -163,26 +131,25 @@ def packed_planes(values: Bytes, bits: int) -> list[Bytes]:
     return [plane]
 
 
-def _expanding(graph: onnx.GraphProto, name: str, weights: Floats, axis: int, bits: int) -> None:
-    """Add the packed form of ``weights`` and the nodes that expand it to the tensor ``name``."""
-    moved = np.moveaxis(weights, axis, 0)
-    rows = np.ascontiguousarray(moved.reshape(len(moved), -1))
-    found = quantise(rows, bits)
+def _expanding(
+    graph: onnx.GraphProto, name: str, whole: tuple[int, ...], axis: int, found: Quantised, bits: int
+) -> None:
+    """Add the packed form of a weight of shape ``whole`` and the nodes that expand it to the tensor ``name``."""
     build = _Builder(graph, name)
     planes = [build.constant(plane) for plane in packed_planes(found.values, bits)]
     values = build.node("Concat", *_unpacking(build, planes, bits), axis=1) if bits != 8 else planes[0]
     if bits != 8:
-        ends = [build.constant(np.array([at], np.int64)) for at in (0, rows.shape[1], 1)]
+        ends = [build.constant(np.array([at], np.int64)) for at in (0, found.values.shape[1], 1)]
         values = build.node("Slice", values, *ends)
     floats = build.node("Cast", values, to=onnx.TensorProto.FLOAT)
     scaled = build.node("Mul", floats, build.constant(found.scale))
     offset = build.node("Add", scaled, build.constant(found.offset))
-    last = axis % weights.ndim
-    shape = build.constant(np.array(moved.shape, np.int64))
+    last = axis % len(whole)
+    shape = build.constant(np.array([whole[last], *whole[:last], *whole[last + 1 :]], np.int64))
     if last == 0:
         build.node("Reshape", offset, shape, to_name=name)
         return
-    order = [*range(1, last + 1), 0, *range(last + 1, weights.ndim)]
+    order = [*range(1, last + 1), 0, *range(last + 1, len(whole))]
     build.node("Transpose", build.node("Reshape", offset, shape), perm=order, to_name=name)
 
 
