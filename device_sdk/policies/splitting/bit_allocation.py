@@ -12,7 +12,6 @@ from itertools import pairwise
 
 from device_sdk.policies.splitting.layer_graph import LayerGraph, packed_size
 
-
 Option = tuple[int, float]  # bytes and error of one choice for an item
 
 
