@@ -83,10 +83,9 @@ def test_other_renditions_are_judged_on_the_device_too(judge, bundle, tiny_bundl
 
 
 def test_without_targets_the_subnet_s_own_answers_stand_in(judge, tiny_bundle, costs):
-    assert judge(None).whole == 1.0
-    assert judge(None).drop(replace(costs[0], bits=(1,))) == judge(tiny_bundle.labels).drop(
-        replace(costs[0], bits=(1,))
-    )
+    found, coarse = judge(None), replace(costs[0], bits=(1,))
+    assert found.whole == 1.0
+    assert found.drop(coarse) == judge(tiny_bundle.labels).drop(coarse)
 
 
 def test_fewer_bits_have_more_error_at_every_cut_point(judge, bundle):
