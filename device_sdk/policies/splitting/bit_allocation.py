@@ -18,9 +18,30 @@ Option = tuple[int, float]  # bytes and error of one choice for an item
 def allocation(options: Sequence[Sequence[Option]], *, budget_bytes: float) -> tuple[int, ...] | None:
     """The place of one of each item's ``options`` so that the sum of errors is small and bytes keep the budget (Eq. 8).
 
-    An item's options are given in the order in which they are preferred where they cost the same, the last first. None
-    if even the fewest bytes exceed the budget.
+    Of the Lagrangian allocation and of the same place everywhere, with what each leaves of the budget spent, that of
+    least error: between two multipliers the first can be worse than the second. None if even the fewest bytes exceed
+    the budget. Of options with the same bytes the last is preferred.
     """
+
+    def bytes_of(chosen: Sequence[int]) -> int:
+        return sum(own[place][0] for own, place in zip(options, chosen, strict=True))
+
+    def error_of(chosen: Sequence[int]) -> float:
+        return sum(own[place][1] for own, place in zip(options, chosen, strict=True))
+
+    lagrangian = _lagrangian(options, budget_bytes)
+    if lagrangian is None:
+        return None
+    places = range(max(map(len, options), default=0))
+    same = [[min(place, len(own) - 1) for own in options] for place in places]
+    found = [lagrangian, *(chosen for chosen in same if bytes_of(chosen) <= budget_bytes)]
+    for chosen in found:
+        left = budget_bytes - bytes_of(chosen)
+        _spend(chosen, range(len(options)), options, _Room(options, chosen, left).take)
+    return tuple(min(found, key=error_of))
+
+
+def _lagrangian(options: Sequence[Sequence[Option]], budget_bytes: float) -> list[int] | None:
     chosen = [max(range(len(own)), key=lambda place: (own[place][0], place)) for own in options]
     used = sum(own[place][0] for own, place in zip(options, chosen, strict=True))
     steps = sorted(step for item, own in enumerate(options) for step in _hull_steps(item, own))
@@ -29,15 +50,22 @@ def allocation(options: Sequence[Sequence[Option]], *, budget_bytes: float) -> t
             break
         used -= options[item][chosen[item]][0] - options[item][lower][0]
         chosen[item] = lower
-    if used > budget_bytes:
-        return None
+    return chosen if used <= budget_bytes else None
 
-    def fits(item: int, place: int) -> bool:
-        now = sum(own[at][0] for own, at in zip(options, chosen, strict=True))
-        return now + options[item][place][0] - options[item][chosen[item]][0] <= budget_bytes
 
-    _spend(chosen, range(len(options)), options, fits)
-    return tuple(chosen)
+class _Room:
+    """The bytes that are left of a budget, taken by moves of single items."""
+
+    def __init__(self, options: Sequence[Sequence[Option]], chosen: Sequence[int], left: float) -> None:
+        self._options, self._chosen, self._left = options, chosen, left
+
+    def take(self, item: int, place: int) -> bool:
+        """Whether the item's option at ``place`` fits instead of its own; then its bytes are taken."""
+        more = self._options[item][place][0] - self._options[item][self._chosen[item]][0]
+        if more > self._left:
+            return False
+        self._left -= more
+        return True
 
 
 def bit_allocation(
