@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from device_sdk.policies.splitting import SplitCost
     from device_sdk.session.adaptive_model import AdaptiveModel
 
+_WIDEST = 1000  # columns; a table is never cut to the width of the terminal
 _PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
 
 
@@ -208,38 +209,31 @@ def _print(decision: SplitDecision) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    measured = bool(decision.drops)
+    shown, measured = _shown(decision), bool(decision.drops)
+    mixed = any(cost.head != decision.on_device.head[: len(cost.head)] for cost in shown)
     table = Table(box=None, padding=(0, 1, 0, 0))
-    for name in (
-        "cut",
-        "bits",
-        "weights",
-        *_PARTS,
-        "all ms",
-        "bytes",
-        "memory",
-        "stored",
-        *(["lost"] if measured else []),
-    ):
+    for name in ("cut", "bits", *(["weights"] if mixed else []), *_PARTS, "all ms", "bytes"):
         table.add_column(name, no_wrap=True, justify="right")
-    for cost in _shown(decision):
+    if measured:
+        table.add_column("lost", no_wrap=True, justify="right")
+    for cost in shown:
         parts = [f"{getattr(cost, f'{part}_ms'):.2f}" for part in _PARTS]
         drop = decision.drop_of(cost)
         lost = ["" if drop is None else f"{100 * drop:.1f} %"] if measured else []
-        bits = " ".join(map(str, cost.bits))
         names = Counter(edge.rendition for edge in cost.head)
-        weights = " ".join(f"{name}×{count}" for name, count in names.items())
-        sizes = [f"{size / MB:.2f} MB" for size in (cost.device_bytes, cost.stored_bytes)]
-        costs = (f"{cost.latency_ms:.2f}", f"{cost.bytes_sent:,}", *sizes, *lost)
-        row = (str(cost.position), bits, weights, *parts, *costs)
+        weights = [" ".join(f"{count} {name}" for name, count in names.items())] if mixed else []
+        bits = " ".join(map(str, cost.bits))
+        row = (str(cost.position), bits, *weights, *parts, f"{cost.latency_ms:.2f}", f"{cost.bytes_sent:,}", *lost)
         table.add_row(*row, style="bold" if cost == decision.best else None)
-    Console().print(table)
+    needed = Console(width=_WIDEST).measure(table).maximum
+    Console(width=max(Console().width, needed)).print(table)
     click.echo(
         f"{decision.uplink.mbps:.3g} Mbit/s, {decision.uplink.round_trip_ms:.3g} ms there and back;"
         f" the server's profile is {decision.server_profile}"
     )
     if decision.best.head:
         blocks = ", ".join(f"{name} for {count}" for name, count in _renditions(decision.best))
-        click.echo(f"the device's blocks, from the input on: {blocks}")
+        sizes = f"{decision.best.device_bytes / MB:.2f} MB in memory, {decision.best.stored_bytes / MB:.2f} MB stored"
+        click.echo(f"the device's blocks, from the input on: {blocks}; {sizes}")
     alone = f" ({decision.on_device.latency_ms:.3f} ms on the device alone)" if decision.best.tail else ""
     click.echo(f"best: {_where(decision.best, decision)}, {decision.best.latency_ms:.3f} ms{alone}; {decision.reason}")

@@ -29,6 +29,7 @@ from device_sdk.supernet.cost import MB, CostModel, Uplink
 from device_sdk.supernet.plan import Plan, RemoteRef, Split, Subnet
 
 FEW_BITS = tuple(range(MAX_BITS, 0, -1))  # widths that are tried where what they lose can be measured
+_ROUNDING = 1e-9  # of a difference of two scores
 MOST_MEASURED = 40  # ways with fewer bits whose drop is measured
 
 
@@ -282,7 +283,7 @@ def _fastest(
         if not plain and (len(drops) >= MOST_MEASURED or cost.error > failed.get(cost.position, math.inf)):
             continue
         drops.append((cost, limits.judge.drop(cost)))
-        if limits.max_drop is None or drops[-1][1] <= limits.max_drop:
+        if limits.max_drop is None or drops[-1][1] <= limits.max_drop + _ROUNDING:
             return cost, drops
         failed[cost.position] = min(cost.error, failed.get(cost.position, math.inf))
     nearest, drop = min(drops, key=lambda pair: pair[1])

@@ -26,15 +26,15 @@ def allocation(options: Sequence[Sequence[Option]], *, budget_bytes: float) -> t
     def bytes_of(chosen: Sequence[int]) -> int:
         return sum(own[place][0] for own, place in zip(options, chosen, strict=True))
 
-    def error_of(chosen: Sequence[int]) -> float:
+    def error_of(chosen: list[int]) -> float:
         return sum(own[place][1] for own, place in zip(options, chosen, strict=True))
 
     lagrangian = _lagrangian(options, budget_bytes)
     if lagrangian is None:
         return None
     places = range(max(map(len, options), default=0))
-    same = [[min(place, len(own) - 1) for own in options] for place in places]
-    found = [lagrangian, *(chosen for chosen in same if bytes_of(chosen) <= budget_bytes)]
+    same: list[list[int]] = [[min(place, len(own) - 1) for own in options] for place in places]
+    found: list[list[int]] = [lagrangian, *(chosen for chosen in same if bytes_of(chosen) <= budget_bytes)]
     for chosen in found:
         left = budget_bytes - bytes_of(chosen)
         _spend(chosen, range(len(options)), options, _Room(options, chosen, left).take)

@@ -128,7 +128,8 @@ def best_heads(
     ``memory_bytes`` bounds weights once loaded and the largest working set, ``stored_bytes`` the weights as stored.
     """
     limits = (memory_bytes, stored_bytes)
-    labels, by_count, optimal = _Labels.none(), [(Head(),)], True
+    labels, optimal = _Labels.none(), True
+    by_count: list[tuple[Head, ...]] = [(Head(),)]
     for count, options in enumerate(choices, start=1):
         labels = labels.extended(options, choices[count - 2] if count > 1 else (), device).within(*limits)
         fronts = labels.take(_undominated(np.stack([labels.ms, labels.error])))
