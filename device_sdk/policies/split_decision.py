@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import msgspec
 
@@ -14,81 +12,19 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import ProtocolError, UsageError
 from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.packing import BITS
-from device_sdk.offload.quantisation import MAX_BITS
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.offload.tail import TailClient
+from device_sdk.policies.split_limits import FEW_BITS, NO_LIMITS, SplitLimits, fastest, reason
 from device_sdk.policies.split_measuring import MOST_OF_A_BYTE, call_handling, codec_handling
 from device_sdk.policies.splitting.handling import Handling, corrected, ms_per_byte
 from device_sdk.policies.splitting.head_renditions import Head, best_heads, block_choices, own_head
 from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, nothing_lost, split_costs
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
-from device_sdk.supernet.cost import MB, CostModel, Uplink
+from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Plan, RemoteRef, Split, Subnet
-
-FEW_BITS = tuple(range(MAX_BITS, 0, -1))  # widths that are tried where what they lose can be measured
-_ROUNDING = 1e-9  # of a difference of two scores
-MOST_MEASURED = 40  # ways with fewer bits whose drop is measured
-
-
-@dataclass(frozen=True)
-class SplitLimits:
-    """What a split may take: ``memory_mb`` of the device for weights and working set, ``storage_mb`` for the weights as
-    they are stored, and ``max_drop`` of the score (0–1), measured by ``judge``.
-
-    Fewer than 8 bits on the way, and other renditions of the device's part, are tried only where a drop is allowed.
-
-    Raises:
-        UsageError: a limit that is not above zero, or not a number; a drop that nothing measures.
-    """
-
-    memory_mb: float | None = None
-    max_drop: float | None = None
-    judge: DropJudge | None = None
-    storage_mb: float | None = None
-
-    def __post_init__(self) -> None:
-        for what, limit in (("memory", self.memory_mb), ("storage", self.storage_mb)):
-            if limit is not None and not limit > 0:
-                raise UsageError(f"the device's {what} is {limit:g} MB; it must be above zero")
-        if self.max_drop is not None and not 0 <= self.max_drop <= 1:
-            raise UsageError(f"the drop is {self.max_drop:g}; it is a share of the samples, from 0 to 1")
-        if self.max_drop is not None and self.judge is None:
-            raise UsageError("a drop of accuracy is measured on private images", hint="give images and labels")
-
-    @property
-    def memory_bytes(self) -> float:
-        """For weights once loaded and the working set."""
-        return math.inf if self.memory_mb is None else self.memory_mb * MB
-
-    @property
-    def stored_bytes(self) -> float:
-        """For weights as they are stored."""
-        return math.inf if self.storage_mb is None else self.storage_mb * MB
-
-    @property
-    def may_lose(self) -> bool:
-        """Whether ways that lose something are tried."""
-        return self.judge is not None and self.max_drop is not None
-
-    def fits(self, cost: SplitCost) -> bool:
-        """Whether the device's part fits its memory and its storage."""
-        return cost.device_bytes <= self.memory_bytes and cost.stored_bytes <= self.stored_bytes
-
-
-class DropJudge(Protocol):
-    """What measures the ways to split on private samples (``split_measuring.SplitScore``)."""
-
-    def drop(self, cost: SplitCost) -> float:
-        """What a way loses of the score, 0–1."""
-
-    def sent_error(self, position: int, bits: int) -> float:
-        """The error that ``bits`` per value add at a cut point. It ranks ways before they are measured."""
-
-
-NO_LIMITS = SplitLimits()
 
 
 @dataclass(frozen=True)
@@ -213,7 +149,7 @@ def choose(
     Raises:
         UsageError: nothing fits the memory, or keeps the drop; the message names the nearest.
     """
-    device = ours.slowed(device_factor)
+    device, judge = ours.slowed(device_factor), limits.judge if limits.may_lose else None
     costs = split_costs(
         bundle.supernet,
         plan.subnet,
@@ -222,12 +158,12 @@ def choose(
         uplink=uplink,
         overhead_bytes=request_overhead_bytes(model_name),
         sends_input=sends_input,
-        widths=FEW_BITS if limits.may_lose else (BITS,),
+        widths=(BITS,) if judge is None else FEW_BITS,
         handling=handling,
         heads=_heads(bundle, plan.subnet, device, limits),
-        sent_error=nothing_lost if limits.judge is None else limits.judge.sent_error,
+        sent_error=judge.sent_error if judge is not None else nothing_lost,
     )
-    best, drops = _fastest(costs, plan.subnet, limits)
+    best, drops = fastest(costs, plan.subnet, limits)
     server = RemoteRef(model_name, bundle.digest)
     return SplitDecision(
         with_split(bundle, plan, best, server),
@@ -238,7 +174,7 @@ def choose(
         server,
         handling=handling,
         drops=tuple(drops),
-        reason=_reason(best, costs, limits),
+        reason=reason(best, costs, limits),
     )
 
 
@@ -256,60 +192,6 @@ def _heads(bundle: Bundle, subnet: Subnet, device: CostModel, limits: SplitLimit
         return [[head] for head in own]
     found = best_heads(choices, device, memory_bytes=limits.memory_bytes, stored_bytes=limits.stored_bytes)
     return [[*(one for one in others if one != head), head] for others, head in zip(found.by_count, own, strict=True)]
-
-
-def _fastest(
-    costs: Sequence[SplitCost], subnet: Subnet, limits: SplitLimits
-) -> tuple[SplitCost, list[tuple[SplitCost, float]]]:
-    """The fastest within the limits; the drop is measured from the fastest on, until a way passes.
-
-    At a cut point, what has more error than a way that failed is taken to fail too. After ``MOST_MEASURED`` only
-    ways with the subnet's own renditions and 8 bits are measured: the device alone and the server alone are among them,
-    so nothing is chosen that is slower than one of these where it keeps the limits.
-    """
-    fitting = sorted((cost for cost in costs if limits.fits(cost)), key=lambda cost: (cost.latency_ms, cost.bytes_sent))
-    if not fitting:
-        least = min(costs, key=lambda cost: (cost.device_bytes, cost.stored_bytes))
-        raise UsageError(
-            f"no part of the model fits {_named(limits)}, and its input may not be sent",
-            hint=f"up to cut point {least.position} it takes {least.device_bytes / MB:.3g} MB; allow inputs to be sent",
-        )
-    drops: list[tuple[SplitCost, float]] = []
-    if limits.judge is None:
-        return fitting[0], drops
-    failed: dict[int, float] = {}
-    for cost in fitting:
-        plain = cost.head == subnet.edges[: len(cost.head)] and set(cost.bits) <= {BITS}
-        if not plain and (len(drops) >= MOST_MEASURED or cost.error > failed.get(cost.position, math.inf)):
-            continue
-        drops.append((cost, limits.judge.drop(cost)))
-        if limits.max_drop is None or drops[-1][1] <= limits.max_drop + _ROUNDING:
-            return cost, drops
-        failed[cost.position] = min(cost.error, failed.get(cost.position, math.inf))
-    nearest, drop = min(drops, key=lambda pair: pair[1])
-    way = (
-        f"crosses at cut point {nearest.position} in {nearest.bits[0]} bits" if nearest.tail else "stays on the device"
-    )
-    raise UsageError(
-        f"no split loses at most {limits.max_drop:g} of accuracy",
-        hint=f"the nearest {way} and loses {drop:.3g}",
-    )
-
-
-def _named(limits: SplitLimits) -> str:
-    named = [] if limits.memory_mb is None else [f"{limits.memory_mb:g} MB"]
-    return " and ".join(named + ([] if limits.storage_mb is None else [f"{limits.storage_mb:g} MB of storage"]))
-
-
-def _reason(best: SplitCost, costs: Sequence[SplitCost], limits: SplitLimits) -> str:
-    """Why ``best`` was chosen: what was faster, and which limit it broke."""
-    faster = [cost for cost in costs if cost.latency_ms < best.latency_ms]
-    large = sum(not limits.fits(cost) for cost in faster)
-    if not faster:
-        return "nothing is faster"
-    ways = [f"{large} need more memory or storage"] if large else []
-    ways += [f"{len(faster) - large} lose too much accuracy"] if len(faster) > large else []
-    return f"of {len(faster)} faster ways " + " and ".join(ways)
 
 
 def with_split(bundle: Bundle, plan: Plan, cost: SplitCost, server: RemoteRef) -> Plan:

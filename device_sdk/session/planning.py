@@ -31,7 +31,8 @@ from device_sdk.supernet.requirement import Requirement
 if TYPE_CHECKING:
     from PIL import Image
 
-    from device_sdk.policies.split_decision import SplitDecision, SplitLimits
+    from device_sdk.policies.split_decision import SplitDecision
+    from device_sdk.policies.split_limits import SplitLimits
 
     Samples = npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image]
     Labels = npt.NDArray[np.int64] | Sequence[int]
@@ -171,7 +172,7 @@ class Planning:
 
     def _split_limits(self, plan: Plan, wish: SplitWish) -> SplitLimits:
         """The limits of a split; the score is measured on private samples where there are any."""
-        from device_sdk.policies.split_decision import SplitLimits
+        from device_sdk.policies.split_limits import SplitLimits
         from device_sdk.policies.split_measuring import SplitScore
 
         SplitLimits(wish.memory_mb, None, storage_mb=wish.storage_mb)  # refused before anything runs

@@ -38,7 +38,8 @@ def allocation(options: Sequence[Sequence[Option]], *, budget_bytes: float) -> t
     for chosen in found:
         left = budget_bytes - bytes_of(chosen)
         _spend(chosen, range(len(options)), options, _Room(options, chosen, left).take)
-    return tuple(min(found, key=error_of))
+    best = min(found, key=error_of)
+    return tuple(best)
 
 
 def _lagrangian(options: Sequence[Sequence[Option]], budget_bytes: float) -> list[int] | None:

@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from device_sdk.errors import UsageError
-from device_sdk.policies.split_decision import MOST_MEASURED, SplitLimits, choose
+from device_sdk.policies.split_decision import choose
+from device_sdk.policies.split_limits import MOST_MEASURED, SplitLimits
 from device_sdk.supernet.cost import MB, Uplink
 from device_sdk.supernet.plan import Plan
 
