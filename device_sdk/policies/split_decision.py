@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -16,50 +16,15 @@ from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.offload.tail import TailClient
+from device_sdk.policies.split_limits import FEW_BITS, NO_LIMITS, SplitLimits, fastest, reason
 from device_sdk.policies.split_measuring import MOST_OF_A_BYTE, call_handling, codec_handling
 from device_sdk.policies.splitting.handling import Handling, corrected, ms_per_byte
-from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, split_costs
+from device_sdk.policies.splitting.head_renditions import Head, best_heads, block_choices, own_head
+from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, nothing_lost, split_costs
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
-from device_sdk.supernet.cost import MB, CostModel, Uplink
-from device_sdk.supernet.plan import Plan, RemoteRef, Split
-
-FEW_BITS = (BITS, 4, 2)  # widths that are tried where the accuracy that they cost can be measured
-
-
-@dataclass(frozen=True)
-class SplitLimits:
-    """What a split may take: ``memory_mb`` of the device, and ``max_drop`` of accuracy (0–1), measured by ``drop_of``.
-
-    Fewer than 8 bits are tried only where ``drop_of`` is given.
-
-    Raises:
-        UsageError: a limit that is not above zero, or not a number; a drop that nothing measures.
-    """
-
-    memory_mb: float | None = None
-    max_drop: float | None = None
-    drop_of: Callable[[SplitCost], float] | None = None
-
-    def __post_init__(self) -> None:
-        if self.memory_mb is not None and not self.memory_mb > 0:
-            raise UsageError(f"the device's memory is {self.memory_mb:g} MB; it must be above zero")
-        if self.max_drop is not None and not 0 <= self.max_drop <= 1:
-            raise UsageError(f"the drop is {self.max_drop:g}; it is a share of the samples, from 0 to 1")
-        if self.max_drop is not None and self.drop_of is None:
-            raise UsageError("a drop of accuracy is measured on private images", hint="give images and labels")
-
-    @property
-    def widths(self) -> tuple[int, ...]:
-        """Bits of values on the way that are tried."""
-        return (BITS,) if self.drop_of is None else FEW_BITS
-
-    def fits(self, cost: SplitCost) -> bool:
-        """Whether the device's part fits its memory."""
-        return self.memory_mb is None or cost.device_bytes <= self.memory_mb * MB
-
-
-NO_LIMITS = SplitLimits()
+from device_sdk.supernet.cost import CostModel, Uplink
+from device_sdk.supernet.plan import Plan, RemoteRef, Split, Subnet
 
 
 @dataclass(frozen=True)
@@ -184,18 +149,21 @@ def choose(
     Raises:
         UsageError: nothing fits the memory, or keeps the drop; the message names the nearest.
     """
+    device, judge = ours.slowed(device_factor), limits.judge if limits.may_lose else None
     costs = split_costs(
         bundle.supernet,
         plan.subnet,
-        device=ours.slowed(device_factor),
+        device=device,
         server=theirs,
         uplink=uplink,
         overhead_bytes=request_overhead_bytes(model_name),
         sends_input=sends_input,
-        widths=limits.widths,
+        widths=(BITS,) if judge is None else FEW_BITS,
         handling=handling,
+        heads=_heads(bundle, plan.subnet, device, limits),
+        sent_error=judge.sent_error if judge is not None else nothing_lost,
     )
-    best, drops = _fastest(costs, limits)
+    best, drops = fastest(costs, plan.subnet, limits)
     server = RemoteRef(model_name, bundle.digest)
     return SplitDecision(
         with_split(bundle, plan, best, server),
@@ -206,50 +174,36 @@ def choose(
         server,
         handling=handling,
         drops=tuple(drops),
-        reason=_reason(best, costs, limits),
+        reason=reason(best, costs, limits),
     )
 
 
-def _fastest(costs: Sequence[SplitCost], limits: SplitLimits) -> tuple[SplitCost, list[tuple[SplitCost, float]]]:
-    """The fastest within the limits; accuracy is measured from the fastest on, until a way passes."""
-    fitting = sorted((cost for cost in costs if limits.fits(cost)), key=lambda cost: (cost.latency_ms, cost.bytes_sent))
-    if not fitting:
-        least = min(costs, key=lambda cost: cost.device_bytes)
-        raise UsageError(
-            f"no part of the model fits {limits.memory_mb:g} MB, and its input may not be sent",
-            hint=f"up to cut point {least.position} it takes {least.device_bytes / MB:.3g} MB; allow inputs to be sent",
-        )
-    drops: list[tuple[SplitCost, float]] = []
-    if limits.drop_of is None:
-        return fitting[0], drops
-    for cost in fitting:
-        drops.append((cost, limits.drop_of(cost)))
-        if limits.max_drop is None or drops[-1][1] <= limits.max_drop:
-            return cost, drops
-    nearest, drop = min(drops, key=lambda pair: pair[1])
-    raise UsageError(
-        f"no split loses at most {limits.max_drop:g} of accuracy",
-        hint=f"the nearest crosses at cut point {nearest.position} in {nearest.bits[0]} bits and loses {drop:.3g}",
-    )
-
-
-def _reason(best: SplitCost, costs: Sequence[SplitCost], limits: SplitLimits) -> str:
-    """Why ``best`` was chosen: what was faster, and which limit it broke."""
-    faster = [cost for cost in costs if cost.latency_ms < best.latency_ms]
-    large = sum(not limits.fits(cost) for cost in faster)
-    if not faster:
-        return "nothing is faster"
-    ways = [f"{large} need more memory"] if large else []
-    ways += [f"{len(faster) - large} lose too much accuracy"] if len(faster) > large else []
-    return f"of {len(faster)} faster ways " + " and ".join(ways)
+def _heads(bundle: Bundle, subnet: Subnet, device: CostModel, limits: SplitLimits) -> list[list[Head]]:
+    """The device's part of each length: as the subnet has it, last in each list, and the best in other renditions."""
+    supernet = bundle.supernet
+    stored = {
+        edge: sum(map(bundle.blob_size, bundle.blob_names([edge])))
+        for edge in device.edge_costs
+        if edge.block in subnet.block_ids
+    }
+    choices = block_choices(supernet, subnet, device, stored)
+    own = [own_head(choices, device, count) for count in range(len(choices) + 1)]
+    if not limits.may_lose:
+        return [[head] for head in own]
+    found = best_heads(choices, device, memory_bytes=limits.memory_bytes, stored_bytes=limits.stored_bytes)
+    return [[*(one for one in others if one != head), head] for others, head in zip(found.by_count, own, strict=True)]
 
 
 def with_split(bundle: Bundle, plan: Plan, cost: SplitCost, server: RemoteRef) -> Plan:
-    """``plan`` divided as ``cost`` says, its tail run by ``server``; exits behind the split are left out."""
+    """``plan`` divided as ``cost`` says, its tail run by ``server``; exits behind the split are left out.
+
+    The device's part runs in the renditions of ``cost``; behind it the plan's own rest stays for when nobody answers.
+    """
     supernet = bundle.supernet
+    subnet = Subnet(cost.head + plan.subnet.edges[len(cost.head) :])
     if cost.position == supernet.output_index:
-        return msgspec.structs.replace(plan, split=None)
+        return msgspec.structs.replace(plan, subnet=subnet, split=None)
     exits = tuple(choice for choice in plan.exits if supernet.exit(choice.exit).position <= cost.position)
     bits = cost.bits or (BITS,) * len(supernet.cut_points[cost.position].tensors)
     split = Split(cost.position, bits, cost.tail, server)
-    return msgspec.structs.replace(plan, exits=exits, split=split)
+    return msgspec.structs.replace(plan, subnet=subnet, exits=exits, split=split)

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import BITS, Activations
-from device_sdk.offload.quantisation import dequantise, quantise
+from device_sdk.offload.quantisation import MAX_BITS, dequantise, quantise
 from device_sdk.offload.tail import TailClient
+from device_sdk.policies.scores import Score, Targets
 from device_sdk.policies.splitting.handling import Handling, TimedCall, fit_calls
 from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.policies.splitting.quantisation_error import relative_error
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
@@ -23,6 +24,7 @@ from device_sdk.supernet.supernet import Supernet
 _CODEC_VALUES = 65_536  # packed and unpacked to time the codec
 _CODEC_ROUNDS, _CALLS = 9, 9  # whose median counts
 _BATCH = 50
+_MEASURED = 64  # samples for the error of what crosses
 MOST_OF_A_BYTE = 0.9  # of the time that a byte takes by the probes; real calls may correct it downwards by so much
 
 
@@ -83,35 +85,57 @@ def _timed_ms(work: Callable[[], object]) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
-class SplitAccuracy:
+class SplitScore:
     """What a split loses on private samples: both parts run here, what crosses is quantised as on the way.
 
+    ``whole``: the score of the subnet as it is.
+
     Args:
-        inputs: [count, *input], prepared; ``labels`` [count].
+        inputs: [count, *input], prepared; ``targets`` [count, …] as ``score`` takes them; None: what the subnet answers
+            stands in.
     """
 
-    def __init__(self, workspace: Workspace, subnet: Subnet, inputs: Array, labels: npt.NDArray[np.int64]) -> None:
-        self._workspace, self._subnet, self._inputs, self._labels = workspace, subnet, inputs, labels
-        self._features: dict[int, tuple[Array, ...]] = {0: (inputs,)}  # of the position that was asked for last
-        self.whole = self._accuracy(subnet.edges, (inputs,))
+    def __init__(
+        self, workspace: Workspace, subnet: Subnet, inputs: Array, targets: Targets | None, score: Score
+    ) -> None:
+        self._workspace, self._subnet, self._inputs, self._score = workspace, subnet, inputs, score
+        self._head: tuple[tuple[Edge, ...], tuple[Array, ...]] = ((), (inputs,))  # that was asked for last
+        answers = self._run(subnet.edges, (inputs,))[-1]
+        self._targets = score.stand_in(answers) if targets is None else targets
+        self.whole = score.of(answers, self._targets)
+        self._sent: list[dict[int, float]] | None = None
 
     def drop(self, cost: SplitCost) -> float:
-        """The accuracy of the whole subnet minus that of the split; 0 where nothing is sent."""
-        if not cost.tail:
+        """The score of the whole subnet minus that of the split; 0 where nothing differs."""
+        if cost.head == self._subnet.edges:
             return 0.0
-        features = self._head(cost.position)
-        sent = tuple(as_received(tensor, bits) for tensor, bits in zip(features, cost.bits, strict=True))
-        return self.whole - self._accuracy(cost.tail, sent)
+        features = self._after(cost.head)
+        if cost.tail:
+            sent = tuple(as_received(tensor, bits) for tensor, bits in zip(features, cost.bits, strict=True))
+            features = self._run(cost.tail, sent)
+        return self.whole - self._score.of(features[-1], self._targets)
 
-    def _head(self, position: int) -> tuple[Array, ...]:
-        if position not in self._features:
-            walk = self._workspace.supernet.walk(self._subnet)
-            head = tuple(edge for edge, block in walk if block.end <= position)
-            self._features = {0: (self._inputs,), position: self._run(head, (self._inputs,))}
-        return self._features[position]
+    def sent_error(self, position: int, bits: int) -> float:
+        """Noise to signal of what crosses at ``position`` in ``bits``, on some of the samples."""
+        if self._sent is None:
+            self._sent = [_noise_by_bits(tensors) for tensors in self._live()]
+        return self._sent[position].get(bits, 0.0)
 
-    def _accuracy(self, edges: Sequence[Edge], tensors: tuple[Array, ...]) -> float:
-        return float((self._run(edges, tensors)[-1].argmax(axis=1) == self._labels).mean())
+    def _live(self) -> Iterator[tuple[Array, ...]]:
+        """The tensors at each cut point along the subnet; nothing at those that it does not pass."""
+        ends = {block.end: edge for edge, block in self._workspace.supernet.walk(self._subnet)}
+        live: tuple[Array, ...] = (self._inputs[:_MEASURED],)
+        for position in range(len(self._workspace.supernet.cut_points)):
+            if position in ends:
+                live = self._run((ends[position],), live)
+            yield live if position in ends or not position else ()
+
+    def _after(self, head: tuple[Edge, ...]) -> tuple[Array, ...]:
+        if not head:
+            return (self._inputs,)
+        if self._head[0] != head:
+            self._head = (head, self._run(head, (self._inputs,)))
+        return self._head[1]
 
     def _run(self, edges: Sequence[Edge], tensors: tuple[Array, ...]) -> tuple[Array, ...]:
         found = []
@@ -119,6 +143,15 @@ class SplitAccuracy:
             for at in range(0, len(tensors[0]), _BATCH):
                 found.append(stretch.run([tensor[at : at + _BATCH] for tensor in tensors]))
         return tuple(np.concatenate(one) for one in zip(*found, strict=True))
+
+
+def _noise_by_bits(tensors: Sequence[Array]) -> dict[int, float]:
+    """Noise to signal in 1 to 8 bits, summed over ``tensors``."""
+    travelling = [tensor for tensor in tensors if tensor.dtype == np.float32]
+    return {
+        bits: sum(relative_error(as_received(tensor, bits), tensor) for tensor in travelling)
+        for bits in range(1, MAX_BITS + 1)
+    }
 
 
 def as_received(tensor: Array, bits: int) -> Array:

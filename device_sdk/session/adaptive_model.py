@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -600,9 +600,10 @@ class AdaptiveModel:
         *,
         uplink_mbps: float | None = None,
         memory_mb: float | None = None,
+        storage_mb: float | None = None,
         max_drop: float | None = None,
         samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image] | None = None,
-        labels: npt.NDArray[np.int64] | Sequence[int] | None = None,
+        labels: npt.NDArray[Any] | Sequence[int] | None = None,
         progress: Progress | None = None,
     ) -> SplitDecision:
         """Decide where the subnet in use crosses to the server that runs its tail, and run it so from now on.
@@ -613,8 +614,12 @@ class AdaptiveModel:
 
         Args:
             uplink_mbps: planned with instead of the measured uplink.
-            memory_mb: limit of the device's part, weights and working set.
-            max_drop: limit of the accuracy lost, 0–1, on ``samples`` with ``labels``; then fewer than 8 bits are tried.
+            memory_mb: limit of the device's part, weights as they are loaded and working set.
+            storage_mb: limit of its weights as they are stored and sent.
+            max_drop: limit of the score lost, 0–1, on ``samples`` with ``labels``: accuracy of classes, mIoU of maps
+                [count, height, width], share of boxes found [count, most, 5]. Without ``labels`` what the subnet
+                answers stands in. With a drop, 1 to 8 bits on the way are tried, and all renditions of the device's
+                part.
 
         Raises:
             UsageError: an uplink of nothing, the privacy setting forbids to send activations, or nothing keeps the
@@ -625,7 +630,7 @@ class AdaptiveModel:
         with self._change:
             decision = self._planning.split(
                 model,
-                SplitWish(memory_mb, max_drop, samples, labels),
+                SplitWish(memory_mb, max_drop, samples, labels, storage_mb),
                 uplink_mbps=uplink_mbps,
                 progress=progress or SilentProgress(),
             )
@@ -639,9 +644,10 @@ class AdaptiveModel:
         uplink: Uplink,
         *,
         memory_mb: float | None = None,
+        storage_mb: float | None = None,
         max_drop: float | None = None,
         samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image] | None = None,
-        labels: npt.NDArray[np.int64] | Sequence[int] | None = None,
+        labels: npt.NDArray[Any] | Sequence[int] | None = None,
         device_factor: float = 1.0,
         progress: Progress | None = None,
     ) -> SplitDecision:
@@ -655,7 +661,7 @@ class AdaptiveModel:
         self._in_use.running()
         return self._planning.estimate_split(
             uplink,
-            SplitWish(memory_mb, max_drop, samples, labels),
+            SplitWish(memory_mb, max_drop, samples, labels, storage_mb),
             device_factor=device_factor,
             progress=progress or SilentProgress(),
         )

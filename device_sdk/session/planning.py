@@ -18,6 +18,7 @@ from device_sdk.policies.hybrid_choice import HybridChoice
 from device_sdk.policies.hybrid_costs import Resource
 from device_sdk.policies.joint_search import JointSettings
 from device_sdk.policies.plan_choice import Planned
+from device_sdk.policies.scores import Targets, score_of
 from device_sdk.progress import Progress
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.measuring import Measuring
@@ -30,7 +31,8 @@ from device_sdk.supernet.requirement import Requirement
 if TYPE_CHECKING:
     from PIL import Image
 
-    from device_sdk.policies.split_decision import SplitDecision, SplitLimits
+    from device_sdk.policies.split_decision import SplitDecision
+    from device_sdk.policies.split_limits import SplitLimits
 
     Samples = npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image]
     Labels = npt.NDArray[np.int64] | Sequence[int]
@@ -38,12 +40,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SplitWish:
-    """The limits of a split: the device's memory, and the accuracy lost on ``samples`` with ``labels``."""
+    """The limits of a split: the device's memory and storage, and the score lost on ``samples`` with ``labels``."""
 
     memory_mb: float | None
     max_drop: float | None
     samples: Samples | None
-    labels: Labels | None
+    labels: Targets | Labels | None
+    storage_mb: float | None = None
 
 
 class Planning:
@@ -168,16 +171,15 @@ class Planning:
         return list(dict.fromkeys(found))
 
     def _split_limits(self, plan: Plan, wish: SplitWish) -> SplitLimits:
-        """The limits of a split; the accuracy is measured on private samples where there are any."""
-        from device_sdk.policies.split_decision import SplitLimits
-        from device_sdk.policies.split_measuring import SplitAccuracy
+        """The limits of a split; the score is measured on private samples where there are any."""
+        from device_sdk.policies.split_limits import SplitLimits
+        from device_sdk.policies.split_measuring import SplitScore
 
-        if wish.samples is not None:
-            self._samples.require_classifier()
-        if wish.samples is None or wish.labels is None:
-            return SplitLimits(wish.memory_mb, wish.max_drop)
-        SplitLimits(wish.memory_mb, wish.max_drop, lambda cost: 0.0)  # refused before anything runs
+        SplitLimits(wish.memory_mb, None, storage_mb=wish.storage_mb)  # refused before anything runs
+        if wish.samples is None:
+            return SplitLimits(wish.memory_mb, wish.max_drop, storage_mb=wish.storage_mb)
         inputs = self._samples.prepare_all(wish.samples, plan.subnet.input_size)
-        labels = self._samples.labels(wish.labels)
-        accuracy = SplitAccuracy(self._in_use.lend_workspace(), plan.subnet, inputs, labels)
-        return SplitLimits(wish.memory_mb, wish.max_drop, accuracy.drop)
+        score = score_of(self._in_use.workspace.bundle.manifest.task)
+        targets = None if wish.labels is None else score.checked(wish.labels, len(inputs))
+        judge = SplitScore(self._in_use.lend_workspace(), plan.subnet, inputs, targets, score)
+        return SplitLimits(wish.memory_mb, wish.max_drop, judge, wish.storage_mb)

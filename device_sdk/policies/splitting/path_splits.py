@@ -7,15 +7,21 @@ compared, also the whole on the device or at the server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from device_sdk.offload.packing import BITS, can_travel, packet_bytes
 from device_sdk.policies.splitting.handling import NO_HANDLING as NO_HANDLING
 from device_sdk.policies.splitting.handling import Handling
+from device_sdk.policies.splitting.head_renditions import Head
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
+
+
+def nothing_lost(position: int, bits: int) -> float:
+    """The error of what crosses where it is not known."""
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,8 @@ class SplitCost:
 
     ``position`` N: all on the device, nothing is sent. ``tail``: what the server runs; ``bits``: of the values of each
     tensor on the way. Latencies are predicted, at batch 1; ``handling_ms``: what a call takes beside the other parts.
-    ``device_bytes``: weights and the largest working set of the device's part.
+    ``device_bytes``: weights, once loaded, and the largest working set of the device's part; ``stored_bytes``: its
+    weights in the bundle. ``head``: what the device runs; ``error``: the sum of quantisation errors, which only ranks.
     """
 
     position: int
@@ -38,6 +45,9 @@ class SplitCost:
     unpacking_ms: float = 0.0
     handling_ms: float = 0.0
     device_bytes: int = 0
+    stored_bytes: int = 0
+    head: tuple[Edge, ...] = ()
+    error: float = 0.0
 
     @property
     def latency_ms(self) -> float:
@@ -57,32 +67,50 @@ def split_costs(
     sends_input: bool = True,
     widths: Sequence[int] = (BITS,),
     handling: Handling = NO_HANDLING,
+    heads: Sequence[Sequence[Head]] | None = None,
+    sent_error: Callable[[int, int], float] = nothing_lost,
 ) -> list[SplitCost]:
-    """All ways to divide ``subnet``, by position and width, the whole on the device last.
+    """All ways to divide ``subnet``, by position, head and width, the whole on the device last.
 
     ``overhead_bytes``: what the protocol adds to a packet; ``sends_input``: whether the input itself may travel;
-    ``widths``: bits of the values on the way. The server runs the rest of the subnet, or the original blocks from there
-    on where it lacks a rendition of that rest.
+    ``widths``: bits of the values on the way; ``sent_error``: what they add to the error at a cut point. ``heads``: of
+    the first n blocks, by n; by default as the subnet has them. The server runs the rest of the subnet, in the
+    originals' precision where it has that, or the original blocks from there on where it lacks a rendition of the rest.
     """
     found = []
     for count in range(len(subnet.edges) + 1):
-        head, tail = subnet.edges[:count], subnet.edges[count:]
-        position = supernet.block(head[-1].block).end if head else 0
-        here = SplitCost(
-            position=position,
-            device_ms=max(device.latency_along_ms(head), 0.0) if head else 0.0,
-            transfer_ms=0.0,
-            server_ms=0.0,
-            bytes_sent=0,
-            device_bytes=device.peak_bytes(Subnet(head)) if head else 0,
-        )
+        own, tail = subnet.edges[:count], subnet.edges[count:]
+        position = supernet.block(own[-1].block).end if own else 0
+        ends = [_device_part(position, head) for head in (heads[count] if heads else [_own(own, device)])]
         if not tail:
-            found.append(here)
+            found += ends
             continue
         tail = _server_tail(supernet, tail, position, server)
         if tail and can_travel(supernet.cut_points[position]) and (sends_input or position):
-            found += _sent(supernet, here, tail, server, uplink, overhead_bytes, widths, handling)
+            for here in ends:
+                found += _sent(supernet, here, tail, server, uplink, overhead_bytes, widths, handling, sent_error)
     return found
+
+
+def _own(edges: tuple[Edge, ...], device: CostModel) -> Head:
+    if not edges:
+        return Head()
+    latency_ms = max(device.latency_along_ms(edges), 0.0)
+    return Head(edges, latency_ms, device_bytes=device.peak_bytes(Subnet(edges)))
+
+
+def _device_part(position: int, head: Head) -> SplitCost:
+    return SplitCost(
+        position=position,
+        device_ms=head.device_ms,
+        transfer_ms=0.0,
+        server_ms=0.0,
+        bytes_sent=0,
+        device_bytes=head.device_bytes,
+        stored_bytes=head.stored_bytes,
+        head=head.edges,
+        error=head.error,
+    )
 
 
 def _sent(
@@ -94,6 +122,7 @@ def _sent(
     overhead_bytes: int,
     widths: Sequence[int],
     handling: Handling,
+    sent_error: Callable[[int, int], float],
 ) -> Iterator[SplitCost]:
     """``here`` with the way to the server, once for each width."""
     cut = supernet.cut_points[here.position]
@@ -101,9 +130,8 @@ def _sent(
     for width in widths:
         bits = (width,) * len(cut.tensors)
         size = packet_bytes(cut, tail, batch=1, bits=bits) + overhead_bytes
-        yield SplitCost(
-            position=here.position,
-            device_ms=here.device_ms,
+        yield replace(
+            here,
             packing_ms=values * handling.packing_ms_per_value,
             transfer_ms=uplink.transfer_ms(size),
             handling_ms=handling.beside_codec_ms(size),
@@ -112,14 +140,18 @@ def _sent(
             bytes_sent=size,
             tail=tail,
             bits=bits,
-            device_bytes=here.device_bytes,
+            error=here.error + sent_error(here.position, width),
         )
 
 
 def _server_tail(supernet: Supernet, own: tuple[Edge, ...], position: int, server: CostModel) -> tuple[Edge, ...]:
-    """The first of these that the server has: the rest of the device's subnet, the original blocks; else nothing."""
+    """The first of these that the server has: the rest of the device's subnet in the original renditions, that rest as
+    it is, the original blocks; else nothing.
+    """
+    precise = tuple(Edge(edge.block, supernet.block(edge.block).renditions[0].name, edge.input_size) for edge in own)
     originals = tuple(edge for edge, block in supernet.walk(supernet.original) if block.start >= position)
-    return next((tail for tail in (own, originals) if all(edge in server.edge_costs for edge in tail)), ())
+    ways = (precise, own, originals)
+    return next((tail for tail in ways if all(edge in server.edge_costs for edge in tail)), ())
 
 
 def best_split(costs: Sequence[SplitCost]) -> SplitCost:

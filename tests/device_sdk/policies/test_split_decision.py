@@ -1,18 +1,29 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from device_sdk.errors import UsageError
-from device_sdk.policies.split_decision import SplitLimits, choose
+from device_sdk.policies.split_decision import choose
+from device_sdk.policies.split_limits import MOST_MEASURED, SplitLimits
 from device_sdk.supernet.cost import MB, Uplink
 from device_sdk.supernet.plan import Plan
+
+
+class Judge:
+    """Drops and errors by formula."""
+
+    def __init__(self, drop, error=lambda position, bits: 0.0):
+        self.drop, self.sent_error = drop, error
 
 
 @pytest.fixture
 def decide(bundle, slow_profile):
     """A decision for a device 50 times slower than its server."""
 
-    def run(*, mbps=0.1, sends_input=True, **limits):
+    def run(*, mbps=0.1, sends_input=True, device_factor=50, **limits):
         costs = slow_profile.cost_model()
         return choose(
             bundle,
@@ -24,7 +35,7 @@ def decide(bundle, slow_profile):
             source="a test's",
             sends_input=sends_input,
             limits=SplitLimits(**limits),
-            device_factor=50,
+            device_factor=device_factor,
         )
 
     return run
@@ -39,7 +50,7 @@ def test_without_limits_the_fastest_is_taken_in_eight_bits(decide):
 
 
 def test_fewer_bits_go_into_the_plan_where_they_keep_the_drop(decide):
-    found = decide(max_drop=0.01, drop_of=lambda cost: 0.0 if set(cost.bits) <= {8, 4} else 0.5)
+    found = decide(max_drop=0.01, judge=Judge(lambda cost: 0.0 if set(cost.bits) <= {8, 4} else 0.5))
     assert set(found.plan.split.bits) == {4}
     assert "lose too much accuracy" in found.reason
     assert found.drop_of(found.best) == 0.0
@@ -60,13 +71,109 @@ def test_memory_below_any_part_leaves_the_server_if_it_may_see_inputs(decide):
 
 def test_where_nothing_keeps_the_drop_the_nearest_is_named(decide):
     with pytest.raises(UsageError, match=r"no split loses at most 0\.01") as caught:
-        decide(memory_mb=1e-6, max_drop=0.01, drop_of=lambda cost: 1 / cost.bits[0])
+        decide(memory_mb=1e-6, max_drop=0.01, judge=Judge(lambda cost: 1 / cost.bits[0]))
     assert "cut point 0 in 8 bits and loses 0.125" in caught.value.hint
 
 
 @pytest.mark.parametrize(
-    "limits", [{"memory_mb": 0}, {"memory_mb": float("nan")}, {"max_drop": 0.1}, {"max_drop": -1, "drop_of": abs}]
+    "limits",
+    [
+        {"memory_mb": 0},
+        {"memory_mb": float("nan")},
+        {"max_drop": 0.1},
+        {"max_drop": -1, "judge": Judge(abs)},
+        {"storage_mb": -1},
+    ],
 )
 def test_limits_that_make_no_sense_are_refused(limits):
     with pytest.raises(UsageError):
         SplitLimits(**limits)
+
+
+def test_other_renditions_of_the_device_s_part_go_into_the_plan_where_they_keep_the_drop(decide):
+    judge = Judge(lambda cost: 0.0 if set(cost.bits) <= {8} else 0.5)
+    found = decide(max_drop=0.01, judge=judge, device_factor=1, mbps=1e-3, sends_input=False)
+    assert found.best.position == 5  # nothing is sent over such a line
+    assert found.plan.split is None
+    assert [str(edge) for edge in found.plan.subnet.edges] == ["o0", "o1@int8", "o2", "o3", "o4"]
+    assert found.best.latency_ms == found.on_device.latency_ms - 50
+
+
+def test_behind_a_split_the_plan_s_own_rest_stays(decide):
+    def drop(cost):
+        return 0.0 if cost.position == 2 and "o1@int8" in map(str, cost.head) else 0.5
+
+    found = decide(max_drop=0.01, judge=Judge(drop), sends_input=False, device_factor=1)
+    assert found.plan.split.position == 2
+    assert [str(edge) for edge in found.plan.subnet.edges] == ["o0", "o1@int8", "o2", "o3", "o4"]
+    assert {edge.rendition for edge in found.plan.split.tail} == {"fp32"}
+
+
+def test_storage_is_a_limit_of_its_own(decide):
+    sizes = sorted({cost.stored_bytes for cost in decide().costs})
+    found = decide(storage_mb=sizes[1] / MB)
+    assert found.best.stored_bytes <= sizes[1]
+    with pytest.raises(UsageError, match="1e-06 MB of storage, and its input may not be sent"):
+        decide(storage_mb=1e-6, sends_input=False)
+
+
+def test_without_a_drop_nothing_is_lost(decide):
+    found = decide(judge=Judge(lambda cost: 0.0))
+    assert {cost.bits for cost in found.costs if cost.bits} == {(8,)}
+    assert {edge.rendition for cost in found.costs for edge in cost.head} == {"fp32"}
+
+
+def test_at_a_cut_point_what_has_more_error_than_a_way_that_failed_is_not_measured(decide):
+    measured = []
+
+    def drop(cost):
+        measured.append(cost)
+        return 0.5
+
+    with pytest.raises(UsageError):
+        decide(max_drop=0.01, memory_mb=1e-6, judge=Judge(drop, lambda position, bits: float(bits)))
+    assert [cost.bits for cost in measured] == [(1,), (8,)]  # 8 bits are always measured
+
+
+def test_few_ways_are_measured_and_then_only_plain_ones(decide):
+    measured = []
+
+    def drop(cost):
+        measured.append(cost)
+        return 0.5 if cost.tail else 0.0
+
+    found = decide(max_drop=0.01, judge=Judge(drop), mbps=100.0)
+    assert found.best in measured
+    others = [cost for cost in measured if set(cost.bits) - {8} or "o1@int8" in map(str, cost.head)]
+    assert len(others) <= MOST_MEASURED
+
+
+@given(
+    mbps=st.sampled_from([0.01, 0.1, 1.0, 30.0]),
+    device_factor=st.sampled_from([0.2, 1.0, 5.0, 50.0]),
+    memory_mb=st.sampled_from([None, 3.0, 7.0, 20.0]),
+    storage_mb=st.sampled_from([None, 0.01, 0.02]),
+    seed=st.integers(0, 2**32 - 1),
+    failing=st.sampled_from([0.0, 0.5, 0.95, 1.0]),
+)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_nothing_chosen_is_slower_than_device_or_server_alone(
+    decide, mbps, device_factor, memory_mb, storage_mb, seed, failing
+):
+    def drop(cost):
+        random = np.random.default_rng([seed, cost.position, len(cost.tail), *cost.bits])
+        return 0.0 if cost.position == 5 and "o1" in map(str, cost.head) else float(random.random() < failing)
+
+    limits = {"memory_mb": memory_mb, "storage_mb": storage_mb, "max_drop": 0.01, "judge": Judge(drop)}
+    try:
+        found = decide(mbps=mbps, device_factor=device_factor, **limits)
+    except UsageError:
+        found = None
+    every = decide(mbps=mbps, device_factor=device_factor).costs
+    alone = [cost for cost in (every[0], every[-1]) if SplitLimits(**limits).fits(cost) and drop(cost) <= 0.01]
+    if found is None:
+        assert not alone
+    else:
+        assert SplitLimits(**limits).fits(found.best)
+        assert drop(found.best) <= 0.01
+        assert all(found.best.latency_ms <= cost.latency_ms for cost in alone)

@@ -8,10 +8,14 @@ import pytest
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.offload.remote_calls import RemoteReply
-from device_sdk.policies.split_measuring import SplitAccuracy, as_received, call_handling, codec_handling
+from device_sdk.policies.scores import score_of
+from device_sdk.policies.split_measuring import SplitScore, as_received, call_handling, codec_handling
 from device_sdk.policies.splitting.handling import Handling
 from device_sdk.policies.splitting.path_splits import split_costs
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Uplink
+from device_sdk.supernet.plan import Edge
 
 
 @pytest.fixture
@@ -47,16 +51,49 @@ def test_what_is_received_is_what_a_packet_carries(bundle):
             np.testing.assert_array_equal(as_received(tensor, bits), expected)
 
 
-def test_a_split_in_eight_bits_loses_nothing_and_the_device_alone_never(bundle, runtime, tiny_bundle, costs):
-    from device_sdk.session.samples import SampleChecker
-
+@pytest.fixture
+def judge(bundle, runtime, tiny_bundle):
+    """Builds a judge of the tiny bundle's original path."""
     inputs = SampleChecker(bundle.manifest).prepare(tiny_bundle.images)
-    accuracy = SplitAccuracy(Workspace(bundle, runtime), bundle.supernet.original, inputs, tiny_bundle.labels)
-    assert accuracy.whole == 1.0
-    assert accuracy.drop(costs[-1]) == 0.0
-    assert all(accuracy.drop(cost) == 0.0 for cost in costs if cost.bits and set(cost.bits) == {8})
+
+    def build(targets):
+        score = score_of(bundle.manifest.task)
+        return SplitScore(Workspace(bundle, runtime), bundle.supernet.original, inputs, targets, score)
+
+    return build
+
+
+def test_a_split_in_eight_bits_loses_nothing_and_the_device_alone_never(judge, tiny_bundle, costs):
+    found = judge(tiny_bundle.labels)
+    assert found.whole == 1.0
+    assert found.drop(costs[-1]) == 0.0
+    assert all(found.drop(cost) == 0.0 for cost in costs if cost.bits and set(cost.bits) == {8})
     ruined = replace(costs[0], bits=(1,) * len(costs[0].bits))
-    assert 0.0 <= accuracy.drop(ruined) <= 1.0
+    assert 0.0 <= found.drop(ruined) <= 1.0
+
+
+def test_other_renditions_are_judged_on_the_device_too(judge, bundle, tiny_bundle, costs):
+    found = judge(1 - tiny_bundle.labels % 2)
+    edges = tuple(Edge("o1", "int8") if edge.block == "o1" else edge for edge in bundle.supernet.original.edges)
+    coarse = found.drop(replace(costs[-1], head=edges))
+    path = Workspace(bundle, OnnxRuntime(threads=1)).load_stretch(edges, batch=60)
+    inputs = SampleChecker(bundle.manifest).prepare(tiny_bundle.images)
+    right = path.run([inputs])[-1].argmax(axis=1) == 1 - tiny_bundle.labels % 2
+    assert coarse == pytest.approx(found.whole - right.mean())
+
+
+def test_without_targets_the_subnet_s_own_answers_stand_in(judge, tiny_bundle, costs):
+    found, coarse = judge(None), replace(costs[0], bits=(1,))
+    assert found.whole == 1.0
+    assert found.drop(coarse) == judge(tiny_bundle.labels).drop(coarse)
+
+
+def test_fewer_bits_have_more_error_at_every_cut_point(judge, bundle):
+    found = judge(None)
+    for position in range(bundle.supernet.output_index):
+        errors = [found.sent_error(position, bits) for bits in range(1, 9)]
+        assert errors == sorted(errors, reverse=True)
+        assert 0 < errors[-1] < 1e-3
 
 
 def test_calls_are_made_at_the_two_inner_cut_points_with_most_and_fewest_bytes(bundle, costs):
