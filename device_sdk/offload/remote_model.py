@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from device_sdk.data.jpeg import QUALITY, check_quality
 from device_sdk.errors import UsageError
+from device_sdk.offload.pooling import LogarithmicPool
 
 Privacy = Literal["never", "activations", "inputs"]
 
@@ -21,7 +22,8 @@ class RemoteModel:
     ``server``: the URL before ``/v2``. ``privacy``: ``never`` sends nothing, ``activations`` sends intermediate
     activations, ``inputs`` also the samples themselves. ``timeout_s``: for all samples of a call together.
     ``max_batch``: samples per request. ``jpeg_quality``: 1 to 95, for a model that takes JPEGs (``NAME:jpeg``); the
-    accuracy of a plan holds for the quality with which it was measured.
+    accuracy of a plan holds for the quality with which it was measured. ``pool``: how its answers to hard samples are
+    pooled with the device's own; None: they replace them.
 
     Raises:
         UsageError: a value is out of range.
@@ -34,6 +36,7 @@ class RemoteModel:
     timeout_s: float = 1.0
     max_batch: int = 64
     jpeg_quality: int = QUALITY
+    pool: LogarithmicPool | None = None
 
     def __post_init__(self) -> None:
         if not self.server or not self.model:

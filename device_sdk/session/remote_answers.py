@@ -19,6 +19,7 @@ from device_sdk.offload.escalation import Escalator
 from device_sdk.offload.link_estimate import LinkEstimate
 from device_sdk.offload.link_probe import LinkProbe
 from device_sdk.offload.packing import Activations
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_calls import RemoteReply
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TailClient, runs_tails
@@ -84,6 +85,12 @@ class RemoteAnswers:
         """Tell ``link`` of every request for samples from now on; ``answer_ms``: what the server works on one."""
         with self._lock:
             self._link, self._answer_ms = link, answer_ms
+
+    @property
+    def asked_model(self) -> RemoteModel | None:
+        """The connected model that answers samples."""
+        escalator = self._escalator
+        return None if escalator is None else escalator.model
 
     @property
     def is_connected(self) -> bool:
@@ -212,14 +219,20 @@ class RemoteAnswers:
         if isinstance(policy, Abstain):
             mark = ABSTAINED
         else:
+            pool = self._pool_for(policy)
             reply = self._ask(policy, outcome, positions, tensor, images)
             mark = FALLBACK if reply is None else SERVER
             if reply is not None:
                 output = output.copy()
-                output[positions] = reply
+                output[positions] = reply if pool is None else pool.pooled(output[positions], reply)
         for position in positions:
             sources[position] = mark
         return output, tuple(sources)
+
+    def _pool_for(self, ask: Ask) -> LogarithmicPool | None:
+        """How replies are pooled with the device's own answers: those to inputs only."""
+        model = self.asked_model
+        return None if model is None or ask.sends != "input" else model.pool
 
     def _ask(
         self,
