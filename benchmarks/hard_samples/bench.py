@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.hard_samples.answers import Answers
-from benchmarks.hard_samples.coverage import coverage_errors, fitting_bias
+from benchmarks.hard_samples.coverage import coverage_errors, fitting_bias, kept_share_errors
 from benchmarks.hard_samples.early_exit import Constants, Part, early_exit_rows
 from benchmarks.hard_samples.judging import SENT, Right, f1
 from benchmarks.hard_samples.photographs import photograph_rows
@@ -53,6 +53,7 @@ TARGETS = {
     "pooled_minus_cloud_70": Target(minimum=0.0),
     "pooled_run_mismatched": Target(maximum=0),
     "coverage_error_points": Target(maximum=1.0),
+    "kept_share_error_points": Target(maximum=1.0),
     "promise_kept": Target(minimum=1.0),
     "latency_saving": Target(minimum=0.73),
     "energy_saving": Target(minimum=0.77),
@@ -81,7 +82,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     Thresholds are interpolated quantiles of all tuning samples' eases, cross-fitted where a decider was fitted. The
     share that they send on #report differs from the share asked for by chance; ``coverage_bound_points`` is what chance
     alone stays below in 95 of 100 judgements. What does not come from chance is ``coverage_bias_points``
-    (``coverage.fitting_bias``).
+    (``coverage.fitting_bias``). ``kept_share_error_points`` is the error of a connection that keeps the share.
     """
     small = package_pretrained(options, "resnet8_mlperf_tiny", train=True, max_span=1, minutes=EXIT_MINUTES)
     large = package_pretrained(options, "resnet56_cifar10", train=False, max_span=1)
@@ -111,6 +112,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     kept = _promises_kept(report)
     figures |= {"promise_kept": float(kept >= CERTAINTY), "promises_kept_share": kept}
     figures |= coverage_errors(deciders["ours"].tuned, ours) | fitting_bias(tuning.small, tuning.pair.easy, viewed)
+    figures |= kept_share_errors(promised, report.small)
     figures |= pooled | {"fallbacks": measured["fallbacks"]}
     figures |= {f"promised_{name}": value for name, value in measured.items() if name != "fallbacks"}
     photograph_figures, photographs = photograph_rows(options)

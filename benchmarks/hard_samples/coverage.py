@@ -7,12 +7,14 @@ import numpy.typing as npt
 
 from benchmarks.hard_samples.judging import SENT, TWO_SIDED_95
 from device_sdk.execution.deciders import ease
+from device_sdk.offload.asked_share import AskedShare
 from device_sdk.policies.decider_fitting import Viewed, fit_best_logistic
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import Entropy
+from device_sdk.supernet.plan import Decider, Entropy
 
 Eases = npt.NDArray[np.float64]
 DIVISIONS = 40
+_BATCH = 64
 
 
 def coverage_errors(tuned: Eases, new: Eases) -> dict[str, float]:
@@ -34,6 +36,17 @@ def coverage_errors(tuned: Eases, new: Eases) -> dict[str, float]:
     bound = max(value for name, value in figures.items() if name.startswith("coverage_chance_"))
     summary = {"coverage_error_points": max(errors), "coverage_bound_points": bound}
     return {**figures, **summary, "coverage_error_deviations": max(deviations)}
+
+
+def kept_share_errors(decider: Decider, logits: Array) -> dict[str, float]:
+    """The largest error in points where the connection keeps the share over ``logits``, in random order."""
+    order = np.random.default_rng(2).permutation(len(logits))
+    errors = []
+    for share in SENT:
+        keeper = AskedShare(share)
+        sent = [keeper.hard(decider, logits[order[at : at + _BATCH]]) for at in range(0, len(order), _BATCH)]
+        errors.append(abs(float(np.concatenate(sent).mean()) - share))
+    return {"kept_share_error_points": 100 * max(errors)}
 
 
 def fitting_bias(logits: Array, easy: npt.NDArray[np.bool_], views: Viewed) -> dict[str, float]:

@@ -185,6 +185,17 @@ def test_hard_samples_get_both_answers_pooled(server, public_key, state, images,
         np.testing.assert_allclose(answer.output, 0.25 * own + 0.5 * full_answers, atol=1e-4)
 
 
+def test_a_connection_keeps_the_share_that_is_asked(server, public_key, state):
+    data = load_dataset("digits#search")
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
+        cheapest(model)
+        hard_all(model, data.images[:60])
+        model.connect(settings(server, share=0.25, timeout_s=20.0))
+        sources = [source for _ in range(4) for source in model(data.images[:150]).source]
+    assert FALLBACK not in sources
+    assert sources.count(SERVER) / 600 == pytest.approx(0.25, abs=0.03)
+
+
 def test_a_pool_that_gains_is_learned_and_used(server, public_key, state, images):
     data = load_dataset("digits#search")
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
