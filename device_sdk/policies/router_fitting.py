@@ -39,8 +39,8 @@ def fit_router(
 ) -> Fitted[Router] | None:
     """A router that estimates the probability of ``easy`` [count] from ``logits`` [count, classes].
 
-    The target is whether asking a server gains nothing. The threshold is 0.5 until it is tuned. None if all samples are
-    easy, or none is: there is nothing to learn.
+    The target is whether asking a server gains nothing. The threshold is 0.5 until it is tuned. None if all samples
+    that it learns from are easy, or none is: there is nothing to learn.
 
     Args:
         views: what it learns from in place of the samples; all views of a sample are left out with it.
@@ -49,8 +49,7 @@ def fit_router(
         InputError: the numbers of samples differ, or a logit is not finite.
     """
     settings = settings or RouterSettings()
-    if not can_be_learned(logits, easy):
-        return None
+    can_be_learned(logits, easy)  # refuses samples that are none; all may be easy where some of their views are not
     views = views or Viewed(logits[None], easy[None])
     views.require_of(logits)
     rows = views.logits.reshape(-1, logits.shape[1])

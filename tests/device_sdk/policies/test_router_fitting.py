@@ -122,6 +122,15 @@ def test_views_of_a_sample_are_left_out_with_it():
     assert abs(np.corrcoef(found.eases, easy)[0, 1]) < 0.2
 
 
+def test_views_that_are_hard_are_enough_where_all_samples_are_easy():
+    logits = np.random.default_rng(6).normal(size=(100, 10)).astype(np.float32) * 3
+    shown, easy = np.stack([logits, logits / 2]), np.stack([np.full(100, True), -entropy(logits / 2) > -0.5])
+    assert fit_router(logits, np.full(100, True)) is None
+    found = fit_router(logits, np.full(100, True), views=Viewed(shown, easy))
+    assert np.isfinite(found.eases).all()
+    assert fit_router(logits, np.full(100, True), views=Viewed(shown, np.full((2, 100), True))) is None
+
+
 def test_views_of_other_samples_are_refused(logits):
     with pytest.raises(InputError, match="views of shape"):
         fit_router(logits, logits[:, 0] > 0, views=Viewed(logits[None, :10], logits[None, :10, 0] > 0))
