@@ -13,7 +13,7 @@ from device_sdk.supernet.plan import Decider
 
 _REMEMBERED = 4096  # eases
 _FEWEST = 64  # below, they say less than the limit that was calibrated
-_HORIZON = 512  # samples over which what was asked too much or too little is made up for
+_HORIZON = 128  # samples over which what was asked too much or too little is made up for
 
 
 class AskedShare:
