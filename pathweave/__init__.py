@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     )
     from device_sdk.live.elastic import ElasticSettings
     from device_sdk.live.switching import LiveSettings
+    from device_sdk.offload.pooling import LogarithmicPool
     from device_sdk.offload.remote_model import RemoteModel
     from device_sdk.policies.adaptation import AdaptationSettings
     from device_sdk.policies.calibration import CalibrationSettings
@@ -98,6 +99,7 @@ __all__ = [
     "InfeasibleDeadlineError",
     "InputError",
     "LiveSettings",
+    "LogarithmicPool",
     "Logistic",
     "ManifestError",
     "Margin",
@@ -137,6 +139,7 @@ _HOME = {
     "Answer": "device_sdk.session.answer",
     "Budget": "device_sdk.supernet.cost",
     "CalibrationSettings": "device_sdk.policies.calibration",
+    "LogarithmicPool": "device_sdk.offload.pooling",
     "RemoteModel": "device_sdk.offload.remote_model",
     "ElasticSettings": "device_sdk.live.elastic",
     "LiveSettings": "device_sdk.live.switching",

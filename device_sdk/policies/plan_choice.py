@@ -147,4 +147,5 @@ def _joined(answers: Sequence[Answers], servers: Servers) -> Evidence:
         ends={subnet: logits for one in found for subnet, logits in one.ends.items()},
         exits={branch: logits for one in found for branch, logits in one.exits.items()},
         servers={} if servers.asked is None or servers.logits is None else {servers.asked: servers.logits},
+        pool=servers.pool,
     )

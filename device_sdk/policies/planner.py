@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
 from device_sdk.errors import InfeasibleBudgetError, UsageError
@@ -28,6 +29,7 @@ from device_sdk.policies.route import Asking, Route
 from device_sdk.policies.router_fitting import fit_router_if_better
 from device_sdk.policies.split_sweep import sweep_splits
 from device_sdk.policies.threshold_sweep import Costs, Ranking
+from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
 from device_sdk.supernet.plan import (
     Abstain,
@@ -205,17 +207,21 @@ class Planner:
         """Those of a fixed score, and those fitted to the subnet's logits: to gain where a server can be asked."""
         logits = self._evidence.ends[subnet]
         views = self._evidence.views.get(subnet)
-        gains_nothing = np.zeros(len(logits), dtype=bool)
-        if server is not None and server in self._evidence.servers:
-            gains_nothing = ~self._evidence.right(self._evidence.servers[server])
-        easy = self._evidence.right(logits) | gains_nothing
-        viewed = None if views is None else Viewed(views, self._evidence.right(views) | gains_nothing)
+        easy = self._gains_nothing(logits, server)
+        viewed = None if views is None else Viewed(views, self._gains_nothing(views, server))
         best = fit_best_logistic(logits, easy, views=viewed)
         logistic = None if best is None else best.decider
         fitted: list[Decider | None] = [fit_logistic(logits, easy, features=TOP_TWO, by_class=False), logistic]
-        if server is not None and logistic is not None and len(logits) >= _ROUTER_SAMPLES:
-            fitted.append(fit_router_if_better(logits, easy, logistic))
+        if server is not None and best is not None and len(logits) >= _ROUTER_SAMPLES:
+            router = fit_router_if_better(logits, easy, best.eases, views=viewed)
+            fitted.append(None if router is None else router.decider)
         return [*_UNFITTED, *(decider for decider in fitted if decider is not None)]
+
+    def _gains_nothing(self, own: Array, server: RemoteRef | None) -> npt.NDArray[np.bool_]:
+        """Whether ``own`` logits [..., count, classes] are right, or asking does not make them so."""
+        right = self._evidence.right(own)
+        asked = None if server is None else self._evidence.asked(server, own)
+        return right if asked is None else right | ~self._evidence.right(asked)
 
     def _families(self, network: Network | None, power: Power | None) -> Iterator[Family]:
         for local in self._local:

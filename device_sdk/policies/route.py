@@ -209,7 +209,7 @@ class Route:
     def asking(self, policy: Ask, network: Network | None) -> Asking:
         """What asking adds to a sample."""
         if policy.sends == "input":
-            logits, call = self._evidence.servers.get(policy.server), _input_call(policy.server, network)
+            logits, call = self._evidence.asked(policy.server, self.logits), _input_call(policy.server, network)
         else:
             logits = self._evidence.ends.get(Subnet(self._head(policy.sends) + policy.tail))
             call = _tail_call(self._supernet.cut_points[policy.sends], policy.tail, network)

@@ -28,6 +28,7 @@ from device_sdk.live.switching import LiveSettings
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog, Opened
 from device_sdk.memory_pressure import MemoryPressure, find_memory_pressure
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
 from device_sdk.policies.calibration import Calibration, CalibrationSettings
@@ -584,6 +585,37 @@ class AdaptiveModel:
         self._in_use.running()
         self._network.stop()
         self._remote.connect(model)
+
+    def pool_answers(
+        self,
+        samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image],
+        labels: npt.NDArray[np.int64] | Sequence[int],
+        *,
+        progress: Progress | None = None,
+    ) -> LogarithmicPool | None:
+        """Learn how to pool the connected server's answers with the device's own; hard samples get both from now on.
+
+        The server is asked about all samples once. Not kept across ``open``: give it as ``RemoteModel(pool=…)``.
+        Following the network ends; plan again to have plans judged with pooled answers.
+
+        Args:
+            samples, labels: as for ``adapt``, but others than those that a network learned from.
+
+        Returns:
+            The pool; None if the device's answers add nothing to the server's, which replace them then.
+
+        Raises:
+            InputError: samples or labels are not what the model takes.
+            TransferError: the server does not answer. UsageError: none is connected, or the model is no classifier.
+        """
+        self._in_use.running()
+        self._samples.require_classifier()
+        with self._change:
+            model, pool = self._planning.pool(
+                samples, self._samples.labels(labels), progress=progress or SilentProgress()
+            )
+            self.connect(replace(model, pool=pool))
+        return pool
 
     def _require_decidable(self, plan: Plan) -> None:
         if plan.exits or not isinstance(plan.hard, AnswerLocally):

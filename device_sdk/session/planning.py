@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.errors import TransferError, UsageError
 from device_sdk.execution.plan_in_use import PlanInUse
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.hybrid_choice import HybridChoice
 from device_sdk.policies.hybrid_costs import Resource
 from device_sdk.policies.joint_search import JointSettings
 from device_sdk.policies.plan_choice import Planned
+from device_sdk.policies.pool_fitting import fit_pool
 from device_sdk.policies.scores import Targets, score_of
 from device_sdk.progress import Progress
 from device_sdk.session.device_state import DeviceState
@@ -85,6 +88,21 @@ class Planning:
             power=power,
             progress=progress,
         )
+
+    def pool(
+        self, samples: Samples, targets: npt.NDArray[np.int64], *, progress: Progress
+    ) -> tuple[RemoteModel, LogarithmicPool | None]:
+        """The connected model, and how its answers and the subnet's in use are pooled; raises as ``fit_pool``."""
+        model, subnet = self._remote.asked_model, self._in_use.running().plan.subnet
+        if model is None:
+            raise UsageError("no server is connected that answers samples", hint="connect one")
+        tensors, images = self._samples.prepare_all(samples), self._samples.pixels(samples)
+        servers = self._remote.gather_from(model, tensors, images, uplink=None, progress=progress)
+        if servers.logits is None:
+            raise TransferError(servers.notes[0] if servers.notes else f"{model.model} may not be sent inputs")
+        inputs = self._samples.prepare_all(samples, subnet.input_size) if subnet.input_size else tensors
+        own = self._measuring.answers(subnet, inputs, targets)
+        return model, fit_pool(own, servers.logits, targets)
 
     def plan_hybrid(
         self,

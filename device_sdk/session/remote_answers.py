@@ -15,10 +15,12 @@ from device_sdk.errors import UsageError
 from device_sdk.execution.deciders import hard as hard_samples
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan, Outcome
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
+from device_sdk.offload.asked_share import AskedShare
 from device_sdk.offload.escalation import Escalator
 from device_sdk.offload.link_estimate import LinkEstimate
 from device_sdk.offload.link_probe import LinkProbe
 from device_sdk.offload.packing import Activations
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_calls import RemoteReply
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TailClient, runs_tails
@@ -49,6 +51,7 @@ class RemoteAnswers:
         self._answering: dict[type, bool] = {}
         self._link: LinkEstimate | None = None
         self._answer_ms = 0.0
+        self._share: AskedShare | None = None
 
     def connect(self, model: RemoteModel) -> None:
         """Use this model from now on: for samples, or for tails if that is what it runs. Closes the one before."""
@@ -63,6 +66,7 @@ class RemoteAnswers:
             escalator = self._escalator_to(model)
             with self._lock:
                 old, self._escalator = self._escalator, escalator
+                self._share = None if model.share is None else AskedShare(model.share)
                 self._answering.pop(Escalating, None)
         if old is not None:
             old.close()
@@ -84,6 +88,12 @@ class RemoteAnswers:
         """Tell ``link`` of every request for samples from now on; ``answer_ms``: what the server works on one."""
         with self._lock:
             self._link, self._answer_ms = link, answer_ms
+
+    @property
+    def asked_model(self) -> RemoteModel | None:
+        """The connected model that answers samples."""
+        escalator = self._escalator
+        return None if escalator is None else escalator.model
 
     @property
     def is_connected(self) -> bool:
@@ -121,7 +131,7 @@ class RemoteAnswers:
         """Disconnect all servers. Idempotent."""
         with self._lock:
             old = (self._escalator, self._tail)
-            self._escalator = self._tail = None
+            self._escalator = self._tail = self._share = None
         for client in old:
             if client is not None:
                 client.close()
@@ -206,20 +216,34 @@ class RemoteAnswers:
         sources, output = _sources(plan, outcome), outcome.output
         ends = (AT_END, AFTER_FAILURE, AT_SERVER) if isinstance(policy, Abstain) else (AT_END, AFTER_FAILURE)
         at_end = np.isin(outcome.answered_by - len(plan.exits), ends)
-        positions = np.flatnonzero(at_end & hard_samples(policy.decider, output))
+        positions = np.flatnonzero(at_end)
+        positions = positions[self._hard(policy, output[positions])]
         if not len(positions):
             return output, tuple(sources)
         if isinstance(policy, Abstain):
             mark = ABSTAINED
         else:
+            pool = self._pool_for(policy)
             reply = self._ask(policy, outcome, positions, tensor, images)
             mark = FALLBACK if reply is None else SERVER
             if reply is not None:
                 output = output.copy()
-                output[positions] = reply
+                output[positions] = reply if pool is None else pool.pooled(output[positions], reply)
         for position in positions:
             sources[position] = mark
         return output, tuple(sources)
+
+    def _hard(self, policy: Abstain | Ask, output: Array) -> npt.NDArray[np.bool_]:
+        """Which samples with these logits [batch, classes] are hard; the connection may keep their share."""
+        share = self._share
+        if share is None or not isinstance(policy, Ask) or policy.sends != "input":
+            return hard_samples(policy.decider, output)
+        return share.hard(policy.decider, output)
+
+    def _pool_for(self, ask: Ask) -> LogarithmicPool | None:
+        """How replies are pooled with the device's own answers: those to inputs only."""
+        model = self.asked_model
+        return None if model is None or ask.sends != "input" else model.pool
 
     def _ask(
         self,

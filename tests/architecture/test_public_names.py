@@ -22,6 +22,7 @@ PUBLIC_NAMES = {
         "Edge",
         "Entropy",
         "ExitChoice",
+        "LogarithmicPool",
         "Logistic",
         "Margin",
         "MaxConfidence",

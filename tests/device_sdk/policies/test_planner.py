@@ -10,6 +10,7 @@ import pytest
 
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
 from device_sdk.execution.deciders import confidence
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.planner import Planner
@@ -21,6 +22,7 @@ from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import (
+    UNREACHABLE_CONFIDENCE,
     Abstain,
     AnswerLocally,
     Ask,
@@ -97,6 +99,21 @@ class World:
 @pytest.fixture
 def make_world(elastic_supernet):
     return lambda seed: World(elastic_supernet, seed)
+
+
+def test_pooled_answers_are_what_plans_that_ask_are_judged_by(make_world):
+    world = make_world(3)
+    subnet, pool = world.subnets[0], LogarithmicPool(2.0, 0.5)
+    plan = Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), SERVER))
+    own, server = world.evidence.ends[subnet], world.evidence.servers[SERVER]
+    assert world.cost(plan).accuracy == (server.argmax(axis=1) == world.evidence.labels).mean()
+    world.evidence = replace(world.evidence, pool=pool)
+    pooled = (2.0 * own + 0.5 * server).argmax(axis=1) == world.evidence.labels
+    assert world.cost(plan).accuracy == pooled.mean() != (server.argmax(axis=1) == world.evidence.labels).mean()
+    assert world.evidence.part(np.arange(10)).pool == pool
+    planner = world.planner(exit_sets={}, tail_server=None)
+    asking = planner.nearest(Requirement(accuracy=0.7, optimise="latency_ms"), world.network, POWER).by_kind["ask"]
+    assert asking.cost == world.cost(asking.plan)
 
 
 @pytest.mark.parametrize("decider", DECIDERS, ids=lambda one: type(one).__name__)
