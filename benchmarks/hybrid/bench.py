@@ -25,10 +25,11 @@ def run(options: BenchOptions) -> BenchOutcome:
     """Everything is chosen on #search and #calibration; #report is judged once, with paired intervals.
 
     ResNet-56 is right on all of CIFAR's training images, so the router learns from ten views of #search, and its
-    coverage is tuned on #calibration. The copies of (rb) and (rbg) learn from the training images for 300 steps: first
-    the base's batch-norm statistics, then the global's last blocks, then the base. A turn that made the hybrid worse on
-    #search and #calibration is undone; the rows say which. The router is fitted the same way for each. Accuracies at a
-    coverage send the hardest share of #report exactly; ``run_…`` is the bundles' own plan with a real server.
+    coverage is tuned on #calibration. The copies of (rb) and (rbg) learn from the training images for 400 steps: first
+    the base's batch-norm statistics, then the global's last blocks (from distorted images, of which it errs on some),
+    then the base. A turn that made the hybrid worse on #search and #calibration is undone; the rows say which. The
+    router is fitted the same way for each. Accuracies at a coverage send the hardest share of #report exactly;
+    ``run_…`` is the bundles' own plan with a real server.
 
     (r), (rb) and (rbg) are compared with the global model's answers alone. What a hybrid runs pools them with the
     base's own: ``pool_gain_points`` is what that adds to (rbg), ``hybrid_minus_cloud_points`` is (rbg) with it at 70 %

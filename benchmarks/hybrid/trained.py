@@ -28,7 +28,7 @@ from pathweave.server_process import running_server
 COVERAGE = 0.7
 HYBRIDS = ("r", "rb", "rbg")
 BASE, GLOBAL = "resnet8_mlperf_tiny", "resnet56_cifar10"
-STEPS, QUICK_STEPS = 300, 10  # minutes of one core; of (rbg) a tenth is the global's
+STEPS, QUICK_STEPS = 400, 10  # minutes of one core; of (rbg) a quarter is the global's
 BATCH, TIMEOUT_S = 64, 30.0
 QUICK_EVERY = 8  # image of #report
 
@@ -99,8 +99,9 @@ def _recipe(trained: str, options: BenchOptions) -> HybridRecipe:
         coverage=COVERAGE,
         steps=QUICK_STEPS if options.quick else STEPS,
         rounds=1,
-        global_share=0.1,
+        global_share=0.25,
         base_rate=2e-3,
+        global_rate=3e-3,
         label_weight=1.0,
         variants=1,
         recalibrate_batches=3 if options.quick else 100,

@@ -163,9 +163,10 @@ def _trained(
             evidence = HybridEvidence((base, global_), routing, held_out, recipe, feature_values=values)
             task.advance()
         batches = batches_type(
-            job.base.batches(distortion=recipe.distortion),
+            job.base.batches(),
             BatchSource(job.base.training, job.base.model.preprocessing, batch=recipe.batch, seed=recipe.seed),
-            job.global_.batches(distortion=recipe.distortion),
+            job.global_.batches(),
+            (job.base.batches(distortion=recipe.distortion), job.global_.batches(distortion=recipe.distortion)),
             global_,
             checkpoints.folder,
             classes=len(job.base.training.class_names),

@@ -28,8 +28,8 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss; the rest is for the answers of the original global model at ``temperature``.
     ``coverage_weight``: λ_r of the routing loss. ``router_samples``: images that the router learns from, at most;
     ``router_views``: shifted and mirrored views of each.
-    ``distortion``: strength, 0 to 1, of the random distortions of training images: of images that a global model knows
-    by heart, asking it always gains, so base and router would see nothing of where it errs.
+    ``distortion``: strength, 0 to 1, of the random distortions of the images that the global model learns from: as they
+    are, it may know them by heart. A base rarely does, and would lose by them.
     ``variants``: augmented editions of the training data, which repeat. ``cache_mb``: limit on disk for the features
     that the global model's last blocks learn from, and in memory for those of the routing images of each network; fewer
     batches repeat more often.
