@@ -245,11 +245,15 @@ def _reason(best: SplitCost, costs: Sequence[SplitCost], limits: SplitLimits) ->
 
 
 def with_split(bundle: Bundle, plan: Plan, cost: SplitCost, server: RemoteRef) -> Plan:
-    """``plan`` divided as ``cost`` says, its tail run by ``server``; exits behind the split are left out."""
+    """``plan`` divided as ``cost`` says, its tail run by ``server``; exits behind the split are left out.
+
+    The exits that stay ask no server: with a split the path itself goes on at one.
+    """
     supernet = bundle.supernet
     if cost.position == supernet.output_index:
         return msgspec.structs.replace(plan, split=None)
-    exits = tuple(choice for choice in plan.exits if supernet.exit(choice.exit).position <= cost.position)
+    before = (choice for choice in plan.exits if supernet.exit(choice.exit).position <= cost.position)
+    exits = tuple(choice.without_asking() for choice in before)
     bits = cost.bits or (BITS,) * len(supernet.cut_points[cost.position].tensors)
     split = Split(cost.position, bits, cost.tail, server)
     return msgspec.structs.replace(plan, exits=exits, split=split)

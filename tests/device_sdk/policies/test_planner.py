@@ -14,9 +14,9 @@ from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.planner import Planner
 from device_sdk.policies.route import Route
-from device_sdk.policies.split_sweep import sweep_splits
+from device_sdk.policies.split_sweep import Crossing, sweep_splits
 from device_sdk.policies.splitting.handling import Handling
-from device_sdk.policies.threshold_sweep import Ranking
+from device_sdk.policies.threshold_sweep import Ranking, Sweep
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
 from device_sdk.supernet.paths import enumerate_subnets
@@ -111,7 +111,7 @@ def test_the_sweep_of_a_threshold_says_of_each_what_expected_cost_says(make_worl
     hard = Abstain(decider) if policy == "abstain" else Ask(decider, server)
     asking = None if policy == "abstain" else route.asking(hard, world.network)
     found = Ranking.of(route, decider)
-    costs = found.costs(asking, POWER)
+    costs = Sweep([found]).costs(asking, POWER)
     assert len(found.hardest) > 3
     for number, hardest in enumerate(found.hardest):
         at = msgspec.structs.replace(hard, decider=found.decider(number))
@@ -198,9 +198,12 @@ def test_exits_and_asking_are_optimised_together_where_that_is_best(make_world):
     apart = world.planner(tail_server=None).best(requirement, world.network, POWER)
     exits = {subnet: [ExitChoice("x1", 2.0)]}
     together = world.planner(tail_server=None, exits=exits).best(requirement, world.network, POWER)
-    assert together.plan.kind == "exits + ask"
-    assert together.cost.latency_ms < apart.cost.latency_ms
-    assert together.by_kind["exits + ask"].plan == together.plan
+    assert together.plan.kind == "exits + ask early"
+    assert together.late.plan.kind == "exits + ask"
+    assert together.cost.latency_ms < together.late.cost.latency_ms < apart.cost.latency_ms
+    for one in (together, together.late):
+        assert together.by_kind[one.plan.kind].plan == one.plan
+        assert one.cost == world.cost(one.plan)
 
 
 def test_each_kind_has_its_best_plan_and_says_what_limits_it(make_world):
@@ -238,7 +241,7 @@ def test_the_sweep_of_splits_says_of_each_what_expected_cost_says(make_world, wi
     plan = Plan(subnet, world.exit_sets[subnet][0] if with_exit else ())
     splits = [Split(position, (8,), subnet.edges[position:], TAILS) for position in range(with_exit, 3)]
     route = Route.to_end(world.supernet, plan, world.evidence, world.costs)
-    found = sweep_splits(route, splits, world.network, POWER)
+    found = sweep_splits(route, [Crossing.of(route, one, world.network) for one in splits], POWER)
     for number, split in enumerate(splits):
         cost = world.cost(msgspec.structs.replace(plan, split=split))
         for name in ("accuracy", "latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_bytes", "coverage"):
