@@ -135,4 +135,6 @@ def _chosen(
         share_asked=cost.share_asked,
         share_abstained=cost.share_abstained,
         notes=notes,
+        share_asked_early=cost.share_asked_early,
+        saved=choice.saved_by_asking_early,
     )

@@ -84,7 +84,7 @@ class Bounds:
             self._ways[level] = len(right)
         self._wrong = np.stack([~one for one in right])  # [ways, count], those of the exits from the last to the first
         self._fixed = np.stack(fixed)  # [ways, 4]
-        self._prices = self._chosen_prices() if like is None else like._prices  # [multipliers, 4]
+        self._prices: Column = self._chosen_prices() if like is None else like._prices  # [multipliers, 4]
         self._constants = self._constants_of(self._prices)
         self._least = [self._least_costs(self._prices, level) for level in range(len(exits) + 1)]
         self.least = float((self._least[0].mean(axis=1) - self._constants).max())

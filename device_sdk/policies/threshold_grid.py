@@ -56,7 +56,7 @@ class Grid:
         thresholds, asks = [], []
         for number, one in enumerate(exits):
             values, choice = np.unique(one.confidence), chosen.get(one.choice.exit)
-            thresholds.append(_between(values, self.thresholds[number], choice and choice.threshold, most))
+            thresholds.append(_between(values, self.thresholds[number], choice.threshold if choice else None, most))
             asks.append(_between_asks(values[1:], self.asks[number], choice.ask_below if choice else 0.0, most))
         counts = np.arange(len(np.unique(ease)) + 1)
         return Grid(tuple(thresholds), (_between(counts, self.hard_eases[decider], chosen_hard, most),), tuple(asks))
