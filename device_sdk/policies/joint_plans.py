@@ -24,7 +24,7 @@ from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
 
 COARSE, FINE = 7, 12  # limits per exit in the first look at all paths, and around the best of them
-MOST_TABLES = 150  # of a look at a path with one decider
+MOST_TABLES = 150  # of a look at a path
 NOTHING_HARD = MaxConfidence(0.0)  # no confidence lies below it
 
 
@@ -52,9 +52,10 @@ class _Path:
 class JointPlans:
     """The best plans of exits and a decision for requirements, their limits found together.
 
-    A coarse grid on every path and decider comes first, then a fine one around the best of them: quick, and exact on
-    each grid. ``best_thresholds`` without a grid is exact over all limits, in seconds. Paths whose bound says that
-    they hold nothing better are left out.
+    A coarse grid on every path comes first, then a fine one around the best of them: quick, and exact on each grid
+    unless there are so many exits that the search ends early (``MOST_TABLES``). ``best_thresholds`` without a grid is
+    exact over all limits, in seconds, with memory that grows with the third power of the samples. Paths whose
+    bound says that they hold nothing better are left out.
 
     Args:
         exits: candidates of each subnet, following each other; the evidence has their logits.
@@ -71,20 +72,17 @@ class JointPlans:
         server: RemoteRef,
     ) -> None:
         self._server = server
-        self._paths = (
-            []
-            if server not in evidence.servers
-            else [
-                _Path(
-                    rankings[subnet],
-                    evidence.right(evidence.servers[server]),
-                    [exit_samples(supernet, evidence, cost_model, subnet, one) for one in chosen],
-                    [cost_model.exit_bytes(one) for one in chosen],
-                )
-                for subnet, chosen in exits.items()
-                if chosen and rankings.get(subnet)
-            ]
-        )
+        known = server in evidence.servers
+        self._paths = [
+            _Path(
+                rankings[subnet],
+                evidence.right(evidence.servers[server]),
+                [exit_samples(supernet, evidence, cost_model, subnet, one) for one in chosen],
+                [cost_model.exit_bytes(one) for one in chosen],
+            )
+            for subnet, chosen in exits.items()
+            if known and chosen and rankings.get(subnet)
+        ]
 
     def search(self, requirement: Requirement, network: Network | None, power: Power | None) -> JointSearch:
         """The search of the plan that ``requirement`` puts first."""

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from device_sdk.errors import UsageError
+from device_sdk.policies.choice import Choice
 from device_sdk.policies.evidence import Network
-from device_sdk.policies.planner import Choice
 from device_sdk.policies.route import Route
 from device_sdk.supernet.cost import UPLINKS, PlanCost, Power, Uplink
 from device_sdk.supernet.plan import Plan, RemoteRef

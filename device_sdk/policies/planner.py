@@ -9,25 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from msgspec.structs import replace
 
-from device_sdk.errors import InfeasibleBudgetError, UsageError
+from device_sdk.errors import UsageError
 from device_sdk.offload.packing import BITS, can_travel
 from device_sdk.offload.remote_model import Privacy
+from device_sdk.policies.choice import Choice, Option
 from device_sdk.policies.decider_fitting import TOP_TWO, Viewed, fit_best_logistic, fit_logistic
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost, whole_route
 from device_sdk.policies.joint_plans import JointPlans
 from device_sdk.policies.plan_families import Families, Family
-from device_sdk.policies.promises import Promise
 from device_sdk.policies.route import Asking, Route
 from device_sdk.policies.router_fitting import fit_router_if_better
 from device_sdk.policies.split_sweep import Crossing, sweep_splits
 from device_sdk.policies.threshold_sweep import Costs, Ranking, Sweep
-from device_sdk.supernet.cost import CostModel, PlanCost, Power
+from device_sdk.supernet.cost import CostModel, Power
 from device_sdk.supernet.plan import (
     Abstain,
     Ask,
@@ -44,63 +44,9 @@ from device_sdk.supernet.plan import (
 from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
 
-_SPARED = ("latency_ms", "energy_mj", "bytes_sent")
 _ROUTER_SAMPLES = 300  # below, a router has nothing to learn from
 _UNFITTED: tuple[Decider, ...] = (MaxConfidence(0.0), Entropy(0.0), Margin(0.0))
 _ABSTAINS = Abstain(MaxConfidence(0.0))
-
-
-@dataclass(frozen=True)
-class Option:
-    """A plan, its expected cost, and the limits of the requirement that it breaks, with what it has."""
-
-    plan: Plan
-    cost: PlanCost
-    misses: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The plan that a requirement puts first; ``misses``: the limits that it breaks all the same, with what it has.
-
-    ``by_kind``: the best of each kind of plan, or of a kind that breaks limits always the nearest to keeping them;
-    ``considered``: how many plans were judged; ``promise``: of the accuracy, where the requirement states a certainty.
-    ``late``: where the plan asks from exits, the best one that does not.
-    """
-
-    plan: Plan
-    cost: PlanCost
-    by_kind: Mapping[str, Option]
-    considered: int
-    misses: Mapping[str, float] = field(default_factory=dict)
-    promise: Promise | None = None
-    late: Option | None = None
-
-    @property
-    def saved_by_asking_early(self) -> dict[str, float]:
-        """What asking from exits spares per sample, against the best plan that asks at its end alone, by name."""
-        if self.late is None:
-            return {}
-        pairs = {name: (getattr(self.late.cost, name), getattr(self.cost, name)) for name in _SPARED}
-        return {name: late - early for name, (late, early) in pairs.items() if late is not None and early is not None}
-
-    def required(self) -> Choice:
-        """The same choice.
-
-        Raises:
-            InfeasibleBudgetError: its plan breaks a limit; names what it misses.
-        """
-        if not self.misses:
-            return self
-        missed = ", ".join(f"{name} {value:.4g}" for name, value in self.misses.items())
-        latency_ms = self.cost.latency_ms
-        raise InfeasibleBudgetError(
-            f"no plan keeps the requirement; the nearest ({self.plan.kind}) has {missed}",
-            nearest=self.plan.subnet.block_ids,
-            nearest_latency_ms=math.inf if latency_ms is None else latency_ms,
-            nearest_peak_bytes=self.cost.peak_bytes,
-            hint="relax what it misses",
-        )
 
 
 @dataclass(frozen=True)
