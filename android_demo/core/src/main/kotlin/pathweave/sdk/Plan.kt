@@ -54,8 +54,7 @@ public data class RemoteRef(val model: String = "", val digest: String = "") {
  * An exit of a plan: it answers the samples whose confidence reaches [threshold].
  *
  * An exit whose threshold is [UNREACHABLE_CONFIDENCE] answers nothing by itself. Samples whose confidence lies below
- * [askBelow] leave the path there and go to the plan's server at once; 0: none does. All others go on. Which sample does
- * what, [leaving] decides.
+ * [askBelow] leave the path there and go to the plan's server at once; 0: none does. All others go on.
  */
 public data class ExitChoice(
     val exit: String,

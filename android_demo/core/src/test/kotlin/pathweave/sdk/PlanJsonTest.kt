@@ -99,7 +99,8 @@ class PlansAsJsonTest {
     fun `fields that Python may leave out have its defaults`() {
         val plan = decodePlan("""{"format":2,"subnet":{"edges":[{"block":"o0"}]}}""".toByteArray())
         assertEquals(Plan(subnetOf("o0")), plan)
-        val early = decodePlan("""{"format":2,"subnet":{"edges":[]},"exits":[{"exit":"x","threshold":1}]}""".toByteArray())
+        val exits = """[{"exit":"x","threshold":1}]"""
+        val early = decodePlan("""{"format":2,"subnet":{"edges":[]},"exits":$exits}""".toByteArray())
         assertEquals(Plan(Subnet(emptyList()), listOf(ExitChoice("x", 1.0))), early)
         val ask = decodePlan(
             """{"hard":{"server":{},"decider":{"threshold":1,"kind":"margin"},"kind":"ask"},
