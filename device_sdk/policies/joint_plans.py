@@ -13,7 +13,7 @@ from device_sdk.execution.deciders import confidence
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.joint_bounds import Bounds, Rates
 from device_sdk.policies.joint_table import AskingEnd, Correct, Table
-from device_sdk.policies.joint_thresholds import JointThresholds, best_thresholds, is_on_energy, objective_of
+from device_sdk.policies.joint_thresholds import Effort, JointThresholds, best_thresholds, is_on_energy, objective_of
 from device_sdk.policies.route import NO_CALL
 from device_sdk.policies.threshold_grid import Grid
 from device_sdk.policies.threshold_sweep import Ranking
@@ -24,7 +24,7 @@ from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
 
 COARSE, FINE = 7, 12  # limits per exit in the first look at all paths, and around the best of them
-MOST_TABLES = 150  # of a look at a path
+MOST_STEPS = 150  # of a look at all paths
 NOTHING_HARD = MaxConfidence(0.0)  # no confidence lies below it
 
 
@@ -53,7 +53,7 @@ class JointPlans:
     """The best plans of exits and a decision for requirements, their limits found together.
 
     A coarse grid on every path comes first, then a fine one around the best of them: quick, and exact on each grid
-    unless there are so many exits that the search ends early (``MOST_TABLES``). ``best_thresholds`` without a grid is
+    unless there are so many exits that the search ends early (``MOST_STEPS``). ``best_thresholds`` without a grid is
     exact over all limits, in seconds, with memory that grows with the third power of the samples. Paths whose
     bound says that they hold nothing better are left out.
 
@@ -123,11 +123,12 @@ class JointSearch:
         ``asks_early``: exits may ask too.
         """
         best: tuple[_Bounded, JointThresholds] | None = None
+        effort = Effort(MOST_STEPS)
         for one in sorted(self._paths, key=lambda one: one.bounds[asks_early].least):
             if one.bounds[asks_early].least >= objective_of(self._requirement, better_than):
                 break
             grid, table = one.path.looks[asks_early]
-            found = self._look(one, one.end, grid, table, better_than, asks_early=asks_early)
+            found = self._look(one, one.end, grid, table, better_than, effort, asks_early=asks_early)
             if found is not None:
                 best, better_than = (one, found), found.value
         return None if best is None else self._plan(best[0].path, self._refined(*best, asks_early=asks_early))
@@ -138,11 +139,21 @@ class JointSearch:
         grid, _ = at.path.looks[asks_early]
         fine = grid.around(chosen.exits, chosen.decider, chosen.hard_eases, exits, ease, most=FINE)
         end = replace_part(at.end, eases=(ease,))
-        found = self._look(at, end, fine, Table(exits[-1], end, fine), chosen.value, asks_early=asks_early)
+        found = self._look(
+            at, end, fine, Table(exits[-1], end, fine), chosen.value, Effort(MOST_STEPS), asks_early=asks_early
+        )
         return chosen if found is None else replace_part(found, decider=chosen.decider)
 
     def _look(
-        self, at: _Bounded, end: AskingEnd, grid: Grid, table: Table, better_than: float, *, asks_early: bool
+        self,
+        at: _Bounded,
+        end: AskingEnd,
+        grid: Grid,
+        table: Table,
+        better_than: float,
+        effort: Effort,
+        *,
+        asks_early: bool,
     ) -> JointThresholds | None:
         return best_thresholds(
             at.path.exits,
@@ -155,7 +166,7 @@ class JointSearch:
             grid=grid,
             bounds=at.bounds[asks_early],
             table=table,
-            most_tables=MOST_TABLES,
+            effort=effort,
         )
 
     def _plan(self, path: _Path, found: JointThresholds) -> Plan:

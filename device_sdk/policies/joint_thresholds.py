@@ -29,8 +29,15 @@ Correct = npt.NDArray[np.bool_]
 Limits = tuple[float, float]
 """Of an exit: from which confidence on it answers, and below which it asks."""
 
-MOST_TABLES = 4000  # of one search; each takes a fraction of a millisecond to some milliseconds
+MOST_STEPS = 20_000  # of one search; each takes a fraction of a millisecond to some milliseconds
 _LEFT_OUT: Limits = (UNREACHABLE_CONFIDENCE, 0.0)
+
+
+@dataclass
+class Effort:
+    """How many steps searches may still take: exits that are divided, and tables that are read."""
+
+    left: int = MOST_STEPS
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,7 @@ class JointThresholds:
     decider: int
     hard_eases: int
     value: float
-    tables: int
+    steps: int
     is_exact: bool
 
 
@@ -61,7 +68,7 @@ def best_thresholds(
     grid: Grid | None = None,
     bounds: Bounds | None = None,
     table: Table | None = None,
-    most_tables: int = MOST_TABLES,
+    effort: Effort | None = None,
 ) -> JointThresholds | None:
     """The limits that ``requirement`` puts first; None if none keeps it and is better than ``better_than``.
 
@@ -71,7 +78,7 @@ def best_thresholds(
         peak_bytes: of the subnet; ``exit_bytes``: what each exit adds, nothing by default.
         grid: what is tried; by default everything.
         bounds, table: of these exits and this end, where they are known already; ``table`` also of this grid.
-        most_tables: after which the search ends with the best so far.
+        effort: after which the search ends with the best so far.
     """
     if is_on_energy(requirement) and power is None:
         return None
@@ -80,7 +87,7 @@ def best_thresholds(
     bounds = bounds or Bounds(exits, end, rates, asks_early=any(map(len, grid.asks)))
     memory = _Memory(peak_bytes, exit_bytes or [0] * len(exits), requirement.peak_bytes)
     table = table or Table(exits[-1] if exits else None, end, grid)
-    search = _Search(exits, end, requirement, rates, bounds, table, memory, grid, most_tables)
+    search = _Search(exits, end, requirement, rates, bounds, table, memory, grid, effort or Effort())
     return search.run(objective_of(requirement, better_than))
 
 
@@ -136,14 +143,14 @@ class _Search:
         table: Table,
         memory: _Memory,
         grid: Grid,
-        most_tables: int,
+        effort: Effort,
     ) -> None:
         self._exits, self._end, self._requirement = list(exits), end, requirement
         self._count, self._rates, self._bounds, self._memory, self._grid = len(end.right), rates, bounds, memory, grid
         self._call_ms = float(rates.per_call[1])
         self._table = table
         self._needed = [row for row in range(4) if rates.objective[row] or math.isfinite(rates.limits[row])]
-        self._most, self._tables, self._cut_short = most_tables, 0, False
+        self._effort, self._began_with, self._cut_short = effort, effort.left, False
         self._best: JointThresholds | None = None
 
     def run(self, worst: float) -> JointThresholds | None:
@@ -156,11 +163,11 @@ class _Search:
 
     def _visit(self, level: int, state: _State) -> None:
         """All limits of the exits from ``level`` on, for the samples that are still open."""
+        if self._effort.left <= 0:
+            self._cut_short = True
+            return
+        self._effort.left -= 1
         if level >= len(self._exits) - 1:
-            if self._tables >= self._most:
-                self._cut_short = True
-                return
-            self._tables += 1
             self._read_table(state)
             return
         exit_, spent = self._exits[level], state.spent
@@ -242,7 +249,9 @@ class _Search:
         starts = np.cumsum([0, *map(len, self._grid.hard_eases)])
         decider = int(np.searchsorted(starts, column, side="right")) - 1
         hard_eases = int(self._grid.hard_eases[decider][column - starts[decider]])
-        self._best = JointThresholds(chosen, decider, hard_eases, value, self._tables, is_exact=True)
+        self._best = JointThresholds(
+            chosen, decider, hard_eases, value, self._began_with - self._effort.left, is_exact=True
+        )
 
     def _p95(self, state: _State, cells: Cells, kept: Correct) -> Column:
         """The 95th percentile of the latency in the cells ``kept``."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from device_sdk.policies.joint_table import AskingEnd, percentile
-from device_sdk.policies.joint_thresholds import best_thresholds
+from device_sdk.policies.joint_thresholds import Effort, best_thresholds
 from device_sdk.policies.route import RemoteCall
 from device_sdk.policies.threshold_grid import Grid
 from device_sdk.policies.thresholds import ExitSamples
@@ -168,7 +168,7 @@ def test_three_exits_too_and_bounds_spare_most_combinations():
     found = world.best(requirement)
     assert found.value == pytest.approx(best_of(world.costs(asks_early=False), requirement))
     combinations = math.prod(1 + len(np.unique(one.confidence)) for one in world.exits[:-1])
-    assert found.tables < combinations / 2
+    assert found.steps < combinations / 2
 
 
 def test_nothing_is_found_that_is_not_better_than_what_is_known():
@@ -188,11 +188,11 @@ def test_a_search_that_is_cut_short_says_so():
     world = World(1, exits=3, count=60)
     requirement = REQUIREMENTS["latency"]
     whole = world.best(requirement)
-    short = world.best(requirement, most_tables=whole.tables + 1)
+    short = world.best(requirement, effort=Effort(whole.steps + 1))
     assert whole.is_exact
     assert not short.is_exact
     assert short.value == whole.value
-    assert world.best(requirement, most_tables=0) is None
+    assert world.best(requirement, effort=Effort(0)) is None
 
 
 def test_fewer_thresholds_are_a_part_of_all():
