@@ -206,3 +206,13 @@ def test_fewer_thresholds_are_a_part_of_all():
     assert few.value < every.value
     confidences = [set(one.confidence) for one in world.exits]
     assert all(any(choice.threshold in one for one in confidences) for choice in few.exits)
+
+
+def test_however_many_exits_there_are_a_search_takes_no_more_steps_than_it_may():
+    world, requirement, effort = World(3, exits=8, count=150), REQUIREMENTS["latency"], Effort(60)
+    grid = Grid.of(world.exits, world.end.eases, most=5)
+    found = world.best(requirement, grid=grid, effort=effort)
+    assert effort.left == 0
+    assert not found.is_exact
+    assert not requirement.misses(world.cost_of(found))
+    assert requirement.value(world.cost_of(found)) == pytest.approx(found.value)
