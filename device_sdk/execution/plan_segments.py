@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Ask, Edge, ExitChoice, Plan
+from device_sdk.supernet.plan import Ask, Edge, ExitChoice, Plan
 from device_sdk.supernet.supernet import Supernet
 
 
@@ -31,12 +31,12 @@ class PlanSegment:
 def segments(supernet: Supernet, plan: Plan) -> list[PlanSegment]:
     """The segments of ``plan``, in order; only the first can be without edges: where it is split at the input.
 
-    Exits whose threshold no confidence reaches answer nothing and are left out (``steps`` has them). Behind an exit
+    Exits at which no sample leaves by its confidence are left out (``steps`` has them). Behind an exit
     that answers everything, with a threshold of 0, nothing follows.
     """
     split = plan.split.position if plan.split is not None else None
     kept = plan.hard.sends if isinstance(plan.hard, Ask) and plan.hard.sends != "input" else None
-    taken = [choice for choice in plan.exits if choice.threshold < UNREACHABLE_CONFIDENCE]
+    taken = [choice for choice in plan.exits if choice.decides]
     found = [PlanSegment((), None, split=True)] if split == 0 else []
     return found + _divided(supernet, plan, taken, split=split, kept=kept)
 

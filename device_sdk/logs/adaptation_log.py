@@ -106,7 +106,10 @@ class Calibrated(msgspec.Struct, frozen=True, tag="calibrated", tag_field="event
 
 
 class PlanChosen(msgspec.Struct, frozen=True, tag="plan_chosen", tag_field="event"):
-    """A plan was chosen for a requirement among ``considered`` ones; what is expected of it on samples held out."""
+    """A plan was chosen for a requirement among ``considered`` ones; what is expected of it on samples held out.
+
+    ``share_asked_early``: go to the server from an exit; ``saved``: what that spares per sample, by quantity.
+    """
 
     plan_kind: str
     subnet: str
@@ -122,6 +125,8 @@ class PlanChosen(msgspec.Struct, frozen=True, tag="plan_chosen", tag_field="even
     share_asked: float
     share_abstained: float
     notes: tuple[str, ...]
+    share_asked_early: float = 0.0
+    saved: dict[str, float] = {}
 
 
 class Escalating(msgspec.Struct, frozen=True, tag="escalating", tag_field="event"):

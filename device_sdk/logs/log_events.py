@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered as Delivery
     from device_sdk.policies.adaptation import Adaptation
     from device_sdk.policies.calibration import Calibration
+    from device_sdk.policies.choice import Choice
     from device_sdk.policies.plan_choice import Planned
-    from device_sdk.policies.planner import Choice
     from device_sdk.policies.split_decision import SplitDecision
     from device_sdk.profiling.profile import Profile
     from device_sdk.supernet.requirement import Requirement
@@ -135,4 +135,6 @@ def _chosen(
         share_asked=cost.share_asked,
         share_abstained=cost.share_abstained,
         notes=notes,
+        share_asked_early=cost.share_asked_early,
+        saved=choice.saved_by_asking_early,
     )

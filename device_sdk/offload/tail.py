@@ -58,6 +58,11 @@ class TailClient:
         """The remote model."""
         return self._model
 
+    @property
+    def ready(self) -> bool:
+        """Whether the server would be asked now: not while it is left alone after failures."""
+        return self._calls.ready
+
     def run(self, activations: Activations, *, bits: Sequence[int] | None = None) -> RemoteReply:
         """The output [batch, *output_shape] of the tail of ``activations``, or the reason of the failure.
 

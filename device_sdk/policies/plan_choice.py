@@ -13,9 +13,10 @@ from device_sdk.errors import InputError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.answers import Answers, answer_everywhere, answer_views
 from device_sdk.policies.calibration import placed_exits
+from device_sdk.policies.choice import Choice
 from device_sdk.policies.evidence import Evidence
 from device_sdk.policies.expected_cost import expected_cost
-from device_sdk.policies.planner import Choice, Planner
+from device_sdk.policies.planner import Planner
 from device_sdk.policies.promised_plans import PromisedPlans
 from device_sdk.policies.server_evidence import Servers
 from device_sdk.policies.thresholds import choose_exits

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from device_sdk.errors import UsageError
+from device_sdk.policies.choice import Choice
 from device_sdk.policies.evidence import Network
-from device_sdk.policies.planner import Choice
 from device_sdk.policies.route import Route
 from device_sdk.supernet.cost import UPLINKS, PlanCost, Power, Uplink
 from device_sdk.supernet.plan import Plan, RemoteRef
@@ -52,6 +52,7 @@ class Offer(msgspec.Struct, frozen=True):
     share_asked: float
     share_abstained: float
     ways: tuple[Way, ...]
+    share_asked_early: float = 0.0
 
     @classmethod
     def of(cls, plan: Plan, route: Route, uplink: Uplink) -> Offer:
@@ -71,6 +72,7 @@ class Offer(msgspec.Struct, frozen=True):
             cost.share_asked,
             cost.share_abstained,
             tuple(ways),
+            cost.share_asked_early,
         )
 
     def cost(self, uplink: Uplink | None, power: Power | None) -> PlanCost:
@@ -93,6 +95,7 @@ class Offer(msgspec.Struct, frozen=True):
             energy_mj=energy_mj,
             share_early=self.share_early,
             share_asked=self.share_asked,
+            share_asked_early=self.share_asked_early,
             share_abstained=self.share_abstained,
         )
 

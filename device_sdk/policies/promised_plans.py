@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from msgspec.structs import replace as changed
 
+from device_sdk.policies.choice import Choice
 from device_sdk.policies.evidence import Network
-from device_sdk.policies.planner import Choice, Planner
+from device_sdk.policies.planner import Planner
 from device_sdk.policies.promises import Promise
 from device_sdk.supernet.cost import Power
 from device_sdk.supernet.plan import Plan

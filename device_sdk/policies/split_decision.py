@@ -197,13 +197,15 @@ def _heads(bundle: Bundle, subnet: Subnet, device: CostModel, limits: SplitLimit
 def with_split(bundle: Bundle, plan: Plan, cost: SplitCost, server: RemoteRef) -> Plan:
     """``plan`` divided as ``cost`` says, its tail run by ``server``; exits behind the split are left out.
 
-    The device's part runs in the renditions of ``cost``; behind it the plan's own rest stays for when nobody answers.
+    The device's part runs in the renditions of ``cost``; the plan's own rest stays behind it, for when no answer comes.
+    The exits that stay ask no server: with a split the path itself goes on at one.
     """
     supernet = bundle.supernet
     subnet = Subnet(cost.head + plan.subnet.edges[len(cost.head) :])
     if cost.position == supernet.output_index:
         return msgspec.structs.replace(plan, subnet=subnet, split=None)
-    exits = tuple(choice for choice in plan.exits if supernet.exit(choice.exit).position <= cost.position)
+    before = (choice for choice in plan.exits if supernet.exit(choice.exit).position <= cost.position)
+    exits = tuple(choice.without_asking() for choice in before)
     bits = cost.bits or (BITS,) * len(supernet.cut_points[cost.position].tensors)
     split = Split(cost.position, bits, cost.tail, server)
     return msgspec.structs.replace(plan, subnet=subnet, exits=exits, split=split)

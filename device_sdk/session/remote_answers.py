@@ -29,7 +29,7 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER, SUBNET
 from device_sdk.supernet.cost import Uplink
-from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Edge, Plan, RemoteRef, Split
+from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Edge, Hard, Plan, RemoteRef, Split
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -174,11 +174,7 @@ class RemoteAnswers:
             reason = self._split_unfit(plan.split)
             if reason is not None:
                 return reason
-        if not isinstance(plan.hard, Ask):
-            return None
-        if plan.hard.sends == "input":
-            return self._escalator_unfit(plan.hard.server)
-        return self._tail_unfit(plan.hard.server, plan.hard.sends)
+        return self._ask_unfit(plan.hard) if isinstance(plan.hard, Ask) else None
 
     def answer(
         self,
@@ -193,7 +189,7 @@ class RemoteAnswers:
         """
         tail, split = self._tail, plan.split
         if split is None or self._split_unfit(split) is not None:
-            outcome = loaded.run(tensor)
+            outcome = loaded.run(tensor, asks=plan.asks_early and self._is_ready(plan.hard))
         elif split.is_whole or tail is None:
             outcome = loaded.run(tensor, lambda _: self._ask_all(split.server, tensor, images))
         else:
@@ -202,24 +198,31 @@ class RemoteAnswers:
             )
         if isinstance(plan.hard, AnswerLocally):
             return outcome.output, tuple(_sources(plan, outcome))
-        return self._with_hard(plan, plan.hard, outcome, tensor, images)
+        return self._with_hard(plan, plan.hard, loaded, outcome, tensor, images)
 
     def _with_hard(
         self,
         plan: Plan,
         policy: Abstain | Ask,
+        loaded: LoadedPlan,
         outcome: Outcome,
         tensor: Array,
         images: npt.NDArray[np.uint8] | Image.Image | None,
     ) -> tuple[Array, tuple[str, ...]]:
-        """What becomes of the samples that reached the end and are hard; what a server answered may only abstain."""
-        sources, output = _sources(plan, outcome), outcome.output
+        """What becomes of the samples that reached the end and are hard; what a server answered may only abstain.
+
+        Those that ask from exits are sent with them, in one call with one time-out; they go on here if it fails.
+        """
+        output = outcome.output
         ends = (AT_END, AFTER_FAILURE, AT_SERVER) if isinstance(policy, Abstain) else (AT_END, AFTER_FAILURE)
         at_end = np.isin(outcome.answered_by - len(plan.exits), ends)
-        positions = np.flatnonzero(at_end)
-        positions = positions[self._hard(policy, output[positions])]
+        is_hard = at_end.copy()
+        is_hard[at_end] = self._hard(policy, output[at_end])
+        for waiting in outcome.asking:
+            is_hard[waiting.samples] = True
+        positions = np.flatnonzero(is_hard)
         if not len(positions):
-            return output, tuple(sources)
+            return output, tuple(_sources(plan, outcome))
         if isinstance(policy, Abstain):
             mark = ABSTAINED
         else:
@@ -227,8 +230,15 @@ class RemoteAnswers:
             reply = self._ask(policy, outcome, positions, tensor, images)
             mark = FALLBACK if reply is None else SERVER
             if reply is not None:
-                output = output.copy()
-                output[positions] = reply if pool is None else pool.pooled(output[positions], reply)
+                own, output = output, output.copy()
+                output[positions] = reply
+                if pool is not None:  # exits' answers are not: the pool was fitted to those at the end
+                    pooled = positions[at_end[positions]]
+                    output[pooled] = pool.pooled(own[pooled], output[pooled])
+            elif outcome.asking:
+                outcome = loaded.go_on(outcome)
+                output = outcome.output
+        sources = _sources(plan, outcome)
         for position in positions:
             sources[position] = mark
         return output, tuple(sources)
@@ -244,6 +254,18 @@ class RemoteAnswers:
         """How replies are pooled with the device's own answers: those to inputs only."""
         model = self.asked_model
         return None if model is None or ask.sends != "input" else model.pool
+
+    def _is_ready(self, hard: Hard) -> bool:
+        """Whether the server that the plan asks is connected, may be sent to, and is not left alone after failures."""
+        if not isinstance(hard, Ask):
+            return False
+        client = self._escalator if hard.sends == "input" else self._tail
+        return self._ask_unfit(hard) is None and client is not None and client.ready
+
+    def _ask_unfit(self, ask: Ask) -> str | None:
+        if ask.sends == "input":
+            return self._escalator_unfit(ask.server)
+        return self._tail_unfit(ask.server, ask.sends)
 
     def _ask(
         self,

@@ -106,12 +106,23 @@ ANY_SERVER = RemoteRef()
 class ExitChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An exit of a plan: it answers the samples whose confidence reaches ``threshold``.
 
-    An exit whose threshold is ``UNREACHABLE_CONFIDENCE`` answers nothing by itself.
+    An exit whose threshold is ``UNREACHABLE_CONFIDENCE`` answers nothing by itself. Samples whose confidence lies below
+    ``ask_below`` leave the path there and go to the plan's server at once; 0: none does. All others go on.
     """
 
     exit: str
     threshold: float
     rendition: str = "fp32"
+    ask_below: float = 0.0
+
+    @property
+    def decides(self) -> bool:
+        """Whether samples leave the path here by their confidence."""
+        return self.threshold < UNREACHABLE_CONFIDENCE or self.ask_below > 0
+
+    def without_asking(self) -> ExitChoice:
+        """The same, without samples that go to a server."""
+        return msgspec.structs.replace(self, ask_below=0.0)
 
 
 class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -272,6 +283,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
         return self.subnet.input_size
 
     @property
+    def asks_early(self) -> bool:
+        """Whether samples go to a server from an exit, before the end of the path."""
+        return any(choice.ask_below > 0 for choice in self.exits)
+
+    @property
     def hard_threshold(self) -> float | None:
         """The threshold of what decides about hard samples; None where none is hard."""
         return None if isinstance(self.hard, AnswerLocally) else self.hard.decider.threshold
@@ -282,9 +298,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
 
     @property
     def kind(self) -> str:
-        """A short label for logs and lists: ``subnet``, ``exits``, ``split + ask`` …"""
+        """A short label for logs and lists: ``subnet``, ``exits``, ``exits + ask early`` …"""
         words = ["exits"] if self.exits else []
         words += ["split" if self.split.position else "remote"] if self.split is not None else []
         if not isinstance(self.hard, AnswerLocally):
-            words.append("ask" if isinstance(self.hard, Ask) else "abstain")
+            asks = "ask early" if self.asks_early else "ask"
+            words.append(asks if isinstance(self.hard, Ask) else "abstain")
         return " + ".join(words) or "subnet"

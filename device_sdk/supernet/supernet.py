@@ -285,7 +285,8 @@ class Supernet:
         """Raise UsageError unless the plan is one of this supernet.
 
         Its subnet is a path; its exits lie on it, at most one at each cut point; what goes on at a server leaves at a
-        cut point that the subnet passes, and its tail leads from there to the output.
+        cut point that the subnet passes, and its tail leads from there to the output. Exits ask only in a plan that
+        asks, at or behind the cut point whose activations it sends.
         """
         self.check(plan.subnet)
         thresholds = [choice.threshold for choice in plan.exits]
@@ -303,12 +304,32 @@ class Supernet:
             positions.append(exit_.position)
         if positions != sorted(set(positions)):
             raise UsageError("a plan's exits follow each other, one at a cut point")
+        for choice in plan.exits:
+            self._check_asking_early(choice, plan)
         if plan.split is not None:
             self._check_split(plan.split, plan.subnet, positions)
         if not isinstance(plan.hard, AnswerLocally):
             self._check_decider(plan.hard.decider)
         if isinstance(plan.hard, Ask):
             self._check_ask(plan.hard, plan.subnet)
+
+    def _check_asking_early(self, choice: ExitChoice, plan: Plan) -> None:
+        if choice.ask_below == 0:
+            return
+        if not 0 < choice.ask_below <= choice.threshold:
+            raise UsageError(
+                f"exit {choice.exit} asks below a confidence of {choice.ask_below:g}; "
+                f"it must lie from 0 to the threshold, {choice.threshold:g}"
+            )
+        if not isinstance(plan.hard, Ask):
+            raise UsageError(f"exit {choice.exit} asks a server in a plan that asks none")
+        if plan.split is not None:
+            raise UsageError(f"exit {choice.exit} asks a server in a plan whose path goes on at one")
+        position = self.exit(choice.exit).position
+        if plan.hard.sends != "input" and plan.hard.sends > position:
+            raise UsageError(
+                f"exit {choice.exit} at cut point {position} cannot send activations of cut point {plan.hard.sends}"
+            )
 
     def _check_decider(self, decider: Decider) -> None:
         classes = self.cut_points[-1].tensors[-1].shape[-1]

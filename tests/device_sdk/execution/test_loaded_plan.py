@@ -14,7 +14,18 @@ from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.runtimes.stop_signal import StopSignal
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.plan import (
+    ANY_SERVER,
+    UNREACHABLE_CONFIDENCE,
+    Ask,
+    Edge,
+    ExitChoice,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Split,
+    Subnet,
+)
 
 
 def divided(position, bits=8, *, blocks=5):
@@ -100,6 +111,68 @@ def test_what_follows_a_taken_exit_is_never_computed(bundle, original, tensor):
     loaded.run(tensor)
     staying = int(np.count_nonzero(confidence(at_exit) < threshold))
     assert runtime.samples == [[len(tensor)], [staying]]
+
+
+def asking_plan(original, low: float, high: float, ask: Ask) -> Plan:
+    return Plan(original, (ExitChoice("x2-pooled", high, ask_below=low),), hard=ask)
+
+
+@pytest.fixture
+def thirds(bundle, original, tensor):
+    """Of the confidences at x2-pooled."""
+    at_exit = whole(bundle, OnnxRuntime(threads=1), original.edges[:2], "x2-pooled", tensor)
+    return [float(one) for one in np.quantile(confidence(at_exit), [1 / 3, 2 / 3])]
+
+
+def test_what_asks_at_an_exit_leaves_the_path_and_can_go_on_there(bundle, original, tensor, thirds):
+    runtime = CountingRuntime()
+    at_exit = whole(bundle, OnnxRuntime(threads=1), original.edges[:2], "x2-pooled", tensor)
+    at_end = whole(bundle, OnnxRuntime(threads=1), original.edges, None, tensor)
+    sure = confidence(at_exit)
+    asks, on = sure < thirds[0], (sure >= thirds[0]) & (sure < thirds[1])
+    loaded = LoadedPlan(bundle, runtime, asking_plan(original, *thirds, Ask(MaxConfidence(0.5), ANY_SERVER)))
+    outcome = loaded.run(tensor, asks=True)
+    assert runtime.samples == [[len(tensor)], [on.sum()]]
+    [waiting] = outcome.asking
+    assert waiting.samples.tolist() == np.flatnonzero(asks).tolist()
+    np.testing.assert_allclose(outcome.output[asks], at_exit[asks], atol=1e-5)
+    gone_on = loaded.go_on(outcome)
+    assert runtime.samples == [[len(tensor)], [on.sum(), asks.sum()]]
+    np.testing.assert_allclose(gone_on.output[on | asks], at_end[on | asks], atol=1e-5)
+    assert np.array_equal(gone_on.answered_by, np.where(on | asks, 1 + AT_END, 0))
+    assert not gone_on.asking
+    assert (outcome.answered_by[asks] == 0).all()  # the first outcome stays as it was
+
+
+def test_where_no_server_can_be_asked_nothing_leaves_to_ask(bundle, original, tensor, runtime, thirds):
+    plan = asking_plan(original, *thirds, Ask(MaxConfidence(0.5), ANY_SERVER))
+    silent = LoadedPlan(bundle, runtime, plan).run(tensor)
+    plain = LoadedPlan(bundle, runtime, plan_with(original, ("x2-pooled", thirds[1]))).run(tensor)
+    assert not silent.asking
+    assert np.array_equal(silent.answered_by, plain.answered_by)
+    assert np.array_equal(silent.output, plain.output)
+
+
+def test_an_exit_may_ask_without_answering(bundle, original, tensor, runtime, thirds):
+    plan = asking_plan(original, thirds[0], UNREACHABLE_CONFIDENCE, Ask(MaxConfidence(0.5), ANY_SERVER))
+    outcome = LoadedPlan(bundle, runtime, plan).run(tensor, asks=True)
+    assert 0 < len(outcome.asking[0].samples) < len(tensor)
+    everything = asking_plan(original, UNREACHABLE_CONFIDENCE, UNREACHABLE_CONFIDENCE, plan.hard)
+    loaded = LoadedPlan(bundle, runtime, everything)
+    outcome = loaded.run(tensor, asks=True)
+    assert len(outcome.asking[0].samples) == len(tensor)
+    at_end = whole(bundle, runtime, original.edges, None, tensor)
+    np.testing.assert_allclose(loaded.go_on(outcome).output, at_end, atol=1e-5)
+
+
+def test_activations_of_the_cut_point_of_an_exit_are_kept_for_what_asks_there(bundle, original, tensor, thirds):
+    runtime = OnnxRuntime(threads=1)
+    tail = tuple(Edge(f"o{number}") for number in range(2, 5))
+    plan = asking_plan(original, *thirds, Ask(MaxConfidence(0.5), RemoteRef("any:tail"), 2, tail))
+    outcome = LoadedPlan(bundle, runtime, plan).run(tensor, asks=True)
+    [waiting] = outcome.asking
+    for kept, own in zip(outcome.kept.of(waiting.samples), waiting.tensors, strict=True):
+        assert np.array_equal(kept, own)
 
 
 def test_a_batch_that_leaves_as_a_whole_ends_there(bundle, original, tensor):

@@ -85,6 +85,7 @@ private fun json(choice: ExitChoice): JsonElement = objectOf(
     "exit" to JsonPrimitive(choice.exit),
     "threshold" to json(choice.threshold),
     "rendition" to JsonPrimitive(choice.rendition),
+    "ask_below" to json(choice.askBelow),
 )
 
 private fun json(split: Split): JsonElement = objectOf(
@@ -209,11 +210,12 @@ private fun edge(place: JsonPlace): Edge {
 }
 
 private fun exitChoice(place: JsonPlace): ExitChoice {
-    place.only("exit", "threshold", "rendition")
+    place.only("exit", "threshold", "rendition", "ask_below")
     return ExitChoice(
         exit = place["exit"].text(),
         threshold = place["threshold"].number(),
         rendition = place.optional("rendition")?.text() ?: FP32,
+        askBelow = place.optional("ask_below")?.number() ?: 0.0,
     )
 }
 

@@ -7,11 +7,11 @@ internal data class PlanSegment(val edges: List<Edge>, val exit: ExitChoice?)
 /**
  * The segments of [plan], in order; its split is not taken.
  *
- * Exits whose threshold no confidence reaches answer nothing and are left out ([steps] has them). Behind an exit that
- * answers everything, with a threshold of 0, nothing follows.
+ * Exits at which no sample leaves by its confidence are left out ([steps] has them). Behind an exit that answers
+ * everything, with a threshold of 0, nothing follows.
  */
 internal fun segments(supernet: Supernet, plan: Plan): List<PlanSegment> =
-    divided(supernet, plan, plan.exits.filter { it.threshold < UNREACHABLE_CONFIDENCE })
+    divided(supernet, plan, plan.exits.filter { it.decides })
 
 /** The segments of [plan], each up to an answer: that of any exit, or that of the end. */
 internal fun steps(supernet: Supernet, plan: Plan): List<PlanSegment> = divided(supernet, plan, plan.exits)

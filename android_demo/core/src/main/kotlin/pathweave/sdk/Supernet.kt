@@ -188,11 +188,13 @@ public class Supernet(
      * Throws [UsageError] unless the plan is one of this supernet.
      *
      * Its subnet is a path; its exits lie on it, at most one at each cut point; what goes on at a server leaves at a
-     * cut point that the subnet passes, and its tail leads from there to the output.
+     * cut point that the subnet passes, and its tail leads from there to the output. Exits ask only in a plan that
+     * asks, at or behind the cut point whose activations it sends.
      */
     public fun checkPlan(plan: Plan) {
         check(plan.subnet)
         val exitPositions = checkExits(plan)
+        plan.exits.forEach { checkAskingEarly(it, plan) }
         plan.split?.let { checkSplit(it, plan.subnet, exitPositions) }
         when (val hard = plan.hard) {
             Hard.AnswerLocally -> {}
@@ -204,7 +206,6 @@ public class Supernet(
         }
     }
 
-    /** The cut points of the plan's exits. */
     private fun checkDecider(decider: Decider) {
         val classes = cutPoints.last().tensors.last().shape.last()
         if (decider is Decider.Logistic && decider.byAnswer.size !in listOf(0, classes)) {
@@ -212,6 +213,7 @@ public class Supernet(
         }
     }
 
+    /** The cut points of the plan's exits. */
     private fun checkExits(plan: Plan): List<Int> {
         val along = exitsAlong(plan.subnet)
         val positions = plan.exits.map { choice ->
@@ -228,6 +230,28 @@ public class Supernet(
             throw UsageError("a plan's exits follow each other, one at a cut point")
         }
         return positions
+    }
+
+    private fun checkAskingEarly(choice: ExitChoice, plan: Plan) {
+        if (choice.askBelow == 0.0) return
+        if (!(choice.askBelow > 0.0 && choice.askBelow <= choice.threshold)) {
+            throw UsageError(
+                "exit ${choice.exit} asks below a confidence of ${choice.askBelow}; " +
+                    "it must lie from 0 to the threshold, ${choice.threshold}",
+            )
+        }
+        val ask = plan.hard as? Hard.Ask
+            ?: throw UsageError("exit ${choice.exit} asks a server in a plan that asks none")
+        if (plan.split != null) {
+            throw UsageError("exit ${choice.exit} asks a server in a plan whose path goes on at one")
+        }
+        val position = exit(choice.exit).position
+        val sends = ask.sends
+        if (sends is Sends.Activations && sends.position > position) {
+            throw UsageError(
+                "exit ${choice.exit} at cut point $position cannot send activations of cut point ${sends.position}",
+            )
+        }
     }
 
     private fun checkSplit(split: Split, subnet: Subnet, exitPositions: List<Int>) {
