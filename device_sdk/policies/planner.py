@@ -28,6 +28,7 @@ from device_sdk.policies.route import Asking, Route
 from device_sdk.policies.router_fitting import fit_router_if_better
 from device_sdk.policies.split_sweep import sweep_splits
 from device_sdk.policies.threshold_sweep import Costs, Ranking
+from device_sdk.policies.timed_exits import without_timed_exits
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
 from device_sdk.supernet.plan import (
     Abstain,
@@ -72,6 +73,11 @@ class Choice:
     considered: int
     misses: Mapping[str, float] = field(default_factory=dict)
     promise: Promise | None = None
+
+    @property
+    def kind(self) -> str:
+        """The plan's kind; exits for deadlines and interruptions alone make none."""
+        return without_timed_exits(self.plan).kind
 
     def required(self) -> Choice:
         """The same choice.
