@@ -157,7 +157,7 @@ def _summary(planned: Planned) -> dict[str, Any]:
 
     choice = planned.choice
     return {
-        "kind": choice.plan.kind,
+        "kind": choice.kind,
         "plan": encode_plan(choice.plan).decode(),
         "expected": _cost(choice.cost),
         "held_out": None if planned.held_out is None else _cost(planned.held_out),
@@ -193,7 +193,9 @@ def _print(planned: Planned) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    options = planned.choice.by_kind
+    from device_sdk.policies.timed_exits import without_timed_exits
+
+    options, chosen = planned.choice.by_kind, without_timed_exits(planned.choice.plan)
     energy = any(one.cost.energy_mj is not None for one in options.values())
     table = Table(box=None, pad_edge=False)
     for heading in ("kind", "accuracy", "ms", "p95", *(("mJ",) if energy else ()), "bytes", "early", "asked", "none"):
@@ -201,11 +203,11 @@ def _print(planned: Planned) -> None:
     table.add_column("misses", overflow="fold")
     for kind, one in options.items():
         cells = [cell for number, cell in enumerate(_cells(one.cost)) if energy or number != _ENERGY]
-        style = "bold" if one.plan == planned.choice.plan else None
+        style = "bold" if one.plan == chosen else None
         table.add_row(kind, *cells, ", ".join(sorted(one.misses)), style=style)
     Console().print(table)
     choice = planned.choice
-    click.echo(f"best of {choice.considered:,} plans: {choice.plan.kind}, {choice.plan.subnet}")
+    click.echo(f"best of {choice.considered:,} plans: {choice.kind}, {choice.plan.subnet}")
     for line in told_of_exits(choice):
         click.echo(line)
     if planned.held_out is not None:

@@ -121,7 +121,7 @@ def _chosen(
     choice: Choice, cost: PlanCost, requirement: Requirement, samples: int, notes: tuple[str, ...]
 ) -> PlanChosen:
     return PlanChosen(
-        plan_kind=choice.plan.kind,
+        plan_kind=choice.kind,
         subnet=str(choice.plan.subnet),
         optimise=requirement.optimise,
         limits={name: float(limit) for name, limit, _ in requirement.limits},

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.policies.promises import Promise
+from device_sdk.policies.timed_exits import without_timed_exits
 from device_sdk.supernet.cost import PlanCost
 from device_sdk.supernet.plan import Plan
 
@@ -41,6 +42,11 @@ class Choice:
     late: Option | None = None
 
     @property
+    def kind(self) -> str:
+        """The plan's kind; exits for deadlines and interruptions alone make none."""
+        return without_timed_exits(self.plan).kind
+
+    @property
     def saved_by_asking_early(self) -> dict[str, float]:
         """What asking from exits spares per sample, against the best plan that asks at its end alone, by name."""
         if self.late is None:
@@ -59,7 +65,7 @@ class Choice:
         missed = ", ".join(f"{name} {value:.4g}" for name, value in self.misses.items())
         latency_ms = self.cost.latency_ms
         raise InfeasibleBudgetError(
-            f"no plan keeps the requirement; the nearest ({self.plan.kind}) has {missed}",
+            f"no plan keeps the requirement; the nearest ({self.kind}) has {missed}",
             nearest=self.plan.subnet.block_ids,
             nearest_latency_ms=math.inf if latency_ms is None else latency_ms,
             nearest_peak_bytes=self.cost.peak_bytes,

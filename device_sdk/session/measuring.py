@@ -110,7 +110,16 @@ class Measuring:
         profile = self.profile(progress=progress)
         workspace = self._in_use.lend_workspace()
         return choose_plan(
-            workspace, profile, subnets, prepared, labels, requirement, servers, power=power, progress=progress
+            workspace,
+            profile,
+            subnets,
+            prepared,
+            labels,
+            requirement,
+            servers,
+            power=power,
+            progress=progress,
+            timed_exits=True,
         )
 
     def plan_hybrid(

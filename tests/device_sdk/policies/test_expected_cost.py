@@ -180,7 +180,6 @@ def test_answers_to_what_exits_ask_are_the_servers_alone_where_those_at_the_end_
     assert expected_cost(supernet, plan, all_from_the_device, costs).accuracy == 0.75
 
 
-
 def test_what_asking_from_an_exit_costs_is_unknown_without_the_network(supernet, subnet, evidence, costs):
     plan = Plan(subnet, (ExitChoice("x1", 0.9, ask_below=0.8),), hard=Ask(MaxConfidence(0.0), SERVER))
     assert expected_cost(supernet, plan, evidence, costs).latency_ms is None
