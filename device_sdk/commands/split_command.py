@@ -64,8 +64,9 @@ def split(
 ) -> None:
     """Find the best cut point to split the plan in use between device and server, and use it from now on.
 
-    With --data, fewer than 8 bits per value on the way are tried. Without a server, or for a slower device, the result
-    is an estimate for a server as fast as this device, and the plan stays as it is.
+    With --data, fewer than 8 bits per value on the way are tried, and the input as JPEG where inputs may be sent.
+    Without a server, or for a slower device, the result is an estimate for a server as fast as this device, and the
+    plan stays as it is.
     """
     if picture is not None and picture.suffix not in (".svg", ".png"):
         raise UsageError(f"a picture is a .svg or .png file, not {picture.name}")
@@ -149,6 +150,7 @@ def _summary(decision: SplitDecision) -> dict[str, Any]:
             {
                 "position": cost.position,
                 "bits": list(cost.bits),
+                "sends": cost.sends if cost.tail else None,
                 **{f"{part}_ms": getattr(cost, f"{part}_ms") for part in _PARTS},
                 "latency_ms": cost.latency_ms,
                 "bytes_sent": cost.bytes_sent,
@@ -170,6 +172,8 @@ def _draw(picture: Path, decision: SplitDecision) -> None:
 def _where(cost: SplitCost, decision: SplitDecision) -> str:
     if not cost.tail:
         return "everything on the device"
+    if cost.sends == "jpeg":
+        return "everything at the server, the input as JPEG"
     bits = "" if set(cost.bits) == {8} else f" in {cost.bits[0]} bits"
     return f"everything at the server{bits}" if cost.position == 0 else f"cross at cut point {cost.position}{bits}"
 
@@ -178,7 +182,7 @@ def _shown(decision: SplitDecision) -> list[SplitCost]:
     """One way for each cut point, in the bits that were chosen, and the ways whose accuracy was measured."""
     bits = set(decision.best.bits) or {8}
     return [
-        cost for cost in decision.costs if not cost.tail or set(cost.bits) == bits or decision.drop_of(cost) is not None
+        cost for cost in decision.costs if not cost.bits or set(cost.bits) == bits or decision.drop_of(cost) is not None
     ]
 
 
@@ -194,7 +198,7 @@ def _print(decision: SplitDecision) -> None:
         parts = [f"{getattr(cost, f'{part}_ms'):.2f}" for part in _PARTS]
         drop = decision.drop_of(cost)
         lost = ["" if drop is None else f"{100 * drop:.1f} %"] if measured else []
-        bits = " ".join(map(str, cost.bits))
+        bits = "JPEG" if cost.sends == "jpeg" else " ".join(map(str, cost.bits))
         row = (str(cost.position), bits, *parts, f"{cost.latency_ms:.2f}", f"{cost.bytes_sent:,}", *lost)
         table.add_row(*row, style="bold" if cost == decision.best else None)
     Console().print(table)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from device_sdk.offload.packing import BITS, can_travel, packet_bytes
 from device_sdk.policies.splitting.handling import NO_HANDLING as NO_HANDLING
-from device_sdk.policies.splitting.handling import Handling
+from device_sdk.policies.splitting.handling import Handling, JpegCoding
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
@@ -23,8 +24,10 @@ class SplitCost:
     """One way to divide a subnet: the device runs up to cut point ``position``, the server what follows.
 
     ``position`` N: all on the device, nothing is sent. ``tail``: what the server runs; ``bits``: of the values of each
-    tensor on the way. Latencies are predicted, at batch 1; ``handling_ms``: what a call takes beside the other parts.
-    ``device_bytes``: weights and the largest working set of the device's part.
+    tensor on the way. ``sends``: a packet of activations, or at position 0 the input as JPEG, which the server's full
+    model takes; then ``bits`` is empty, and coding counts as packing. Latencies are predicted, at batch 1;
+    ``handling_ms``: what a call takes beside the other parts. ``device_bytes``: weights and the largest working set of
+    the device's part.
     """
 
     position: int
@@ -38,6 +41,7 @@ class SplitCost:
     unpacking_ms: float = 0.0
     handling_ms: float = 0.0
     device_bytes: int = 0
+    sends: Literal["activations", "jpeg"] = "activations"
 
     @property
     def latency_ms(self) -> float:
@@ -57,20 +61,23 @@ def split_costs(
     sends_input: bool = True,
     widths: Sequence[int] = (BITS,),
     handling: Handling = NO_HANDLING,
+    jpeg: JpegCoding | None = None,
 ) -> list[SplitCost]:
     """All ways to divide ``subnet``, by position and width, the whole on the device last.
 
     ``overhead_bytes``: what the protocol adds to a packet; ``sends_input``: whether the input itself may travel;
-    ``widths``: bits of the values on the way. The server runs the rest of the subnet, or the original blocks from there
-    on where it lacks a rendition of that rest.
+    ``widths``: bits of the values on the way; ``jpeg``: what the input as JPEG takes, where it can be sent so. The
+    server runs the rest of the subnet, or the original blocks from there on where it lacks a rendition of that rest.
     """
-    found = []
+    found: list[SplitCost] = []
+    if jpeg is not None and sends_input:
+        found += _sent_as_jpeg(supernet, server, uplink, overhead_bytes, handling, jpeg)
     for count in range(len(subnet.edges) + 1):
         head, tail = subnet.edges[:count], subnet.edges[count:]
         position = supernet.block(head[-1].block).end if head else 0
         here = SplitCost(
             position=position,
-            device_ms=max(device.latency_along_ms(head), 0.0) if head else 0.0,
+            device_ms=_part_ms(device, head, subnet.edges),
             transfer_ms=0.0,
             server_ms=0.0,
             bytes_sent=0,
@@ -83,6 +90,28 @@ def split_costs(
         if tail and can_travel(supernet.cut_points[position]) and (sends_input or position):
             found += _sent(supernet, here, tail, server, uplink, overhead_bytes, widths, handling)
     return found
+
+
+def _sent_as_jpeg(
+    supernet: Supernet, server: CostModel, uplink: Uplink, overhead_bytes: int, handling: Handling, jpeg: JpegCoding
+) -> Iterator[SplitCost]:
+    """The full model at the server, where its costs there are known."""
+    whole = supernet.original.edges
+    if not all(edge in server.edge_costs for edge in whole):
+        return
+    size = jpeg.size_bytes + overhead_bytes
+    yield SplitCost(
+        position=0,
+        device_ms=0.0,
+        packing_ms=jpeg.encoding_ms,
+        transfer_ms=uplink.transfer_ms(size),
+        handling_ms=handling.beside_codec_ms(size),
+        unpacking_ms=jpeg.decoding_ms,
+        server_ms=max(server.latency_along_ms(whole), 0.0),
+        bytes_sent=size,
+        tail=whole,
+        sends="jpeg",
+    )
 
 
 def _sent(
@@ -108,12 +137,27 @@ def _sent(
             transfer_ms=uplink.transfer_ms(size),
             handling_ms=handling.beside_codec_ms(size),
             unpacking_ms=values * handling.unpacking_ms_per_value,
-            server_ms=max(server.latency_along_ms(tail), 0.0),
+            server_ms=_part_ms(server, tail, supernet.original.edges),
             bytes_sent=size,
             tail=tail,
             bits=bits,
             device_bytes=here.device_bytes,
         )
+
+
+def _part_ms(costs: CostModel, part: tuple[Edge, ...], whole: tuple[Edge, ...]) -> float:
+    """The latency of ``part`` of a path: its own edges, and their share of the offset of a ``whole`` path.
+
+    The offset was fitted on whole paths. Where composing them saves time it is negative, and a short part that bore all
+    of it would take no time.
+    """
+    if not part:
+        return 0.0
+    own_ms = costs.latency_along_ms(part) - costs.offset_ms
+    known = whole if all(edge in costs.edge_costs for edge in whole) else part
+    all_ms = costs.latency_along_ms(known) - costs.offset_ms
+    share = min(own_ms / all_ms, 1.0) if all_ms > 0 else 1.0
+    return max(own_ms + share * costs.offset_ms, 0.0)
 
 
 def _server_tail(supernet: Supernet, own: tuple[Edge, ...], position: int, server: CostModel) -> tuple[Edge, ...]:

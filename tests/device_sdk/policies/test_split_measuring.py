@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +10,14 @@ import pytest
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, unpack
 from device_sdk.offload.remote_calls import RemoteReply
-from device_sdk.policies.split_measuring import SplitAccuracy, as_received, call_handling, codec_handling
+from device_sdk.policies.jpeg_inputs import JpegInputs
+from device_sdk.policies.split_measuring import (
+    SplitAccuracy,
+    as_received,
+    call_handling,
+    codec_handling,
+    share_right,
+)
 from device_sdk.policies.splitting.handling import Handling
 from device_sdk.policies.splitting.path_splits import split_costs
 from device_sdk.supernet.cost import Uplink
@@ -51,7 +60,8 @@ def test_a_split_in_eight_bits_loses_nothing_and_the_device_alone_never(bundle, 
     from device_sdk.session.samples import SampleChecker
 
     inputs = SampleChecker(bundle.manifest).prepare(tiny_bundle.images)
-    accuracy = SplitAccuracy(Workspace(bundle, runtime), bundle.supernet.original, inputs, tiny_bundle.labels)
+    right = share_right(tiny_bundle.labels)
+    accuracy = SplitAccuracy(Workspace(bundle, runtime), bundle.supernet.original, inputs, right)
     assert accuracy.whole == 1.0
     assert accuracy.drop(costs[-1]) == 0.0
     assert all(accuracy.drop(cost) == 0.0 for cost in costs if cost.bits and set(cost.bits) == {8})
@@ -59,12 +69,81 @@ def test_a_split_in_eight_bits_loses_nothing_and_the_device_alone_never(bundle, 
     assert 0.0 <= accuracy.drop(ruined) <= 1.0
 
 
-def test_calls_are_made_at_the_two_inner_cut_points_with_most_and_fewest_bytes(bundle, costs):
+def test_what_a_jpeg_loses_is_judged_on_the_decoded_pixels(bundle, runtime, tiny_bundle, costs):
+    from device_sdk.session.samples import SampleChecker
+
+    checker = SampleChecker(bundle.manifest)
+    pixels = checker.pixels(tiny_bundle.images)
+    shape = bundle.manifest.cut_points[0].tensors[0].shape
+    jpegs = {
+        quality: JpegInputs(pixels, bundle.manifest.preprocessing, input_shape=shape, quality=quality)
+        for quality in (1, 90)
+    }
+    fine, coarse = jpegs[90].coding(), jpegs[1].coding()
+    assert coarse.size_bytes < fine.size_bytes
+    assert fine.encoding_ms > 0
+    assert fine.decoding_ms > 0
+    inputs, right = checker.prepare(tiny_bundle.images), share_right(tiny_bundle.labels)
+    assert jpegs[90].received().shape == inputs.shape
+    assert np.abs(jpegs[90].received() - inputs).mean() < np.abs(jpegs[1].received() - inputs).mean()
+    way = replace(costs[0], sends="jpeg", bits=(), tail=bundle.supernet.original.edges)
+    accuracy = SplitAccuracy(Workspace(bundle, runtime), bundle.supernet.original, inputs, right, jpegs=jpegs[90])
+    received = right(_logits(bundle, runtime, jpegs[90].received()))
+    assert accuracy.drop(way) == pytest.approx(accuracy.whole - received)
+
+
+def _logits(bundle, runtime, inputs):
+    with contextlib.closing(Workspace(bundle, runtime).load_stretch(bundle.supernet.original.edges, batch=50)) as whole:
+        return np.concatenate([whole.run([inputs[at : at + 50]])[-1] for at in range(0, len(inputs), 50)])
+
+
+def test_calls_are_made_at_inner_cut_points_with_most_fewest_and_middle_bytes(bundle, costs):
     client = AnsweringClient()
     found = call_handling(client, bundle.supernet, bundle.digest, costs, Handling())
     inner = sorted((cost for cost in costs if cost.tail and cost.position), key=lambda cost: cost.bytes_sent)
-    assert {position for position, _ in client.calls} == {inner[0].position, inner[-1].position}
+    called = list(dict.fromkeys(client.calls))
+    assert called == [(inner[at].position, inner[at].bits) for at in (0, len(inner) // 2, -1)]
+    assert client.calls[0] == client.calls[-1]  # there and back
     assert found.call_ms >= 0
+
+
+class SlowHeads:
+    """A workspace whose heads take 20 ms."""
+
+    def __init__(self, workspace):
+        self.workspace, self.loaded, self.closed = workspace, [], 0
+
+    def load_stretch(self, edges, *, batch):
+        stretch = self.workspace.load_stretch(edges, batch=batch)
+        self.loaded.append(tuple(edges))
+        outer = self
+
+        class Slow:
+            def run(self, inputs):
+                time.sleep(0.02)
+                return stretch.run(inputs)
+
+            def close(self):
+                outer.closed += 1
+                stretch.close()
+
+        return Slow()
+
+
+def test_a_head_that_is_slower_than_its_profile_counts_as_handling(bundle, runtime, costs):
+    heads, instant = (
+        SlowHeads(Workspace(bundle, runtime)),
+        [replace(cost, device_ms=1.0, transfer_ms=0.0, server_ms=0.0) for cost in costs],
+    )
+    subnet = bundle.supernet.original
+    found = call_handling(
+        AnsweringClient(), bundle.supernet, bundle.digest, instant, Handling(), heads=heads, subnet=subnet
+    )
+    assert 19.0 <= found.beside_codec_ms(instant[1].bytes_sent) < 40.0
+    walk = list(bundle.supernet.walk(subnet))
+    for head in heads.loaded:
+        assert head == tuple(edge for edge, block in walk if block.end <= len(head))
+    assert heads.closed == len(heads.loaded)
 
 
 def test_a_server_that_does_not_answer_leaves_the_codec(bundle, costs):
