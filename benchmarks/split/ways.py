@@ -1,0 +1,195 @@
+"""Ways to answer with a device and a server, and the methods that choose one for an uplink and a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+
+from benchmarks.support.minimum_cut import minimum_cut
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.errors import UsageError
+from device_sdk.offload.named_path import IMAGES, JPEG
+from device_sdk.offload.tail import TAIL
+from device_sdk.policies.split_decision import SplitDecision, SplitLimits, choose
+from device_sdk.policies.splitting.baselines import neurosurgeon
+from device_sdk.policies.splitting.handling import JpegCoding
+from device_sdk.policies.splitting.layer_graph import Layer, LayerGraph
+from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.policies.splitting.problem import Link, SplitProblem
+from device_sdk.supernet.cost import CostModel, Uplink
+from device_sdk.supernet.plan import Edge, Plan, RemoteRef, Split, Subnet
+
+FLOAT_BITS = 32  # original precision of what crosses; the bundles compute in float32
+MAX_DROP = 0.01
+OURS = "ours"
+RAW, JPEGS = "server only, raw", "server only, JPEG"
+DEVICE = {"fp32": "device only", "int8": "uniform 8 bits", "w4": "uniform 4 bits", "w2": "uniform 2 bits"}
+
+
+@dataclass(frozen=True)
+class Way:
+    """One division. ``rendition``: of the device's blocks; ``bits``: of what crosses; ``tail``: what the server runs.
+
+    ``sends``: ``nothing``, ``images`` (raw pixels), ``jpeg`` or ``activations``.
+    """
+
+    rendition: str
+    position: int
+    sends: str
+    bits: int = 0
+    tail: tuple[Edge, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """Who computes: ``device``, ``server`` or ``split``."""
+        return "device" if self.sends == "nothing" else "split" if self.position else "server"
+
+    @property
+    def title(self) -> str:
+        """A few words for the table."""
+        if self.sends == "nothing":
+            return f"device, {self.rendition}"
+        if not self.position:
+            return f"server, {self.sends}" + (f" in {self.bits} bits" if self.bits else "")
+        return f"cut point {self.position}, {self.rendition}, {self.bits} bits on the way"
+
+
+def along(bundle: Bundle, rendition: str) -> Subnet:
+    """The full model in ``rendition``, where a block has it, else in float32."""
+    edges = []
+    for edge in bundle.supernet.original.edges:
+        known = {one.name for one in bundle.supernet.block(edge.block).renditions}
+        edges.append(Edge(edge.block, rendition if rendition in known else "fp32"))
+    return Subnet(tuple(edges))
+
+
+def whole_device(bundle: Bundle, rendition: str) -> Way:
+    """The device alone."""
+    return Way(rendition, bundle.supernet.output_index, "nothing")
+
+
+def plan_of(bundle: Bundle, way: Way) -> Plan:
+    """What ``AdaptiveModel`` runs for ``way``; float32 crosses as 8 bits (``measuring`` slows the link instead)."""
+    name, subnet = bundle.manifest.name, along(bundle, way.rendition)
+    if way.sends == "nothing":
+        return Plan(subnet)
+    if way.sends != "activations":
+        suffix = IMAGES if way.sends == "images" else JPEG
+        return Plan(subnet, split=Split(0, (), (), RemoteRef(name + suffix, bundle.digest)))
+    bits = (min(way.bits, 8),) * len(bundle.supernet.cut_points[way.position].tensors)
+    return Plan(subnet, split=Split(way.position, bits, way.tail, RemoteRef(name + TAIL, bundle.digest)))
+
+
+def way_of(bundle: Bundle, cost: SplitCost, rendition: str) -> Way:
+    """The way that a cost of ``choose`` stands for."""
+    if not cost.tail:
+        return whole_device(bundle, rendition)
+    if cost.sends == "jpeg":
+        return Way("fp32", 0, "jpeg")
+    return Way(rendition if cost.position else "fp32", cost.position, "activations", cost.bits[0], cost.tail)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What was measured of both sides and the way between them: enough to choose for any device factor.
+
+    ``costs``: of this device; ``theirs``: of the server. ``drop_of``: accuracy lost on private images.
+    """
+
+    bundle: Bundle
+    costs: CostModel
+    theirs: CostModel
+    decision: SplitDecision
+    jpeg: JpegCoding
+    drop_of: Callable[[Way], float]
+
+    def chosen(self, factor: float) -> tuple[Way, SplitCost]:
+        """Ours: the fastest predicted way that loses at most a point; device blocks in float32 or in 8 bits."""
+        found = []
+        for rendition in ("fp32", "int8"):
+            limits = SplitLimits(max_drop=MAX_DROP, drop_of=partial(self._drop, rendition=rendition))
+            try:
+                best = self._decide(along(self.bundle, rendition), factor, limits).best
+            except UsageError:
+                continue  # no way of this rendition keeps the drop
+            found.append((way_of(self.bundle, best, rendition), best))
+        return min(found, key=lambda pair: pair[1].latency_ms)
+
+    def _drop(self, cost: SplitCost, *, rendition: str) -> float:
+        return self.drop_of(way_of(self.bundle, cost, rendition))
+
+    def costs_of(self, rendition: str, factor: float) -> Sequence[SplitCost]:
+        """Predictions of every position, in 8 bits."""
+        return self._decide(along(self.bundle, rendition), factor, SplitLimits()).costs
+
+    def _decide(self, subnet: Subnet, factor: float, limits: SplitLimits) -> SplitDecision:
+        return choose(
+            self.bundle,
+            Plan(subnet),
+            self.costs,
+            self.theirs,
+            self.decision.uplink,
+            model_name=self.decision.server.model,
+            source="the server's",
+            handling=self.decision.handling,
+            limits=limits,
+            device_factor=factor,
+            jpeg=self.jpeg,
+        )
+
+    def methods(self, factor: float) -> Mapping[str, Way]:
+        """The way that each method takes."""
+        problem, positions = self._problem(factor)
+        cut = minimum_cut(problem, FLOAT_BITS)
+        by_position = positions[len(cut.on_device)]
+        return {
+            RAW: Way("fp32", 0, "images"),
+            JPEGS: Way("fp32", 0, "jpeg"),
+            **{title: whole_device(self.bundle, rendition) for rendition, title in DEVICE.items()},
+            "Neurosurgeon": self._at(positions[neurosurgeon(problem, FLOAT_BITS).position], "fp32", FLOAT_BITS),
+            "DADS, QDMP": self._at(by_position, "fp32", FLOAT_BITS),
+            "QDMP_E": self._at(by_position, "fp32", FLOAT_BITS),
+            "QDMP + uniform 4 bits": self._at(by_position, "w4", 4),
+            OURS: self.chosen(factor)[0],
+        }
+
+    def _at(self, position: int, rendition: str, bits: int) -> Way:
+        supernet = self.bundle.supernet
+        if position == supernet.output_index:
+            return whole_device(self.bundle, rendition)
+        if not position:
+            return Way("fp32", 0, "images")
+        tail = tuple(edge for edge, block in supernet.walk(supernet.original) if block.start >= position)
+        return Way(rendition, position, "activations", bits, tail)
+
+    def _problem(self, factor: float) -> tuple[SplitProblem, list[int]]:
+        """The blocks as a chain of layers: a bundle is divided at cut points alone. And the position after each."""
+        ways = [cost for cost in self.costs_of("fp32", factor) if cost.sends == "activations"]
+        values = [sum(spec.size for spec in self.bundle.supernet.cut_points[way.position].tensors) for way in ways]
+        edges = self.bundle.supernet.original.edges
+        layers = tuple(Layer(edge.block, (index,), values[index + 1]) for index, edge in enumerate(edges))
+        device_ms = [after.device_ms - before.device_ms for before, after in pairwise(ways)]
+        server_ms = [max(a.server_ms - b.server_ms, 0.0) for a, b in pairwise(ways)]
+        uplink, handling = self.decision.uplink, self.decision.handling
+        with_handling = Uplink(uplink.mbps, uplink.round_trip_ms + handling.call_ms)
+        problem = SplitProblem(
+            graph=LayerGraph(layers, input_values=values[0], input_bits=8),
+            device=_MeasuredBlocks([max(ms, 0.0) for ms in device_ms]),
+            server_ms=tuple(server_ms),
+            link=Link(with_handling, overhead_bytes=ways[0].bytes_sent - values[0]),
+            weight_errors=({},) * len(layers),
+            activation_errors=({},) * (len(layers) + 1),
+        )
+        return problem, [way.position for way in ways]
+
+
+@dataclass(frozen=True)
+class _MeasuredBlocks:
+    """Latencies of blocks as they were measured, whatever the bits."""
+
+    ms: Sequence[float]
+
+    def layer_ms(self, graph: LayerGraph, index: int, *bits: object) -> float:
+        return self.ms[index - 1]
