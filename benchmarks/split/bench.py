@@ -18,7 +18,7 @@ from benchmarks.split.judging import Judging
 from benchmarks.split.measuring import TIMEOUT_S, Measured, Turns, measure
 from benchmarks.split.networks import SplitNetwork, networks
 from benchmarks.split.region import Cell, write_region
-from benchmarks.split.ways import DEVICE, MAX_DROP, OURS, Known, Way, along, plan_of, way_of, whole_device
+from benchmarks.split.ways import MAX_DROP, OURS, Known, Way, along, plan_of, way_of, whole_device
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import Activations, pack, packet_bytes
 from device_sdk.offload.remote_model import RemoteModel
@@ -88,13 +88,13 @@ def _network_rows(network: SplitNetwork, options: BenchOptions) -> list[dict[str
         workspace = Workspace(model.bundle, OnnxRuntime(threads=1))
         private, report = Judging(workspace, network.private), Judging(workspace, network.report)
         jpeg = private.jpegs.coding()
-        alone = [whole_device(model.bundle, rendition) for rendition in DEVICE]
+        alone = [whole_device(model.bundle, rendition) for rendition in network.renditions]
         measured = measure(model, workspace, alone, images, link, PREDICTED_AT_MBPS, address, turns)
         uplinks = QUICK_UPLINKS_MBPS if options.quick else UPLINKS_MBPS
         with options.progress.task(network.name, len(uplinks)) as task:
             for mbps in uplinks:
                 link.limit(mbps)
-                known = _known(model, server, address, jpeg, private)
+                known = _known(model, server, address, jpeg, private, network)
                 if mbps == PREDICTED_AT_MBPS:
                     rows += _positions(known, model, workspace, images, link, address, network, options)
                 methods = {factor: known.methods(factor) for factor in FACTORS}
@@ -107,7 +107,9 @@ def _network_rows(network: SplitNetwork, options: BenchOptions) -> list[dict[str
     return rows
 
 
-def _known(model: AdaptiveModel, server: str, address: str, jpeg: JpegCoding, private: Judging) -> Known:
+def _known(
+    model: AdaptiveModel, server: str, address: str, jpeg: JpegCoding, private: Judging, network: SplitNetwork
+) -> Known:
     """Both sides and the link as the device measures them now."""
     name = model.bundle.manifest.name
     model.use(Plan(model.bundle.supernet.original))
@@ -115,7 +117,8 @@ def _known(model: AdaptiveModel, server: str, address: str, jpeg: JpegCoding, pr
     decision = model.split(remote)
     with contextlib.closing(make_transport(server)) as transport:
         theirs = server_profile(transport, server, name).cost_model()
-    return Known(model.bundle, model.profile().cost_model(), theirs, decision, jpeg, private.drop)
+    ours = model.profile().cost_model()
+    return Known(model.bundle, ours, theirs, decision, jpeg, private.drop, network.renditions)
 
 
 def _positions(

@@ -44,13 +44,18 @@ class Judged:
 
 @dataclass(frozen=True)
 class SplitNetwork:
-    """A packaged network. ``private`` images decide, ``report`` images judge what was chosen. ``metric``: of both."""
+    """A packaged network. ``private`` images decide, ``report`` images judge what was chosen. ``metric``: of both.
+
+    ``renditions``: forms of its blocks. A model in two stages can only be packaged in float32, so that CamVid has no
+    rows of uniform bits on the device.
+    """
 
     name: str
     folder: Path
     metric: str
     private: Judged
     report: Judged
+    renditions: tuple[str, ...] = RENDITIONS
 
 
 def networks(options: BenchOptions) -> list[SplitNetwork]:
@@ -77,7 +82,7 @@ def _resnet(options: BenchOptions, name: str) -> SplitNetwork:
         count = _QUICK_IMAGES if options.quick else limit
         chosen = np.linspace(0, len(data) - 1, count, dtype=int)
         found.append(Judged(list(data.images[chosen]), share_right(data.labels[chosen])))
-    return SplitNetwork(name, _kept(job, name, options), "accuracy", *found)
+    return SplitNetwork(name, _kept(job, name, options), "accuracy", found[0], found[1])
 
 
 def _efficientnet(options: BenchOptions) -> SplitNetwork:
@@ -96,7 +101,7 @@ def _efficientnet(options: BenchOptions) -> SplitNetwork:
     for part, limit in (("search", 120), ("report", 300)):
         photographs = load_photographs(options.data_folder, (part,), limit=limit)
         found.append(Judged(photographs.images, share_right(photographs.labels)))
-    return SplitNetwork(name, _kept(job, name, options), "accuracy", *found)
+    return SplitNetwork(name, _kept(job, name, options), "accuracy", found[0], found[1])
 
 
 def _camvid(options: BenchOptions) -> SplitNetwork:
@@ -108,13 +113,12 @@ def _camvid(options: BenchOptions) -> SplitNetwork:
         train(model, case.training, case.task, epochs=CAMVID_EPOCHS, progress=options.progress, name="train camvid")
         height, width = case.training.images.shape[1:3]
         loaded = LoadedModel(model, (3, height, width), PREPROCESSING, None, name, None, "trained by this bench")
-        recipe = Recipe(steps=0, max_span=1, input_sizes=(), renditions=RENDITIONS)
+        recipe = Recipe(steps=0, max_span=1, input_sizes=())
         job = Job(loaded, case.training, "training", case.validation, "validation", recipe, name, task=case.task)
         package(job, folder, restart=True, progress=options.progress)
     classes = len(case.training.class_names)
-    return SplitNetwork(
-        name, folder, "mIoU", _spread(case.training, 64, classes), _spread(case.validation, 101, classes)
-    )
+    private, report = _spread(case.training, 64, classes), _spread(case.validation, 101, classes)
+    return SplitNetwork(name, folder, "mIoU", private, report, renditions=("fp32",))
 
 
 def _spread(data: TargetDataset, count: int, classes: int) -> Judged:

@@ -95,7 +95,8 @@ def way_of(bundle: Bundle, cost: SplitCost, rendition: str) -> Way:
 class Known:
     """What was measured of both sides and the way between them: enough to choose for any device factor.
 
-    ``costs``: of this device; ``theirs``: of the server. ``drop_of``: accuracy lost on private images.
+    ``costs``: of this device; ``theirs``: of the server. ``drop_of``: accuracy lost on private images. ``renditions``:
+    that the bundle has; without ``w4`` only what crosses is in four bits.
     """
 
     bundle: Bundle
@@ -104,11 +105,14 @@ class Known:
     decision: SplitDecision
     jpeg: JpegCoding
     drop_of: Callable[[Way], float]
+    renditions: tuple[str, ...]
 
     def chosen(self, factor: float) -> tuple[Way, SplitCost]:
         """Ours: the fastest predicted way that loses at most a point; device blocks in float32 or in 8 bits."""
         found = []
         for rendition in ("fp32", "int8"):
+            if rendition not in self.renditions:
+                continue
             limits = SplitLimits(max_drop=MAX_DROP, drop_of=partial(self._drop, rendition=rendition))
             try:
                 best = self._decide(along(self.bundle, rendition), factor, limits).best
@@ -147,11 +151,11 @@ class Known:
         return {
             RAW: Way("fp32", 0, "images"),
             JPEGS: Way("fp32", 0, "jpeg"),
-            **{title: whole_device(self.bundle, rendition) for rendition, title in DEVICE.items()},
+            **{DEVICE[rendition]: whole_device(self.bundle, rendition) for rendition in self.renditions},
             "Neurosurgeon": self._at(positions[neurosurgeon(problem, FLOAT_BITS).position], "fp32", FLOAT_BITS),
             "DADS, QDMP": self._at(by_position, "fp32", FLOAT_BITS),
             "QDMP_E": self._at(by_position, "fp32", FLOAT_BITS),
-            "QDMP + uniform 4 bits": self._at(by_position, "w4", 4),
+            "QDMP + uniform 4 bits": self._at(by_position, "w4" if "w4" in self.renditions else "fp32", 4),
             OURS: self.chosen(factor)[0],
         }
 

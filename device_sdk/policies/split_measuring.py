@@ -23,6 +23,7 @@ from device_sdk.supernet.supernet import Supernet
 
 _CODEC_VALUES = 65_536  # packed and unpacked to time the codec
 _CODEC_ROUNDS, _CALLS = 9, 5  # whose median counts; calls of a turn
+_FEW_CALLS, _TURN_MS = 2, 2_000.0  # where calls are slow, a turn has fewer, and takes little longer than this
 _BATCH = 50
 MOST_OF_A_BYTE = 0.9  # of the time that a byte takes by the probes; real calls may correct it downwards by so much
 
@@ -48,22 +49,23 @@ def call_handling(
     least_per_byte: float = 0.0,
     heads: Workspace | None = None,
     subnet: Subnet | None = None,
+    turn_ms: float = _TURN_MS,
 ) -> Handling:
     """``codec`` with what real requests take beyond ``costs``, predicted for the uplink as it is, without handling.
 
     Requests are made at the inner cut points with the most and the fewest bytes and at one between them, there and
     back, so that a drift of the machine is shared out. With ``heads``, the head of ``subnet`` runs on noise before each
     call, as in use: profiles repeat a part in a warm cache, whereas both sides of a split have waited for each other.
-    Without, noise stands for the activations. The first call of each turn is not counted. ``least_per_byte``: what a
-    byte takes more at least, in ms; below zero where the uplink was measured and may be better than that. A call that
-    fails leaves ``codec`` as it is.
+    Without, noise stands for the activations. The first call of each turn is not counted; a turn that takes ``turn_ms``
+    has fewer calls. ``least_per_byte``: what a byte takes more at least, in ms; below zero where the uplink was
+    measured and may be better than that. A call that fails leaves ``codec`` as it is.
     """
     inner = sorted((cost for cost in costs if cost.tail and cost.position), key=lambda cost: cost.bytes_sent)
     chosen = list(dict.fromkeys([*inner[:1], *inner[len(inner) // 2 : len(inner) // 2 + 1], *inner[-1:]]))
     took_ms: dict[SplitCost, list[float]] = {cost: [] for cost in chosen}
     for cost in (*chosen, *reversed(chosen)):
         with _head(heads, supernet, subnet, cost) as head:
-            found = _timed_requests(client, bundle, cost, head)
+            found = _timed_requests(client, bundle, cost, head, turn_ms)
         if found is None:
             return codec
         took_ms[cost] += found
@@ -88,11 +90,11 @@ def _head(
 
 
 def _timed_requests(
-    client: TailClient, bundle: str, cost: SplitCost, head: Callable[[], tuple[Array, ...]]
+    client: TailClient, bundle: str, cost: SplitCost, head: Callable[[], tuple[Array, ...]], turn_ms: float
 ) -> list[float] | None:
-    """What each of some requests took in ms; None if the server did not answer one."""
-    took_ms = []
-    for _ in range(_CALLS + 1):
+    """What each of some requests took in ms, of few that are slow; None if the server did not answer one."""
+    took_ms: list[float] = []
+    while len(took_ms) <= _CALLS and (len(took_ms) <= _FEW_CALLS or sum(took_ms) < turn_ms):
         started = time.perf_counter()
         activations = Activations(bundle, cost.position, cost.tail, head())
         if client.run(activations, bits=cost.bits).output is None:

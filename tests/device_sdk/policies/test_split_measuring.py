@@ -153,3 +153,17 @@ def test_a_server_that_does_not_answer_leaves_the_codec(bundle, costs):
     assert len(client.calls) == 1
     assert codec.packing_ms_per_value > 0
     assert codec.unpacking_ms_per_value > 0
+
+
+class SlowClient(AnsweringClient):
+    """A server that takes longer than a turn for a call."""
+
+    def run(self, activations, *, bits=None):
+        time.sleep(0.03)
+        return super().run(activations, bits=bits)
+
+
+def test_slow_calls_are_few(bundle, costs):
+    client = SlowClient()
+    call_handling(client, bundle.supernet, bundle.digest, costs, Handling(), turn_ms=20.0)
+    assert len(client.calls) == 6 * 3  # in six turns the call that opens the connection and two more
