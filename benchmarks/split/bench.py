@@ -183,7 +183,10 @@ def _cell_rows(
     report: Judging,
     known: Known,
 ) -> list[dict[str, object]]:
-    """A row for each method in a cell; that of ours says whether a baseline was faster at no more than a point lost."""
+    """A row for each method in a cell; that of ours says whether a baseline was faster at no more than a point lost.
+
+    A baseline counts if it loses no more on the private images either: what they rule out, no device can choose.
+    """
     allowed = {way for way in chosen.values() if report.drop(way) <= MAX_DROP + 1e-9}
     rows = []
     for method, way in chosen.items():
@@ -202,12 +205,14 @@ def _cell_rows(
                 "bytes_on_the_line": measured[way].bytes_sent,
                 network.metric: 100 * report.score(way),
                 "points_lost": 100 * report.drop(way),
+                "private_points_lost": 100 * known.drop_of(way),
                 "allowed": way in allowed,
                 "device_mb": _device_mb(known, way, whole=method == "DADS, QDMP"),
             }
         )
     own = rows[-1]
-    rivals = [row for row in rows[:-1] if row["allowed"] and row["way"] != own["way"]]
+    keeps = [row for row in rows[:-1] if row["allowed"] and float(str(row["private_points_lost"])) <= 100 * MAX_DROP]
+    rivals = [row for row in keeps if row["way"] != own["way"]]
     best = min(rivals, key=lambda row: float(str(row["latency_ms"])), default=None)
     own["worse"] = best is not None and _is_worse(own, best)
     own["best_baseline"] = None if best is None else best["method"]

@@ -52,8 +52,8 @@ class Way:
         if self.sends == "nothing":
             return f"device, {self.rendition}"
         if not self.position:
-            return f"server, {self.sends}" + (f" in {self.bits} bits" if self.bits else "")
-        return f"cut point {self.position}, {self.rendition}, {self.bits} bits on the way"
+            return f"server, {self.bits}-bit input" if self.bits else f"server, {self.sends}"
+        return f"cut {self.position}, {self.rendition}, {self.bits} bits sent"
 
 
 def along(bundle: Bundle, rendition: str) -> Subnet:
