@@ -54,13 +54,15 @@ def call_handling(
     """``codec`` with what real requests take beyond ``costs``, predicted for the uplink as it is, without handling.
 
     Requests are made at the inner cut points with the most and the fewest bytes and at one between them, there and
-    back, so that a drift of the machine is shared out. With ``heads``, the head of ``subnet`` runs on noise before each
-    call, as in use: profiles repeat a part in a warm cache, whereas both sides of a split have waited for each other.
-    Without, noise stands for the activations. The first call of each turn is not counted; a turn that takes ``turn_ms``
-    has fewer calls. ``least_per_byte``: what a byte takes more at least, in ms; below zero where the uplink was
-    measured and may be better than that. A call that fails leaves ``codec`` as it is.
+    back, so that a drift of the machine is shared out. Cut points where two calls would take longer than ``turn_ms``
+    are left out. With ``heads``, the head of ``subnet`` runs on noise before each call, as in use: profiles repeat a
+    part in a warm cache, whereas both sides of a split have waited for each other. Without, noise stands for the
+    activations. The first call of each turn is not counted; a turn that takes long has fewer calls.
+    ``least_per_byte``: what a byte takes more at least, in ms; below zero where the uplink was measured and may be
+    better than that. A call that fails leaves ``codec`` as it is.
     """
     inner = sorted((cost for cost in costs if cost.tail and cost.position), key=lambda cost: cost.bytes_sent)
+    inner = [cost for cost in inner if cost.transfer_ms <= turn_ms / 2] or inner[:1]
     chosen = list(dict.fromkeys([*inner[:1], *inner[len(inner) // 2 : len(inner) // 2 + 1], *inner[-1:]]))
     took_ms: dict[SplitCost, list[float]] = {cost: [] for cost in chosen}
     for cost in (*chosen, *reversed(chosen)):

@@ -165,5 +165,18 @@ class SlowClient(AnsweringClient):
 
 def test_slow_calls_are_few(bundle, costs):
     client = SlowClient()
-    call_handling(client, bundle.supernet, bundle.digest, costs, Handling(), turn_ms=20.0)
+    quick = [replace(cost, transfer_ms=1.0) for cost in costs]
+    call_handling(client, bundle.supernet, bundle.digest, quick, Handling(), turn_ms=20.0)
     assert len(client.calls) == 6 * 3  # in six turns the call that opens the connection and two more
+
+
+def test_cut_points_that_take_seconds_to_send_are_left_out(bundle, costs):
+    client = AnsweringClient()
+    inner = sorted((cost for cost in costs if cost.tail and cost.position), key=lambda cost: cost.bytes_sent)
+    limit_ms = inner[len(inner) // 2].transfer_ms
+    call_handling(client, bundle.supernet, bundle.digest, costs, Handling(), turn_ms=2 * limit_ms)
+    sent = {(cost.position, cost.bits): cost.transfer_ms for cost in inner}
+    assert max(sent[call] for call in client.calls) <= limit_ms
+    alone = AnsweringClient()
+    call_handling(alone, bundle.supernet, bundle.digest, costs, Handling(), turn_ms=1e-6)
+    assert set(alone.calls) == {(inner[0].position, inner[0].bits)}
