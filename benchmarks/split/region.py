@@ -10,7 +10,7 @@ from pathlib import Path
 from device_sdk.files.atomic import write_atomically
 
 COLOURS = {"device": "#4c72b0", "server": "#55a868", "split": "#dd8452"}
-_CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP, _GAP = 118, 44, 96, 64, 56  # pixels
+_CELL_WIDTH, _CELL_HEIGHT, _LEFT, _TOP, _GAP = 124, 44, 96, 82, 60  # pixels
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def _svg(cells: Sequence[Cell]) -> str:
         parts += [_box(12 + 90 * number, 30, 12, 12, colour), _text(28 + 90 * number, 40, kind)]
     for row, name in enumerate(names):
         top = _TOP + row * block
-        parts.append(_text(12, top, name, size=13))
+        parts.append(_text(12, top - 16, name, size=13))
         for column, mbps in enumerate(uplinks):
             parts.append(_text(_LEFT + column * _CELL_WIDTH + 4, top, f"{mbps:g} Mbit/s"))
         for line, factor in enumerate(factors):
