@@ -70,9 +70,9 @@ def split(
 ) -> None:
     """Find the best cut point to split the plan in use between device and server, and use it from now on.
 
-    With --max-drop, 1 to 8 bits per value on the way and all renditions of the device's blocks are tried. Without a
-    server, or for a slower device, the result is an estimate for a server as fast as this device, and the plan stays
-    as it is.
+    With --max-drop, 1 to 8 bits per value on the way, the input as JPEG where inputs may be sent, and all renditions of
+    the device's blocks are tried. Without a server, or for a slower device, the result is an estimate for a server as
+    fast as this device, and the plan stays as it is.
     """
     if picture is not None and picture.suffix not in (".svg", ".png"):
         raise UsageError(f"a picture is a .svg or .png file, not {picture.name}")
@@ -157,6 +157,7 @@ def _summary(decision: SplitDecision) -> dict[str, Any]:
             {
                 "position": cost.position,
                 "bits": list(cost.bits),
+                "sends": cost.sends if cost.tail else None,
                 **{f"{part}_ms": getattr(cost, f"{part}_ms") for part in _PARTS},
                 "latency_ms": cost.latency_ms,
                 "bytes_sent": cost.bytes_sent,
@@ -180,6 +181,8 @@ def _draw(picture: Path, decision: SplitDecision) -> None:
 def _where(cost: SplitCost, decision: SplitDecision) -> str:
     if not cost.tail:
         return "everything on the device"
+    if cost.sends == "jpeg":
+        return "everything at the server, the input as JPEG"
     bits = "" if set(cost.bits) == {8} else f" in {cost.bits[0]} bits"
     return f"everything at the server{bits}" if cost.position == 0 else f"cross at cut point {cost.position}{bits}"
 
@@ -194,7 +197,8 @@ def _shown(decision: SplitDecision) -> list[SplitCost]:
     return [
         cost
         for cost in decision.costs
-        if (cost.head == own[: len(cost.head)] and (not cost.tail or set(cost.bits) == bits))
+        if cost.sends == "jpeg"
+        or (cost.head == own[: len(cost.head)] and (not cost.tail or set(cost.bits) == bits))
         or cost in measured
         or cost == decision.best
     ]
@@ -222,7 +226,7 @@ def _print(decision: SplitDecision) -> None:
         lost = ["" if drop is None else f"{100 * drop:.1f} %"] if measured else []
         names = Counter(edge.rendition for edge in cost.head)
         weights = [" ".join(f"{count} {name}" for name, count in names.items())] if mixed else []
-        bits = " ".join(map(str, cost.bits))
+        bits = "JPEG" if cost.sends == "jpeg" else " ".join(map(str, cost.bits))
         row = (str(cost.position), bits, *weights, *parts, f"{cost.latency_ms:.2f}", f"{cost.bytes_sent:,}", *lost)
         table.add_row(*row, style="bold" if cost == decision.best else None)
     needed = Console(width=_WIDEST).measure(table).maximum

@@ -10,7 +10,9 @@ import msgspec
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import ProtocolError, UsageError
+from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.client import request_overhead_bytes
+from device_sdk.offload.named_path import JPEG
 from device_sdk.offload.packing import BITS
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
@@ -18,7 +20,7 @@ from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.offload.tail import TailClient
 from device_sdk.policies.split_limits import FEW_BITS, NO_LIMITS, SplitLimits, fastest, reason
 from device_sdk.policies.split_measuring import MOST_OF_A_BYTE, call_handling, codec_handling
-from device_sdk.policies.splitting.handling import Handling, corrected, ms_per_byte
+from device_sdk.policies.splitting.handling import Handling, JpegCoding, corrected, ms_per_byte
 from device_sdk.policies.splitting.head_renditions import Head, best_heads, block_choices, own_head
 from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, nothing_lost, split_costs
 from device_sdk.profiling.profile import Profile
@@ -56,7 +58,7 @@ class SplitDecision:
 
 
 def decide_split(
-    bundle: Bundle,
+    workspace: Workspace,
     plan: Plan,
     profile: Callable[[], Profile],
     model: RemoteModel,
@@ -64,18 +66,21 @@ def decide_split(
     uplink_mbps: float | None,
     progress: Progress,
     limits: SplitLimits = NO_LIMITS,
+    jpeg: JpegCoding | None = None,
 ) -> SplitDecision:
     """Ask the server for its profile, measure the uplink unless it is given, time real calls, and choose.
 
     ``profile`` is called after the server has answered: measuring this device takes seconds, and the server may rule a
-    split out. What calls take beside their parts is measured over the uplink as it is, with noise instead of
-    activations; unless the uplink is given, what they take per byte corrects its bandwidth.
+    split out. What requests take beside their parts is measured over the uplink as it is, with noise as the input;
+    unless the uplink is given, what they take per byte corrects its bandwidth. ``jpeg``: of private images, where the
+    input may compete as JPEG.
 
     Raises:
         UsageError, TransferError: see ``AdaptiveModel.split``.
     """
     if model.privacy == "never":
         raise UsageError("a split sends activations to the server", hint='allow it with privacy="activations"')
+    bundle = workspace.bundle
     given = None if uplink_mbps is None else Uplink(uplink_mbps)  # refused before anything is sent
     with contextlib.closing(default_transport(model)) as transport, progress.task("measure the server", 2) as task:
         theirs = server_profile(transport, model.server, bundle.manifest.name)
@@ -86,7 +91,7 @@ def decide_split(
         task.advance()
     ours = profile().cost_model()
     least_per_byte = 0.0 if given is not None else -MOST_OF_A_BYTE * ms_per_byte(measured)
-    handling = _timed_calls(bundle, plan, ours, theirs.cost_model(), measured, model, least_per_byte)
+    handling = _timed_calls(workspace, plan, ours, theirs.cost_model(), measured, model, least_per_byte)
     if given is None:
         measured, handling = corrected(measured, handling)
     return choose(
@@ -100,11 +105,12 @@ def decide_split(
         sends_input=model.privacy == "inputs",
         handling=handling,
         limits=limits,
+        jpeg=jpeg,
     )
 
 
 def _timed_calls(
-    bundle: Bundle,
+    workspace: Workspace,
     plan: Plan,
     ours: CostModel,
     theirs: CostModel,
@@ -112,6 +118,7 @@ def _timed_calls(
     model: RemoteModel,
     least_per_byte: float,
 ) -> Handling:
+    bundle = workspace.bundle
     costs = split_costs(
         bundle.supernet,
         plan.subnet,
@@ -123,8 +130,16 @@ def _timed_calls(
     )
     client = TailClient(model, bundle=bundle.digest, output_shape=bundle.manifest.cut_points[-1].tensors[0].shape)
     with contextlib.closing(client):
-        codec = codec_handling()
-        return call_handling(client, bundle.supernet, bundle.digest, costs, codec, least_per_byte=least_per_byte)
+        return call_handling(
+            client,
+            bundle.supernet,
+            bundle.digest,
+            costs,
+            codec_handling(),
+            least_per_byte=least_per_byte,
+            heads=workspace,
+            subnet=plan.subnet,
+        )
 
 
 def choose(
@@ -140,11 +155,12 @@ def choose(
     handling: Handling = NO_HANDLING,
     limits: SplitLimits = NO_LIMITS,
     device_factor: float = 1.0,
+    jpeg: JpegCoding | None = None,
 ) -> SplitDecision:
     """The plan with the least predicted end-to-end latency within ``limits``, from the costs of both sides.
 
-    ``sends_input``: whether the input itself may travel; else only what is live inside the network. ``device_factor``:
-    k for a device k times slower than ``ours``.
+    ``sends_input``: whether the input itself may travel, then also as ``jpeg`` if a drop is allowed; else only what is
+    live inside the network. ``device_factor``: k for a device k times slower than ``ours``.
 
     Raises:
         UsageError: nothing fits the memory, or keeps the drop; the message names the nearest.
@@ -159,9 +175,10 @@ def choose(
         overhead_bytes=request_overhead_bytes(model_name),
         sends_input=sends_input,
         widths=(BITS,) if judge is None else FEW_BITS,
-        handling=handling,
+        handling=handling.slowed(device_factor),
         heads=_heads(bundle, plan.subnet, device, limits),
         sent_error=judge.sent_error if judge is not None else nothing_lost,
+        jpeg=None if jpeg is None or judge is None else jpeg.slowed(device_factor),
     )
     best, drops = fastest(costs, plan.subnet, limits)
     server = RemoteRef(model_name, bundle.digest)
@@ -198,9 +215,13 @@ def with_split(bundle: Bundle, plan: Plan, cost: SplitCost, server: RemoteRef) -
     """``plan`` divided as ``cost`` says, its tail run by ``server``; exits behind the split are left out.
 
     The device's part runs in the renditions of ``cost``; the plan's own rest stays behind it, for when no answer comes.
-    The exits that stay ask no server: with a split the path itself goes on at one.
+    The exits that stay ask no server: with a split the path itself goes on at one. A JPEG goes to the model of the
+    bundle that takes JPEGs, at the same server.
     """
     supernet = bundle.supernet
+    if cost.sends == "jpeg":
+        whole = Split(0, (), (), RemoteRef(bundle.manifest.name + JPEG, server.digest))
+        return msgspec.structs.replace(plan, exits=(), split=whole)
     subnet = Subnet(cost.head + plan.subnet.edges[len(cost.head) :])
     if cost.position == supernet.output_index:
         return msgspec.structs.replace(plan, subnet=subnet, split=None)

@@ -104,15 +104,19 @@ def fastest(
         drops.append((cost, limits.judge.drop(cost)))
         if limits.max_drop is None or drops[-1][1] <= limits.max_drop + _ROUNDING:
             return cost, drops
-        failed[cost.position] = min(cost.error, failed.get(cost.position, math.inf))
+        if cost.sends == "activations":
+            failed[cost.position] = min(cost.error, failed.get(cost.position, math.inf))
     nearest, drop = min(drops, key=lambda pair: pair[1])
-    way = (
-        f"crosses at cut point {nearest.position} in {nearest.bits[0]} bits" if nearest.tail else "stays on the device"
-    )
     raise UsageError(
         f"no split loses at most {limits.max_drop:g} of accuracy",
-        hint=f"the nearest {way} and loses {drop:.3g}",
+        hint=f"the nearest {_way(nearest)} and loses {drop:.3g}",
     )
+
+
+def _way(cost: SplitCost) -> str:
+    if cost.sends == "jpeg":
+        return "sends the input as JPEG"
+    return f"crosses at cut point {cost.position} in {cost.bits[0]} bits" if cost.tail else "stays on the device"
 
 
 def _named(limits: SplitLimits) -> str:

@@ -640,8 +640,9 @@ class AdaptiveModel:
     ) -> SplitDecision:
         """Decide where the subnet in use crosses to the server that runs its tail, and run it so from now on.
 
-        ``model``: ``NAME:tail`` at the server, with a ``privacy`` that allows activations to be sent. A few calls with
-        noise measure what a call takes. Exits behind the split are given up. If the network fails, the whole subnet
+        ``model``: ``NAME:tail`` at the server, with a ``privacy`` that allows activations to be sent; where it allows
+        inputs and there are labels, the input as JPEG (``NAME:jpeg``) competes. A few calls with noise measure what a
+        call takes. Exits behind the split are given up. If the network fails, the whole subnet
         runs here. Live update ends.
 
         Args:
@@ -667,6 +668,9 @@ class AdaptiveModel:
                 progress=progress or SilentProgress(),
             )
             self._remote.connect(model)
+            split = decision.plan.split
+            if split is not None and split.is_whole:
+                self._remote.connect(replace(model, model=split.server.model))
             self._take(decision.plan)
             self._log.write(log_events.split_chosen(decision))
         return decision

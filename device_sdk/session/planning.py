@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.jpeg import QUALITY
 from device_sdk.errors import TransferError, UsageError
 from device_sdk.execution.plan_in_use import PlanInUse
+from device_sdk.offload.named_path import takes_jpegs
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.hybrid_choice import HybridChoice
 from device_sdk.policies.hybrid_costs import Resource
 from device_sdk.policies.joint_search import JointSettings
+from device_sdk.policies.jpeg_inputs import JpegInputs
 from device_sdk.policies.plan_choice import Planned
 from device_sdk.policies.pool_fitting import fit_pool
 from device_sdk.policies.scores import Targets, score_of
@@ -147,14 +150,16 @@ class Planning:
         from device_sdk.policies.split_decision import decide_split
 
         plan = self._in_use.running().plan
+        jpegs = self._jpegs(wish, quality=model.jpeg_quality) if model.privacy == "inputs" else None
         return decide_split(
-            self._in_use.workspace.bundle,
+            self._in_use.lend_workspace(),
             plan,
             lambda: self._measuring.profile(progress=progress),
             model,
             uplink_mbps=uplink_mbps,
             progress=progress,
-            limits=self._split_limits(plan, wish),
+            limits=self._split_limits(plan, wish, jpegs),
+            jpeg=None if jpegs is None else jpegs.coding(),
         )
 
     def estimate_split(
@@ -166,7 +171,8 @@ class Planning:
         from device_sdk.policies.split_measuring import codec_handling
 
         plan, bundle = self._in_use.running().plan, self._in_use.workspace.bundle
-        limits = self._split_limits(plan, wish)
+        jpegs = self._jpegs(wish)
+        limits = self._split_limits(plan, wish, jpegs)
         costs = self._measuring.profile(progress=progress).cost_model()
         return choose(
             bundle,
@@ -179,6 +185,7 @@ class Planning:
             handling=codec_handling(),
             limits=limits,
             device_factor=device_factor,
+            jpeg=None if jpegs is None else jpegs.coding(),
         )
 
     def _subnets(self) -> list[Subnet]:
@@ -188,7 +195,17 @@ class Planning:
         found += [one.subnet for one in (pool.candidates if pool is not None else ())]
         return list(dict.fromkeys(found))
 
-    def _split_limits(self, plan: Plan, wish: SplitWish) -> SplitLimits:
+    def _jpegs(self, wish: SplitWish, *, quality: int = QUALITY) -> JpegInputs | None:
+        """The private samples as JPEGs, where a server may offer to take them."""
+        manifest = self._in_use.workspace.bundle.manifest
+        if wish.samples is None or not takes_jpegs(manifest):
+            return None
+        channels, height, width = manifest.cut_points[0].tensors[0].shape
+        pixels = self._samples.pixels(wish.samples)
+        shape = (channels, height, width)
+        return JpegInputs(pixels, manifest.preprocessing, input_shape=shape, quality=quality)
+
+    def _split_limits(self, plan: Plan, wish: SplitWish, jpegs: JpegInputs | None) -> SplitLimits:
         """The limits of a split; the score is measured on private samples where there are any."""
         from device_sdk.policies.split_limits import SplitLimits
         from device_sdk.policies.split_measuring import SplitScore
@@ -199,5 +216,5 @@ class Planning:
         inputs = self._samples.prepare_all(wish.samples, plan.subnet.input_size)
         score = score_of(self._in_use.workspace.bundle.manifest.task)
         targets = None if wish.labels is None else score.checked(wish.labels, len(inputs))
-        judge = SplitScore(self._in_use.lend_workspace(), plan.subnet, inputs, targets, score)
+        judge = SplitScore(self._in_use.lend_workspace(), plan.subnet, inputs, targets, score, jpegs=jpegs)
         return SplitLimits(wish.memory_mb, wish.max_drop, judge, wish.storage_mb)

@@ -99,20 +99,25 @@ def block_choices(
 
 def own_head(choices: Sequence[Sequence[BlockChoice]], device: CostModel, count: int) -> Head:
     """The first ``count`` blocks as the subnet has them."""
-    return head_of([own[0] for own in choices[:count]], device)
+    return head_of([own[0] for own in choices[:count]], device, _timed(choices))
 
 
-def head_of(blocks: Sequence[BlockChoice], device: CostModel) -> Head:
-    """What these blocks cost together."""
+def head_of(blocks: Sequence[BlockChoice], device: CostModel, whole: Sequence[Edge]) -> Head:
+    """What these blocks cost together, as a part of a ``whole`` path."""
     if not blocks:
         return Head()
     return Head(
         tuple(one.edge for one in blocks),
-        max(device.latency_along_ms(one.timed for one in blocks), 0.0),
+        device.part_latency_ms([one.timed for one in blocks], whole),
         sum(one.stored_bytes for one in blocks),
         sum(one.resident_bytes for one in blocks) + max(one.working_bytes for one in blocks),
         sum(one.error for one in blocks),
     )
+
+
+def _timed(choices: Sequence[Sequence[BlockChoice]]) -> list[Edge]:
+    """What was timed for the subnet as it is."""
+    return [own[0].timed for own in choices]
 
 
 def best_heads(
@@ -128,14 +133,14 @@ def best_heads(
     ``memory_bytes`` bounds weights once loaded and the largest working set, ``stored_bytes`` the weights as stored.
     """
     limits = (memory_bytes, stored_bytes)
-    labels, optimal = _Labels.none(), True
+    labels, optimal, whole = _Labels.none(), True, _timed(choices)
     by_count: list[tuple[Head, ...]] = [(Head(),)]
     for count, options in enumerate(choices, start=1):
         labels = labels.extended(options, choices[count - 2] if count > 1 else (), device).within(*limits)
         fronts = labels.take(_undominated(np.stack([labels.ms, labels.error])))
-        found = [head_of(blocks, device) for blocks in fronts.blocks(choices)]
+        found = [head_of(blocks, device, whole) for blocks in fronts.blocks(choices)]
         if not optimal:
-            found += [head_of(blocks, device) for blocks in _allocated(choices[:count], *limits)]
+            found += [head_of(blocks, device, whole) for blocks in _allocated(choices[:count], *limits)]
         by_count.append(_front([head for head in found if head.fits(*limits)]))
         labels = labels.undominated([one.timed.rendition for one in options], *limits)
         optimal &= len(labels.ms) <= width

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from device_sdk.offload.packing import BITS, can_travel, packet_bytes
 from device_sdk.policies.splitting.handling import NO_HANDLING as NO_HANDLING
-from device_sdk.policies.splitting.handling import Handling
+from device_sdk.policies.splitting.handling import Handling, JpegCoding
 from device_sdk.policies.splitting.head_renditions import Head
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, Subnet
@@ -29,9 +30,11 @@ class SplitCost:
     """One way to divide a subnet: the device runs up to cut point ``position``, the server what follows.
 
     ``position`` N: all on the device, nothing is sent. ``tail``: what the server runs; ``bits``: of the values of each
-    tensor on the way. Latencies are predicted, at batch 1; ``handling_ms``: what a call takes beside the other parts.
-    ``device_bytes``: weights, once loaded, and the largest working set of the device's part; ``stored_bytes``: its
-    weights in the bundle. ``head``: what the device runs; ``error``: the sum of quantisation errors, which only ranks.
+    tensor on the way. ``sends``: a packet of activations, or at position 0 the input as JPEG, which the server's full
+    model takes; then ``bits`` is empty, and coding counts as packing. Latencies are predicted, at batch 1;
+    ``handling_ms``: what a call takes beside the other parts. ``device_bytes``: weights, once loaded, and the largest
+    working set of the device's part; ``stored_bytes``: its weights in the bundle. ``head``: what the device runs;
+    ``error``: the sum of quantisation errors, which only ranks.
     """
 
     position: int
@@ -48,6 +51,7 @@ class SplitCost:
     stored_bytes: int = 0
     head: tuple[Edge, ...] = ()
     error: float = 0.0
+    sends: Literal["activations", "jpeg"] = "activations"
 
     @property
     def latency_ms(self) -> float:
@@ -69,19 +73,23 @@ def split_costs(
     handling: Handling = NO_HANDLING,
     heads: Sequence[Sequence[Head]] | None = None,
     sent_error: Callable[[int, int], float] = nothing_lost,
+    jpeg: JpegCoding | None = None,
 ) -> list[SplitCost]:
     """All ways to divide ``subnet``, by position, head and width, the whole on the device last.
 
     ``overhead_bytes``: what the protocol adds to a packet; ``sends_input``: whether the input itself may travel;
     ``widths``: bits of the values on the way; ``sent_error``: what they add to the error at a cut point. ``heads``: of
-    the first n blocks, by n; by default as the subnet has them. The server runs the rest of the subnet, in the
-    originals' precision where it has that, or the original blocks from there on where it lacks a rendition of the rest.
+    the first n blocks, by n; by default as the subnet has them. ``jpeg``: what the input as JPEG takes, where it can be
+    sent so. The server runs the rest of the subnet, in the originals' precision where it has that, or the original
+    blocks from there on where it lacks a rendition of the rest.
     """
-    found = []
+    found: list[SplitCost] = []
+    if jpeg is not None and sends_input:
+        found += _sent_as_jpeg(supernet, server, uplink, overhead_bytes, handling, jpeg)
     for count in range(len(subnet.edges) + 1):
         own, tail = subnet.edges[:count], subnet.edges[count:]
         position = supernet.block(own[-1].block).end if own else 0
-        ends = [_device_part(position, head) for head in (heads[count] if heads else [_own(own, device)])]
+        ends = [_device_part(position, head) for head in (heads[count] if heads else [_own(own, subnet.edges, device)])]
         if not tail:
             found += ends
             continue
@@ -92,11 +100,10 @@ def split_costs(
     return found
 
 
-def _own(edges: tuple[Edge, ...], device: CostModel) -> Head:
+def _own(edges: tuple[Edge, ...], whole: tuple[Edge, ...], device: CostModel) -> Head:
     if not edges:
         return Head()
-    latency_ms = max(device.latency_along_ms(edges), 0.0)
-    return Head(edges, latency_ms, device_bytes=device.peak_bytes(Subnet(edges)))
+    return Head(edges, device.part_latency_ms(edges, whole), device_bytes=device.peak_bytes(Subnet(edges)))
 
 
 def _device_part(position: int, head: Head) -> SplitCost:
@@ -110,6 +117,28 @@ def _device_part(position: int, head: Head) -> SplitCost:
         stored_bytes=head.stored_bytes,
         head=head.edges,
         error=head.error,
+    )
+
+
+def _sent_as_jpeg(
+    supernet: Supernet, server: CostModel, uplink: Uplink, overhead_bytes: int, handling: Handling, jpeg: JpegCoding
+) -> Iterator[SplitCost]:
+    """The full model at the server, where its costs there are known."""
+    whole = supernet.original.edges
+    if not all(edge in server.edge_costs for edge in whole):
+        return
+    size = jpeg.size_bytes + overhead_bytes
+    yield SplitCost(
+        position=0,
+        device_ms=0.0,
+        packing_ms=jpeg.encoding_ms,
+        transfer_ms=uplink.transfer_ms(size),
+        handling_ms=handling.beside_codec_ms(size),
+        unpacking_ms=jpeg.decoding_ms,
+        server_ms=max(server.latency_along_ms(whole), 0.0),
+        bytes_sent=size,
+        tail=whole,
+        sends="jpeg",
     )
 
 
@@ -136,7 +165,7 @@ def _sent(
             transfer_ms=uplink.transfer_ms(size),
             handling_ms=handling.beside_codec_ms(size),
             unpacking_ms=values * handling.unpacking_ms_per_value,
-            server_ms=max(server.latency_along_ms(tail), 0.0),
+            server_ms=server.part_latency_ms(tail, supernet.original.edges),
             bytes_sent=size,
             tail=tail,
             bits=bits,

@@ -329,6 +329,24 @@ def test_few_bits_on_the_way_are_tried_where_their_accuracy_can_be_measured(
     assert "the device's blocks, from the input on: " in out or printed["position"] == 0
 
 
+def test_the_input_as_jpeg_has_a_row_and_a_bar_where_its_accuracy_can_be_measured(
+    as_json, pathweave, tiny_bundle, options, pictures, tmp_path
+):
+    arguments = ("--uplink-mbps", "0.01", "--device-factor", "50", "--data", pictures)
+    printed = as_json("split", tiny_bundle.folder, *arguments, *options)
+    [jpeg] = [one for one in printed["splits"] if one["sends"] == "jpeg"]
+    assert (jpeg["position"], jpeg["bits"], jpeg["device_ms"]) == (0, [], 0.0)
+    assert jpeg["packing_ms"] > 0
+    assert jpeg["bytes_sent"] > 0
+    picture = tmp_path / "latencies.svg"
+    _, out, _ = pathweave("split", tiny_bundle.folder, *arguments, "--picture", picture, *options)
+    assert any(line.split()[:2] == ["0", "JPEG"] for line in out.splitlines())
+    texts = [element.text for element in ElementTree.parse(picture).getroot().iter("{http://www.w3.org/2000/svg}text")]
+    assert "jpeg" in texts
+    without = as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", *options)
+    assert all(one["sends"] != "jpeg" for one in without["splits"])
+
+
 @pytest.mark.parametrize("name", ["latencies.svg", "latencies.png"])
 def test_a_picture_has_a_bar_for_every_way(as_json, tiny_bundle, options, tmp_path, name):
     as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", "--picture", tmp_path / name, *options)

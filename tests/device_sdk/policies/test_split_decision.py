@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from device_sdk.errors import UsageError
 from device_sdk.policies.split_decision import choose
 from device_sdk.policies.split_limits import MOST_MEASURED, SplitLimits
+from device_sdk.policies.splitting.handling import JpegCoding
 from device_sdk.supernet.cost import MB, Uplink
 from device_sdk.supernet.plan import Plan
 
@@ -23,7 +24,7 @@ class Judge:
 def decide(bundle, slow_profile):
     """A decision for a device 50 times slower than its server."""
 
-    def run(*, mbps=0.1, sends_input=True, device_factor=50, **limits):
+    def run(*, mbps=0.1, sends_input=True, device_factor=50, jpeg=None, **limits):
         costs = slow_profile.cost_model()
         return choose(
             bundle,
@@ -36,6 +37,7 @@ def decide(bundle, slow_profile):
             sends_input=sends_input,
             limits=SplitLimits(**limits),
             device_factor=device_factor,
+            jpeg=jpeg,
         )
 
     return run
@@ -177,3 +179,43 @@ def test_nothing_chosen_is_slower_than_device_or_server_alone(
         assert SplitLimits(**limits).fits(found.best)
         assert drop(found.best) <= 0.01
         assert all(found.best.latency_ms <= cost.latency_ms for cost in alone)
+
+
+SMALL = JpegCoding(size_bytes=1, encoding_ms=0.01, decoding_ms=0.01)
+
+
+def lossy_bits(cost):
+    return 0.0 if set(cost.bits) <= {8} else 0.5
+
+
+def test_the_cheaper_transport_of_the_input_wins_where_it_keeps_the_drop(decide, bundle):
+    found = decide(max_drop=0.01, judge=Judge(lossy_bits), jpeg=SMALL, memory_mb=1e-6)
+    assert found.best.sends == "jpeg"
+    assert found.best.packing_ms == pytest.approx(50 * SMALL.encoding_ms)  # coded on the slow device
+    assert found.plan.split.is_whole
+    assert found.plan.split.server.model == f"{bundle.manifest.name}:jpeg"
+    assert found.plan.split.server.digest == bundle.digest
+
+
+def test_raw_pixels_travel_where_jpeg_loses_too_much_or_is_larger(decide):
+    def lossy_jpeg(cost):
+        return 0.5 if cost.sends == "jpeg" else lossy_bits(cost)
+
+    large = JpegCoding(size_bytes=10**7)
+    for jpeg, drop_of in ((SMALL, lossy_jpeg), (large, lossy_bits)):
+        found = decide(max_drop=0.01, judge=Judge(drop_of), jpeg=jpeg, memory_mb=1e-6)
+        assert (found.best.sends, found.best.position, set(found.best.bits)) == ("activations", 0, {8})
+    assert any(cost.sends == "jpeg" for cost in found.costs)
+
+
+def test_a_jpeg_is_an_input_that_privacy_may_forbid(decide):
+    found = decide(sends_input=False, jpeg=SMALL)
+    assert all(cost.sends == "activations" and cost.position for cost in found.costs)
+
+
+def test_where_the_jpeg_is_the_nearest_it_is_named(decide):
+    with pytest.raises(UsageError, match="no split loses at most") as caught:
+        decide(
+            memory_mb=1e-6, max_drop=0.01, jpeg=SMALL, judge=Judge(lambda cost: 0.1 if cost.sends == "jpeg" else 0.5)
+        )
+    assert "the nearest sends the input as JPEG and loses 0.1" in caught.value.hint

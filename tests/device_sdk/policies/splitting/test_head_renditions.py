@@ -42,7 +42,8 @@ def _problems(draw, most_blocks=4):
 
 
 def every_head(choices, model, count, *limits):
-    found = (head_of(blocks, model) for blocks in product(*choices[:count]))
+    whole = [own[0].timed for own in choices]
+    found = (head_of(blocks, model, whole) for blocks in product(*choices[:count]))
     return [head for head in found if head.fits(*limits)]
 
 
@@ -71,7 +72,8 @@ def test_heads_keep_both_limits_also_where_partial_choices_are_left_out(problem)
             assert head.fits(*limits)
             places = [[one.edge for one in own].index(edge) for own, edge in zip(choices, head.edges, strict=False)]
             assert len(head.edges) == count
-            assert head == head_of([own[place] for own, place in zip(choices, places, strict=False)], model)
+            whole = [own[0].timed for own in choices]
+            assert head == head_of([own[place] for own, place in zip(choices, places, strict=False)], model, whole)
 
 
 def uniform(count, errors):

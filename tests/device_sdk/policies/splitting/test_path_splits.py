@@ -6,6 +6,7 @@ import pytest
 from device_sdk.errors import UsageError
 from device_sdk.offload.packing import packet_bytes
 from device_sdk.policies.splitting import best_split, split_costs
+from device_sdk.policies.splitting.handling import JpegCoding
 from device_sdk.policies.splitting.head_renditions import Head
 from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.plan import Edge, Subnet
@@ -108,3 +109,25 @@ def test_every_head_is_offered_at_its_position_in_every_width(elastic_supernet, 
         (2, 4.0, ()),
     ]
     assert (found[3].stored_bytes, found[3].device_bytes, found[3].error) == (5, 7, 1.0)
+
+
+@pytest.mark.parametrize("offset_ms", [-0.9, 0.6])
+def test_both_parts_share_the_offset_of_whole_paths(elastic_supernet, uniform_costs, offset_ms):
+    supernet = elastic_supernet(4)
+    model = msgspec.structs.replace(uniform_costs(supernet), offset_ms=offset_ms)
+    found = split_costs(supernet, supernet.original, device=model, server=model, uplink=Uplink(3))
+    for cost in found:
+        assert cost.device_ms + cost.server_ms == pytest.approx(4 + offset_ms)
+        assert cost.device_ms == pytest.approx(cost.position / 4 * (4 + offset_ms))
+
+
+def test_the_input_as_jpeg_comes_first_and_runs_the_full_model_at_the_server(elastic_supernet, uniform_costs):
+    supernet, jpeg = elastic_supernet(4), JpegCoding(1_000, encoding_ms=0.5, decoding_ms=0.25)
+    both = {"device": uniform_costs(supernet), "server": uniform_costs(supernet, scale=0.1)}
+    merged = Subnet((Edge("o0"), Edge("m1_3")))
+    found = split_costs(supernet, merged, **both, uplink=Uplink(8), overhead_bytes=100, jpeg=jpeg)
+    assert [(cost.sends, cost.position) for cost in found[:2]] == [("jpeg", 0), ("activations", 0)]
+    assert found[0].tail == supernet.original.edges
+    assert found[0].latency_ms == pytest.approx(0.5 + 1.1 + 0.25 + 0.4)
+    unseen = split_costs(supernet, merged, **both, uplink=Uplink(8), jpeg=jpeg, sends_input=False)
+    assert all(cost.sends == "activations" for cost in unseen)
