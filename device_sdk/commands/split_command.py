@@ -9,13 +9,22 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from device_sdk.commands.command_line import emit, progress
-from device_sdk.commands.command_options import ChosenTrust, bundle_options, limit_option, load_data, open_model
+from device_sdk.commands.command_options import (
+    ChosenTrust,
+    bundle_options,
+    fallback_option,
+    limit_option,
+    load_data,
+    open_model,
+)
+from device_sdk.commands.fetch_command import FALLBACKS
 from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
     from device_sdk.policies.split_decision import SplitDecision
     from device_sdk.policies.splitting import SplitCost
     from device_sdk.session.adaptive_model import AdaptiveModel
+    from device_sdk.supernet.plan import Fallback
 
 _PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
 
@@ -39,6 +48,7 @@ _PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
     help="What the server may be sent.",
 )
 @click.option("--memory-mb", type=float, help="Limit of the device's part in megabytes: weights and working set.")
+@fallback_option
 @click.option("--max-drop", type=float, help="Limit of the accuracy lost, 0 to 1, measured on --data.")
 @click.option("--data", help="Private images: FOLDER or FILE.zip with a folder per class, perhaps #part.")
 @limit_option
@@ -55,6 +65,7 @@ def split(
     server: str | None,
     privacy: Literal["activations", "inputs"],
     memory_mb: float | None,
+    fallback: Fallback | None,
     max_drop: float | None,
     data: str | None,
     limit: int | None,
@@ -73,7 +84,7 @@ def split(
     if max_drop is not None and data is None:
         raise UsageError("a drop of accuracy is measured on private images", hint="give --data")
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
-        limits: dict[str, Any] = {"memory_mb": memory_mb, "max_drop": max_drop}
+        limits: dict[str, Any] = {"memory_mb": memory_mb, "max_drop": max_drop, "fallback": fallback}
         if data is not None:
             dataset = load_data(model, data, limit=limit, as_json=as_json)
             limits |= {"samples": dataset.images, "labels": dataset.labels}
@@ -140,7 +151,8 @@ def _summary(decision: SplitDecision) -> dict[str, Any]:
         "reason": decision.reason,
         "drop": decision.drop_of(decision.best),
         "latency_ms": decision.best.latency_ms,
-        "on_device_ms": decision.on_device.latency_ms,
+        "on_device_ms": None if decision.is_head_only else decision.on_device.latency_ms,
+        "fallback": None if split_ is None else split_.fallback,
         "bytes_sent": decision.best.bytes_sent,
         "uplink_mbps": decision.uplink.mbps,
         "round_trip_ms": decision.uplink.round_trip_ms,
@@ -202,5 +214,9 @@ def _print(decision: SplitDecision) -> None:
         f"{decision.uplink.mbps:.3g} Mbit/s, {decision.uplink.round_trip_ms:.3g} ms there and back;"
         f" the server's profile is {decision.server_profile}"
     )
-    alone = f" ({decision.on_device.latency_ms:.3f} ms on the device alone)" if decision.best.tail else ""
+    alone = ""
+    if decision.best.tail and not decision.is_head_only:
+        alone = f" ({decision.on_device.latency_ms:.3f} ms on the device alone)"
     click.echo(f"best: {_where(decision.best, decision)}, {decision.best.latency_ms:.3f} ms{alone}; {decision.reason}")
+    if decision.plan.split is not None:
+        click.echo(f"without the server {FALLBACKS[decision.plan.split.fallback]}")

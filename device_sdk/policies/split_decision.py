@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -16,13 +16,14 @@ from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.offload.tail import TailClient
+from device_sdk.policies.split_fallback import Fallbacks
 from device_sdk.policies.split_measuring import MOST_OF_A_BYTE, call_handling, codec_handling
 from device_sdk.policies.splitting.handling import Handling, corrected, ms_per_byte
 from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, split_costs
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.supernet.cost import MB, CostModel, Uplink
-from device_sdk.supernet.plan import Plan, RemoteRef, Split
+from device_sdk.supernet.plan import Fallback, Plan, RemoteRef, Split
 
 FEW_BITS = (BITS, 4, 2)  # widths that are tried where the accuracy that they cost can be measured
 
@@ -66,7 +67,8 @@ NO_LIMITS = SplitLimits()
 class SplitDecision:
     """Where a plan crosses to the server, and all other ways with their predicted costs.
 
-    ``plan`` has no split where the device alone is fastest. ``server_profile``: whose profile stood for the server.
+    ``plan`` has no split where the device alone is fastest. ``server_profile``, ``device_profile``: whose profiles
+    stood for the two sides. ``fallbacks``: what answers at each place when the server does not.
     ``drops``: the accuracy lost by the ways that were measured; ``reason``: why ``best`` was chosen.
     """
 
@@ -76,13 +78,26 @@ class SplitDecision:
     uplink: Uplink
     server_profile: str
     server: RemoteRef
+    fallbacks: Fallbacks
     handling: Handling = NO_HANDLING
     drops: tuple[tuple[SplitCost, float], ...] = ()
     reason: str = ""
+    device_profile: str = "this device's"
+
+    @property
+    def is_head_only(self) -> bool:
+        """Whether the device does not hold what follows the last place to split at."""
+        return bool(self.costs[-1].tail)
 
     @property
     def on_device(self) -> SplitCost:
-        """The cost of running everything here."""
+        """The cost of running everything here.
+
+        Raises:
+            UsageError: the device does not hold everything.
+        """
+        if self.is_head_only:
+            raise UsageError("this device holds a head only: it cannot run everything")
         return self.costs[-1]
 
     def drop_of(self, cost: SplitCost) -> float | None:
@@ -99,12 +114,14 @@ def decide_split(
     uplink_mbps: float | None,
     progress: Progress,
     limits: SplitLimits = NO_LIMITS,
+    fallback: Fallback | None = None,
 ) -> SplitDecision:
     """Ask the server for its profile, measure the uplink unless it is given, time real calls, and choose.
 
     ``profile`` is called after the server has answered: measuring this device takes seconds, and the server may rule a
     split out. What calls take beside their parts is measured over the uplink as it is, with noise instead of
-    activations; unless the uplink is given, what they take per byte corrects its bandwidth.
+    activations; unless the uplink is given, what they take per byte corrects its bandwidth. ``fallback``: as for
+    ``choose``.
 
     Raises:
         UsageError, TransferError: see ``AdaptiveModel.split``.
@@ -112,13 +129,7 @@ def decide_split(
     if model.privacy == "never":
         raise UsageError("a split sends activations to the server", hint='allow it with privacy="activations"')
     given = None if uplink_mbps is None else Uplink(uplink_mbps)  # refused before anything is sent
-    with contextlib.closing(default_transport(model)) as transport, progress.task("measure the server", 2) as task:
-        theirs = server_profile(transport, model.server, bundle.manifest.name)
-        if theirs.bundle != bundle.digest:
-            raise ProtocolError("the server has another version of the bundle", hint="fetch the bundle again")
-        task.advance()
-        measured = measure_uplink(transport, model.server)
-        task.advance()
+    theirs, measured = ask_server(bundle, model, progress)
     ours = profile().cost_model()
     least_per_byte = 0.0 if given is not None else -MOST_OF_A_BYTE * ms_per_byte(measured)
     handling = _timed_calls(bundle, plan, ours, theirs.cost_model(), measured, model, least_per_byte)
@@ -135,7 +146,24 @@ def decide_split(
         sends_input=model.privacy == "inputs",
         handling=handling,
         limits=limits,
+        fallback=fallback,
     )
+
+
+def ask_server(bundle: Bundle, model: RemoteModel, progress: Progress) -> tuple[Profile, Uplink]:
+    """The server's profile of ``bundle``, and the uplink to it as probes measure it.
+
+    Raises:
+        TransferError: it has no profile, or serves another version.
+    """
+    with contextlib.closing(default_transport(model)) as transport, progress.task("measure the server", 2) as task:
+        theirs = server_profile(transport, model.server, bundle.manifest.name)
+        if theirs.bundle != bundle.digest:
+            raise ProtocolError("the server has another version of the bundle", hint="fetch the bundle again")
+        task.advance()
+        measured = measure_uplink(transport, model.server)
+        task.advance()
+    return theirs, measured
 
 
 def _timed_calls(
@@ -175,11 +203,17 @@ def choose(
     handling: Handling = NO_HANDLING,
     limits: SplitLimits = NO_LIMITS,
     device_factor: float = 1.0,
+    fallback: Fallback | None = None,
+    device_source: str = "this device's",
 ) -> SplitDecision:
     """The plan with the least predicted end-to-end latency within ``limits``, from the costs of both sides.
 
-    ``sends_input``: whether the input itself may travel; else only what is live inside the network. ``device_factor``:
-    k for a device k times slower than ``ours``.
+    Args:
+        sends_input: whether the input itself may travel; else only what is live inside the network.
+        device_factor: k for a device k times slower than ``ours``.
+        fallback: what answers when the server does not; None: the subnet where the device holds it and its memory
+            allows it, else an exit, or nothing where there is none before the split.
+        device_source: whose costs ``ours`` are.
 
     Raises:
         UsageError: nothing fits the memory, or keeps the drop; the message names the nearest.
@@ -195,19 +229,37 @@ def choose(
         widths=limits.widths,
         handling=handling,
     )
+    whole = None if costs[-1].tail else costs[-1]
+    if fallback is None:
+        fallback = "subnet" if whole is not None and limits.fits(whole) else "exit"
+    elif fallback == "subnet" and whole is None:
+        bundle.require_whole("a split that falls back to the subnet")
+    fallbacks = Fallbacks(bundle.supernet, plan, ours, fallback)
+    costs = [replace(cost, device_bytes=_bytes_here(cost, whole, fallbacks)) for cost in costs]
     best, drops = _fastest(costs, limits)
     server = RemoteRef(model_name, bundle.digest)
     return SplitDecision(
-        with_split(bundle, plan, best, server),
+        with_split(bundle, plan, best, server, fallbacks),
         best,
         tuple(costs),
         uplink,
         source,
         server,
+        fallbacks,
         handling=handling,
         drops=tuple(drops),
         reason=_reason(best, costs, limits),
+        device_profile=device_source,
     )
+
+
+def _bytes_here(cost: SplitCost, whole: SplitCost | None, fallbacks: Fallbacks) -> int:
+    """Memory of the device with a split: of the head, and of what falls back."""
+    if not cost.tail:
+        return cost.device_bytes
+    if fallbacks.wanted == "subnet" and whole is not None:
+        return whole.device_bytes
+    return cost.device_bytes + fallbacks.size_bytes(cost.position)
 
 
 def _fastest(costs: Sequence[SplitCost], limits: SplitLimits) -> tuple[SplitCost, list[tuple[SplitCost, float]]]:
@@ -244,12 +296,16 @@ def _reason(best: SplitCost, costs: Sequence[SplitCost], limits: SplitLimits) ->
     return f"of {len(faster)} faster ways " + " and ".join(ways)
 
 
-def with_split(bundle: Bundle, plan: Plan, cost: SplitCost, server: RemoteRef) -> Plan:
-    """``plan`` divided as ``cost`` says, its tail run by ``server``; exits behind the split are left out."""
+def with_split(
+    bundle: Bundle, plan: Plan, cost: SplitCost, server: RemoteRef, fallbacks: Fallbacks | None = None
+) -> Plan:
+    """``plan`` divided as ``cost`` says, its tail run by ``server``; exits behind the split are left out.
+
+    ``fallbacks``: what answers when the server does not; by default the rest of the subnet.
+    """
     supernet = bundle.supernet
     if cost.position == supernet.output_index:
         return msgspec.structs.replace(plan, split=None)
-    exits = tuple(choice for choice in plan.exits if supernet.exit(choice.exit).position <= cost.position)
     bits = cost.bits or (BITS,) * len(supernet.cut_points[cost.position].tensors)
     split = Split(cost.position, bits, cost.tail, server)
-    return msgspec.structs.replace(plan, exits=exits, split=split)
+    return (fallbacks or Fallbacks(supernet, plan, CostModel({}))).applied(split)

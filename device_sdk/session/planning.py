@@ -24,12 +24,13 @@ from device_sdk.session.measuring import Measuring
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Power, Uplink
-from device_sdk.supernet.plan import Ask, Plan, Subnet
+from device_sdk.supernet.plan import Ask, Fallback, Plan, Subnet
 from device_sdk.supernet.requirement import Requirement
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from device_sdk.policies.plan_front import PlanFront
     from device_sdk.policies.split_decision import SplitDecision, SplitLimits
 
     Samples = npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image]
@@ -38,12 +39,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SplitWish:
-    """The limits of a split: the device's memory, and the accuracy lost on ``samples`` with ``labels``."""
+    """The limits of a split: the device's memory, and the accuracy lost on ``samples`` with ``labels``.
+
+    ``fallback``: what answers when the server does not; None: as the memory allows.
+    """
 
     memory_mb: float | None
     max_drop: float | None
     samples: Samples | None
     labels: Labels | None
+    fallback: Fallback | None = None
 
 
 class Planning:
@@ -120,21 +125,28 @@ class Planning:
         return choice, next((one for one in others if one.model == asked), replace(server, model=asked))
 
     def split(
-        self, model: RemoteModel, wish: SplitWish, *, uplink_mbps: float | None, progress: Progress
-    ) -> SplitDecision:
-        """Where the subnet in use crosses to the server that runs its tail; raises as ``decide_split``."""
-        from device_sdk.policies.split_decision import decide_split
+        self, model: RemoteModel, wish: SplitWish, *, uplink_mbps: float | None, follow: bool, progress: Progress
+    ) -> tuple[SplitDecision, PlanFront | None]:
+        """Where the subnet in use crosses to the server that runs its tail; raises as ``decide_split``.
 
-        plan = self._in_use.running().plan
-        return decide_split(
-            self._in_use.workspace.bundle,
+        ``follow``: also the splits for other networks.
+        """
+        from device_sdk.policies.split_decision import decide_split
+        from device_sdk.policies.split_front import split_front
+
+        plan, bundle = self._in_use.running().plan, self._in_use.workspace.bundle
+        limits = self._split_limits(plan, wish)
+        decision = decide_split(
+            bundle,
             plan,
             lambda: self._measuring.profile(progress=progress),
             model,
             uplink_mbps=uplink_mbps,
             progress=progress,
-            limits=self._split_limits(plan, wish),
+            limits=limits,
+            fallback=wish.fallback,
         )
+        return decision, split_front(bundle, decision, limits) if follow else None
 
     def estimate_split(
         self, uplink: Uplink, wish: SplitWish, *, device_factor: float, progress: Progress
@@ -158,6 +170,7 @@ class Planning:
             handling=codec_handling(),
             limits=limits,
             device_factor=device_factor,
+            fallback=wish.fallback,
         )
 
     def _subnets(self) -> list[Subnet]:
@@ -173,6 +186,7 @@ class Planning:
         from device_sdk.policies.split_measuring import SplitAccuracy
 
         if wish.samples is not None:
+            self._in_use.workspace.bundle.require_whole("measuring the accuracy of a split")
             self._samples.require_classifier()
         if wish.samples is None or wish.labels is None:
             return SplitLimits(wish.memory_mb, wish.max_drop)

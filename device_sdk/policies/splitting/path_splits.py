@@ -60,6 +60,8 @@ def split_costs(
 ) -> list[SplitCost]:
     """All ways to divide ``subnet``, by position and width, the whole on the device last.
 
+    Heads with blocks that ``device`` has no costs of are left out: they are not there.
+
     ``overhead_bytes``: what the protocol adds to a packet; ``sends_input``: whether the input itself may travel;
     ``widths``: bits of the values on the way. The server runs the rest of the subnet, or the original blocks from there
     on where it lacks a rendition of that rest.
@@ -67,6 +69,8 @@ def split_costs(
     found = []
     for count in range(len(subnet.edges) + 1):
         head, tail = subnet.edges[:count], subnet.edges[count:]
+        if any(edge not in device.edge_costs for edge in head):
+            break
         position = supernet.block(head[-1].block).end if head else 0
         here = SplitCost(
             position=position,
