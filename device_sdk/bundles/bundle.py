@@ -219,6 +219,10 @@ class Bundle:
         """Bytes of each blob."""
         return {name: (self.blobs / name).stat().st_size for name in self._sizes}
 
+    def absent_blobs(self) -> dict[str, int | None]:
+        """The blobs that the bundle has and that are not held, with their sizes where they are stated."""
+        return {name: size for name, size in self.offered.blobs().items() if name not in self._sizes}
+
     @property
     def manifest_bytes(self) -> int:
         """Bytes of manifest.json."""

@@ -25,6 +25,6 @@ class PartSizes:
 def part_sizes(bundle: Bundle, plan: Plan) -> PartSizes:
     """The sizes of what is held of ``bundle``, and of ``plan`` when it is loaded without a memory cap."""
     here = bundle.blob_sizes()
-    absent = {name: size or 0 for name, size in bundle.offered.blobs().items() if name not in here}
+    absent = [size or 0 for size in bundle.absent_blobs().values()]
     loaded = resident_bytes(bundle, segments(bundle.supernet, plan))
-    return PartSizes(len(here), sum(here.values()), len(absent), sum(absent.values()), loaded)
+    return PartSizes(len(here), sum(here.values()), len(absent), sum(absent), loaded)

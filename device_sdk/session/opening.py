@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 UPDATE_DEADLINE_S = 20.0  # for fetching where there is a last good bundle; what came by then is kept
 _USUAL = "onnxruntime"
+_ON_USUAL = runs_on(_USUAL)
 
 _log = logging.getLogger(__name__)
 
@@ -120,8 +121,14 @@ def open_location(
     return bundle, delivered
 
 
-def bundle_at(location: str | Path, *, trust: Trustable | Unstated = UNSTATED, state_folder: Path) -> Bundle:
-    """The bundle at ``location`` as it is here, for ONNX Runtime: a folder, or what was fetched from there last.
+def bundle_at(
+    location: str | Path,
+    *,
+    trust: Trustable | Unstated = UNSTATED,
+    state_folder: Path,
+    accepts: RenditionFilter | None = _ON_USUAL,
+) -> Bundle:
+    """The bundle at ``location`` as it is here, by default for ONNX Runtime: a folder, or what was fetched from there.
 
     Raises:
         BundleError: it cannot be used.
@@ -129,12 +136,12 @@ def bundle_at(location: str | Path, *, trust: Trustable | Unstated = UNSTATED, s
     """
     trusted = _stated_trust(location, trust)
     if not _is_address(location):
-        return Bundle.open(location, trust=trusted, accepts=runs_on(_USUAL))
+        return Bundle.open(location, trust=trusted, accepts=accepts)
     store, url = _store(state_folder), _base(str(location))
     stored = store.last_good_at(url)
     if stored is None:
         raise UsageError(f"nothing was fetched from {url} yet", hint="open it first, for example: pathweave run")
-    return _open_stored(stored.folder, store, trusted, runs_on(_USUAL), WantedPart(state_folder))
+    return _open_stored(stored.folder, store, trusted, accepts, WantedPart(state_folder))
 
 
 def manifest_at(
@@ -198,7 +205,7 @@ def _open_stored(
     folder: Path,
     store: BundleStore,
     trust: Trust | None,
-    accepts: RenditionFilter,
+    accepts: RenditionFilter | None,
     part: ChoosePart,
 ) -> Bundle:
     from device_sdk.delivery.key_lists import with_stored_lists
