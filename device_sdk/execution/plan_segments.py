@@ -51,9 +51,15 @@ def segments(supernet: Supernet, plan: Plan) -> list[PlanSegment]:
 
 def fallback_branch(plan: Plan) -> ExitChoice | None:
     """The exit that runs only when the split's server does not answer; None where there is none, or it ran before."""
-    if plan.split is None or plan.split.fallback != "exit" or plan.exits[-1].threshold < UNREACHABLE_CONFIDENCE:
+    if plan.split is None or plan.split.fallback != "exit" or not plan.exits:
         return None
-    return plan.exits[-1]
+    return plan.exits[-1] if plan.exits[-1].threshold >= UNREACHABLE_CONFIDENCE else None
+
+
+def answering_exits(plan: Plan) -> tuple[ExitChoice, ...]:
+    """The exits that answer without a deadline: by confidence, or in place of the split's server."""
+    branch = fallback_branch(plan)
+    return tuple(one for one in plan.exits if one.threshold < UNREACHABLE_CONFIDENCE or one == branch)
 
 
 def steps(supernet: Supernet, plan: Plan) -> list[PlanSegment]:

@@ -230,12 +230,11 @@ def choose(
         handling=handling,
     )
     whole = None if costs[-1].tail else costs[-1]
-    if fallback is None:
-        fallback = "subnet" if whole is not None and limits.fits(whole) else "exit"
-    elif fallback == "subnet" and whole is None:
-        bundle.require_whole("a split that falls back to the subnet")
-    fallbacks = Fallbacks(bundle.supernet, plan, ours, fallback)
-    costs = [replace(cost, device_bytes=_bytes_here(cost, whole, fallbacks)) for cost in costs]
+    fallbacks = Fallbacks(bundle.supernet, plan, ours, _checked_fallback(bundle, fallback, whole, limits))
+    costs = [
+        replace(cost, device_bytes=cost.device_bytes + fallbacks.size_bytes(cost.position)) if cost.tail else cost
+        for cost in costs
+    ]
     best, drops = _fastest(costs, limits)
     server = RemoteRef(model_name, bundle.digest)
     return SplitDecision(
@@ -253,13 +252,21 @@ def choose(
     )
 
 
-def _bytes_here(cost: SplitCost, whole: SplitCost | None, fallbacks: Fallbacks) -> int:
-    """Memory of the device with a split: of the head, and of what falls back."""
-    if not cost.tail:
-        return cost.device_bytes
-    if fallbacks.wanted == "subnet" and whole is not None:
-        return whole.device_bytes
-    return cost.device_bytes + fallbacks.size_bytes(cost.position)
+def _checked_fallback(
+    bundle: Bundle, wanted: Fallback | None, whole: SplitCost | None, limits: SplitLimits
+) -> Fallback:
+    """What answers when the server does not; the subnet only where the device holds it and it fits the memory."""
+    if wanted is None:
+        return "subnet" if whole is not None and limits.fits(whole) else "exit"
+    if wanted == "subnet":
+        if whole is None:
+            bundle.require_whole("a split that falls back to the subnet")
+        elif not limits.fits(whole):
+            raise UsageError(
+                f"the subnet as fallback takes {whole.device_bytes / MB:.3g} MB, and {limits.memory_mb:g} are allowed",
+                hint="fall back to an exit, or abstain",
+            )
+    return wanted
 
 
 def _fastest(costs: Sequence[SplitCost], limits: SplitLimits) -> tuple[SplitCost, list[tuple[SplitCost, float]]]:

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
+from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.trust import UNSTATED, Trustable, Unstated
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TAIL
 from device_sdk.policies.split_decision import SplitDecision, SplitLimits, ask_server, choose
 from device_sdk.policies.split_measuring import codec_handling
+from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.session.device_state import DeviceState, default_state_folder
 from device_sdk.session.opening import manifest_at
-from device_sdk.supernet.cost import Uplink
+from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Fallback, Plan
 
 
@@ -37,16 +41,16 @@ def plan_head(
 ) -> SplitDecision:
     """Choose where the full model of the bundle at ``address`` is split, without fetching any of its blocks.
 
-    The device's latencies are those of a profile that it kept of this bundle, else the server's times
-    ``device_factor``; its memory follows from the server's profile of the same blocks. The plan may also be to run
-    everything here, where that is quicker and fits.
+    The device's latencies are those of a profile that it kept of this bundle. Where that has a head only, they are the
+    server's, slowed as that head is; without a profile slowed by ``device_factor``. Its memory follows from the
+    server's profile of the same blocks. The plan may also be to run everything here, where that is quicker and fits.
 
     Args:
         trust, token, threads, state_folder: as for ``AdaptiveModel.open``.
         server: the model that runs tails, with a ``privacy``; by default that of the server at ``address``, which may
             be sent activations.
         memory_mb: limit of the device's part, weights and working set, with what answers as the fallback.
-        device_factor: k for a device k times slower than the server; 1 where a profile was kept.
+        device_factor: k for a device k times slower than the server; not used where a profile was kept.
         uplink_mbps: planned with instead of the measured uplink.
         fallback: what answers when the server does not; by default the subnet where the memory allows it, else an exit
             if there is one before the cut.
@@ -62,12 +66,13 @@ def plan_head(
         home = address.partition("/v1/bundles/")[0]
         server = RemoteModel(server=home, model=bundle.manifest.name + TAIL, token=token, privacy="activations")
     theirs, measured = ask_server(bundle, server, progress or SilentProgress())
-    kept = DeviceState(folder, bundle, make_runtime(runtime, threads=threads)).load_profile()
     there = theirs.cost_model()
+    kept = DeviceState(folder, bundle.with_exits(()), make_runtime(runtime, threads=threads)).load_profile()
+    device, source = _device_costs(bundle, kept, there, device_factor)
     return choose(
         bundle,
         Plan(bundle.supernet.original),
-        there if kept is None else kept.cost_model(),
+        device,
         there,
         measured if given is None else Uplink(given.mbps, measured.round_trip_ms),
         model_name=server.model,
@@ -75,7 +80,18 @@ def plan_head(
         sends_input=server.privacy == "inputs",
         handling=codec_handling(),
         limits=limits,
-        device_factor=device_factor if kept is None else 1.0,
         fallback=fallback,
-        device_source=f"the server's, {device_factor:g} times slower" if kept is None else "kept here",
+        device_source=source,
     )
+
+
+def _device_costs(bundle: Bundle, kept: Profile | None, there: CostModel, factor: float) -> tuple[CostModel, str]:
+    """The costs of this device, and where they come from; ``kept``: what it measured of the bundle before."""
+    if kept is None:
+        return there.slowed(factor), f"the server's, {factor:g} times slower"
+    ours = kept.cost_model()
+    if ours.edge_costs.keys() >= set(bundle.supernet.edges):
+        return msgspec.structs.replace(ours, exit_costs={**there.exit_costs, **ours.exit_costs}), "kept here"
+    path = kept.fitted[0].subnet.edges
+    measured = ours.latency_along_ms(path) / there.latency_along_ms(path)
+    return there.slowed(measured), f"the server's, {measured:.3g} times slower, as the blocks measured here"

@@ -24,7 +24,7 @@ class SplitCost:
 
     ``position`` N: all on the device, nothing is sent. ``tail``: what the server runs; ``bits``: of the values of each
     tensor on the way. Latencies are predicted, at batch 1; ``handling_ms``: what a call takes beside the other parts.
-    ``device_bytes``: weights and the largest working set of the device's part.
+    ``device_bytes``: weights and the largest working set of the device's part, without the rest of the subnet.
     """
 
     position: int
