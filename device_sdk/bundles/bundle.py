@@ -200,7 +200,8 @@ class Bundle:
 
     def _not_here(self, what: str) -> UsageError:
         return UsageError(
-            f"{what} needs blocks that are not here: this device holds the blocks up to cut point {self.last_position}",
+            f"{what} needs blocks that are not here: this device holds only what its plan needs, up to cut point "
+            f"{self.last_position}",
             hint="fetch the whole bundle: pathweave fetch --whole",
         )
 

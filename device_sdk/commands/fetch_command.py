@@ -125,7 +125,7 @@ def part_lines(summary: dict[str, Any]) -> list[str]:
         away = f"{summary['absent_blobs']} blobs, {summary['absent_bytes'] / 1e6:.3g} MB"
         lines[0] += f"; {away}, are not"
     if not summary["whole"]:
-        lines.append(f"the blocks up to cut point {summary['last_position']} are held")
+        lines.append(f"only what the plan needs is held: blocks up to cut point {summary['last_position']}")
     lines.append(f"plan: {summary['kind']}, {summary['resident_bytes'] / 1e6:.3g} MB when it is loaded")
     if summary["position"] is not None:
         lines.append(f"cut point {summary['position']}; without the server {FALLBACKS[summary['fallback']]}")

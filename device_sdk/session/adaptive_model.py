@@ -606,7 +606,8 @@ class AdaptiveModel:
     def _say_what_is_missing(self, plan: Plan) -> None:
         missing = self._remote.why_not(plan)
         if missing is not None:
-            _log.warning("the plan runs on the device alone: %s", missing)
+            alone = "the plan answers as its fallback says" if plan.is_head else "the plan runs on the device alone"
+            _log.warning("%s: %s", alone, missing)
 
     def split(
         self,

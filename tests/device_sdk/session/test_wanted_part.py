@@ -54,7 +54,9 @@ def test_a_folder_with_the_blobs_of_a_head_opens_with_its_plan_and_not_without(p
 def test_a_block_that_is_not_held_is_never_read(partial, bundle, tmp_path):
     with AdaptiveModel.open(partial, plan=head(bundle), state_folder=tmp_path / "state") as model:
         for edges in ([Edge("o2")], [Edge("o1"), Edge("o2")], [Edge("o1", "int8")]):
-            with pytest.raises(UsageError, match=r"not here: this device holds the blocks up to cut point 2"):
+            with pytest.raises(
+                UsageError, match=r"not here: this device holds only what its plan needs, up to cut point 2"
+            ):
                 model.bundle.stretch(edges)
         assert model.bundle.stretch([Edge("o0"), Edge("o1")]).inputs
 

@@ -7,8 +7,10 @@ import subprocess
 import sys
 
 import pytest
+from PIL import Image
 
 from device_sdk.supernet.plan_json import encode_plan
+from tests.device_sdk.tiny_bundle import draw_images
 from tests.end_to_end.heads.conftest import HEAD_BLOCKS
 
 
@@ -56,6 +58,17 @@ def test_a_split_is_chosen_by_the_servers_profile_and_only_its_head_is_fetched(s
     again = json.loads(pathweave("fetch", "--json").stdout)
     assert again["absent_blobs"] > 0
     assert again["fallback"] == "abstain"
+
+
+def test_run_answers_with_the_tail_at_the_server_and_without_it_as_the_plan_says(served, pathweave, tmp_path):
+    (tmp_path / "plan.json").write_bytes(encode_plan(served.plan("exit")))
+    assert pathweave("fetch", "--plan", "plan.json").returncode == 0
+    Image.fromarray(draw_images(1, seed=5)[0][0]).save(tmp_path / "image.png")
+    for server, source in ((("--server", served.url, "--privacy", "activations"), "server"), ((), "fallback")):
+        done = pathweave("run", "image.png", *server, "--timeout-s", "5", "--json")
+        assert done.returncode == 0, done.stderr
+        [answer] = json.loads(done.stdout)["answers"]
+        assert answer["source"] == source
 
 
 @pytest.mark.parametrize(

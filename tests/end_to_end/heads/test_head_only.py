@@ -116,7 +116,7 @@ def test_without_the_server_a_plan_that_abstains_gives_no_answer(served, tmp_pat
 
 
 def test_what_needs_blocks_that_are_not_here_is_refused_in_one_line(served, opened):
-    said = rf"not here: this device holds the blocks up to cut point {CUT}"
+    said = rf"not here: this device holds only what its plan needs, up to cut point {CUT}"
     with opened(plan=served.plan("exit")) as model:
         original = Plan(model.bundle.supernet.original)
         for refused in (
