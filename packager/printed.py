@@ -70,7 +70,7 @@ def described_exit(exit_: Exit) -> dict[str, Any]:
 
 
 def rendition_bytes(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Bytes per kind of rendition; a blob that several share counts for the first. ``sizes``: bytes of all blobs."""
+    """Bytes per kind of rendition; a blob that several share counts for the first. ``sizes``: bytes of blobs here."""
     blobs: dict[str, set[str]] = {}
     counted: set[str] = set()
     renditions = [rendition for block in manifest.blocks for rendition in block.renditions]
@@ -78,7 +78,7 @@ def rendition_bytes(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, i
     for name in dict.fromkeys(rendition.name for rendition in renditions):
         blobs[name] = {blob for one in renditions if one.name == name for blob in (one.blob, *one.shared)} - counted
         counted |= blobs[name]
-    return {name: sum(sizes[blob] for blob in found) for name, found in blobs.items()}
+    return {name: sum(sizes.get(blob, 0) for blob in found) for name, found in blobs.items()}
 
 
 def percent(accuracy: float | None) -> str:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from device_sdk.policies.calibration import CalibrationSettings
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.answer import Answer
+    from device_sdk.session.heads import plan_head
     from device_sdk.session.running import Running
     from device_sdk.supernet.cost import Budget, PlanCost, Power, Uplink
     from device_sdk.supernet.plan import (
@@ -131,6 +132,7 @@ __all__ = [
     "Uplink",
     "UsageError",
     "__version__",
+    "plan_head",
 ]
 
 _HOME = {
@@ -163,6 +165,7 @@ _HOME = {
     "Requirement": "device_sdk.supernet.requirement",
     "Router": "device_sdk.supernet.plan",
     "Split": "device_sdk.supernet.plan",
+    "plan_head": "device_sdk.session.heads",
 }
 
 

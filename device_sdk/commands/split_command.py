@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from device_sdk.commands.command_line import emit, progress
-from device_sdk.commands.command_options import ChosenTrust, bundle_options, limit_option, load_data, open_model
+from device_sdk.commands.command_options import (
+    ChosenTrust,
+    bundle_options,
+    fallback_option,
+    limit_option,
+    load_data,
+    open_model,
+)
+from device_sdk.commands.fetch_command import FALLBACKS
 from device_sdk.errors import UsageError
 from device_sdk.supernet.cost import MB
 
@@ -19,6 +27,7 @@ if TYPE_CHECKING:
     from device_sdk.policies.split_decision import SplitDecision
     from device_sdk.policies.splitting import SplitCost
     from device_sdk.session.adaptive_model import AdaptiveModel
+    from device_sdk.supernet.plan import Fallback
 
 _WIDEST = 1000  # columns; a table is never cut to the width of the terminal
 _PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
@@ -44,6 +53,7 @@ _PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
 )
 @click.option("--memory-mb", type=float, help="Limit of the device's part: weights once loaded and working set.")
 @click.option("--storage-mb", type=float, help="Limit of the weights of the device's part as they are stored and sent.")
+@fallback_option
 @click.option("--max-drop", type=float, help="Limit of the accuracy lost, 0 to 1, measured on --data.")
 @click.option("--data", help="Private images: FOLDER or FILE.zip with a folder per class, perhaps #part.")
 @limit_option
@@ -61,6 +71,7 @@ def split(
     privacy: Literal["activations", "inputs"],
     memory_mb: float | None,
     storage_mb: float | None,
+    fallback: Fallback | None,
     max_drop: float | None,
     data: str | None,
     limit: int | None,
@@ -80,7 +91,12 @@ def split(
     if max_drop is not None and data is None:
         raise UsageError("a drop of accuracy is measured on private images", hint="give --data")
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
-        limits: dict[str, Any] = {"memory_mb": memory_mb, "storage_mb": storage_mb, "max_drop": max_drop}
+        limits: dict[str, Any] = {
+            "memory_mb": memory_mb,
+            "storage_mb": storage_mb,
+            "max_drop": max_drop,
+            "fallback": fallback,
+        }
         if data is not None:
             dataset = load_data(model, data, limit=limit, as_json=as_json)
             limits |= {"samples": dataset.images, "labels": dataset.labels}
@@ -148,7 +164,8 @@ def _summary(decision: SplitDecision) -> dict[str, Any]:
         "reason": decision.reason,
         "drop": decision.drop_of(decision.best),
         "latency_ms": decision.best.latency_ms,
-        "on_device_ms": decision.on_device.latency_ms,
+        "on_device_ms": None if decision.is_head_only else decision.on_device.latency_ms,
+        "fallback": None if split_ is None else split_.fallback,
         "bytes_sent": decision.best.bytes_sent,
         "uplink_mbps": decision.uplink.mbps,
         "round_trip_ms": decision.uplink.round_trip_ms,
@@ -239,5 +256,9 @@ def _print(decision: SplitDecision) -> None:
         blocks = ", ".join(f"{name} for {count}" for name, count in _renditions(decision.best))
         sizes = f"{decision.best.device_bytes / MB:.2f} MB in memory, {decision.best.stored_bytes / MB:.2f} MB stored"
         click.echo(f"the device's blocks, from the input on: {blocks}; {sizes}")
-    alone = f" ({decision.on_device.latency_ms:.3f} ms on the device alone)" if decision.best.tail else ""
+    alone = ""
+    if decision.best.tail and not decision.is_head_only:
+        alone = f" ({decision.on_device.latency_ms:.3f} ms on the device alone)"
     click.echo(f"best: {_where(decision.best, decision)}, {decision.best.latency_ms:.3f} ms{alone}; {decision.reason}")
+    if decision.plan.split is not None:
+        click.echo(f"without the server {FALLBACKS[decision.plan.split.fallback]}")

@@ -12,14 +12,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.errors import UsageError
 from device_sdk.execution.deciders import leaving
 from device_sdk.execution.loaded_segments import LoadedSegments
 from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.outcome import AFTER_FAILURE as AFTER_FAILURE
 from device_sdk.execution.outcome import AT_END as AT_END
 from device_sdk.execution.outcome import AT_SERVER as AT_SERVER
+from device_sdk.execution.outcome import UNANSWERED as UNANSWERED
 from device_sdk.execution.outcome import Answers, KeptActivations, Waiting
 from device_sdk.execution.outcome import Outcome as Outcome
 from device_sdk.execution.plan_segments import segments, steps
@@ -38,7 +41,7 @@ RunTail = Callable[[Sequence[Array]], Array | None]
 class LoadedPlan:
     """A plan that is ready to run. ``run`` may be called from several threads at once.
 
-    What follows a split is loaded too: it runs here when there is no server, or when it fails.
+    What follows a split is loaded too where it is the fallback: it runs here when there is no server, or when it fails.
 
     ``memory_cap_bytes``: what all that is loaded and runs may take beyond the bare runtime, for batches of up to
     ``batch`` samples. If the plan needs more, it runs in pages, of which as many stay as there is room for: the same
@@ -71,7 +74,11 @@ class LoadedPlan:
         )
         found = segments(bundle.supernet, plan)
         self._loaded = self._load(found)
-        self._segments = list(zip(found, self._loaded.stretches, strict=True))
+        pairs = list(zip(found, self._loaded.stretches, strict=True))
+        self._segments = [pair for pair in pairs if not pair[0].fallback]
+        self._fallback = plan.split.fallback if plan.split is not None else "subnet"
+        self._branch = next((stretch for segment, stretch in pairs if segment.fallback), None)
+        self._output_shape = bundle.supernet.cut_points[-1].tensors[-1].shape
         self._every_step = steps(bundle.supernet, plan)
         self._calls, self._hurry = RunningCalls(), StopSignal()
         self._stepping = threading.Lock()  # guards the next two
@@ -83,6 +90,11 @@ class LoadedPlan:
         """What is loaded for this plan now, as footprints state it."""
         with self._stepping:
             return sum(loaded.taken_bytes for loaded in self._every_loaded)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether anything answers on this device alone."""
+        return bool(self._every_step)
 
     @property
     def page_loads(self) -> int | None:
@@ -112,7 +124,7 @@ class LoadedPlan:
         """
         with self._calls:
             [(segment, first), *others] = self._segments
-            if first is None or others or segment.exit is not None:
+            if first is None or others or segment.exit is not None or segment.split:
                 answers = Answers(len(tensor))
                 start = Waiting(np.arange(len(tensor)), (tensor,))
                 return answers.outcome(*self._run_from(start, answers, run_tail, asks=asks))
@@ -135,6 +147,7 @@ class LoadedPlan:
         rest, latest = start.samples, start.latest  # samples without an answer; in case there is no time left
         kept: KeptActivations | None = None
         asking: list[Waiting] = []
+        aside: Sequence[Array] = ()
         end = AT_END
         for number, (segment, stretch) in enumerate(self._segments[start.segment :], start.segment + 1):
             if stretch is not None:
@@ -148,7 +161,7 @@ class LoadedPlan:
                 kept = KeptActivations(rest, tuple(features if segment.exit is None else features[:-1]))
             if segment.exit is not None:
                 *features, logits = features
-                ends = number == len(self._segments) or self._hurry.is_set
+                ends = (number == len(self._segments) and not segment.split) or self._hurry.is_set
                 answered, asked = leaving(segment.exit, logits)
                 answered, asked = answered | ends, asked & asks & (not ends)
                 exit_number = self._numbers[segment.exit.exit]
@@ -161,6 +174,8 @@ class LoadedPlan:
                 rest, features = (rest, features) if on.all() else (rest[on], [feature[on] for feature in features])
                 if not len(rest):
                     break
+            if segment.aside:
+                aside = features
             if segment.split and run_tail is not None:
                 remote = run_tail(features)
                 if remote is not None:
@@ -168,14 +183,44 @@ class LoadedPlan:
                     break
                 end = AFTER_FAILURE
         else:
-            answers.put(rest, features[-1], self._exits + end)
+            if self._fallback == "subnet":
+                answers.put(rest, features[-1], self._exits + end)
+            else:
+                self._fall_back(answers, rest, latest, aside)
         return kept, tuple(asking)
+
+    def _fall_back(
+        self,
+        answers: Answers,
+        rest: npt.NDArray[np.int64],
+        latest: tuple[Array, int] | None,
+        aside: Sequence[Array],
+    ) -> None:
+        """Answer what the split's server did not, without the rest of the subnet."""
+        if self._fallback == "abstain":
+            nothing = np.full((len(rest), *self._output_shape), np.nan, dtype=np.float32)
+            answers.put(rest, nothing, self._exits + UNANSWERED)
+            return
+        if self._branch is not None:
+            logits = self._branch.run(aside)[-1]
+        else:
+            assert latest is not None  # the exit answers by confidence, so it was tried
+            logits = latest[0]
+        answers.put(rest, logits, self._exits + AFTER_FAILURE)
 
     def stepped(self) -> SteppedPlan:
         """The same plan exit by exit, for deadlines and interruptions; loaded when it is first asked for.
 
         It shares what is loaded where all exits of the plan answer by confidence. Raises as the plan itself.
+
+        Raises:
+            UsageError: the plan answers nothing on this device alone.
         """
+        if not self.has_steps:
+            raise UsageError(
+                "the plan answers nothing here without its server, so it keeps no deadline",
+                hint="use a plan with an exit before the split",
+            )
         with self._stepping:
             if self._stepped is None:
                 same = self._every_step == [segment for segment, _ in self._segments]

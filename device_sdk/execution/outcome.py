@@ -11,7 +11,8 @@ from device_sdk.runtimes.port import Array
 
 AT_END = 0  # the end of the subnet, here
 AT_SERVER = 1  # the end of the subnet, at the server
-AFTER_FAILURE = 2  # the end of the subnet, here, since the server did not answer
+AFTER_FAILURE = 2  # the split's fallback, here, since the server did not answer
+UNANSWERED = 3  # nothing: the split's server did not answer, and the plan abstains without it
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,10 @@ class Outcome:
     """What a plan answers to a batch.
 
     ``output``: logits [batch, classes]; ``answered_by`` [batch]: the position in the plan's exits of the one that
-    answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit. ``kept``: None
-    where the plan sends no activations of hard samples. ``asking``: the samples that left the path at an exit to ask a
-    server, a group for each exit; until it answers, what the exit says stands for them.
+    answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit, ``UNANSWERED``
+    where there is no answer: then the logits are not numbers. ``kept``: None where the plan sends no activations of
+    hard samples. ``asking``: the samples that left the path at an exit to ask a server, a group for each exit; until it
+    answers, what the exit says stands for them.
     """
 
     output: Array

@@ -137,13 +137,16 @@ class Escalating(msgspec.Struct, frozen=True, tag="escalating", tag_field="event
 
 
 class SplitChosen(msgspec.Struct, frozen=True, tag="split", tag_field="event"):
-    """The split of the subnet was decided: the cut point ``position``, or None to run all of it on the device."""
+    """The split of the subnet was decided: the cut point ``position``, or None to run all of it on the device.
+
+    ``on_device_ms``: None where the device holds a head only.
+    """
 
     subnet: str
     position: int | None
     uplink_mbps: float
     predicted_ms: float
-    on_device_ms: float
+    on_device_ms: float | None
     bytes_sent: int
 
 

@@ -100,7 +100,7 @@ def split_chosen(decision: SplitDecision) -> SplitChosen:
         position=split.position if split is not None else None,
         uplink_mbps=decision.uplink.mbps,
         predicted_ms=decision.best.latency_ms,
-        on_device_ms=decision.on_device.latency_ms,
+        on_device_ms=None if decision.is_head_only else decision.on_device.latency_ms,
         bytes_sent=decision.best.bytes_sent,
     )
 

@@ -76,6 +76,10 @@ class TailClient:
             self._metadata = None
         return reply
 
+    def try_again(self) -> None:
+        """Do not wait until the server is asked again after a failure."""
+        self._calls.try_again()
+
     def close(self) -> None:
         """Send nothing from now on. Idempotent."""
         self._calls.close()

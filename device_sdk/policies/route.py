@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from device_sdk.errors import UsageError
 from device_sdk.execution.deciders import hard, leaving
+from device_sdk.execution.plan_segments import answering_exits
 from device_sdk.offload.packing import packet_bytes
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.runtimes.port import Array
@@ -196,8 +197,10 @@ class Route:
 
     @property
     def peak_bytes(self) -> int:
-        """Memory of the subnet and of the exits that decide by confidence."""
-        return self._costs.peak_bytes(self._plan.subnet) + sum(map(self._costs.exit_bytes, self._taken))
+        """Memory of what runs here: the subnet or its head, the exits that answer by confidence, the fallback's."""
+        here = Subnet(self._supernet.edges_here(self._plan))
+        exits = map(self._costs.exit_bytes, answering_exits(self._plan))
+        return (self._costs.peak_bytes(here) if here.edges else 0) + sum(exits)
 
     def energy_mj(self, power: Power) -> Milliseconds:
         """Energy of the device (HI Eq. 4)."""

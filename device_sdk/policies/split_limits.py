@@ -59,6 +59,12 @@ class SplitLimits:
         """Whether ways that lose something are tried."""
         return self.judge is not None and self.max_drop is not None
 
+    @property
+    def named(self) -> str:
+        """The limits of memory and storage in words."""
+        named = [] if self.memory_mb is None else [f"{self.memory_mb:g} MB"]
+        return " and ".join(named + ([] if self.storage_mb is None else [f"{self.storage_mb:g} MB of storage"]))
+
     def fits(self, cost: SplitCost) -> bool:
         """Whether the device's part fits its memory and its storage."""
         return cost.device_bytes <= self.memory_bytes and cost.stored_bytes <= self.stored_bytes
@@ -90,7 +96,7 @@ def fastest(
     if not fitting:
         least = min(costs, key=lambda cost: (cost.device_bytes, cost.stored_bytes))
         raise UsageError(
-            f"no part of the model fits {_named(limits)}, and its input may not be sent",
+            f"no part of the model fits {limits.named}, and its input may not be sent",
             hint=f"up to cut point {least.position} it takes {least.device_bytes / MB:.3g} MB; allow inputs to be sent",
         )
     drops: list[tuple[SplitCost, float]] = []
@@ -117,11 +123,6 @@ def _way(cost: SplitCost) -> str:
     if cost.sends == "jpeg":
         return "sends the input as JPEG"
     return f"crosses at cut point {cost.position} in {cost.bits[0]} bits" if cost.tail else "stays on the device"
-
-
-def _named(limits: SplitLimits) -> str:
-    named = [] if limits.memory_mb is None else [f"{limits.memory_mb:g} MB"]
-    return " and ".join(named + ([] if limits.storage_mb is None else [f"{limits.storage_mb:g} MB of storage"]))
 
 
 def reason(best: SplitCost, costs: Sequence[SplitCost], limits: SplitLimits) -> str:

@@ -31,12 +31,13 @@ from device_sdk.session.measuring import Measuring
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Power, Uplink
-from device_sdk.supernet.plan import Ask, Plan, Subnet
+from device_sdk.supernet.plan import Ask, Fallback, Plan, Subnet
 from device_sdk.supernet.requirement import Requirement
 
 if TYPE_CHECKING:
     from PIL import Image
 
+    from device_sdk.policies.plan_front import PlanFront
     from device_sdk.policies.split_decision import SplitDecision
     from device_sdk.policies.split_limits import SplitLimits
 
@@ -46,13 +47,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SplitWish:
-    """The limits of a split: the device's memory and storage, and the score lost on ``samples`` with ``labels``."""
+    """The limits of a split: the device's memory and storage, and the score lost on ``samples`` with ``labels``.
+
+    ``fallback``: what answers when the server does not; None: as the memory allows.
+    """
 
     memory_mb: float | None
     max_drop: float | None
     samples: Samples | None
     labels: Targets | Labels | None
     storage_mb: float | None = None
+    fallback: Fallback | None = None
 
 
 class Planning:
@@ -144,23 +149,30 @@ class Planning:
         return choice, next((one for one in others if one.model == asked), replace(server, model=asked))
 
     def split(
-        self, model: RemoteModel, wish: SplitWish, *, uplink_mbps: float | None, progress: Progress
-    ) -> SplitDecision:
-        """Where the subnet in use crosses to the server that runs its tail; raises as ``decide_split``."""
-        from device_sdk.policies.split_decision import decide_split
+        self, model: RemoteModel, wish: SplitWish, *, uplink_mbps: float | None, follow: bool, progress: Progress
+    ) -> tuple[SplitDecision, PlanFront | None]:
+        """Where the subnet in use crosses to the server that runs its tail; raises as ``decide_split``.
 
-        plan = self._in_use.running().plan
+        ``follow``: also the splits for other networks.
+        """
+        from device_sdk.policies.split_decision import decide_split
+        from device_sdk.policies.split_front import split_front
+
+        plan, bundle = self._in_use.running().plan, self._in_use.workspace.bundle
         jpegs = self._jpegs(wish, quality=model.jpeg_quality) if model.privacy == "inputs" else None
-        return decide_split(
+        limits = self._split_limits(plan, wish, jpegs)
+        decision = decide_split(
             self._in_use.lend_workspace(),
             plan,
             lambda: self._measuring.profile(progress=progress),
             model,
             uplink_mbps=uplink_mbps,
             progress=progress,
-            limits=self._split_limits(plan, wish, jpegs),
+            limits=limits,
             jpeg=None if jpegs is None else jpegs.coding(),
+            fallback=wish.fallback,
         )
+        return decision, split_front(bundle, decision, limits) if follow else None
 
     def estimate_split(
         self, uplink: Uplink, wish: SplitWish, *, device_factor: float, progress: Progress
@@ -186,6 +198,7 @@ class Planning:
             limits=limits,
             device_factor=device_factor,
             jpeg=None if jpegs is None else jpegs.coding(),
+            fallback=wish.fallback,
         )
 
     def _subnets(self) -> list[Subnet]:
@@ -213,6 +226,7 @@ class Planning:
         SplitLimits(wish.memory_mb, None, storage_mb=wish.storage_mb)  # refused before anything runs
         if wish.samples is None:
             return SplitLimits(wish.memory_mb, wish.max_drop, storage_mb=wish.storage_mb)
+        self._in_use.workspace.bundle.require_whole("measuring the accuracy of a split")
         inputs = self._samples.prepare_all(wish.samples, plan.subnet.input_size)
         score = score_of(self._in_use.workspace.bundle.manifest.task)
         targets = None if wish.labels is None else score.checked(wish.labels, len(inputs))

@@ -18,7 +18,7 @@ from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
 from device_sdk.offload.asked_share import AskedShare
 from device_sdk.offload.escalation import Escalator
 from device_sdk.offload.link_estimate import LinkEstimate
-from device_sdk.offload.link_probe import LinkProbe
+from device_sdk.offload.link_probe import LinkProbe, PlannedTail, ServerWait
 from device_sdk.offload.packing import Activations
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_calls import RemoteReply
@@ -100,8 +100,8 @@ class RemoteAnswers:
         """Whether there is a server."""
         return self._escalator is not None or self._tail is not None
 
-    def prober(self, link: LinkEstimate) -> LinkProbe:
-        """What asks the connected server for nothing but the time it takes.
+    def prober(self, link: LinkEstimate, tail: PlannedTail | None = None) -> LinkProbe:
+        """What asks the connected server for nothing but the time it takes; with ``tail`` its load counts too.
 
         Raises:
             UsageError: none is connected.
@@ -109,13 +109,23 @@ class RemoteAnswers:
         connected = self._escalator or self._tail
         if connected is None:
             raise UsageError("no server is connected")
-        return LinkProbe(connected.model, link)
+        wait: ServerWait | None = None
+        if tail is not None and self._tail is not None:
+            cuts = self._bundle.manifest.cut_points
+            wait = ServerWait(
+                self._tail.model,
+                tail,
+                cut=cuts[tail.position],
+                bundle=self._bundle.digest,
+                output_shape=cuts[-1].tensors[0].shape,
+            )
+        return LinkProbe(connected.model, link, wait)
 
     def try_again(self) -> None:
         """The server was seen to answer: do not wait until it is asked again."""
-        escalator = self._escalator
-        if escalator is not None:
-            escalator.try_again()
+        for client in (self._escalator, self._tail):
+            if client is not None:
+                client.try_again()
 
     def _answered(self, size_bytes: int, samples: int, seconds: float) -> None:
         link = self._link
@@ -189,7 +199,8 @@ class RemoteAnswers:
         """
         tail, split = self._tail, plan.split
         if split is None or self._split_unfit(split) is not None:
-            outcome = loaded.run(tensor, asks=plan.asks_early and self._is_ready(plan.hard))
+            asks = plan.asks_early and self._is_ready(plan.hard)
+            outcome = loaded.run(tensor, asks=asks)  # past the split, or as its fallback says
         elif split.is_whole or tail is None:
             outcome = loaded.run(tensor, lambda _: self._ask_all(split.server, tensor, images))
         else:
@@ -345,7 +356,7 @@ def _unfit(model: RemoteModel | None, server: RemoteRef, *, sends_inputs: bool) 
 def _sources(plan: Plan, outcome: Outcome) -> list[str]:
     if not plan.exits and plan.split is None:
         return [SUBNET] * len(outcome.output)
-    names = [*(f"exit {choice.exit}" for choice in plan.exits), SUBNET, SERVER, FALLBACK]
+    names = [*(f"exit {choice.exit}" for choice in plan.exits), SUBNET, SERVER, FALLBACK, ABSTAINED]
     return [names[number] for number in outcome.answered_by]
 
 

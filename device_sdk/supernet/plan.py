@@ -102,6 +102,10 @@ class RemoteRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 ANY_SERVER = RemoteRef()
 
+Fallback = Literal["subnet", "exit", "abstain"]
+"""What answers the samples that a split sends when its server does not: the rest of the plan's subnet, the plan's last
+exit, or nothing."""
+
 
 class ExitChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An exit of a plan: it answers the samples whose confidence reaches ``threshold``.
@@ -132,12 +136,14 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     from there to the output that the server runs; it need not be that of the plan's subnet, whose own rest is the
     fallback. Position 0 sends the input: everything runs at the server. Without a tail, at position 0, the server's
     model runs as a whole, whatever it is; the input travels as that model takes it, and ``bits`` is empty.
+    With a ``fallback`` other than ``subnet``, nothing behind ``position`` ever runs on this device.
     """
 
     position: int
     bits: tuple[int, ...]
     tail: tuple[Edge, ...]
     server: RemoteRef
+    fallback: Fallback = "subnet"
 
     @property
     def is_whole(self) -> bool:
@@ -269,7 +275,7 @@ Hard = AnswerLocally | Abstain | Ask
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag=PLAN_FORMAT):
     """What a device runs: a subnet, the exits it may take, where it goes on at a server, what becomes of hard samples.
 
-    With a split, the subnet up to it runs here; its rest is what runs here when the server does not answer.
+    With a split, the subnet up to it runs here; its ``fallback`` says what answers when the server does not.
     """
 
     subnet: Subnet
@@ -286,6 +292,11 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
     def asks_early(self) -> bool:
         """Whether samples go to a server from an exit, before the end of the path."""
         return any(choice.ask_below > 0 for choice in self.exits)
+
+    @property
+    def is_head(self) -> bool:
+        """Whether nothing behind the split ever runs here."""
+        return self.split is not None and self.split.fallback != "subnet"
 
     @property
     def hard_threshold(self) -> float | None:

@@ -308,6 +308,7 @@ class Supernet:
             self._check_asking_early(choice, plan)
         if plan.split is not None:
             self._check_split(plan.split, plan.subnet, positions)
+            self._check_fallback(plan, plan.split)
         if not isinstance(plan.hard, AnswerLocally):
             self._check_decider(plan.hard.decider)
         if isinstance(plan.hard, Ask):
@@ -349,6 +350,13 @@ class Supernet:
         if exits and exits[-1] > split.position:
             raise UsageError(f"an exit at cut point {exits[-1]} lies behind the split at {split.position}")
 
+    @staticmethod
+    def _check_fallback(plan: Plan, split: Split) -> None:
+        if split.fallback == "exit" and not plan.exits:
+            raise UsageError("without its server the split's samples take an exit, and the plan has none")
+        if plan.is_head and isinstance(plan.hard, Ask) and plan.hard.sends != "input":
+            raise UsageError("activations behind a split cannot be sent: nothing runs there on this device")
+
     def _check_whole(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
         if split.bits:
             raise UsageError("the input of a server's model travels as it is: such a split gives no bits")
@@ -371,6 +379,13 @@ class Supernet:
         self.check_stretch(tail, start=position, end=self.output_index)
         if any(edge.input_size for edge in tail):
             raise UsageError("a server runs a tail at the model's own input size")
+
+    def edges_here(self, plan: Plan) -> tuple[Edge, ...]:
+        """The edges of the plan's subnet that may run on this device: all, or those before a split."""
+        if plan.split is None or not plan.is_head:
+            return plan.subnet.edges
+        position = plan.split.position
+        return tuple(edge for edge, block in self.walk(plan.subnet) if block.end <= position)
 
     def walk(self, subnet: Subnet) -> Iterator[tuple[Edge, Block]]:
         """The edges of ``subnet`` with their blocks, in order."""

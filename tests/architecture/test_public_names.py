@@ -30,7 +30,7 @@ PUBLIC_NAMES = {
         "Router",
         "Split",
     ),
-    *("PlanCost", "Power", "Requirement", "Uplink"),
+    *("PlanCost", "Power", "Requirement", "Uplink", "plan_head"),
     *("AdaptationSettings", "CalibrationSettings", "ElasticSettings", "LiveSettings", "RemoteModel", "Running"),
     *("PathweaveError", "UsageError", "MissingExtraError"),
     *("BundleError", "ManifestError", "UnsupportedFormatError", "SignatureError", "BlobError"),

@@ -302,6 +302,8 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails)),
         Plan(Subnet(own), split=Split(0, (8,), whole, tails)),
         Plan(Subnet(whole), split=Split(2, (4, 2), whole[2:], tails)),
+        Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails, "abstain")),
+        Plan(Subnet(whole), exits=early[:1], split=Split(2, (8, 8), whole[2:], tails, "exit")),
         Plan(Subnet(whole), split=Split(0, (), (), server)),
         Plan(Subnet(whole), split=Split(0, (), (), server), hard=Abstain(Margin(0.5))),
         Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), server)),
@@ -335,6 +337,12 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(path("m0-2", "o2", "o3")), split=Split(1, (8,), whole[1:], tails)),
         Plan(Subnet(tuple(edge.at((4, 4)) for edge in whole)), split=Split(2, (8, 8), whole[2:], tails)),
         Plan(Subnet(whole), exits=early, split=Split(2, (8, 8), whole[2:], tails)),
+        Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails, "exit")),
+        Plan(
+            Subnet(whole),
+            split=Split(2, (8, 8), whole[2:], tails, "abstain"),
+            hard=Ask(Margin(0.125), tails, 2, whole[2:]),
+        ),
         Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), server, "input", whole[2:])),
         Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), tails, 2)),
         Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), tails, 9, whole[2:])),
@@ -346,6 +354,7 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), exits=(msgspec.structs.replace(early[0], ask_below=-0.25),), hard=ask),
     ]
     good = json.loads(encode_plan(Plan(Subnet(whole))))
+    split = json.loads(encode_plan(taken[3]))["split"]
     changed = [
         good | {"format": 1},
         good | {"format": 3},
@@ -364,6 +373,8 @@ def plan_vectors() -> list[dict[str, Any]]:
         good | {"exits": [{"exit": "x1-pooled", "threshold": 0.5, "ask_below": "0.25"}]},
         good | {"exits": [{"exit": "x1-pooled", "threshold": 0.5, "bits": 4}]},
         good | {"split": {"position": 2, "bits": 8}},
+        good | {"split": split | {"fallback": "guess"}},
+        good | {"split": split | {"fallback": None}},
         good | {"subnet": {"edges": [{"block": "o0", "precision": 4}]}},
     ]
     texts = [encode_plan(plan).decode() for plan in unfit] + [json.dumps(one) for one in changed]

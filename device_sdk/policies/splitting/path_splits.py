@@ -33,8 +33,8 @@ class SplitCost:
     tensor on the way. ``sends``: a packet of activations, or at position 0 the input as JPEG, which the server's full
     model takes; then ``bits`` is empty, and coding counts as packing. Latencies are predicted, at batch 1;
     ``handling_ms``: what a call takes beside the other parts. ``device_bytes``: weights, once loaded, and the largest
-    working set of the device's part; ``stored_bytes``: its weights in the bundle. ``head``: what the device runs;
-    ``error``: the sum of quantisation errors, which only ranks.
+    working set of the device's part, without the rest of the subnet; ``stored_bytes``: its weights in the bundle.
+    ``head``: what the device runs; ``error``: the sum of quantisation errors, which only ranks.
     """
 
     position: int
@@ -77,6 +77,8 @@ def split_costs(
 ) -> list[SplitCost]:
     """All ways to divide ``subnet``, by position, head and width, the whole on the device last.
 
+    Heads with blocks that ``device`` has no costs of are left out: they are not there.
+
     ``overhead_bytes``: what the protocol adds to a packet; ``sends_input``: whether the input itself may travel;
     ``widths``: bits of the values on the way; ``sent_error``: what they add to the error at a cut point. ``heads``: of
     the first n blocks, by n; by default as the subnet has them. ``jpeg``: what the input as JPEG takes, where it can be
@@ -88,6 +90,8 @@ def split_costs(
         found += _sent_as_jpeg(supernet, server, uplink, overhead_bytes, handling, jpeg)
     for count in range(len(subnet.edges) + 1):
         own, tail = subnet.edges[:count], subnet.edges[count:]
+        if any(edge not in device.edge_costs for edge in own):
+            break
         position = supernet.block(own[-1].block).end if own else 0
         ends = [_device_part(position, head) for head in (heads[count] if heads else [_own(own, subnet.edges, device)])]
         if not tail:

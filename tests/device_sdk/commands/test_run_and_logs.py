@@ -239,7 +239,7 @@ def test_a_server_is_only_asked_with_leave(pathweave, tiny_bundle, pictures, opt
     assert status == 2
     assert err == [
         "error: --server needs permission to send samples",
-        "hint: allow it with --privacy inputs",
+        "hint: allow it with --privacy inputs, or with --privacy activations for a split plan",
     ]
     status, out, _ = pathweave("run", tiny_bundle.folder, *arguments, "--privacy", "inputs")
     assert (status, out.splitlines()[1:]) == (0, [])  # nothing is hard before calibration

@@ -8,7 +8,8 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import UsageError
 from device_sdk.execution.deciders import confidence
-from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan
+from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, UNANSWERED, LoadedPlan
+from device_sdk.execution.paging import least_memory_cap_bytes
 from device_sdk.execution.plan_segments import segments
 from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.runtimes import OnnxRuntime
@@ -309,3 +310,72 @@ def test_a_split_that_does_not_fit_is_refused(bundle, runtime, split, said):
     plan = msgspec.structs.replace(plan_with(subnet, ("x3-pooled", 0.5)), split=split)
     with pytest.raises(UsageError, match=said):
         LoadedPlan(bundle, runtime, plan)
+
+
+# Splits without the rest of the subnet
+
+
+def head(fallback, position=3, *exits):
+    split = msgspec.structs.replace(divided(position), fallback=fallback)
+    return Plan(Subnet(tuple(Edge(f"o{number}") for number in range(5))), exits=exits, split=split)
+
+
+LAST = ExitChoice("x2-pooled", UNREACHABLE_CONFIDENCE)
+
+
+def test_nothing_behind_the_split_of_a_head_is_loaded(bundle, tensor):
+    runtime = CountingRuntime()
+    plan = LoadedPlan(bundle, runtime, head("abstain"))
+    assert len(runtime.samples) == 1
+    served = plan.run(tensor, lambda features: np.ones((len(features[0]), 3), np.float32))
+    assert set(served.answered_by) == {AT_SERVER}
+    unanswered = plan.run(tensor, lambda features: None)
+    assert set(unanswered.answered_by) == {UNANSWERED}
+    assert unanswered.output.shape == (len(tensor), 3)
+    assert np.isnan(unanswered.output).all()
+    assert not plan.has_steps
+    with pytest.raises(UsageError, match="answers nothing here without its server"):
+        plan.stepped()
+
+
+def test_the_branch_of_the_fallback_runs_only_when_the_server_does_not_answer(bundle, tensor):
+    runtime = CountingRuntime()
+    plan = LoadedPlan(bundle, runtime, head("exit", 3, LAST))
+    plan.run(tensor, lambda features: np.ones((len(features[0]), 3), np.float32))
+    assert runtime.samples[-1] == []
+    failed = plan.run(tensor, lambda features: None)
+    assert runtime.samples[-1] == [len(tensor)]
+    assert set(failed.answered_by) == {1 + AFTER_FAILURE}
+    alone = LoadedPlan(bundle, runtime, Plan(head("exit").subnet, (ExitChoice("x2-pooled", 0.0),)))
+    np.testing.assert_allclose(failed.output, alone.run(tensor).output, atol=1e-5)
+
+
+@pytest.mark.parametrize("position", [2, 3], ids=["at the cut", "before the cut"])
+def test_an_exit_that_answers_some_samples_stands_in_for_the_server_on_the_others(bundle, tensor, position):
+    every = LoadedPlan(bundle, OnnxRuntime(threads=1), Plan(head("exit").subnet, (ExitChoice("x2-pooled", 0.0),)))
+    at_exit = every.run(tensor).output
+    threshold = float(np.median(confidence(at_exit)))
+    plan = LoadedPlan(bundle, OnnxRuntime(threads=1), head("exit", position, ExitChoice("x2-pooled", threshold)))
+    sent = []
+    failed = plan.run(tensor, lambda features: sent.append(len(features[0])))
+    sure = confidence(at_exit) >= threshold
+    assert sent == [np.count_nonzero(~sure)]
+    assert (failed.answered_by == np.where(sure, 0, 1 + AFTER_FAILURE)).all()
+    np.testing.assert_allclose(failed.output, at_exit, atol=1e-5)
+
+
+def test_a_head_split_at_the_input_loads_nothing(bundle, tensor):
+    runtime = CountingRuntime()
+    plan = LoadedPlan(bundle, runtime, head("abstain", 0))
+    assert runtime.samples == []
+    assert set(plan.run(tensor).answered_by) == {UNANSWERED}
+
+
+def test_under_a_cap_a_head_runs_in_pages_with_its_fallback(bundle, tensor):
+    plan = head("exit", 3, LAST)
+    cap_bytes = round(1.1 * least_memory_cap_bytes(bundle, plan, batch=len(tensor)))
+    paged = LoadedPlan(bundle, OnnxRuntime(threads=1, lean=True), plan, memory_cap_bytes=cap_bytes, batch=len(tensor))
+    failed = paged.run(tensor, lambda features: None)
+    whole = LoadedPlan(bundle, OnnxRuntime(threads=1), plan).run(tensor, lambda features: None)
+    np.testing.assert_allclose(failed.output, whole.output, atol=1e-5)
+    assert paged.stepped().run(tensor, stop=StopSignal()).output.shape == failed.output.shape

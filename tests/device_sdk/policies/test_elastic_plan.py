@@ -9,7 +9,16 @@ from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.paging import least_memory_cap_bytes
 from device_sdk.policies.elastic_plan import least_plan_bytes, plan_within, whole_plan_bytes
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.supernet.plan import ANY_SERVER, UNREACHABLE_CONFIDENCE, Ask, ExitChoice, MaxConfidence, Plan
+from device_sdk.supernet.plan import (
+    ANY_SERVER,
+    UNREACHABLE_CONFIDENCE,
+    Ask,
+    ExitChoice,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Split,
+)
 
 MB = 1_000_000
 
@@ -95,3 +104,17 @@ def test_a_cap_below_everything_says_the_least(elastic_heavy, plan):
     without = Plan(plan.subnet)
     with pytest.raises(BudgetError):
         plan_within(elastic_heavy, without, least)
+
+
+def test_the_exit_that_stands_in_for_a_server_stays_and_a_head_ends_with_it_at_last(elastic_heavy):
+    subnet = elastic_heavy.supernet.original
+    split = Split(3, (8,), subnet.edges[3:], RemoteRef("heavy:tail"), "exit")
+    plan = Plan(subnet, (ExitChoice("x1", UNREACHABLE_CONFIDENCE), ExitChoice("x3", UNREACHABLE_CONFIDENCE)), split)
+    whole, least = whole_plan_bytes(elastic_heavy, plan), least_plan_bytes(elastic_heavy, plan)
+    assert whole < whole_plan_bytes(elastic_heavy, Plan(subnet))
+    for cap_bytes in range(least, whole + 1, (whole - least) // 12):
+        kept = plan_within(elastic_heavy, plan, cap_bytes)
+        elastic_heavy.supernet.check_plan(kept)
+        assert kept.split is None or kept.exits[-1] == plan.exits[-1]
+    with pytest.raises(BudgetError):
+        plan_within(elastic_heavy, plan, least - 1)

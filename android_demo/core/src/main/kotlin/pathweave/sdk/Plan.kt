@@ -70,13 +70,30 @@ public data class ExitChoice(
 }
 
 /**
+ * What answers the samples that a split sends when its server does not: the rest of the plan's subnet, the plan's last
+ * exit, or nothing. [key]: as plans are stored.
+ */
+public enum class Fallback(internal val key: String) {
+    SUBNET("subnet"),
+    EXIT("exit"),
+    ABSTAIN("abstain"),
+}
+
+/**
  * The path goes on at the server from cut point [position]; 0 sends the input.
  *
  * [bits]: for each tensor at the cut point, how many bits each of its values takes on the way. [tail]: the path from
  * there to the output that the server runs; it need not be that of the plan's subnet, whose own rest is the fallback.
  * Without a tail, at position 0, the server's model runs as a whole, whatever it is; then [bits] is empty.
+ * Here the split is not taken, so the rest of the subnet answers whatever [fallback] says.
  */
-public data class Split(val position: Int, val bits: List<Int>, val tail: List<Edge>, val server: RemoteRef) {
+public data class Split(
+    val position: Int,
+    val bits: List<Int>,
+    val tail: List<Edge>,
+    val server: RemoteRef,
+    val fallback: Fallback = Fallback.SUBNET,
+) {
     /** Whether a model of the server runs as a whole, not a path of the bundle. */
     val isWhole: Boolean get() = position == 0 && tail.isEmpty()
 }

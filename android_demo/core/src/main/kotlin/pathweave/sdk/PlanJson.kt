@@ -93,6 +93,7 @@ private fun json(split: Split): JsonElement = objectOf(
     "bits" to JsonArray(split.bits.map(::JsonPrimitive)),
     "tail" to json(split.tail),
     "server" to json(split.server),
+    "fallback" to JsonPrimitive(split.fallback.key),
 )
 
 private fun json(server: RemoteRef): JsonElement = objectOf(
@@ -220,12 +221,14 @@ private fun exitChoice(place: JsonPlace): ExitChoice {
 }
 
 private fun split(place: JsonPlace): Split {
-    place.only("position", "bits", "tail", "server")
+    place.only("position", "bits", "tail", "server", "fallback")
     return Split(
         position = place["position"].int(),
         bits = place["bits"].items().map { it.int() },
         tail = edges(place["tail"]),
         server = server(place["server"]),
+        fallback = place.optional("fallback")?.oneOf { key -> Fallback.entries.find { it.key == key } }
+            ?: Fallback.SUBNET,
     )
 }
 

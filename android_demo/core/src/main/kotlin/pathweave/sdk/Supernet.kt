@@ -195,7 +195,10 @@ public class Supernet(
         check(plan.subnet)
         val exitPositions = checkExits(plan)
         plan.exits.forEach { checkAskingEarly(it, plan) }
-        plan.split?.let { checkSplit(it, plan.subnet, exitPositions) }
+        plan.split?.let {
+            checkSplit(it, plan.subnet, exitPositions)
+            checkFallback(plan, it.fallback)
+        }
         when (val hard = plan.hard) {
             Hard.AnswerLocally -> {}
             is Hard.Abstain -> checkDecider(hard.decider)
@@ -270,6 +273,16 @@ public class Supernet(
             if (last > split.position) {
                 throw UsageError("an exit at cut point $last lies behind the split at ${split.position}")
             }
+        }
+    }
+
+    private fun checkFallback(plan: Plan, fallback: Fallback) {
+        if (fallback == Fallback.EXIT && plan.exits.isEmpty()) {
+            throw UsageError("without its server the split's samples take an exit, and the plan has none")
+        }
+        val sends = (plan.hard as? Hard.Ask)?.sends
+        if (fallback != Fallback.SUBNET && sends is Sends.Activations) {
+            throw UsageError("activations behind a split cannot be sent: nothing runs there on this device")
         }
     }
 
