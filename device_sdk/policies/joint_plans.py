@@ -24,7 +24,8 @@ from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
 
 COARSE, FINE = 7, 12  # limits per exit in the first look at all paths, and around the best of them
-MOST_STEPS = 150  # of a look at all paths
+MOST_STEPS = 150  # of a look at all paths with few exits, and of one at all with many
+FEW_EXITS = 3  # of a path: these are searched to the end within the steps
 NOTHING_HARD = MaxConfidence(0.0)  # no confidence lies below it
 
 
@@ -42,6 +43,7 @@ class _Path:
         exit_bytes: Sequence[int],
     ) -> None:
         self.rankings, self.exits, self.exit_bytes = rankings, exits, exit_bytes
+        self.has_many_exits = len(exits) > FEW_EXITS
         self.route = route = rankings[0].route
         eases = tuple(one.by_sample() for one in rankings)
         self.end = AskingEnd(eases, route.correct, server_right, float(route.device_ms[0]), NO_CALL)
@@ -53,7 +55,8 @@ class JointPlans:
     """The best plans of exits and a decision for requirements, their limits found together.
 
     A coarse grid on every path comes first, then a fine one around the best of them: quick, and exact on each grid
-    unless there are so many exits that the search ends early (``MOST_STEPS``). ``best_thresholds`` without a grid is
+    unless the search has to end early (``MOST_STEPS``). A path with more than ``FEW_EXITS`` is searched twice, first
+    with some of them, evenly spaced. ``best_thresholds`` without a grid is
     exact over all limits, in seconds, with memory that grows with the third power of the samples. Paths whose
     bound says that they hold nothing better are left out.
 
@@ -77,11 +80,12 @@ class JointPlans:
             _Path(
                 rankings[subnet],
                 evidence.right(evidence.servers[server]),
-                [exit_samples(supernet, evidence, cost_model, subnet, one) for one in chosen],
-                [cost_model.exit_bytes(one) for one in chosen],
+                [exit_samples(supernet, evidence, cost_model, subnet, one) for one in tried],
+                [cost_model.exit_bytes(one) for one in tried],
             )
             for subnet, chosen in exits.items()
-            if known and chosen and rankings.get(subnet)
+            for tried in _few_and_all(chosen)
+            if known and rankings.get(subnet)
         ]
 
     def search(self, requirement: Requirement, network: Network | None, power: Power | None) -> JointSearch:
@@ -123,10 +127,11 @@ class JointSearch:
         ``asks_early``: exits may ask too.
         """
         best: tuple[_Bounded, JointThresholds] | None = None
-        effort = Effort(MOST_STEPS)
-        for one in sorted(self._paths, key=lambda one: one.bounds[asks_early].least):
+        efforts = Effort(MOST_STEPS), Effort(MOST_STEPS)
+        for one in sorted(self._paths, key=lambda one: (one.path.has_many_exits, one.bounds[asks_early].least)):
             if one.bounds[asks_early].least >= objective_of(self._requirement, better_than):
-                break
+                continue
+            effort = efforts[one.path.has_many_exits]
             grid, table = one.path.looks[asks_early]
             found = self._look(one, one.end, grid, table, better_than, effort, asks_early=asks_early)
             if found is not None:
@@ -176,6 +181,13 @@ class JointSearch:
         ranking = path.rankings[found.decider]
         decider = ranking.decider(found.hard_eases - 1) if found.hard_eases else NOTHING_HARD
         return replace(plan, hard=Ask(decider, self._server))
+
+
+def _few_and_all(exits: Sequence[ExitChoice]) -> list[Sequence[ExitChoice]]:
+    """``FEW_EXITS`` of them, evenly spaced, and all of them; nothing twice."""
+    if len(exits) <= FEW_EXITS:
+        return [exits] if exits else []
+    return [[exits[round(number * (len(exits) - 1) / (FEW_EXITS - 1))] for number in range(FEW_EXITS)], exits]
 
 
 def exit_samples(

@@ -209,9 +209,8 @@ def test_fewer_thresholds_are_a_part_of_all():
 
 
 def test_however_many_exits_there_are_a_search_takes_no_more_steps_than_it_may():
-    world, requirement, effort = World(3, exits=8, count=150), REQUIREMENTS["latency"], Effort(60)
-    grid = Grid.of(world.exits, world.end.eases, most=5)
-    found = world.best(requirement, grid=grid, effort=effort)
+    world, requirement, effort = World(3, exits=8, count=150), Requirement(latency_ms=12.0), Effort(60)
+    found = world.best(requirement, grid=Grid.of(world.exits, world.end.eases, most=5), effort=effort)
     assert effort.left == 0
     assert not found.is_exact
     assert not requirement.misses(world.cost_of(found))
