@@ -7,9 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_sdk.policies.splitting.head_renditions import BlockChoice, best_heads, head_of
+from device_sdk.policies.splitting.head_renditions import BlockChoice, best_heads, block_choices, head_of
+from device_sdk.supernet.blocks import Block, CutPoint, Golden, Rendition, TensorSpec
 from device_sdk.supernet.cost import CostModel, EdgeCost
-from device_sdk.supernet.plan import Edge
+from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.supernet import Supernet
 
 NAMES = ("fp32", "int8", "w4")
 
@@ -108,3 +110,25 @@ def test_many_blocks_stay_within_seconds_and_the_budget_is_used():
     found = best_heads(choices, model, stored_bytes=40 * 80)
     best = min(found.by_count[-1], key=lambda head: head.error)
     assert 40 * 75 <= best.stored_bytes <= 40 * 80
+
+
+def test_what_the_runtime_expands_counts_with_the_latency_of_the_original():
+    def rendition(name, runtime="onnxruntime", **more):
+        return Rendition(name, runtime, "0" * 64, 1, Golden((), 0.0), **more)
+
+    forms = (
+        rendition("fp32"),
+        rendition("w4", error=0.01, loaded_bytes=400),
+        rendition("int8", error=0.02),
+        rendition("xnnpack", "executorch"),
+        rendition("fp16"),  # not measured here
+    )
+    cuts = [CutPoint(index, (TensorSpec(f"cut_{index}", (1,)),)) for index in range(2)]
+    supernet = Supernet(cuts, [Block("o0", 0, 1, "original", 1, 1, forms)])
+    measured = {"fp32": 2.0, "w4": 1.9, "int8": 1.0, "xnnpack": 0.5}
+    device = CostModel({Edge("o0", name): EdgeCost(ms, ms, 400, 10) for name, ms in measured.items()})
+    stored = {edge: 50 for edge in device.edge_costs}
+    [choices] = block_choices(supernet, Subnet((Edge("o0", "w4"),)), device, stored)
+    assert [one.edge.rendition for one in choices] == ["w4", "fp32", "int8"]  # the subnet's own first
+    assert [head_of([one], device).device_ms for one in choices] == [2.0, 2.0, 1.0]
+    assert [one.error for one in choices] == [0.01, 0.0, 0.02]
