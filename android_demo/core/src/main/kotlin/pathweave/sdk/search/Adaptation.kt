@@ -62,7 +62,8 @@ public data class Adaptation(
  *
  * [timeLimitS]: for the search, after which the best so far is taken; null to let it end by itself. [batch]: samples
  * evaluated together at most; fewer where the tensors between two blocks would take more than [batchBytes].
- * [cacheBytes]: of features that are kept to be used again. [cancelled]: ends the search, whose best so far is then
+ * [cacheBytes]: of features that are kept to be used again. [useExits]: let the subnets of the search compete with and
+ * without exits; the budget then limits the mean latency. [cancelled]: ends the search, whose best so far is then
  * taken.
  *
  * @throws UsageError the batch is not above zero.
@@ -75,6 +76,7 @@ public data class AdaptationSettings(
     val batchBytes: Long = 32_000_000,
     val cacheBytes: Long = 64_000_000,
     val timeLimitS: Double? = SEARCH_S,
+    val useExits: Boolean = false,
     val cancelled: () -> Boolean = { false },
 ) {
     init {
@@ -122,7 +124,7 @@ internal class PlanFinder(
         val chosen = confirmed.candidate
         onProgress(AdaptationProgress(AdaptationStage.JUDGE, 0.0))
         val judged = judge(inputs, targets, held, listOf(chosen.subnet, supernet.original))
-        return Adaptation(
+        val adaptation = Adaptation(
             plan = chosen.plan,
             budget = budget,
             predictedMs = chosen.cost.latencyMs,
@@ -138,6 +140,29 @@ internal class PlanFinder(
             seconds = (System.nanoTime() - startedNs) / 1e9,
             stopped = found.stopped,
             pool = found.pool,
+        )
+        if (!settings.useExits) return adaptation
+        val mostMs = budget.latencyMs?.let { it * EQUAL_LATENCY } ?: Double.POSITIVE_INFINITY
+        val finder = ExitsFinder(bundle, runtime, costModel, settings.batch) {
+            onProgress(AdaptationProgress(AdaptationStage.JUDGE, it))
+        }
+        val exits = finder.find(found.pool, budget, inputs, targets, held, mostMs) ?: return adaptation
+        return withExits(adaptation, exits).copy(seconds = (System.nanoTime() - startedNs) / 1e9)
+    }
+
+    /** The adaptation whose plan is the one with exits; its subnet is in the pool, so that it can be watched. */
+    private fun withExits(adaptation: Adaptation, found: ExitsFound): Adaptation {
+        val subnet = found.plan.subnet
+        val added = Candidate(Plan(subnet), costModel.cost(subnet), found.accuracy)
+        return adaptation.copy(
+            plan = found.plan,
+            predictedMs = found.predictedMs,
+            measuredMs = found.meanMs,
+            predictedPeakBytes = found.peakBytes,
+            accuracySearch = found.accuracy,
+            accuracyHoldout = found.accuracyHeldOut,
+            holdoutSamples = found.judged,
+            pool = if (adaptation.pool.any { it.subnet == subnet }) adaptation.pool else adaptation.pool + added,
         )
     }
 

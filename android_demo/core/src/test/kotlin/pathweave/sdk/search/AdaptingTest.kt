@@ -90,6 +90,19 @@ class AdaptingTest {
     }
 
     @Test
+    fun `exits may join the search, and what was found is run, judged and watched`() {
+        open().use { model ->
+            val fullMs = model.profile().costModel().latencyMs(model.bundle.supernet.original)
+            val settings = AdaptationSettings(useExits = true)
+            val found = model.adaptBlocking(Adaptations.inputs(), labels, Budget(latencyMs = 2 * fullMs), settings)
+            assertEquals(found.plan, model.plan)
+            assertTrue(found.pool.any { it.subnet == found.subnet })
+            assertTrue(found.accuracySearch > 0.5 && found.accuracyHoldout!! > 0.5)
+            model.watch()
+        }
+    }
+
+    @Test
     fun `without labels the full model's answers stand in`(): Unit = runBlocking {
         open().use { model ->
             val found = model.adapt(Adaptations.inputs(), null, ALL_FIT)
