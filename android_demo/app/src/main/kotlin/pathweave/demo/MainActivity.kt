@@ -146,6 +146,7 @@ class MainActivity : Activity() {
 
     private fun words(notice: Notice): String = when (notice) {
         is Notice.Failed -> notice.text
+        is Notice.Kept -> getString(R.string.kept, notice.reason)
         Notice.Interrupted -> getString(R.string.interrupted)
         Notice.Cancelled -> getString(R.string.cancelled)
         is Notice.PicturesRead -> getString(R.string.pictures_read, notice.count, notice.unread)

@@ -67,9 +67,10 @@ internal class R {
         const val classifying = 62
         const val adapting = 63
         const val sending = 64
-        const val interrupted = 65
-        const val cancelled = 66
-        const val pictures_read = 67
-        const val no_image = 68
+        const val kept = 65
+        const val interrupted = 66
+        const val cancelled = 67
+        const val pictures_read = 68
+        const val no_image = 69
     }
 }

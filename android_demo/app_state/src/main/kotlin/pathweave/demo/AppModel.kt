@@ -103,7 +103,8 @@ class AppModel(
     }
 
     private fun openNow(source: BundleSource) {
-        val opened = bundles.open(source)
+        val found = bundles.open(source)
+        val opened = found.model
         live.stop()
         model?.close()
         model = opened
@@ -124,6 +125,7 @@ class AppModel(
                 live = it.live,
                 mode = it.mode,
                 offline = it.offline,
+                notice = found.failure?.let(Notice::Kept),
             )
         }
         watch(opened)

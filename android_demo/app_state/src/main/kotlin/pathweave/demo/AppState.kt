@@ -36,6 +36,9 @@ sealed interface Notice {
     /** It failed; [text] says why and what to do. */
     data class Failed(val text: String) : Notice
 
+    /** The last good bundle is open, for the server's cannot be had or used; [reason]: why. */
+    data class Kept(val reason: String) : Notice
+
     /** The process ended while it adapted; the plan from before is in use. */
     data object Interrupted : Notice
 

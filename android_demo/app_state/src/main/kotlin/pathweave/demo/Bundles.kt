@@ -4,6 +4,7 @@ package pathweave.demo
 import java.io.File
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.LogUploadWork
+import pathweave.sdk.OpenedBundle
 import pathweave.sdk.UpdateWork
 import pathweave.sdk.WorkConstraints
 import pathweave.sdk.loadTrust
@@ -39,6 +40,9 @@ sealed interface BundleSource {
     data class Folder(val folder: File, override val key: String?) : BundleSource
 }
 
+/** [failure]: why it is the last good bundle and not the server's; null: it is the one that was asked for. */
+class OpenModel(val model: AdaptiveModel, val failure: String? = null)
+
 /** [stateFolder]: bundles from servers, what is known of each bundle, and the adaptation logs. */
 class Bundles(val stateFolder: File, private val settings: Settings) {
     /** Whether nothing is fetched and nothing is sent. */
@@ -52,23 +56,22 @@ class Bundles(val stateFolder: File, private val settings: Settings) {
         set(value) = settings.change(mapOf(ADAPTING to YES.takeIf { value }))
 
     /** Opens, verifies and self-tests the bundle (PathweaveError), and remembers where it came from. */
-    fun open(source: BundleSource): AdaptiveModel {
+    fun open(source: BundleSource): OpenModel {
         val key = source.key?.let { loadTrust(it.toByteArray()) }
         val model = when (source) {
-            is BundleSource.Folder -> AdaptiveModel.open(source.folder, key, stateFolder = stateFolder)
-            is BundleSource.Stored -> {
-                val opened = openStored(source.url, stateFolder, key, token = source.token)
-                AdaptiveModel.open(opened, stateFolder = stateFolder)
-            }
+            is BundleSource.Folder -> OpenModel(AdaptiveModel.open(source.folder, key, stateFolder = stateFolder))
+            is BundleSource.Stored -> openModel(openStored(source.url, stateFolder, key, token = source.token))
             is BundleSource.Server -> {
                 if (offline) return open(BundleSource.Stored(source.url, source.token, source.key))
-                val opened = openAt(source.url, stateFolder, key, source.token)
-                AdaptiveModel.open(opened, stateFolder = stateFolder)
+                openModel(openAt(source.url, stateFolder, key, source.token))
             }
         }
         remember(source)
         return model
     }
+
+    private fun openModel(opened: OpenedBundle) =
+        OpenModel(AdaptiveModel.open(opened, stateFolder = stateFolder), opened.delivered.failure)
 
     /** What was opened last, as it lies here. */
     fun last(): BundleSource? {

@@ -309,6 +309,29 @@ class AppModelTest {
     }
 
     @Test
+    fun `a bundle from a server is kept when the server is gone, and its log is sent`() {
+        val app = start()
+        BundleServer().use { server ->
+            val source = BundleSource.Server(server.url, "secret", Reference.key)
+            app.open(source).done()
+            assertTrue(app.state.value.ready && app.state.value.notice == null, "${app.state.value.notice}")
+            assertTrue(app.state.value.opened!!.fromServer)
+            app.sendLog().done()
+            assertEquals(Notice.LogSent(accepted = 1, duplicates = 0), app.state.value.notice)
+            assertTrue("opened" in server.lines.single())
+            server.close()
+            app.open(source).done()
+            assertTrue(app.state.value.notice is Notice.Kept, "${app.state.value.notice}")
+            assertTrue(app.state.value.ready)
+            app.sendLog().done()
+            assertTrue(app.state.value.notice is Notice.Failed)
+            app.setOffline(true)
+            app.open(source).done()
+            assertTrue(app.state.value.ready && app.state.value.notice == null, "offline nobody is asked")
+        }
+    }
+
+    @Test
     fun `closing ends everything, and nothing is answered any more`() {
         val app = opened()
         app.setLive(LiveSource.CAMERA).done()

@@ -1,7 +1,12 @@
 package pathweave.demo
 
+import com.sun.net.httpserver.HttpExchange
+import com.sun.net.httpserver.HttpServer
+import java.io.Closeable
 import java.io.File
+import java.net.InetSocketAddress
 import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.CopyOnWriteArrayList
 import kotlin.concurrent.thread
 import kotlin.io.path.createTempDirectory
 import pathweave.sdk.Image
@@ -45,6 +50,36 @@ class KeptSettings : Settings {
     override fun change(changes: Map<String, String?>) = changes.forEach { (name, value) ->
         if (value == null) values.remove(name) else values[name] = value
     }
+}
+
+/** A server with the signed reference bundle, which takes logs. */
+class BundleServer : Closeable {
+    private val server = HttpServer.create(InetSocketAddress("127.0.0.1", 0), 0)
+    private val path = "/v1/bundles/reference"
+    val url = "http://127.0.0.1:${server.address.port}$path"
+
+    /** The lines that came. */
+    val lines = CopyOnWriteArrayList<String>()
+
+    init {
+        server.createContext(path) { exchange ->
+            val file = File(Reference.signed, exchange.requestURI.path.removePrefix(path).trim('/'))
+            answer(exchange, if (file.isFile) file.readBytes() else null)
+        }
+        server.createContext("/v1/logs") { exchange ->
+            val fresh = exchange.requestBody.readBytes().decodeToString().lines().filter { it.isNotEmpty() && it !in lines }
+            lines += fresh
+            answer(exchange, """{"accepted":${fresh.size},"duplicates":0}""".toByteArray())
+        }
+        server.start()
+    }
+
+    private fun answer(exchange: HttpExchange, body: ByteArray?) = exchange.use {
+        it.sendResponseHeaders(if (body == null) 404 else 200, body?.size?.toLong() ?: -1)
+        if (body != null) it.responseBody.write(body)
+    }
+
+    override fun close(): Unit = server.stop(0)
 }
 
 /** A camera that shows [images] as fast as they are taken. */
