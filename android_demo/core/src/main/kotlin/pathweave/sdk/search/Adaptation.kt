@@ -1,16 +1,18 @@
 /**
  * Adapting to a device: search on private data, confirm by measuring, judge on data that the search did not see.
  *
- * Mirrors device_sdk/policies/adaptation.py. There are no memory caps and no paging here yet.
+ * Mirrors device_sdk/policies/adaptation.py. Nothing is paged here yet: what searches and measures takes what it needs.
  */
 package pathweave.sdk.search
 
 import pathweave.sdk.Budget
 import pathweave.sdk.BudgetError
 import pathweave.sdk.Bundle
+import pathweave.sdk.CostModel
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.InputError
 import pathweave.sdk.Latency
+import pathweave.sdk.MB
 import pathweave.sdk.Patience
 import pathweave.sdk.Plan
 import pathweave.sdk.Profile
@@ -90,19 +92,23 @@ public enum class AdaptationStage { PROFILE, SEARCH, CONFIRM, JUDGE }
 /** How far a stage is: [share] of it, 0 to 1, and a short remark, which may be empty. */
 public data class AdaptationProgress(val stage: AdaptationStage, val share: Double, val note: String = "")
 
-/** Finds plans for [bundle] on [runtime], blocking. [onProgress] may throw to give up. */
+/**
+ * Finds plans for [bundle] on [runtime], blocking. [onProgress] may throw to give up. Under [memoryCapBytes], subnets that
+ * would run in pages are left out if there is any that would not; the search itself does not keep to the cap.
+ */
 internal class PlanFinder(
     private val bundle: Bundle,
     private val runtime: Runtime,
     private val profile: Profile,
     private val settings: AdaptationSettings,
+    private val memoryCapBytes: Long? = null,
     private val onProgress: (AdaptationProgress) -> Unit = {},
 ) {
     private val supernet = bundle.supernet
     private val costModel = profile.costModel()
 
     /**
-     * Find the most accurate subnet within [budget] on [inputs] with [labels] [count].
+     * Find the most accurate subnet within [limits], and the memory cap, on [inputs] with [labels] [count].
      *
      * 1. without labels, the full model's answers stand in; 2. hold some samples back; 3. search on the others, and say
      * what is to be expected of the candidates elsewhere; 4. confirm the best of them by measuring; 5. judge the chosen
@@ -112,8 +118,9 @@ internal class PlanFinder(
      * @throws BudgetError the search was stopped before it had anything.
      * @throws InputError there are no inputs, or labels do not match them or the classes.
      */
-    fun find(inputs: Inputs, labels: IntArray?, budget: Budget): Adaptation {
+    fun find(inputs: Inputs, labels: IntArray?, limits: Budget): Adaptation {
         val startedNs = System.nanoTime()
+        val budget = withinCap(supernet, costModel, limits, memoryCapBytes)
         if (inputs.count == 0) throw InputError("there are no samples to adapt on")
         val targets = labels ?: standInLabels(inputs)
         checkLabels(targets, inputs)
@@ -289,6 +296,14 @@ internal class PlanFinder(
     private fun judge(inputs: Inputs, labels: IntArray, held: List<Int>, subnets: List<Subnet>): List<Double?> =
         if (held.isEmpty()) subnets.map { null }
         else evaluator(inputs, labels, held).use { it.accuracies(subnets) }
+}
+
+/** [budget] with the memory cap as its limit, so that no subnet in pages fits; unless there are only such. */
+internal fun withinCap(supernet: Supernet, costs: CostModel, budget: Budget, memoryCapBytes: Long?): Budget {
+    if (memoryCapBytes == null) return budget
+    val limitMb = minOf(memoryCapBytes.toDouble() / MB, budget.memoryMb ?: Double.POSITIVE_INFINITY)
+    val capped = Budget(budget.latencyMs, limitMb)
+    return if (capped.fitsMemory(costs.peakBytes(smallestSubnet(supernet, costs)))) capped else budget
 }
 
 /** The settings' batch, or half as many samples again and again until the tensors at a block's ends fit. */
