@@ -17,7 +17,6 @@ import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.DeviceConditions
 import pathweave.sdk.ExitChoice
 import pathweave.sdk.Image
-import pathweave.sdk.MemoryPressure
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.Plan
 import pathweave.sdk.UsageError
@@ -30,28 +29,11 @@ import pathweave.sdk.logPath
 import pathweave.sdk.readLog
 import pathweave.sdk.search.AdaptationProgress
 import pathweave.sdk.search.AdaptationStage
-import pathweave.sdk.subnetCount
 
 private const val EARLY_CONFIDENCE = 0.9
 private const val LOG_LINES_SHOWN = 200
 private val NOW = WorkConstraints(unmetered = false, charging = false) // a person asked for it
 private val ANY_CONDITIONS = DeviceConditions(unmetered = false, charging = false)
-
-/** A file or a folder that the person chose cannot be read, or the camera cannot be used. */
-class UnreadableException(message: String, cause: Throwable? = null) : Exception(message, cause)
-
-/** A picture that the person picked. [label]: what was typed, or the name of its folder. */
-class PickedPicture(val label: String?, val read: () -> Image)
-
-/** What of the device the app needs. */
-class Device(
-    /** Follows the memory, and Android's `onTrimMemory`; null: the memory is not watched. */
-    val memory: MemoryPressure?,
-    /** Reads the power; null where there is no meter. */
-    val power: PowerMeter?,
-    /** Opens the camera (UnreadableException: it was refused, or there is none). */
-    val camera: () -> Frames,
-)
 
 /**
  * Outlives every screen: what runs goes on when the screen turns or leaves, but for live classification.
@@ -109,25 +91,8 @@ class AppModel(
         model?.close()
         model = opened
         device.memory?.let { opened.watchMemory(it) }
-        val manifest = opened.bundle.manifest
-        pictures = PrivatePictures(manifest.task.classNames)
-        state.change {
-            AppState(
-                busy = it.busy,
-                opened = Opened(
-                    manifest.name,
-                    manifest.version,
-                    subnetCount(opened.bundle.supernet).toString(),
-                    opened.exits.size,
-                    manifest.task.classNames,
-                    fromServer = source !is BundleSource.Folder,
-                ),
-                live = it.live,
-                mode = it.mode,
-                offline = it.offline,
-                notice = found.failure?.let(Notice::Kept),
-            )
-        }
+        pictures = PrivatePictures(opened.bundle.manifest.task.classNames)
+        state.change { it.with(found, fromServer = source !is BundleSource.Folder) }
         watch(opened)
         showPlan(opened)
         live.use(opened)

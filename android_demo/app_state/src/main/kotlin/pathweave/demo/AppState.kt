@@ -4,6 +4,7 @@ package pathweave.demo
 import pathweave.sdk.LogLine
 import pathweave.sdk.Plan
 import pathweave.sdk.search.AdaptationProgress
+import pathweave.sdk.subnetCount
 
 /** What takes a moment. */
 enum class Busy { OPENING, COPYING, READING, CLASSIFYING, PROFILING, ADAPTING, SENDING }
@@ -78,6 +79,20 @@ data class AppState(
 ) {
     /** Whether a model is open and nothing else is under way. */
     val ready: Boolean get() = opened != null && busy == null
+
+    /** Another bundle is open; what was known of the one before is gone. */
+    internal fun with(found: OpenModel, fromServer: Boolean): AppState {
+        val (bundle, manifest) = found.model.bundle to found.model.bundle.manifest
+        val (subnets, names) = subnetCount(bundle.supernet).toString() to manifest.task.classNames
+        return AppState(
+            busy = busy,
+            opened = Opened(manifest.name, manifest.version, subnets, bundle.exits.size, names, fromServer),
+            live = live,
+            mode = mode,
+            offline = offline,
+            notice = found.failure?.let(Notice::Kept),
+        )
+    }
 }
 
 /** A state that any thread may change, and an observer that [post] calls where it wants to be called. */
