@@ -35,14 +35,19 @@ def _run_demo(folder: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def classpath(once: Callable[[str, Callable[[Path], None]], Path]) -> str:
-    """The compiled Kotlin core and what it needs."""
+def jvm() -> None:
+    """Skips where there is no JDK or no Maven; in CI they must be there."""
     missing = [tool for tool in ("java", "javac", "mvn") if shutil.which(tool) is None]
     if missing:
         if os.environ.get("PATHWEAVE_REQUIRE_JVM") == "1":
             pytest.fail(f"CI needs {', '.join(missing)}")
         pytest.skip(f"needs a JDK and Maven; there is no {', '.join(missing)}")
-    command = ["mvn", "-q", "-B", "-f", str(ANDROID), "process-classes"]
+
+
+@pytest.fixture(scope="session")
+def classpath(jvm: None, once: Callable[[str, Callable[[Path], None]], Path]) -> str:
+    """The compiled Kotlin core and what it needs."""
+    command = ["mvn", "-q", "-B", "-f", str(ANDROID), "--projects", "core", "process-classes"]
     once("kotlin", lambda _: subprocess.run(command, check=True, timeout=280) and None)
     target = ANDROID / "core" / "target"
     return f"{target / 'classes'}{os.pathsep}{(target / 'classpath.txt').read_text().strip()}"
