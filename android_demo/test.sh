@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Tests core/ and compiles app/ where a JDK and Maven are there; else says what is missing, which is an error only with
+# Tests core/ and app_state/ and compiles app/ where a JDK and Maven are there; else says what is missing, which is an error only with
 # PATHWEAVE_REQUIRE_JVM=1 (CI).
 set -euo pipefail
 cd "$(dirname "$0")"
@@ -20,7 +20,7 @@ major=$("$javac" -version 2>&1 | sed -n 's/^javac \([0-9]*\).*/\1/p')
 command -v mvn >/dev/null || missing "the Kotlin tests need Maven; there is no mvn"
 
 [ -d core/target ] || echo "Maven downloads about 300 MB the first time, a third of it the Android platform."
-rm -rf core/target/surefire-reports
+rm -rf {core,app_state}/target/surefire-reports
 mvn --quiet --batch-mode -Dstyle.color=never --activate-profiles app-check test
-passed=$(awk '/^Tests run:/ { n += $3 } END { print n }' core/target/surefire-reports/*.txt)
+passed=$(awk '/^Tests run:/ { n += $3 } END { print n }' {core,app_state}/target/surefire-reports/*.txt)
 echo "$passed Kotlin tests passed; the app compiles"

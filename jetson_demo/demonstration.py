@@ -213,7 +213,7 @@ def _planned(planned: Planned) -> dict[str, Any]:
     """What the planner chose, and the best of each kind with what it misses."""
     choice = planned.choice
     return {
-        "kind": choice.plan.kind,
+        "kind": choice.kind,
         "considered": choice.considered,
         "kinds": {
             kind: {

@@ -27,7 +27,7 @@ class PlacedBlock:
 
 @dataclass(frozen=True)
 class PlanOutline:
-    """The drawable parts of a plan: its blocks in order, and its exits (id, cut point)."""
+    """The drawable parts of a plan: its blocks in order, and its exits (id, ``?`` if it asks a server; cut point)."""
 
     blocks: tuple[PlacedBlock, ...]
     exits: tuple[tuple[str, int], ...]
@@ -38,7 +38,10 @@ class PlanOutline:
         blocks = [
             PlacedBlock(str(edge), block.kind, block.start, block.end) for edge, block in supernet.walk(plan.subnet)
         ]
-        return cls(tuple(blocks), tuple((choice.exit, supernet.exit(choice.exit).position) for choice in plan.exits))
+        exits = [
+            (f"{one.exit}?" if one.ask_below else one.exit, supernet.exit(one.exit).position) for one in plan.exits
+        ]
+        return cls(tuple(blocks), tuple(exits))
 
     def column(self, cut_point: int, *, width: int) -> int:
         """The column of a cut point in a row of ``width`` columns."""

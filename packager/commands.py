@@ -20,7 +20,7 @@ from device_sdk.extras import require
 from device_sdk.progress import SilentProgress
 from packager.inputs.model_options import existing_file, model_options
 from packager.inputs.recipe import RenditionName
-from packager.printed import described_exit, percent, print_estimate, print_minutes, rendition_bytes
+from packager.printed import described_exit, percent, print_estimate, print_minutes, rendition_bytes, shortened
 from packager.releasing.commands import key_list
 
 if TYPE_CHECKING:
@@ -204,7 +204,7 @@ def _print_packaged(packaged: Packaged, *, signed: bool) -> None:
     for exit_ in packaged.manifest.exits:
         click.echo(f"  exit {exit_.id} at cut point {exit_.position}: {percent(exit_.accuracy)}")
     for note in packaged.manifest.notes:
-        click.echo(f"note: {note}")
+        click.echo(f"note: {shortened(note)}")
     print_minutes(packaged)
     if not signed:
         click.echo("not signed: pathweave key new NAME makes a key, --key NAME.key signs with it")

@@ -10,7 +10,7 @@ import click
 
 from device_sdk.commands.command_line import emit, json_option
 from packager.inputs.model_options import existing_file
-from packager.printed import described_block, described_exit, percent, rendition_bytes
+from packager.printed import described_block, described_exit, percent, rendition_bytes, shortened
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,15 +20,17 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("bundle", type=click.Path(path_type=Path))
+@click.argument("bundle")
 @click.option("--trust", type=existing_file, help="Public key or key list that must have signed the bundle.")
+@click.option("--state", type=click.Path(path_type=Path), help="Of a device that fetched the bundle at a URL.")
 @click.option("--brief", is_flag=True, help="Omit the tables of blocks and exits.")
 @json_option
-def inspect(bundle: Path, trust: Path | None, brief: bool, as_json: bool) -> None:
-    """Show what is in a bundle, after verifying every byte of it."""
-    from device_sdk.bundles.bundle import Bundle
+def inspect(bundle: str, trust: Path | None, state: Path | None, brief: bool, as_json: bool) -> None:
+    """Show what is in a bundle, after verifying every byte of it; with a URL, what this device fetched of it."""
+    from device_sdk.session.device_state import default_state_folder
+    from device_sdk.session.opening import bundle_at
 
-    opened = Bundle.open(bundle, trust=trust)
+    opened = bundle_at(bundle, trust=trust, state_folder=state or default_state_folder(), accepts=None)
     opened.verify()
     described = describe_bundle(opened)
     emit(described, as_json=as_json, text=lambda: _print_bundle(opened, described, brief=brief))
@@ -67,8 +69,21 @@ def describe_bundle(bundle: Bundle) -> dict[str, Any]:
             "renditions": rendition_bytes(manifest, sizes),
             "manifest_bytes": bundle.manifest_bytes,
         },
+        "held": _held(bundle),
         "hybrid": None if manifest.hybrid is None else _described_hybrid(manifest.hybrid),
         "notes": list(manifest.notes),
+    }
+
+
+def _held(bundle: Bundle) -> dict[str, Any]:
+    """Which blocks are here, and what is not."""
+    absent = bundle.absent_blobs()
+    return {
+        "whole": bundle.part.is_whole,
+        "last_position": bundle.last_position,
+        "blocks": sorted({edge.block for edge in bundle.supernet.edges if bundle.part.has(edge)}),
+        "absent_blobs": len(absent),
+        "absent_bytes": sum(size or 0 for size in absent.values()),
     }
 
 
@@ -86,6 +101,8 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> 
     console.print(f"{described['architecture_count']} architectures, {described['subnet_count']} subnets")
     size_mb = described["sizes"]["blob_bytes"] / 1e6
     console.print(f"{described['sizes']['blobs']} blobs, {size_mb:.2f} MB{_shares(described['sizes']['renditions'])}")
+    if not described["held"]["whole"]:
+        console.print(_partial(described["held"]))
     if brief:
         return
     console.print(_block_table(bundle))
@@ -94,7 +111,14 @@ def _print_bundle(bundle: Bundle, described: dict[str, Any], *, brief: bool) -> 
     if described["hybrid"] is not None:
         console.print(f"{described['hybrid']['role']} of a hybrid with {described['hybrid']['partner']}")
     for note in bundle.manifest.notes:
-        console.print(f"note: {note}")
+        console.print(f"note: {shortened(note)}")
+
+
+def _partial(held: Mapping[str, Any]) -> str:
+    return (
+        f"a part: the blocks up to cut point {held['last_position']} ({', '.join(held['blocks'])}); "
+        f"{held['absent_blobs']} blobs, {held['absent_bytes'] / 1e6:.2f} MB, are not here"
+    )
 
 
 def _shares(renditions: Mapping[str, int]) -> str:

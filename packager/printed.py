@@ -34,6 +34,15 @@ def print_estimate(said: Mapping[str, Any]) -> None:
     click.echo(f"a bundle of about {said['bundle_mb']:.1f} MB")
 
 
+def shortened(note: str, limit: int = 200) -> str:
+    """A note whose enumeration does not fill the screen: the entries up to `limit` characters, and how many follow."""
+    if len(note) <= limit or ", " not in note[:limit]:
+        return note
+    shown = note[:limit].rpartition(", ")[0]
+    left_out = note[len(shown) :].count(", ")
+    return f"{shown} and {left_out} more (all with --json)"
+
+
 def described_block(block: Block) -> dict[str, Any]:
     """A block as JSON output has it."""
     return {
@@ -61,7 +70,7 @@ def described_exit(exit_: Exit) -> dict[str, Any]:
 
 
 def rendition_bytes(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Bytes per kind of rendition; a blob that several share counts for the first. ``sizes``: bytes of all blobs."""
+    """Bytes per kind of rendition; a blob that several share counts for the first. ``sizes``: bytes of blobs here."""
     blobs: dict[str, set[str]] = {}
     counted: set[str] = set()
     renditions = [rendition for block in manifest.blocks for rendition in block.renditions]
@@ -69,7 +78,7 @@ def rendition_bytes(manifest: Manifest, sizes: Mapping[str, int]) -> dict[str, i
     for name in dict.fromkeys(rendition.name for rendition in renditions):
         blobs[name] = {blob for one in renditions if one.name == name for blob in (one.blob, *one.shared)} - counted
         counted |= blobs[name]
-    return {name: sum(sizes[blob] for blob in found) for name, found in blobs.items()}
+    return {name: sum(sizes.get(blob, 0) for blob in found) for name, found in blobs.items()}
 
 
 def percent(accuracy: float | None) -> str:

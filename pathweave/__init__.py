@@ -44,11 +44,13 @@ if TYPE_CHECKING:
     )
     from device_sdk.live.elastic import ElasticSettings
     from device_sdk.live.switching import LiveSettings
+    from device_sdk.offload.pooling import LogarithmicPool
     from device_sdk.offload.remote_model import RemoteModel
     from device_sdk.policies.adaptation import AdaptationSettings
     from device_sdk.policies.calibration import CalibrationSettings
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.session.answer import Answer
+    from device_sdk.session.heads import plan_head
     from device_sdk.session.running import Running
     from device_sdk.supernet.cost import Budget, PlanCost, Power, Uplink
     from device_sdk.supernet.plan import (
@@ -98,6 +100,7 @@ __all__ = [
     "InfeasibleDeadlineError",
     "InputError",
     "LiveSettings",
+    "LogarithmicPool",
     "Logistic",
     "ManifestError",
     "Margin",
@@ -129,6 +132,7 @@ __all__ = [
     "Uplink",
     "UsageError",
     "__version__",
+    "plan_head",
 ]
 
 _HOME = {
@@ -137,6 +141,7 @@ _HOME = {
     "Answer": "device_sdk.session.answer",
     "Budget": "device_sdk.supernet.cost",
     "CalibrationSettings": "device_sdk.policies.calibration",
+    "LogarithmicPool": "device_sdk.offload.pooling",
     "RemoteModel": "device_sdk.offload.remote_model",
     "ElasticSettings": "device_sdk.live.elastic",
     "LiveSettings": "device_sdk.live.switching",
@@ -160,6 +165,7 @@ _HOME = {
     "Requirement": "device_sdk.supernet.requirement",
     "Router": "device_sdk.supernet.plan",
     "Split": "device_sdk.supernet.plan",
+    "plan_head": "device_sdk.session.heads",
 }
 
 

@@ -34,6 +34,7 @@ COMMANDS = {
     "serve": "server.commands:serve",
     "token": "server.commands:token",
     "jobs": "server.job_commands:jobs",
+    "fetch": "device_sdk.commands.fetch_command:fetch",
     "profile": "device_sdk.commands.plan_commands:profile",
     "adapt": "device_sdk.commands.plan_commands:adapt",
     "calibrate": "device_sdk.commands.plan_commands:calibrate",

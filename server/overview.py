@@ -8,7 +8,7 @@ from itertools import groupby
 
 import msgspec
 
-from device_sdk.logs.adaptation_log import Adapted, Calibrated, LogLine, Opened
+from device_sdk.logs.adaptation_log import Adapted, Calibrated, LogLine, Opened, PlanChosen
 from server.catalogue import BrokenBundle, Listing
 from server.jobs.store import Job
 from server.jobs.workplace import ProgressReport
@@ -156,9 +156,13 @@ def _device(device: str, lines: list[StoredLine], names: Mapping[str, str], drop
 
 
 def _plan(lines: list[LogLine]) -> str:
-    """The subnet and exits in use, from the latest line that names any."""
+    """The subnet and exits in use, or the kind of the plan, from the latest line that names any."""
     for line in reversed(lines):
         event = line.event
+        if isinstance(event, PlanChosen):
+            asked = f", asks about {event.share_asked:.0%}" if event.share_asked else ""
+            early = f", {event.share_asked_early:.0%} from exits" if event.share_asked_early else ""
+            return _cut(f"{event.plan_kind}{asked}{early}: {event.subnet}")
         if isinstance(event, Calibrated) and event.exits:
             return _cut(f"{event.subnet}, exits {' '.join(event.exits)}")
         if isinstance(event, (Opened, Adapted, Calibrated)):
@@ -169,7 +173,7 @@ def _plan(lines: list[LogLine]) -> str:
 def _event(line: StoredLine) -> EventRow:
     details = msgspec.to_builtins(line.line.event)
     kind = details.pop("event")
-    shown = ", ".join(f"{name} {_value(value)}" for name, value in details.items() if value not in (None, [], ""))
+    shown = ", ".join(f"{name} {_value(value)}" for name, value in details.items() if value not in (None, [], {}, ""))
     return EventRow(_shown_time(line.time), line.device, kind, _cut(shown))
 
 
@@ -178,6 +182,8 @@ def _value(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, float):
         return f"{value:.4g}"
+    if isinstance(value, dict):
+        return " ".join(f"{name} {_value(one)}" for name, one in value.items())
     return " ".join(map(_value, value)) if isinstance(value, list) else str(value)
 
 

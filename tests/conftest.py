@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,33 +20,79 @@ if WORKER:
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: the workers share the cores
 
 
+class _Turns:
+    """Which tests run beside each other: the room is held by one test that is alone, or shared by the others.
+
+    Who waits for the room holds the door, so that no other test enters meanwhile. The two locks are of the user and the
+    machine: runs in several checkouts leave each other alone as well.
+    """
+
+    def __init__(self) -> None:
+        name = Path(tempfile.gettempdir()) / f"pathweave-tests-{os.getuid()}"
+        self._door, self._room = name.with_suffix(".door").open("w"), name.with_suffix(".room").open("w")
+        self._is_alone = False
+
+    @contextmanager
+    def turn(self, alone: bool) -> Iterator[None]:
+        """Hold the room while a test runs."""
+        self._is_alone = alone
+        self._enter(alone)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._room, fcntl.LOCK_UN)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the room alone for a part of a test that shares it. Nothing is held while it waits."""
+        if self._is_alone:
+            yield
+            return
+        fcntl.flock(self._room, fcntl.LOCK_UN)
+        self._enter(alone=True)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._room, fcntl.LOCK_SH)
+
+    def _enter(self, alone: bool) -> None:
+        fcntl.flock(self._door, fcntl.LOCK_EX)
+        fcntl.flock(self._room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(self._door, fcntl.LOCK_UN)
+
+
+_TURNS = _Turns() if WORKER and fcntl is not None else None
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Run a test that is marked `alone` while no other worker runs one, and the others beside each other.
 
     Waiting is outside of the timeout of the test.
     """
-    if not WORKER or fcntl is None:
+    if _TURNS is None:
         return (yield)
-    with _turn(alone=item.get_closest_marker("alone") is not None):
+    with _TURNS.turn(alone=item.get_closest_marker("alone") is not None):
         return (yield)
 
 
-@contextmanager
-def _turn(alone: bool) -> Iterator[None]:
-    """Hold the room, shared or alone. A test that waits for it alone holds the door, so that no other enters meanwhile.
+@pytest.fixture(scope="session")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
+    """Make a folder once for all workers, with no test beside it: ``once(name, make)`` calls ``make(folder)``."""
 
-    The two locks are of the user and the machine: runs in several checkouts leave each other alone as well.
-    """
-    name = Path(tempfile.gettempdir()) / f"pathweave-tests-{os.getuid()}"
-    with name.with_suffix(".door").open("w") as door, name.with_suffix(".room").open("w") as room:
-        fcntl.flock(door, fcntl.LOCK_EX)
-        fcntl.flock(room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
-        fcntl.flock(door, fcntl.LOCK_UN)
-        try:
-            yield
-        finally:
-            fcntl.flock(room, fcntl.LOCK_UN)
+    def made(name: str, make: Callable[[Path], None]) -> Path:
+        base = tmp_path_factory.getbasetemp()
+        folder = (base.parent if WORKER else base) / name
+        with _TURNS.alone() if _TURNS else nullcontext():
+            if not folder.exists():
+                folder.mkdir()
+                make(folder)
+                (folder / ".finished").touch()
+            elif not (folder / ".finished").exists():
+                pytest.fail(f"{name} could not be made by the worker that tried")
+        return folder
+
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,7 @@ android {
     buildTypes {
         release {
             isMinifyEnabled = true // of Bouncy Castle, a few classes are used
-            proguardFiles(getDefaultProguardFile("proguard-android-optimize.txt"), "proguard-rules.pro")
+            proguardFiles(getDefaultProguardFile("proguard-android-optimize.txt")) // the core's jar has its own
         }
     }
 
@@ -32,6 +32,6 @@ android {
 }
 
 dependencies {
-    implementation(project(":core"))
+    implementation(project(":app_state"))
     implementation(libs.onnxruntime.android)
 }

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.exits.sets import LINEAR
+from benchmarks.exits.networks import ExitNetwork
+from benchmarks.exits.sets import BRANCHYNET_EXITS, CONVOLUTIONAL, LINEAR, SPINN_EXITS
 from benchmarks.support.reference_bundles import Made, Part
-from device_sdk.data.datasets import load_dataset
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.answers import Answers, answer_everywhere
 from device_sdk.policies.placement import UNIFORM, ExitCandidate, StopTimes, expectation, place
@@ -26,7 +26,6 @@ FIGURE_TARGETS = {
     "gain_over_homogeneous_points_max": Target(minimum=5.0),
     "gain_over_single_points_min": Target(minimum=0.0),
 }
-BUDGETS_BYTES = (8_000, 32_000, 128_000, 512_000, 2_000_000)
 STOP_TIMES = {"uniform": UNIFORM, "early": StopTimes((0.5, 1.0), (3.0, 1.0)), "late": StopTimes((0.5, 1.0), (1.0, 3.0))}
 QUICK_SAMPLES = 300
 _OURS, _SINGLE = "branch zoo", "single exit"
@@ -40,10 +39,11 @@ class Pool:
     judged_by: Mapping[str, ExitCandidate]
     full_ms: float
 
-    def only(self, structure: str) -> Pool:
-        """The exits of one structure."""
+    def only(self, structure: str, count: int) -> Pool:
+        """The exits of one structure at up to ``count`` cut points that divide the full model's time evenly."""
         found = [one for one in self.chosen_by if one.exit.partition("-")[2] == structure]
-        return replace(self, chosen_by=tuple(found))
+        places = evenly({one.position: one.reach_time for one in found}, count, full_ms=self.full_ms)
+        return replace(self, chosen_by=tuple(one for one in found if one.position in places))
 
 
 @dataclass(frozen=True)
@@ -56,46 +56,56 @@ class Kept:
     reached: float
 
 
-def compare(options: BenchOptions, zoo: Made, rivals: Mapping[str, Made]) -> Part:
+def evenly(reach_ms: Mapping[int, float], count: int, *, full_ms: float) -> Collection[int]:
+    """Up to ``count`` of the cut points, by when they are reached: the nearest to each share of the full time."""
+    chosen: list[int] = []
+    for number in range(1, min(count, len(reach_ms)) + 1):
+        wanted_ms = full_ms * number / (count + 1)
+        left = [position for position in reach_ms if position not in chosen]
+        chosen.append(min(left, key=lambda position: abs(reach_ms[position] - wanted_ms)))
+    return chosen
+
+
+def compare(options: BenchOptions, network: ExitNetwork, zoo: Made, rivals: Made) -> Part:
     """The zoo against the rivals, at each budget and distribution of the time."""
-    pools = {name: _timed(options, made) for name, made in {_OURS: zoo, **rivals}.items()}
-    full_ms = min(pool.full_ms for pool in pools.values())  # one clock for all: it is the same network
-    pools = {name: replace(pool, full_ms=full_ms) for name, pool in pools.items()}
-    ours = pools[_OURS]
+    ours, theirs = (_timed(options, network, made) for made in (zoo, rivals))
+    full_ms = min(ours.full_ms, theirs.full_ms)  # one clock for both: it is the same network
+    ours, theirs = replace(ours, full_ms=full_ms), replace(theirs, full_ms=full_ms)
+    linear = {name: theirs.only(name, network.positions) for name in LINEAR}
     candidates = {
         _OURS: ours,
-        **{f"linear {name.removeprefix('none-')} at every exit": pools["linear"].only(name) for name in LINEAR},
-        "BranchyNet-like": pools["branchynet"],
-        "SPINN-like": pools["spinn"],
+        **{f"linear {name.removeprefix('none-')} at every exit": pool for name, pool in linear.items()},
+        "BranchyNet-like": theirs.only(CONVOLUTIONAL, BRANCHYNET_EXITS),
+        "SPINN-like": theirs.only(CONVOLUTIONAL, SPINN_EXITS),
     }
     rows: list[dict[str, object]] = []
     gains: dict[str, list[float]] = {"homogeneous": [], "single": []}
     won = []
     for stop_name, stop in STOP_TIMES.items():
-        for budget in BUDGETS_BYTES:
+        for budget in network.budgets_bytes:
             kept = {name: _placed(pool, budget, stop) for name, pool in candidates.items()}
             kept[_SINGLE] = _single(ours, budget, stop)
-            rows += [_row(name, stop_name, budget, one) for name, one in kept.items()]
+            rows += [_row(network, name, stop_name, budget, one) for name, one in kept.items()]
             best = max(one.reached for name, one in kept.items() if name not in (_OURS, _SINGLE))
             won.append(kept[_OURS].reached >= max(best, kept[_SINGLE].reached))
             gains["homogeneous"].append(kept[_OURS].reached - best)
             gains["single"].append(kept[_OURS].reached - kept[_SINGLE].reached)
     figures = {"budgets_won": float(np.mean(won)), "zoo_exits": float(len(ours.chosen_by))}
-    figures["rival_minutes"] = sum(made.minutes for made in rivals.values())
+    figures["rival_minutes"] = rivals.minutes
     for name, found in gains.items():
         figures[f"gain_over_{name}_points_min"], figures[f"gain_over_{name}_points_max"] = min(found), max(found)
-    return Part(figures, rows)
+    return Part({network.prefix + name: value for name, value in figures.items()}, rows)
 
 
-def _timed(options: BenchOptions, made: Made) -> Pool:
+def _timed(options: BenchOptions, network: ExitNetwork, made: Made) -> Pool:
     samples = QUICK_SAMPLES if options.quick else None
     state = options.work_folder / f"state-{made.folder.name}"
-    return timed_pool(made.folder, state, options.data_folder, progress=options.progress, samples=samples)
+    return timed_pool(network, made.folder, state, options.data_folder, progress=options.progress, samples=samples)
 
 
-def _row(name: str, stop: str, budget: int, kept: Kept) -> dict[str, object]:
+def _row(network: ExitNetwork, name: str, stop: str, budget: int, kept: Kept) -> dict[str, object]:
     return {
-        "what": "when time is up",
+        "what": f"{network.name} when time is up",
         "exits": name,
         "stop_times": stop,
         "budget_bytes": budget,
@@ -106,22 +116,36 @@ def _row(name: str, stop: str, budget: int, kept: Kept) -> dict[str, object]:
     }
 
 
-def timed_pool(folder: Path, state: Path, data_folder: Path, *, progress: Progress, samples: int | None = None) -> Pool:
+def timed_pool(
+    network: ExitNetwork,
+    folder: Path,
+    state: Path,
+    data_folder: Path,
+    *,
+    progress: Progress,
+    samples: int | None = None,
+) -> Pool:
     """Profile a bundle, and answer at most ``samples`` of both parts of the data at every exit of its full path."""
     with AdaptiveModel.open(folder, state_folder=state) as model:
         costs = model.profile(progress=progress).cost_model()
-        subnet, classes = model.bundle.supernet.original, model.bundle.manifest.task.class_names
+        subnet = model.bundle.supernet.original
         workspace = Workspace(model.bundle, make_runtime("onnxruntime", threads=1))
 
         def candidates(part: str) -> list[ExitCandidate]:
-            archive = data_folder / "cifar10" / "test.zip"
-            found = load_dataset(f"{archive}#{part}", progress=progress).relabelled(classes)
+            found = network.held_out_part(model, part, data_folder, progress=progress)
             tensors, labels = model.prepare(found.images[:samples]), found.labels[:samples]
             answers = answer_everywhere(workspace, subnet, tensors, labels, use_exits=True, batch=64)
-            return _candidates(answers, costs)
+            return _candidates(_among_present(answers) if network.among_present else answers, costs)
 
         chosen_by, judged_by = candidates("calibration"), candidates("report")
     return Pool(tuple(chosen_by), {one.exit: one for one in judged_by}, costs.latency_ms(subnet))
+
+
+def _among_present(answers: Answers) -> Answers:
+    """The same with no class possible but those of the labels."""
+    absent = np.ones(answers.logits[-1].shape[1], dtype=bool)
+    absent[np.unique(answers.labels)] = False
+    return replace(answers, logits=tuple(np.where(absent, -np.inf, logits) for logits in answers.logits))
 
 
 def _candidates(answers: Answers, costs: CostModel) -> list[ExitCandidate]:

@@ -1,15 +1,16 @@
-"""Leaves in a file of branch weights the exits that a placement ever keeps, in half precision.
+"""Leaves in a file of branch weights the exits that placements keep and the most accurate ones, in half precision.
 
-    python -m benchmarks.exits.select BUNDLE ALL.safetensors KEPT.safetensors
+    python -m benchmarks.exits.select RECIPE BUNDLE ALL.safetensors KEPT.safetensors
 
-BUNDLE was packaged with ALL (``--save-branches``). Exits are placed by their accuracy on test.zip#calibration and their
-latencies here, at ``BUDGETS_BYTES`` and all distributions of the time.
+RECIPE is that of zoo/ which the exits are for; BUNDLE was packaged with ALL (``--save-branches``). Exits are placed by
+their accuracy on #calibration and their latencies here, at ``BUDGETS_BYTES`` and all distributions of the time.
 """
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +18,9 @@ import torch
 from safetensors.torch import save
 
 from benchmarks.exits.mean_accuracy import STOP_TIMES, Pool, timed_pool
+from benchmarks.exits.networks import NETWORKS
 from device_sdk.files.atomic import write_atomically
-from device_sdk.policies.placement import place
+from device_sdk.policies.placement import ExitCandidate, place
 from device_sdk.progress import SilentProgress
 from packager.supernet.branch_weights import read_branches
 
@@ -35,12 +37,20 @@ class Selection:
 
 
 def select(pool: Pool) -> Selection:
-    """All exits of any best placement."""
-    kept: set[str] = set()
+    """All exits of any best placement; of each cut point the most accurate, which confidence needs."""
+    kept = {one.exit for one in _most_accurate(pool.chosen_by)}
     for stop in STOP_TIMES.values():
         for budget in BUDGETS_BYTES:
             kept |= set(place(pool.chosen_by, full_time=pool.full_ms, memory_bytes=budget, stop_times=stop).exits)
     return Selection(frozenset(kept), len(pool.chosen_by))
+
+
+def _most_accurate(exits: Sequence[ExitCandidate]) -> list[ExitCandidate]:
+    """The most accurate exit of each cut point; of equals the smallest."""
+    best: dict[int, ExitCandidate] = {}
+    for one in sorted(exits, key=lambda one: (one.accuracy, -one.memory_bytes)):
+        best[one.position] = one
+    return list(best.values())
 
 
 def halved(tensors: dict[str, torch.Tensor], kept: frozenset[str]) -> dict[str, torch.Tensor]:
@@ -49,10 +59,11 @@ def halved(tensors: dict[str, torch.Tensor], kept: frozenset[str]) -> dict[str, 
     return {name: value.half() if value.is_floating_point() else value for name, value in owned.items()}
 
 
-def main(bundle: Path, branches: Path, out: Path) -> None:
+def main(recipe: Path, bundle: Path, branches: Path, out: Path) -> None:
     """Select, write, and say what was kept."""
+    [network] = [one for one in NETWORKS if one.recipe == recipe.name]
     with tempfile.TemporaryDirectory() as state:
-        pool = timed_pool(bundle, Path(state), _DATA, progress=SilentProgress())
+        pool = timed_pool(network, bundle, Path(state), _DATA, progress=SilentProgress())
     found = select(pool)
     data = save(halved(read_branches(branches), found.kept))
     write_atomically(out, data)
@@ -60,4 +71,4 @@ def main(bundle: Path, branches: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(*map(Path, sys.argv[1:4]))
+    main(*map(Path, sys.argv[1:5]))

@@ -1,56 +1,55 @@
-"""The bundles of ResNet-56 with exits: the branch zoo's, and those with the structures of the rivals."""
+"""The bundles of a network with exits: the branch zoo's, and one with the structures of the rivals."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from benchmarks.support.bundles import CHECKOUT
+from benchmarks.exits.networks import ExitNetwork
+from benchmarks.support.bundles import ZOO
 from benchmarks.support.reference_bundles import Made
 from packager.inputs.job_loader import load_job
 from packager.pipeline import package
 from pathweave.bench import BenchOptions
 
-NETWORK = "resnet56_cifar10"
-POSITIONS = 8
-STEPS, QUICK_STEPS = 300, 3  # at each cut point, as many as the zoo's
+QUICK_STEPS = 3  # at each cut point
 LINEAR, CONVOLUTIONAL = ("none-p1", "none-p2", "none-p4"), "separable3x2-p1"
 SPINN_EXITS, BRANCHYNET_EXITS = 6, 2
 
 
-def zoo_bundle(options: BenchOptions) -> Made:
-    """Packaged without training, from zoo/resnet56-cifar10-exits.safetensors."""
-    recipe = CHECKOUT / "zoo" / "resnet56-cifar10-exits.toml"
-    return _packaged(options, "zoo", {}, recipe=recipe)
+def zoo_bundle(options: BenchOptions, network: ExitNetwork) -> Made:
+    """Packaged without training, with the exits of zoo/."""
+    return _packaged(options, network, "zoo", {}, recipe=ZOO / network.recipe)
 
 
-def rival_bundles(options: BenchOptions) -> dict[str, Made]:
-    """``linear`` layers at as many cut points as the zoo's, ``spinn`` and ``branchynet`` at theirs, of equal work."""
-    return {
-        "linear": _trained(options, "linear", LINEAR, POSITIONS),
-        "spinn": _trained(options, "spinn", (CONVOLUTIONAL,), SPINN_EXITS),
-        "branchynet": _trained(options, "branchynet", (CONVOLUTIONAL,), BRANCHYNET_EXITS),
+def rival_bundle(options: BenchOptions, network: ExitNetwork) -> Made:
+    """The structures of all rivals at enough cut points, trained for as many steps on the same batches as the zoo's."""
+    positions = max(network.positions, SPINN_EXITS)
+    settings = {
+        "max_span": 1,
+        "exit_positions": positions,
+        "branches": (*LINEAR, CONVOLUTIONAL),
+        "steps": positions * (QUICK_STEPS if options.quick else network.steps),
+        "input_sizes": [],
     }
+    return _packaged(options, network, "rivals", {**settings, **network.settings}, recipe=None)
 
 
-def _trained(options: BenchOptions, name: str, branches: tuple[str, ...], positions: int) -> Made:
-    """Exits of some structures, trained for as many steps as the zoo's were."""
-    steps = positions * (QUICK_STEPS if options.quick else STEPS)
-    settings = {"max_span": 1, "exit_positions": positions, "branches": branches, "variants": 4, "cache_mb": 1500}
-    return _packaged(options, name, {**settings, "steps": steps}, recipe=None)
-
-
-def _packaged(options: BenchOptions, name: str, overrides: dict[str, object], *, recipe: Path | None) -> Made:
-    cifar = options.data_folder / "cifar10"
-    weights = options.data_folder / "pretrained" / f"{NETWORK}.safetensors"
-    training = "test.zip#calibration" if options.quick or recipe is not None else "train.zip"
+def _packaged(
+    options: BenchOptions, network: ExitNetwork, name: str, overrides: Mapping[str, object], *, recipe: Path | None
+) -> Made:
+    weights = options.data_folder / "pretrained" / network.weights
+    few = f"{network.held_out}#calibration"
     job = load_job(
-        f"zoo:{NETWORK}",
+        network.model,
         weights=weights,
-        training=str(cifar / training),
-        validation=str(cifar / "test.zip#calibration"),
+        classes=network.classes,
+        pixels=network.pixels,
+        training=str(options.data_folder / (few if options.quick or recipe is not None else network.training)),
+        validation=str(options.data_folder / few),
         recipe_path=recipe,
         overrides=overrides,
         progress=options.progress,
     )
-    packaged = package(job, options.work_folder / name, progress=options.progress)
+    packaged = package(job, options.work_folder / f"{network.prefix}{name}", progress=options.progress)
     return Made(job.model, weights, packaged.folder, packaged.seconds / 60)

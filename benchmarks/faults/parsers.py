@@ -121,7 +121,7 @@ def _plans(bundle: Bundle) -> tuple[bytes, ...]:
     original = bundle.supernet.original
     server = RemoteRef("a:tail", "0" * 64)
     plans = (
-        Plan(original, exits=(ExitChoice("x1-pooled", 0.5),), hard=Ask(MaxConfidence(0.5), server)),
+        Plan(original, exits=(ExitChoice("x1-pooled", 0.5, ask_below=0.25),), hard=Ask(MaxConfidence(0.5), server)),
         Plan(original, split=Split(3, (8,), original.edges[3:], server)),
     )
     return tuple(map(encode_plan, plans))

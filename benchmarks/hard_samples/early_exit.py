@@ -21,8 +21,9 @@ from device_sdk.supernet.plan import RemoteRef
 from device_sdk.supernet.requirement import Requirement
 
 SERVER = RemoteRef("resnet56_cifar10")
-# without exits, and with them wherever that pays
-KINDS = {"HI": ("subnet", "ask"), "EE-HI": ("subnet", "ask", "exits", "exits + ask")}
+_EE_HI = ("subnet", "ask", "exits", "exits + ask")
+# without exits, with them wherever that pays, and with exits that ask the server too
+KINDS = {"HI": ("subnet", "ask"), "EE-HI": _EE_HI, "EE-HI, asking from exits": (*_EE_HI, "exits + ask early")}
 PAPER = {"latency": 1 - 2.71 / 3.82, "energy": 1 - 9.00 / 12.55}  # Table 6: ResNet-8 on the Raspberry Pi
 
 
@@ -56,7 +57,7 @@ class Part:
 def early_exit_rows(
     model: AdaptiveModel, tuning: Part, report: Part, constants: Constants, required: float
 ) -> tuple[dict[str, float], list[dict[str, object]]]:
-    """HI and EE-HI of least latency and of least energy, chosen on ``tuning`` and judged on ``report``.
+    """HI, EE-HI and EE-HI whose exits ask, of least latency and energy: chosen on ``tuning``, judged on ``report``.
 
     How long the network takes to an exit is its share of the whole by this machine's profile, of the paper's constant.
     """
@@ -85,9 +86,11 @@ def early_exit_rows(
                     "optimised": optimise,
                     "plan": plan.kind,
                     "thresholds": [f"{one.exit}: {one.threshold:.3f}" for one in plan.exits],
+                    "ask_below": [f"{one.exit}: {one.ask_below:.3f}" for one in plan.exits],
                     "accuracy_report": 100 * (cost.accuracy or 0.0),
                     "share_early": 100 * cost.share_early,
                     "sent": 100 * cost.share_asked,
+                    "sent_early": 100 * cost.share_asked_early,
                     "pi_ms": cost.latency_ms,
                     "pi_p95_ms": cost.p95_latency_ms,
                     "pi_mj": cost.energy_mj,
@@ -97,8 +100,9 @@ def early_exit_rows(
     figures = {"ee_hi_latency_saving_paper": PAPER["latency"], "ee_hi_energy_saving_paper": PAPER["energy"]}
     for optimise, name in (("latency_ms", "latency"), ("energy_mj", "energy")):
         costs_of = [getattr(judged[optimise, kind], optimise) for kind in KINDS if (optimise, kind) in judged]
-        if len(costs_of) == 2:
+        if len(costs_of) == len(KINDS):
             figures[f"ee_hi_{name}_saving"] = 1 - costs_of[1] / costs_of[0]
+            figures[f"early_asking_{name}_saving"] = 1 - costs_of[2] / costs_of[1]
     return figures, rows
 
 

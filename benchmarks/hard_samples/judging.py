@@ -46,6 +46,16 @@ class Pair:
             figures[f"{name}_interval_{kept}"] = 100 * TWO_SIDED_95 * float(change.std()) / len(change) ** 0.5
         return figures
 
+    def pool_gains(self, name: str, pooled: Pair, eases: Eases) -> dict[str, float]:
+        """By how many points ``pooled`` answers are better than the server's alone, and the paired half widths."""
+        figures = {}
+        for share in SENT:
+            kept = round(100 - 100 * share)
+            change = pooled.system(eases, share).astype(float) - self.system(eases, share)
+            figures[f"{name}_pool_gain_{kept}"] = 100 * float(change.mean())
+            figures[f"{name}_pool_interval_{kept}"] = 100 * TWO_SIDED_95 * float(change.std()) / len(change) ** 0.5
+        return figures
+
 
 def f1(found: Right, wanted: Right) -> float:
     """The harmonic mean of precision and recall of what was ``found``: [count]."""

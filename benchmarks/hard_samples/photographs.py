@@ -21,6 +21,8 @@ from device_sdk.data.inputs import RawInputs
 from device_sdk.data.views import VIEWS, views
 from device_sdk.execution.deciders import ease
 from device_sdk.policies.decider_fitting import TOP_TWO, Viewed, cross_fitted_eases, fit_best_logistic, fit_logistic
+from device_sdk.policies.pool_fitting import fit_pool
+from device_sdk.policies.router_fitting import fit_router
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Decider, Entropy, Margin, MaxConfidence
 from packager.inputs.model_loader import LoadedModel, Pixels, load_model
@@ -43,7 +45,9 @@ def photograph_rows(options: BenchOptions) -> tuple[dict[str, float], list[dict[
     logits, new = found[DEVICE, TUNING], found[DEVICE, JUDGED]
     viewed = _logits(options, DEVICE, TUNING, viewed=True)
     views_right = viewed.argmax(axis=-1) == labels[TUNING]
-    ours = fit_best_logistic(logits, tuning.easy, views=Viewed(viewed, views_right | ~tuning.server))
+    views_easy = Viewed(viewed, views_right | ~tuning.server)
+    ours = fit_best_logistic(logits, tuning.easy, views=views_easy)
+    router = fit_router(logits, tuning.easy, views=views_easy)
     top_two = fit_logistic(logits, tuning.here, features=TOP_TWO, by_class=False)
     top_two_eases = cross_fitted_eases(logits, tuning.here, features=TOP_TWO, by_class=False)
     deciders: dict[str, tuple[Decider | None, npt.NDArray[np.float64] | None]] = {
@@ -52,6 +56,7 @@ def photograph_rows(options: BenchOptions) -> tuple[dict[str, float], list[dict[
         "margin": (Margin(0.0), None),
         "top-2 regression (HI)": (top_two, top_two_eases),
         "ours": (None, None) if ours is None else (ours.decider, ours.eases),
+        "router (Hybrid)": (None, None) if router is None else (router.decider, router.eases),
     }
     rows: list[dict[str, object]] = []
     for name, (decider, eases) in deciders.items():
@@ -60,9 +65,17 @@ def photograph_rows(options: BenchOptions) -> tuple[dict[str, float], list[dict[
             rows.append({"what": f"photographs: {name}", **_accuracies(ease(decider, new), tuned, report)})
     for name, right in (("device", report.here), ("server", report.server), ("oracle", report.here | report.server)):
         rows.append({"what": f"photographs: {name}", "accuracy_100": 100 * float(right.mean())})
-    if ours is None:
-        return {}, rows
-    figures = report.gains("photographs_ours", ease(ours.decider, new), ease(Entropy(0.0), new))
+    figures: dict[str, float] = {}
+    for short, fitted in (("ours", ours), ("router", router)):
+        if fitted is not None:
+            eases = ease(fitted.decider, new)
+            figures |= report.gains(f"photographs_{short}", eases, ease(Entropy(0.0), new))
+    pool = fit_pool(logits, found[SERVER, TUNING], labels[TUNING])
+    if pool is not None and ours is not None:
+        right = pool.pooled(new, found[SERVER, JUDGED]).argmax(axis=1) == labels[JUDGED]
+        pooled, eases = Pair(report.here, right), ease(ours.decider, new)
+        figures |= report.pool_gains("photographs", pooled, eases)
+        rows.append({"what": "photographs: pooled: ours", **_accuracies(eases, ours.eases, pooled)})
     return figures, rows
 
 

@@ -14,6 +14,7 @@ from benchmarks.support.sources import Logits, logits_from
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.hybrid import hybrid_plan
 from device_sdk.execution.deciders import ease, hard
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
@@ -27,19 +28,20 @@ from pathweave.server_process import running_server
 COVERAGE = 0.7
 HYBRIDS = ("r", "rb", "rbg")
 BASE, GLOBAL = "resnet8_mlperf_tiny", "resnet56_cifar10"
-STEPS, QUICK_STEPS = 300, 10  # minutes of one core; of (rbg) a tenth is the global's
+STEPS, QUICK_STEPS = 400, 10  # minutes of one core; of (rbg) a quarter is the global's
 BATCH, TIMEOUT_S = 64, 30.0
 QUICK_EVERY = 8  # image of #report
 
 
 @dataclass(frozen=True)
 class Answered:
-    """A hybrid on #report: logits [count, classes] of both parts, labels [count], and the router."""
+    """A hybrid on #report: logits [count, classes] of both parts, labels [count], the router, and the pool."""
 
     base: Logits
     global_: Logits
     labels: npt.NDArray[np.int64]
     decider: Decider
+    pool: LogarithmicPool | None
 
     @property
     def global_right(self) -> Right:
@@ -49,12 +51,19 @@ class Answered:
     def base_right(self) -> Right:
         return np.asarray(self.base.argmax(axis=1) == self.labels)
 
-    def right_at(self, coverage: float, decider: Decider | None = None) -> Right:
+    @property
+    def asked_right(self) -> Right:
+        """Of which images the pooled answers are right."""
+        if self.pool is None:
+            return self.global_right
+        return np.asarray(self.pool.pooled(self.base, self.global_).argmax(axis=1) == self.labels)
+
+    def right_at(self, coverage: float, decider: Decider | None = None, *, pooled: bool = False) -> Right:
         """Which images are answered rightly if the hardest ``1 − coverage`` are sent."""
         order = np.argsort(ease(decider or self.decider, self.base), kind="stable")
         sent = order[: round((1 - coverage) * len(order))]
         right = self.base_right.copy()
-        right[sent] = self.global_right[sent]
+        right[sent] = (self.asked_right if pooled else self.global_right)[sent]
         return right
 
     @property
@@ -90,8 +99,9 @@ def _recipe(trained: str, options: BenchOptions) -> HybridRecipe:
         coverage=COVERAGE,
         steps=QUICK_STEPS if options.quick else STEPS,
         rounds=1,
-        global_share=0.1,
+        global_share=0.25,
         base_rate=2e-3,
+        global_rate=3e-3,
         label_weight=1.0,
         variants=1,
         recalibrate_batches=3 if options.quick else 100,
@@ -111,17 +121,18 @@ def answered(options: BenchOptions, hybrid: PackagedHybrid) -> Answered:
             data = load_part(options, "report", model)
             images, labels = data.images[:: every(options)], data.labels[:: every(options)]
             found.append(logits_from(model, Plan(path), images, source=SUBNET, batch=BATCH))
-    return Answered(found[0], found[1], labels, plan.hard.decider)
+    return Answered(found[0], found[1], labels, plan.hard.decider, hybrid.pool)
 
 
 def over_http(options: BenchOptions, hybrid: PackagedHybrid) -> dict[str, float]:
-    """The bundles' own plan with a real server: accuracy, share sent, and calls without an answer."""
+    """The bundles' own plan with a real server, answers pooled: accuracy, share sent, and calls without an answer."""
     right, sent, failed = 0, 0, 0
     with (
         running_server(hybrid.global_, data=options.work_folder / "server") as url,
         AdaptiveModel.open(hybrid.base, state_folder=options.work_folder / "states" / "http") as model,
     ):
-        model.use_hybrid(RemoteModel(server=url, model=GLOBAL, privacy="inputs", timeout_s=TIMEOUT_S))
+        server = RemoteModel(server=url, model=GLOBAL, privacy="inputs", timeout_s=TIMEOUT_S, pool=hybrid.pool)
+        model.use_hybrid(server)
         data = load_part(options, "report", model)
         images, labels = data.images[:: every(options)], data.labels[:: every(options)]
         for at in range(0, len(images), BATCH):

@@ -12,6 +12,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from benchmarks.exits.networks import RESNET56
 from benchmarks.exits.sets import zoo_bundle
 from benchmarks.support.bundles import CHECKOUT
 from device_sdk.bundles.bundle import Bundle
@@ -57,7 +58,7 @@ def trained_zoo(options: BenchOptions) -> tuple[list[ExitCandidate], float] | No
     """The exits of zoo/ by their accuracy on test.zip#calibration, and the full model's MACs; None without them."""
     if not TRAINED.exists():
         return None
-    return candidates_by_macs(Bundle.open(zoo_bundle(options).folder).supernet)
+    return candidates_by_macs(Bundle.open(zoo_bundle(options, RESNET56).folder).supernet)
 
 
 def generated_zoo(count: int, *, cuts: int, seed: int) -> tuple[list[ExitCandidate], float]:

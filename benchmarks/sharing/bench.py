@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 import torch
@@ -21,10 +20,9 @@ import torch
 from benchmarks.sharing.resident import resident_of_sessions
 from benchmarks.support.branch_zoo import ZooSetting, exit_accuracies, load_cifar_part, prepared, zoo_setting
 from benchmarks.support.zoo_processes import trained_in_processes
-from packager.branch_zoo.branch_training import branch_accuracy
 from packager.branch_zoo.cultivation import Grown
 from packager.branch_zoo.features import StemmedBatches, held_out_batches
-from packager.branch_zoo.few_shot import DATA_SHARE, retrain_if_better
+from packager.branch_zoo.few_shot import DATA_SHARE, retrain_to_least_loss
 from packager.branch_zoo.halving import KEPT_SHARE, RUNGS
 from packager.branch_zoo.modules import Branch
 from packager.branch_zoo.self_merge import MergedBranch
@@ -127,9 +125,8 @@ def _retrained(
     for exit_ in exits:
         assert isinstance(exit_.module, Branch)
         copied = replace(exit_, module=copy.deepcopy(exit_.module))
-        judged_on = calibration[exit_.position]
         few = batches.few(exit_.position, DATA_SHARE)
-        retrain_if_better(MergedBranch(copied.module, {}), few, partial(branch_accuracy, judged_on=judged_on))
+        retrain_to_least_loss(MergedBranch(copied.module, {}), few, calibration[exit_.position])
         found.append(copied)
     batches.close()
     return found

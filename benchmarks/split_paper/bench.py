@@ -23,9 +23,9 @@ from PIL import Image
 
 from benchmarks.real_size.photographs import load_photographs
 from benchmarks.split_paper.detector import YOLO_INPUT, yolov3
-from benchmarks.split_paper.minimum_cut import division, minimum_cut
 from benchmarks.split_paper.networks import INPUT, NETWORKS, TracedLayers, torchvision_network, trace_layers
 from benchmarks.split_paper.real_networks import Kind, RealNetwork, efficientnet_lite0, resnet56, typical_errors
+from benchmarks.support.minimum_cut import division, minimum_cut
 from device_sdk.policies.splitting.auto_split import choose, feasible_solutions
 from device_sdk.policies.splitting.baselines import device_alone, neurosurgeon, server_with_jpeg
 from device_sdk.policies.splitting.hardware import EYERISS, TPU, Hardware, server_latencies_ms

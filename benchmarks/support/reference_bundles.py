@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +40,13 @@ class Made:
 
 
 def package_pretrained(
-    options: BenchOptions, name: str, *, train: bool, max_span: int | None = None, minutes: float = BUDGET_MINUTES
+    options: BenchOptions,
+    name: str,
+    *,
+    train: bool,
+    max_span: int | None = None,
+    minutes: float = BUDGET_MINUTES,
+    renditions: Sequence[str] = ("fp32",),
 ) -> Made:
     """A pretrained network of the zoo as a bundle; without ``train`` the added blocks stay as they begin."""
     cifar = options.data_folder / "cifar10"
@@ -55,6 +61,7 @@ def package_pretrained(
             "steps": steps,
             "budget_minutes": minutes if steps is None else None,
             "max_span": max_span,
+            "renditions": list(renditions),
         },
         progress=options.progress,
     )

@@ -58,7 +58,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     """
     figures: dict[str, float] = {}
     rows: list[dict[str, object]] = []
-    for case in (_segmentation(options), _detection(options)):
+    for case in (segmentation(options), _detection(options)):
         row = _measured(case, options)
         metric = "miou" if case.name == "segmentation" else "map50"
         figures |= {f"{metric}_full": row["full"], f"{metric}_drop_points": row["full"] - row["subnet_score"]}
@@ -71,7 +71,8 @@ def run(options: BenchOptions) -> BenchOutcome:
     return BenchOutcome(figures, rows, data)
 
 
-def _segmentation(options: BenchOptions) -> Case:
+def segmentation(options: BenchOptions) -> Case:
+    """Street images of CamVid at 240 × 180."""
     archive = options.data_folder / "camvid" / "camvid-240x180.zip"
     training, validation = (
         load_label_maps(

@@ -14,13 +14,14 @@ from pathlib import Path
 from device_sdk.bundles import signing
 from device_sdk.bundles.composition import COMPOSED, Stretch
 from device_sdk.bundles.held_blobs import FETCH_AGAIN, HeldBlobs
+from device_sdk.bundles.held_part import EVERYTHING, ChoosePart, HeldPart, blob_names, everything
 from device_sdk.bundles.manifest import Manifest, decode_manifest
 from device_sdk.bundles.release import RELEASE, RELEASE_MAX_BYTES, require_same_name
 from device_sdk.bundles.runnable import RenditionFilter, part_with_exits, runnable_part
 from device_sdk.bundles.trust import SignedParts, Trustable, load_trust
-from device_sdk.errors import BlobError, BundleError, CompositionError, ManifestError, SignatureError
+from device_sdk.errors import BlobError, BundleError, CompositionError, ManifestError, SignatureError, UsageError
 from device_sdk.supernet.blocks import Rendition, TensorSpec
-from device_sdk.supernet.plan import Edge, ExitChoice
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan
 from device_sdk.supernet.supernet import Supernet
 
 MANIFEST, SIGNATURE, BLOBS = "manifest.json", "manifest.sig", "blobs"
@@ -31,8 +32,9 @@ BLOB_MAX_BYTES = 2**31  # the limit of protobuf; the manifest does not state the
 class Bundle:
     """A verified bundle in a local folder. Create one with ``Bundle.open``.
 
-    ``has_signature``: ``manifest.sig`` exists. Only ``open`` with a trusted public key verifies it. ``manifest``: of
-    what is held here; ``offered``: with all exits that there are.
+    ``has_signature``: ``manifest.sig`` exists. Only ``open`` with a trusted public key verifies it. ``manifest``: with
+    the exits that are held here; ``offered``: with all exits that there are. ``part``: what is held; of blocks that are
+    not, the graph knows everything and no blob is read.
     """
 
     def __init__(
@@ -44,15 +46,17 @@ class Bundle:
         *,
         has_signature: bool,
         offered: Manifest | None = None,
+        part: HeldPart = EVERYTHING,
     ) -> None:
         self.folder = folder
         self.blobs = blobs
+        self.part = part
         self.manifest = manifest
         self.offered = offered or manifest
         self.digest = digest  # sha256 of manifest.json: identifies the bundle
         self.has_signature = has_signature
         self.supernet: Supernet = manifest.supernet()
-        self._sizes = manifest.blobs()
+        self._sizes = part.blobs(manifest)
         self._loaded = manifest.loaded_bytes()
 
     @classmethod
@@ -63,15 +67,15 @@ class Bundle:
         trust: Trustable = None,
         blobs: Path | None = None,
         accepts: RenditionFilter | None = None,
-        exits: Collection[str] | None = None,
+        part: ChoosePart = everything,
     ) -> Bundle:
         """Open the bundle in ``folder``; with ``trust`` (see ``load_trust``), its signature must verify.
 
         A public key verifies manifest.sig. A key list verifies release.json, whether it has expired or not; where there
         is none, manifest.sig.
         ``blobs``: the folder of the blobs, if not the bundle's own: a store shares them between bundles.
-        ``accepts``: leaves out the renditions that it refuses, with their edges and blobs. ``exits``: leaves out the
-        others; their blobs need not be here.
+        ``accepts``: leaves out the renditions that it refuses, with their edges and blobs. ``part``: what is held; the
+        other blobs need not be here.
 
         1. read the manifest's bytes; 2. verify the signature over them; 3. parse and check the schema and the
         graph; 4. check that every blob exists with the stated size (digests are verified on every read).
@@ -79,7 +83,7 @@ class Bundle:
         Raises:
             BundleError: one of its kinds (ManifestError, UnsupportedFormatError, SignatureError, BlobError).
             RuntimeFailedError: ``accepts`` refuses all renditions of an original block.
-            UsageError: there is no such exit.
+            UsageError: there is no such exit, or as ``part``.
         """
         folder = Path(folder)
         data = _read_manifest(folder)
@@ -93,26 +97,47 @@ class Bundle:
             require_same_name(release, manifest)
         if accepts is not None:
             manifest = runnable_part(manifest, accepts)
-        held = manifest if exits is None else part_with_exits(manifest, exits)
-        signed = signature is not None
-        bundle = cls(folder, blobs or folder / BLOBS, held, digest, has_signature=signed, offered=manifest)
+        held = part(manifest, digest)
+        bundle = cls(
+            folder,
+            blobs or folder / BLOBS,
+            manifest if held.exits is None else part_with_exits(manifest, held.exits),
+            digest,
+            has_signature=signature is not None,
+            offered=manifest,
+            part=held,
+        )
         bundle._check_blobs_present()
         return bundle
+
+    def manifest_with(self, exits: Collection[str]) -> Manifest:
+        """The manifest with these exits of those that are offered.
+
+        Raises:
+            UsageError: there is no such exit, or it lies behind the blocks that are held.
+        """
+        found = part_with_exits(self.offered, exits)
+        beyond = None if self.part.is_whole else next((e for e in found.exits if e.position > self.last_position), None)
+        if beyond is not None:
+            raise self._not_here(f"exit {beyond.id} at cut point {beyond.position}")
+        return found
 
     def with_exits(self, exits: Collection[str]) -> Bundle:
         """The same bundle with these exits of those that are offered.
 
         Raises:
-            UsageError: there is no such exit.
+            UsageError: there is no such exit, or it lies behind the blocks that are held.
             BlobError: a blob of one is not here.
         """
+        held = self.manifest_with(exits)
         bundle = Bundle(
             self.folder,
             self.blobs,
-            part_with_exits(self.offered, exits),
+            held,
             self.digest,
             has_signature=self.has_signature,
             offered=self.offered,
+            part=HeldPart(tuple(one.id for one in held.exits), self.part.edges),
         )
         bundle._check_blobs_present()
         return bundle
@@ -148,6 +173,36 @@ class Bundle:
             self.digest,
             has_signature=self.has_signature,
             offered=runnable_part(self.offered, accepts),
+            part=self.part,
+        )
+
+    @property
+    def last_position(self) -> int:
+        """The last cut point that blocks held here lead to."""
+        supernet = self.supernet
+        held = [
+            block.end
+            for block in supernet.blocks
+            for one in block.renditions
+            if self.part.has(Edge(block.id, one.name))
+        ]
+        return max(held, default=0)
+
+    def has_all_of(self, plan: Plan) -> bool:
+        """Whether all that ``plan`` needs on a device is here."""
+        needed = HeldPart.of_plan(self.supernet, plan)
+        return all(map(self.part.has, needed.edges or ())) and set(needed.exits or ()) <= set(self.exits)
+
+    def require_whole(self, what: str) -> None:
+        """Raise UsageError unless all blocks are held; ``what`` needs them."""
+        if not self.part.is_whole:
+            raise self._not_here(what)
+
+    def _not_here(self, what: str) -> UsageError:
+        return UsageError(
+            f"{what} needs blocks that are not here: this device holds only what its plan needs, up to cut point "
+            f"{self.last_position}",
+            hint="fetch the whole bundle: pathweave fetch --whole",
         )
 
     def blob_size(self, name: str) -> int:
@@ -163,7 +218,11 @@ class Bundle:
 
     def blob_sizes(self) -> dict[str, int]:
         """Bytes of each blob."""
-        return {name: (self.blobs / name).stat().st_size for name in self.manifest.blobs()}
+        return {name: (self.blobs / name).stat().st_size for name in self._sizes}
+
+    def absent_blobs(self) -> dict[str, int | None]:
+        """The blobs that the bundle has and that are not held, with their sizes where they are stated."""
+        return {name: size for name, size in self.offered.blobs().items() if name not in self._sizes}
 
     @property
     def manifest_bytes(self) -> int:
@@ -178,15 +237,10 @@ class Bundle:
     def verify(self, *, exits: Collection[str] | None = None) -> None:
         """Read every blob once and check its digest (BlobError); with ``exits`` only those of these exits."""
         if exits is None:
-            names: Iterable[str] = self.manifest.blobs()
+            names: Iterable[str] = self._sizes
         else:
-            names = [
-                name
-                for one in self.manifest.exits
-                if one.id in exits
-                for rendition in one.renditions
-                for name in (*rendition.shared, rendition.blob)
-            ]
+            held = [rendition for one in self.manifest.exits if one.id in exits for rendition in one.renditions]
+            names = [name for rendition in held for name in blob_names(rendition)]
         for name in dict.fromkeys(names):
             self.read_blob(name)
 
@@ -208,11 +262,12 @@ class Bundle:
 
         Raises:
             CompositionError: the blocks run on different runtimes.
+            UsageError: a block is not held here.
         """
         renditions = self._renditions(edges, exit_)
         if renditions[0].runtime != COMPOSED:
             return tuple(rendition.blob for rendition in renditions)
-        return tuple(dict.fromkeys(name for one in renditions for name in (*one.shared, one.blob)))
+        return tuple(dict.fromkeys(name for one in renditions for name in blob_names(one)))
 
     def stretch(
         self,
@@ -262,11 +317,14 @@ class Bundle:
         parts += [] if exit_ is None else [f"exit {exit_.exit}@{exit_.rendition}"]
         readers: dict[str, str] = {}
         for part, one in zip(parts, self._renditions(edges, exit_), strict=True):
-            for name in (*one.shared, one.blob):
+            for name in blob_names(one):
                 readers.setdefault(name, part)
         return tuple(readers[name] for name in names)
 
     def _renditions(self, edges: Sequence[Edge], exit_: ExitChoice | None) -> list[Rendition]:
+        absent = next((edge for edge in edges if not self.part.has(edge)), None)
+        if absent is not None:
+            raise self._not_here(f"block {absent}")
         renditions = [self.supernet.rendition(edge) for edge in edges]
         if exit_ is not None:
             renditions.append(self.supernet.exit_rendition(exit_))

@@ -27,6 +27,11 @@ token_option = click.option("--token", envvar="PATHWEAVE_TOKEN", help="Access to
 private_images_option = click.option(
     "--data", required=True, help="Private images: FOLDER or FILE.zip with a folder per class, perhaps #part."
 )
+fallback_option = click.option(
+    "--fallback",
+    type=click.Choice(["subnet", "exit", "abstain"]),
+    help="What answers when the server of a split does not [default: as the memory allows].",
+)
 limit_option = click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -18,8 +19,10 @@ from device_sdk.commands.command_options import (
     private_images_option,
 )
 from device_sdk.errors import UsageError
+from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE
 
 if TYPE_CHECKING:
+    from device_sdk.policies.choice import Choice
     from device_sdk.policies.plan_choice import Planned
     from device_sdk.policies.promises import Promise
     from device_sdk.session.adaptive_model import AdaptiveModel
@@ -154,13 +157,14 @@ def _summary(planned: Planned) -> dict[str, Any]:
 
     choice = planned.choice
     return {
-        "kind": choice.plan.kind,
+        "kind": choice.kind,
         "plan": encode_plan(choice.plan).decode(),
         "expected": _cost(choice.cost),
         "held_out": None if planned.held_out is None else _cost(planned.held_out),
         "samples": planned.samples,
         "judged": planned.judged,
         "considered": choice.considered,
+        "saved_by_asking_early": choice.saved_by_asking_early,
         "promise": None if choice.promise is None else _promise(choice.promise),
         "kinds": {
             kind: {"subnet": str(one.plan.subnet), "expected": _cost(one.cost), "misses": sorted(one.misses)}
@@ -189,7 +193,9 @@ def _print(planned: Planned) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    options = planned.choice.by_kind
+    from device_sdk.policies.timed_exits import without_timed_exits
+
+    options, chosen = planned.choice.by_kind, without_timed_exits(planned.choice.plan)
     energy = any(one.cost.energy_mj is not None for one in options.values())
     table = Table(box=None, pad_edge=False)
     for heading in ("kind", "accuracy", "ms", "p95", *(("mJ",) if energy else ()), "bytes", "early", "asked", "none"):
@@ -197,11 +203,13 @@ def _print(planned: Planned) -> None:
     table.add_column("misses", overflow="fold")
     for kind, one in options.items():
         cells = [cell for number, cell in enumerate(_cells(one.cost)) if energy or number != _ENERGY]
-        style = "bold" if one.plan == planned.choice.plan else None
+        style = "bold" if one.plan == chosen else None
         table.add_row(kind, *cells, ", ".join(sorted(one.misses)), style=style)
     Console().print(table)
     choice = planned.choice
-    click.echo(f"best of {choice.considered:,} plans: {choice.plan.kind}, {choice.plan.subnet}")
+    click.echo(f"best of {choice.considered:,} plans: {choice.kind}, {choice.plan.subnet}")
+    for line in told_of_exits(choice):
+        click.echo(line)
     if planned.held_out is not None:
         accuracy, mean_ms = _cells(planned.held_out)[:2]
         click.echo(f"on {planned.judged} samples that it did not see: accuracy {accuracy}, {mean_ms} ms")
@@ -215,6 +223,22 @@ def _print(planned: Planned) -> None:
         click.echo(f"note: {note}")
 
 
+def told_of_exits(choice: Choice) -> Iterator[str]:
+    """What each exit of the plan decides, and what asking from exits saves."""
+    for one in choice.plan.exits:
+        answers = (
+            f"answers from a confidence of {one.threshold:.3f} on" if one.threshold < UNREACHABLE_CONFIDENCE else ""
+        )
+        asks = f"asks below {one.ask_below:.3f}" if one.ask_below else ""
+        if answers or asks:
+            yield f"exit {one.exit} {' and '.join(filter(None, (answers, asks)))}"
+    saved = choice.saved_by_asking_early
+    if saved:
+        units = {"latency_ms": "ms", "energy_mj": "mJ", "bytes_sent": "bytes"}
+        amounts = ", ".join(f"{amount:.3g} {units[name]}" for name, amount in saved.items())
+        yield f"against asking at the end alone it saves on average {amounts} per sample"
+
+
 def _cells(cost: PlanCost) -> list[str]:
     def number(value: float | None, form: str) -> str:
         return "unknown" if value is None else format(value, form)
@@ -225,5 +249,7 @@ def _cells(cost: PlanCost) -> list[str]:
         number(cost.p95_latency_ms, ".3f"),
         number(cost.energy_mj, ".3g"),
         f"{cost.bytes_sent:,.0f}",
-        *(f"{share:.0%}" for share in (cost.share_early, cost.share_asked, cost.share_abstained)),
+        f"{cost.share_early:.0%}",
+        f"{cost.share_asked:.0%}" + (f" ({cost.share_asked_early:.0%} early)" if cost.share_asked_early else ""),
+        f"{cost.share_abstained:.0%}",
     ]

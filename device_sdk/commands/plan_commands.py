@@ -132,6 +132,7 @@ def adapt(
     if latency_ratio is not None and latency_ms is not None:
         raise UsageError("give --latency-ratio or --latency-ms, not both")
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
+        model.bundle.require_whole("adapting")
         dataset = load_data(model, data, limit=limit, as_json=as_json)
         full_ms = model.profile(progress=progress(as_json)).original_ms
         if latency_ratio is not None:

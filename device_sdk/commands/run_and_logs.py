@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from device_sdk.data.datasets import ImageDataset
     from device_sdk.offload.remote_model import Privacy
     from device_sdk.session.adaptive_model import AdaptiveModel
+    from device_sdk.supernet.plan import Plan
 
 _BATCH = 64
 
@@ -35,14 +36,14 @@ _BATCH = 64
 @click.argument("images", nargs=-1, type=click.Path(path_type=Path))
 @click.option("--data", help="Labelled images instead: FOLDER or FILE.zip with a folder per class, perhaps #part.")
 @click.option("--limit", type=click.IntRange(min=1), help="Use at most this many images of --data.")
-@click.option("--server", help="URL of a server that answers hard samples (see pathweave calibrate).")
-@click.option("--server-model", help="Its model [default: this bundle's, from images].")
+@click.option("--server", help="URL of a server that answers hard samples, or runs the tail of a split plan.")
+@click.option("--server-model", help="Its model [default: that of the plan, or this bundle's, from images].")
 @click.option(
     "--privacy",
-    type=click.Choice(["never", "inputs"]),
+    type=click.Choice(["never", "activations", "inputs"]),
     default="never",
     show_default=True,
-    help="What may leave this device: nothing, or the hard samples.",
+    help="What may leave this device: nothing, activations of a split plan, or also samples.",
 )
 @click.option("--timeout-s", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
 @click.option(
@@ -72,12 +73,15 @@ def run(
     if bool(images) == (data is not None):
         raise UsageError("give image files or --data, one of them")
     if server is not None and privacy == "never":
-        raise UsageError("--server needs permission to send samples", hint="allow it with --privacy inputs")
+        raise UsageError(
+            "--server needs permission to send samples",
+            hint="allow it with --privacy inputs, or with --privacy activations for a split plan",
+        )
     if server is not None and deadline_ms is not None:
         raise UsageError("with --deadline-ms no server is asked", hint="give --server or --deadline-ms, one of them")
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         if server is not None:
-            name = server_model or f"{model.bundle.manifest.name}:images"
+            name = server_model or _tail_model(model.plan) or f"{model.bundle.manifest.name}:images"
             model.connect(RemoteModel(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s))
         if data is None:
             answers = [_classify(model, path, deadline_ms) for path in images]
@@ -87,6 +91,11 @@ def run(
         dataset = load_data(model, data, limit=limit, as_json=as_json)
         result = {"plan": str(model.plan.subnet), **_evaluate(model, dataset, deadline_ms, as_json=as_json)}
     emit(result, as_json=as_json, text=lambda: _print_evaluation(result))
+
+
+def _tail_model(plan: Plan) -> str:
+    """The server's model that runs the tail of a split plan; empty where there is none."""
+    return "" if plan.split is None or plan.split.is_whole else plan.split.server.model
 
 
 def _classify(model: AdaptiveModel, path: Path, deadline_ms: float | None) -> dict[str, Any]:

@@ -79,8 +79,9 @@ def _drawn(costs: Sequence[SplitCost], best: SplitCost, title: str) -> _Drawing:
             boxes.append(_Box(x, y, _BAR, height, colour))
         colour = _CHOSEN if cost == best else _INK
         texts.append(_Text(x + 2, _TOP + _HEIGHT + 14, str(cost.position), colour))
-        if cost.bits:
-            texts.append(_Text(x + 2, _TOP + _HEIGHT + 28, f"{cost.bits[0]}b", colour))
+        if cost.tail:
+            sent = "jpeg" if cost.sends == "jpeg" else f"{cost.bits[0]}b"
+            texts.append(_Text(x + 2, _TOP + _HEIGHT + 28, sent, colour))
         if cost == best:
             boxes.append(_Box(x, _TOP + _HEIGHT + 33, _BAR, 3, _CHOSEN))
     for share in (0.0, 0.5, 1.0):

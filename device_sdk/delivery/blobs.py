@@ -8,7 +8,6 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 
 from device_sdk.bundles.bundle import BLOBS
-from device_sdk.bundles.manifest import Manifest
 from device_sdk.delivery.blob_writer import BlobWriter
 from device_sdk.delivery.ranges import next_step, request_headers, strong_etag
 from device_sdk.delivery.schedule import Schedule, transient
@@ -23,9 +22,9 @@ REQUESTS_PER_BLOB = 100  # regardless of progress
 ALTERED_TRIES = 2  # the first may have resumed from a damaged orphan
 
 
-def missing_blobs(store: BundleStore, manifest: Manifest) -> dict[str, int | None]:
-    """The blobs of ``manifest`` that are not in the store, with their sizes where they are stated."""
-    return {name: size for name, size in manifest.blobs().items() if not store.has_blob(name, size)}
+def missing_blobs(store: BundleStore, wanted: Mapping[str, int | None]) -> dict[str, int | None]:
+    """Those of ``wanted``, blobs with their sizes where they are stated, that are not in the store."""
+    return {name: size for name, size in wanted.items() if not store.has_blob(name, size)}
 
 
 @dataclass

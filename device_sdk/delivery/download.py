@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import MANIFEST, MANIFEST_MAX_BYTES, SIGNATURE
+from device_sdk.bundles.held_part import ChoosePart, everything
 from device_sdk.bundles.manifest import Manifest, decode_manifest
 from device_sdk.bundles.release import (
     RELEASE,
@@ -41,9 +42,6 @@ DEADLINES = Deadlines(idle_s=10.0, total_s=600.0)  # of the first download
 UPDATE_DEADLINES = Deadlines(idle_s=5.0, total_s=20.0)  # where the last good bundle can open instead
 
 _RELEASE = "who publishes the bundle makes it: pathweave release sign"
-
-HeldExits = Callable[[str, str], Collection[str] | None]
-"""The exits that the device wants of the bundle with this name and digest; None: all."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +74,7 @@ def fetch_bundle(
     trust: Trustable,
     allow_rollback: bool = False,
     accepts: RenditionFilter | None = None,
-    exits: HeldExits = lambda name, digest: None,
+    part: ChoosePart = everything,
     deadlines: Deadlines = DEADLINES,
     update_deadlines: Deadlines = UPDATE_DEADLINES,
     attempts: int = ATTEMPTS,
@@ -94,8 +92,8 @@ def fetch_bundle(
     signature.
 
     The result is not yet the last good bundle: call ``store.remember_good(url, name, digest)`` after its self-test
-    passed. ``accepts``, ``exits``: only the blobs of the accepted renditions and of these exits are fetched; open the
-    bundle with the same.
+    passed. ``accepts``, ``part``: only the blobs of the accepted renditions and of this part are fetched; open the
+    bundle with the same. ``part`` is asked once the manifest is verified, before any blob is fetched.
 
     ``deadlines.idle_s`` is per request, ``total_s`` for the whole delivery; ``update_deadlines`` hold instead where
     there is a last good bundle. It fails after ``attempts`` consecutive attempts without a new byte, and below the
@@ -114,7 +112,7 @@ def fetch_bundle(
     shown = progress or SilentProgress()
     trusted = load_trust(trust)
     delivery = _Delivery(
-        url, store, transport, trusted, allow_rollback, accepts, exits, schedule, wall_clock, shown, Tally()
+        url, store, transport, trusted, allow_rollback, accepts, part, schedule, wall_clock, shown, Tally()
     )
     try:
         return delivery.run()
@@ -150,7 +148,7 @@ class _Delivery:
     trust: Trust | None
     allow_rollback: bool
     accepts: RenditionFilter | None
-    exits: HeldExits
+    part: ChoosePart
     schedule: Schedule
     wall_clock: Callable[[], float]
     progress: Progress
@@ -162,7 +160,7 @@ class _Delivery:
             fetched = self._fetch_signed()  # 1, 2
             self._refuse(fetched)  # 3
             try:
-                self._fetch_blobs(self._wanted(fetched))  # 4
+                self._fetch_blobs(fetched.manifest.name, self._wanted(fetched))  # 4
             except RefusedError as error:
                 if error.status != 404 or turn == REPLACED_TRIES - 1:
                     raise
@@ -261,17 +259,18 @@ class _Delivery:
         name, version = fetched.manifest.name, fetched.manifest.version
         self.store.refuse(self.url, name, version, fetched.digest, allow_rollback=self.allow_rollback)
 
-    def _wanted(self, fetched: _Fetched) -> Manifest:
+    def _wanted(self, fetched: _Fetched) -> dict[str, int | None]:
+        """The blobs of the part, with their sizes where they are stated."""
         manifest = fetched.manifest if self.accepts is None else runnable_part(fetched.manifest, self.accepts)
-        exits = self.exits(manifest.name, fetched.digest)
-        return manifest if exits is None else part_with_exits(manifest, exits)
+        part = self.part(manifest, fetched.digest)
+        return part.blobs(manifest if part.exits is None else part_with_exits(manifest, part.exits))
 
-    def _fetch_blobs(self, wanted: Manifest) -> None:
+    def _fetch_blobs(self, name: str, wanted: Mapping[str, int | None]) -> None:
         missing = missing_blobs(self.store, wanted)
         if not missing:
             return
         total_bytes = sum(size or 0 for size in missing.values())
-        with self.progress.task(f"fetch {wanted.name}", total_bytes) as task:
+        with self.progress.task(f"fetch {name}", total_bytes) as task:
             fetcher = BlobFetcher(self.url, self.store, self.transport, self.schedule, self.tally, task.advance)
             fetcher.fetch_all(missing)
 

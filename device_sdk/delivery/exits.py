@@ -10,7 +10,6 @@ from typing import Annotated
 import msgspec
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.bundles.runnable import part_with_exits
 from device_sdk.delivery.blobs import BlobFetcher, Tally, missing_blobs
 from device_sdk.delivery.download import ATTEMPTS
 from device_sdk.delivery.schedule import Schedule
@@ -47,10 +46,10 @@ def fetch_exits(
     that has replaced the bundle may no longer have them: then nothing changes here.
 
     Raises:
-        UsageError: the bundle has no such exit.
+        UsageError: the bundle has no such exit, or not the blocks before it.
         TransferError, BlobError, StorageError: a blob could not be fetched, verified or written.
     """
-    missing = missing_blobs(store, part_with_exits(bundle.offered, exits))
+    missing = missing_blobs(store, bundle.part.blobs(bundle.manifest_with(exits)))
     tally = Tally()
     if not missing:
         return tally

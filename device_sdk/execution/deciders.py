@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from device_sdk.execution.router import estimated_ease
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import Decider, Entropy, Logistic, LogitFeature, Margin, MaxConfidence, Router
+from device_sdk.supernet.plan import Decider, Entropy, ExitChoice, Logistic, LogitFeature, Margin, MaxConfidence, Router
 
 Scores = npt.NDArray[np.float64]
 _STEEPEST = 700.0  # of the logarithm of the odds: beyond it the exponential overflows
@@ -74,6 +74,15 @@ def _score(decider: Decider, logits: Array) -> Scores:
 def hard(decider: Decider, logits: Array) -> npt.NDArray[np.bool_]:
     """Which samples are hard: logits [batch, classes] -> [batch]."""
     return np.asarray(ease(decider, logits) < _limit(decider))
+
+
+def leaving(choice: ExitChoice, logits: Array) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which samples an exit answers, and for which it asks a server: logits [batch, classes] -> [batch] each.
+
+    All others go on, and so do those whose logits hold NaN.
+    """
+    sure = confidence(logits)
+    return sure >= choice.threshold, sure < choice.ask_below
 
 
 def with_limit(decider: Decider, limit: float) -> Decider:

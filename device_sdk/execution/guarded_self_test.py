@@ -103,6 +103,7 @@ def run_guarded_self_test(
             memory_cap_bytes=memory_cap_bytes,
             memory_limit_bytes=_memory_limit_bytes(bundle, settings),
             exits=bundle.exits,
+            edges=None if bundle.part.edges is None else tuple(bundle.part.edges),
             only=None if exits is None else tuple(exits),
         )
         try:

@@ -2,7 +2,7 @@
 
 A segment is the stretch from one exit of the plan to the next together with the branch at its end, composed into one
 model (docs/bundle_format.md), or under a memory cap into several that are loaded in turns (``paging``). Samples that an
-exit answers leave the batch; the others go on, here or at a server.
+exit answers leave the batch, and so do those that it asks a server about; the others go on, here or at a server.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
+import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.execution.deciders import confidence
+from device_sdk.errors import UsageError
+from device_sdk.execution.deciders import leaving
 from device_sdk.execution.loaded_segments import LoadedSegments
 from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.outcome import AFTER_FAILURE as AFTER_FAILURE
 from device_sdk.execution.outcome import AT_END as AT_END
 from device_sdk.execution.outcome import AT_SERVER as AT_SERVER
-from device_sdk.execution.outcome import Answers, KeptActivations
+from device_sdk.execution.outcome import UNANSWERED as UNANSWERED
+from device_sdk.execution.outcome import Answers, KeptActivations, Waiting
 from device_sdk.execution.outcome import Outcome as Outcome
 from device_sdk.execution.plan_segments import segments, steps
 from device_sdk.execution.running_calls import RunningCalls
@@ -38,7 +41,7 @@ RunTail = Callable[[Sequence[Array]], Array | None]
 class LoadedPlan:
     """A plan that is ready to run. ``run`` may be called from several threads at once.
 
-    What follows a split is loaded too: it runs here when there is no server, or when it fails.
+    What follows a split is loaded too where it is the fallback: it runs here when there is no server, or when it fails.
 
     ``memory_cap_bytes``: what all that is loaded and runs may take beyond the bare runtime, for batches of up to
     ``batch`` samples. If the plan needs more, it runs in pages, of which as many stay as there is room for: the same
@@ -71,7 +74,11 @@ class LoadedPlan:
         )
         found = segments(bundle.supernet, plan)
         self._loaded = self._load(found)
-        self._segments = list(zip(found, self._loaded.stretches, strict=True))
+        pairs = list(zip(found, self._loaded.stretches, strict=True))
+        self._segments = [pair for pair in pairs if not pair[0].fallback]
+        self._fallback = plan.split.fallback if plan.split is not None else "subnet"
+        self._branch = next((stretch for segment, stretch in pairs if segment.fallback), None)
+        self._output_shape = bundle.supernet.cut_points[-1].tensors[-1].shape
         self._every_step = steps(bundle.supernet, plan)
         self._calls, self._hurry = RunningCalls(), StopSignal()
         self._stepping = threading.Lock()  # guards the next two
@@ -83,6 +90,11 @@ class LoadedPlan:
         """What is loaded for this plan now, as footprints state it."""
         with self._stepping:
             return sum(loaded.taken_bytes for loaded in self._every_loaded)
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether anything answers on this device alone."""
+        return bool(self._every_step)
 
     @property
     def page_loads(self) -> int | None:
@@ -99,8 +111,11 @@ class LoadedPlan:
             for loaded in self._every_loaded:
                 loaded.release()
 
-    def run(self, tensor: Array, run_tail: RunTail | None = None) -> Outcome:
+    def run(self, tensor: Array, run_tail: RunTail | None = None, *, asks: bool = False) -> Outcome:
         """Answer a batch [batch, *input]; ``run_tail`` goes on behind the plan's split, if it has one.
+
+        ``asks``: a server can be asked from exits. The samples for which the plan does so leave the path there
+        (``Outcome.asking``); otherwise they go on.
 
         Raises:
             RuntimeFailedError: the runtime failed.
@@ -109,19 +124,32 @@ class LoadedPlan:
         """
         with self._calls:
             [(segment, first), *others] = self._segments
-            if first is None or others or segment.exit is not None:
-                return self._run_segments(tensor, run_tail)
+            if first is None or others or segment.exit is not None or segment.split:
+                answers = Answers(len(tensor))
+                start = Waiting(np.arange(len(tensor)), (tensor,))
+                return answers.outcome(*self._run_from(start, answers, run_tail, asks=asks))
             output = first.run([tensor])[-1]
             return Outcome(output, np.full(len(output), self._exits + AT_END, dtype=np.int64))
 
-    def _run_segments(self, tensor: Array, run_tail: RunTail | None) -> Outcome:
-        features: Sequence[Array] = [tensor]
-        rest = np.arange(len(tensor))  # samples without an answer
+    def go_on(self, outcome: Outcome) -> Outcome:
+        """Run the rest of the path here for the samples that left it to ask a server. Raises as ``run``."""
+        answers = Answers.of(outcome)
+        with self._calls:
+            for waiting in outcome.asking:
+                self._run_from(waiting, answers, None, asks=False)
+        return answers.outcome(outcome.kept)
+
+    def _run_from(
+        self, start: Waiting, answers: Answers, run_tail: RunTail | None, *, asks: bool
+    ) -> tuple[KeptActivations | None, tuple[Waiting, ...]]:
+        """Run the segments from ``start`` on; the activations that may be sent, and the samples that ask at exits."""
+        features: Sequence[Array] = start.tensors
+        rest, latest = start.samples, start.latest  # samples without an answer; in case there is no time left
         kept: KeptActivations | None = None
-        answers = Answers(len(tensor))
-        latest: tuple[Array, int] | None = None  # what the last exit says of the rest, in case there is no time left
+        asking: list[Waiting] = []
+        aside: Sequence[Array] = ()
         end = AT_END
-        for segment, stretch in self._segments:
+        for number, (segment, stretch) in enumerate(self._segments[start.segment :], start.segment + 1):
             if stretch is not None:
                 outputs = stretch.run(features) if latest is None else stretch.run_until(features, self._hurry)
                 if outputs is None:
@@ -129,19 +157,25 @@ class LoadedPlan:
                     answers.put(rest, *latest)
                     break
                 features = outputs
+            if segment.kept:
+                kept = KeptActivations(rest, tuple(features if segment.exit is None else features[:-1]))
             if segment.exit is not None:
                 *features, logits = features
-                sure = confidence(logits) >= segment.exit.threshold
-                if segment is self._segments[-1][0] or self._hurry.is_set:
-                    sure[:] = True
-                number = self._numbers[segment.exit.exit]
-                answers.put(rest[sure], logits[sure], number)
-                latest = (logits[~sure], number)
-                rest, features = rest[~sure], [feature[~sure] for feature in features] if sure.any() else features
+                ends = (number == len(self._segments) and not segment.split) or self._hurry.is_set
+                answered, asked = leaving(segment.exit, logits)
+                answered, asked = answered | ends, asked & asks & (not ends)
+                exit_number = self._numbers[segment.exit.exit]
+                on = ~(answered | asked)
+                answers.put(rest[~on], logits[~on], exit_number)
+                if asked.any():
+                    tensors = tuple(feature[asked] for feature in features)
+                    asking.append(Waiting(rest[asked], tensors, number, (logits[asked], exit_number)))
+                latest = (logits[on], exit_number)
+                rest, features = (rest, features) if on.all() else (rest[on], [feature[on] for feature in features])
                 if not len(rest):
                     break
-            if segment.kept:
-                kept = KeptActivations(rest, tuple(features))
+            if segment.aside:
+                aside = features
             if segment.split and run_tail is not None:
                 remote = run_tail(features)
                 if remote is not None:
@@ -149,14 +183,44 @@ class LoadedPlan:
                     break
                 end = AFTER_FAILURE
         else:
-            answers.put(rest, features[-1], self._exits + end)
-        return answers.outcome(kept)
+            if self._fallback == "subnet":
+                answers.put(rest, features[-1], self._exits + end)
+            else:
+                self._fall_back(answers, rest, latest, aside)
+        return kept, tuple(asking)
+
+    def _fall_back(
+        self,
+        answers: Answers,
+        rest: npt.NDArray[np.int64],
+        latest: tuple[Array, int] | None,
+        aside: Sequence[Array],
+    ) -> None:
+        """Answer what the split's server did not, without the rest of the subnet."""
+        if self._fallback == "abstain":
+            nothing = np.full((len(rest), *self._output_shape), np.nan, dtype=np.float32)
+            answers.put(rest, nothing, self._exits + UNANSWERED)
+            return
+        if self._branch is not None:
+            logits = self._branch.run(aside)[-1]
+        else:
+            assert latest is not None  # the exit answers by confidence, so it was tried
+            logits = latest[0]
+        answers.put(rest, logits, self._exits + AFTER_FAILURE)
 
     def stepped(self) -> SteppedPlan:
         """The same plan exit by exit, for deadlines and interruptions; loaded when it is first asked for.
 
         It shares what is loaded where all exits of the plan answer by confidence. Raises as the plan itself.
+
+        Raises:
+            UsageError: the plan answers nothing on this device alone.
         """
+        if not self.has_steps:
+            raise UsageError(
+                "the plan answers nothing here without its server, so it keeps no deadline",
+                hint="use a plan with an exit before the split",
+            )
         with self._stepping:
             if self._stepped is None:
                 same = self._every_step == [segment for segment, _ in self._segments]

@@ -11,7 +11,8 @@ from device_sdk.runtimes.port import Array
 
 AT_END = 0  # the end of the subnet, here
 AT_SERVER = 1  # the end of the subnet, at the server
-AFTER_FAILURE = 2  # the end of the subnet, here, since the server did not answer
+AFTER_FAILURE = 2  # the split's fallback, here, since the server did not answer
+UNANSWERED = 3  # nothing: the split's server did not answer, and the plan abstains without it
 
 
 @dataclass(frozen=True)
@@ -28,17 +29,34 @@ class KeptActivations:
 
 
 @dataclass(frozen=True)
+class Waiting:
+    """Samples between two segments of a plan: their positions in the batch [count], and what the next segment takes.
+
+    ``tensors``: at the cut point, [count, ...] each; ``segment``: the number of the next segment; ``latest``: what the
+    last exit says of them, logits [count, classes] and its position in the plan's exits, if they passed one.
+    """
+
+    samples: npt.NDArray[np.int64]
+    tensors: tuple[Array, ...]
+    segment: int = 0
+    latest: tuple[Array, int] | None = None
+
+
+@dataclass(frozen=True)
 class Outcome:
     """What a plan answers to a batch.
 
     ``output``: logits [batch, classes]; ``answered_by`` [batch]: the position in the plan's exits of the one that
-    answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit. ``kept``: None
-    where the plan sends no activations of hard samples.
+    answered; their number plus ``AT_END``, ``AT_SERVER`` or ``AFTER_FAILURE`` where it was no exit, ``UNANSWERED``
+    where there is no answer: then the logits are not numbers. ``kept``: None where the plan sends no activations of
+    hard samples. ``asking``: the samples that left the path at an exit to ask a server, a group for each exit; until it
+    answers, what the exit says stands for them.
     """
 
     output: Array
     answered_by: npt.NDArray[np.int64]
     kept: KeptActivations | None = None
+    asking: tuple[Waiting, ...] = ()
 
 
 class Answers:
@@ -55,10 +73,17 @@ class Answers:
         self._output[samples] = logits
         self._answered_by[samples] = source
 
-    def outcome(self, kept: KeptActivations | None = None) -> Outcome:
+    @classmethod
+    def of(cls, outcome: Outcome) -> Answers:
+        """A copy of the answers of ``outcome``, to be replaced in part."""
+        answers = cls(len(outcome.output))
+        answers._output, answers._answered_by = outcome.output.copy(), outcome.answered_by.copy()
+        return answers
+
+    def outcome(self, kept: KeptActivations | None = None, asking: tuple[Waiting, ...] = ()) -> Outcome:
         """What was collected; every sample has an answer."""
         assert self._output is not None
-        return Outcome(self._output, self._answered_by, kept)
+        return Outcome(self._output, self._answered_by, kept, asking)
 
     def so_far(self) -> Outcome:
         """A copy of what was collected."""

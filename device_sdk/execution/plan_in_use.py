@@ -87,7 +87,7 @@ class PlanInUse:
             loaded = (workspace or self.workspace).load_plan(plan, cap=self.cap)
             try:
                 loaded.load_each()
-                for batch in self._timed_batches.copy():
+                for batch in self._timed_batches.copy() if loaded.has_steps else ():
                     loaded.stepped().times(self._zeros(loaded, batch))
             except PlanRetired:  # the cap was lowered while it loaded: load it for the new cap
                 loaded.close()

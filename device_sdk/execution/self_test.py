@@ -20,7 +20,7 @@ def run_self_test(
     """Run every block and every exit alone, and the original path whole at each input size, on the golden inputs.
 
     Under a memory cap one sample at a time, and the path in pages if it takes more. With ``exits`` only these exits
-    run: they came to a bundle that has passed.
+    run: they came to a bundle that has passed. Of a bundle in part, the blocks that are held run, and no whole path.
 
     Raises:
         SelfTestError: a rendition does not reproduce its golden outputs here.
@@ -35,8 +35,9 @@ def run_self_test(
         if exits is None or exit_.id in exits
     ]
     check = _Check(workspace)
-    edges = [edge for edge in supernet.edges if not edge.input_size] if exits is None else []
-    total = len(edges) + len(branches) + (len(supernet.sizes) if exits is None else 0)
+    edges = [edge for edge in supernet.edges if not edge.input_size and bundle.part.has(edge)] if exits is None else []
+    with_paths = exits is None and bundle.part.is_whole
+    total = len(edges) + len(branches) + (len(supernet.sizes) if with_paths else 0)
     with (progress or SilentProgress()).task("self-test", total) as task:
         for edge in edges:
             start = cut_points[supernet.block(edge.block).start]
@@ -45,7 +46,7 @@ def run_self_test(
         for exit_, rendition, choice in branches:
             check(f"exit {exit_.id}", (), choice, cut_points[exit_.position], rendition.golden)
             task.advance()
-        if exits is not None:
+        if not with_paths:
             return
         original = supernet.original.edges
         check("the original path", original, None, cut_points[0], bundle.manifest.self_test.original)

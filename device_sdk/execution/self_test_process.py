@@ -18,16 +18,18 @@ from typing import BinaryIO, Literal
 import msgspec
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.held_part import HeldPart
 from device_sdk.errors import BlobError, PathweaveError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
 from device_sdk.progress import Task
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.settings import RuntimeSettings
+from device_sdk.supernet.plan import Edge
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What to test: ``exits`` are held here, of which ``only`` these are tested, without blocks (None: everything).
+    """What to test: ``exits`` and ``edges`` are held here (None: all); ``only`` these exits are tested, without blocks.
 
     ``memory_limit_bytes``: of address space, beyond the loaded runtime; None for no limit.
     """
@@ -39,6 +41,7 @@ class Request(msgspec.Struct, frozen=True):
     memory_cap_bytes: int | None = None
     memory_limit_bytes: int | None = None
     exits: tuple[str, ...] | None = None
+    edges: tuple[Edge, ...] | None = None
     only: tuple[str, ...] | None = None
 
 
@@ -71,7 +74,10 @@ def main() -> None:
     _limit(request.memory_limit_bytes)
     try:
         accepts = runs_on(settings.name, settings.provider)
-        bundle = Bundle.open(request.folder, blobs=Path(request.blobs), accepts=accepts, exits=request.exits)
+        held = HeldPart(request.exits, None if request.edges is None else frozenset(request.edges))
+        bundle = Bundle.open(
+            request.folder, blobs=Path(request.blobs), accepts=accepts, part=lambda manifest, digest: held
+        )
         if bundle.digest != request.digest:
             raise BlobError(f"{request.folder} was replaced before its self-test")
         workspace = Workspace(bundle, runtime, request.memory_cap_bytes)

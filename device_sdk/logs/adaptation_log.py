@@ -106,7 +106,10 @@ class Calibrated(msgspec.Struct, frozen=True, tag="calibrated", tag_field="event
 
 
 class PlanChosen(msgspec.Struct, frozen=True, tag="plan_chosen", tag_field="event"):
-    """A plan was chosen for a requirement among ``considered`` ones; what is expected of it on samples held out."""
+    """A plan was chosen for a requirement among ``considered`` ones; what is expected of it on samples held out.
+
+    ``share_asked_early``: go to the server from an exit; ``saved``: what that spares per sample, by quantity.
+    """
 
     plan_kind: str
     subnet: str
@@ -122,6 +125,8 @@ class PlanChosen(msgspec.Struct, frozen=True, tag="plan_chosen", tag_field="even
     share_asked: float
     share_abstained: float
     notes: tuple[str, ...]
+    share_asked_early: float = 0.0
+    saved: dict[str, float] = {}
 
 
 class Escalating(msgspec.Struct, frozen=True, tag="escalating", tag_field="event"):
@@ -132,13 +137,16 @@ class Escalating(msgspec.Struct, frozen=True, tag="escalating", tag_field="event
 
 
 class SplitChosen(msgspec.Struct, frozen=True, tag="split", tag_field="event"):
-    """The split of the subnet was decided: the cut point ``position``, or None to run all of it on the device."""
+    """The split of the subnet was decided: the cut point ``position``, or None to run all of it on the device.
+
+    ``on_device_ms``: None where the device holds a head only.
+    """
 
     subnet: str
     position: int | None
     uplink_mbps: float
     predicted_ms: float
-    on_device_ms: float
+    on_device_ms: float | None
     bytes_sent: int
 
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered as Delivery
     from device_sdk.policies.adaptation import Adaptation
     from device_sdk.policies.calibration import Calibration
+    from device_sdk.policies.choice import Choice
     from device_sdk.policies.plan_choice import Planned
-    from device_sdk.policies.planner import Choice
     from device_sdk.policies.split_decision import SplitDecision
     from device_sdk.profiling.profile import Profile
     from device_sdk.supernet.requirement import Requirement
@@ -100,7 +100,7 @@ def split_chosen(decision: SplitDecision) -> SplitChosen:
         position=split.position if split is not None else None,
         uplink_mbps=decision.uplink.mbps,
         predicted_ms=decision.best.latency_ms,
-        on_device_ms=decision.on_device.latency_ms,
+        on_device_ms=None if decision.is_head_only else decision.on_device.latency_ms,
         bytes_sent=decision.best.bytes_sent,
     )
 
@@ -121,7 +121,7 @@ def _chosen(
     choice: Choice, cost: PlanCost, requirement: Requirement, samples: int, notes: tuple[str, ...]
 ) -> PlanChosen:
     return PlanChosen(
-        plan_kind=choice.plan.kind,
+        plan_kind=choice.kind,
         subnet=str(choice.plan.subnet),
         optimise=requirement.optimise,
         limits={name: float(limit) for name, limit, _ in requirement.limits},
@@ -135,4 +135,6 @@ def _chosen(
         share_asked=cost.share_asked,
         share_abstained=cost.share_abstained,
         notes=notes,
+        share_asked_early=cost.share_asked_early,
+        saved=choice.saved_by_asking_early,
     )

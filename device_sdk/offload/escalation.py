@@ -65,6 +65,11 @@ class Escalator:
         """The remote model."""
         return self._model
 
+    @property
+    def ready(self) -> bool:
+        """Whether the server would be asked now: not while it is left alone after failures."""
+        return self._calls.ready
+
     def answer(self, tensors: Array, images: npt.NDArray[np.uint8] | None, *, digest: str = "") -> RemoteReply:
         """The server's outputs [n, *output_shape] for all samples, or the reason of the failure.
 

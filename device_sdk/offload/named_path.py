@@ -12,6 +12,7 @@ from device_sdk.errors import UsageError
 from device_sdk.supernet.plan import Edge, Subnet
 
 IMAGES = ":images"  # suffix of the name of a model that takes raw images
+JPEG = ":jpeg"  # the same, images as JPEGs
 MAX_NAME = 2_048  # characters: addresses are longer than this nowhere
 
 
@@ -27,6 +28,12 @@ def path_model(bundle: str, path: Subnet, *, images: bool = False) -> str:
     if len(name) > MAX_NAME:
         raise UsageError(f"the path's name at a server has {len(name)} characters, above {MAX_NAME}")
     return name
+
+
+def takes_jpegs(manifest: Manifest) -> bool:
+    """Whether a server offers a model that takes JPEGs for a bundle: its only input is an image."""
+    first = manifest.cut_points[0].tensors
+    return len(first) == 1 and len(first[0].shape) == 3 and manifest.preprocessing.channels in (1, 3)
 
 
 def bundle_of(model: str) -> str:

@@ -97,6 +97,11 @@ class RemoteCalls:
         """Whether it was closed."""
         return self._closed
 
+    @property
+    def ready(self) -> bool:
+        """Whether a call would be made now: it is not closed, and the breaker not open."""
+        return not self._closed and self._breaker.state != "open"
+
     def close(self) -> None:
         """Make no calls from now on. Idempotent."""
         self._closed = True

@@ -58,6 +58,11 @@ class TailClient:
         """The remote model."""
         return self._model
 
+    @property
+    def ready(self) -> bool:
+        """Whether the server would be asked now: not while it is left alone after failures."""
+        return self._calls.ready
+
     def run(self, activations: Activations, *, bits: Sequence[int] | None = None) -> RemoteReply:
         """The output [batch, *output_shape] of the tail of ``activations``, or the reason of the failure.
 
@@ -70,6 +75,10 @@ class TailClient:
         if reply.output is None:
             self._metadata = None
         return reply
+
+    def try_again(self) -> None:
+        """Do not wait until the server is asked again after a failure."""
+        self._calls.try_again()
 
     def close(self) -> None:
         """Send nothing from now on. Idempotent."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from device_sdk.errors import InputError
 from device_sdk.execution.deciders import ease, feature, first_and_second
 from device_sdk.runtimes.port import Array
-from device_sdk.supernet.plan import Logistic, LogitFeature
+from device_sdk.supernet.plan import Logistic, LogitFeature, Router
 
 Values = npt.NDArray[np.float64]
 
@@ -56,7 +57,7 @@ def fit_logistic(
     values = np.hstack(columns)
     mean, spread = values.mean(axis=0), values.std(axis=0)
     spread[spread == 0] = 1.0
-    fitted = _fit((values - mean) / spread, easy.astype(np.float64))
+    fitted = logistic_weights((values - mean) / spread, easy.astype(np.float64), np.full(values.shape[1], _RIDGE))
     own = fitted[1:] / spread
     weights, by_answer, by_runner_up = np.split(own, [len(features), len(features) + classes])
     bias = float(fitted[0] - own @ mean)
@@ -80,20 +81,30 @@ class Viewed:
         if self.logits.ndim != 3 or self.logits.shape[:2] != self.easy.shape:
             raise InputError(f"there are views of shape {self.logits.shape} and outcomes of shape {self.easy.shape}")
 
+    def require_of(self, logits: Array) -> None:
+        """Raises InputError if they are not views of the samples with ``logits`` [count, classes]."""
+        if self.logits.shape[1:] != logits.shape:
+            raise InputError(f"there are views of shape {self.logits.shape[1:]} of samples of shape {logits.shape}")
+
     def of(self, positions: npt.NDArray[np.bool_]) -> Viewed:
         """The views of some samples."""
         return Viewed(self.logits[:, positions], self.easy[:, positions])
 
 
+Kind = TypeVar("Kind", Logistic, Router)
+
+
 @dataclass(frozen=True)
-class Fitted:
+class Fitted(Generic[Kind]):
     """A decider that was fitted to samples, and the ease of each when it is left out: [count]."""
 
-    decider: Logistic
+    decider: Kind
     eases: Values
 
 
-def fit_best_logistic(logits: Array, easy: npt.NDArray[np.bool_], *, views: Viewed | None = None) -> Fitted | None:
+def fit_best_logistic(
+    logits: Array, easy: npt.NDArray[np.bool_], *, views: Viewed | None = None
+) -> Fitted[Logistic] | None:
     """The decider of all features that ranks left-out samples best, fitted to all of them.
 
     Tried are fits with and without a number per class, on the samples and on their ``views``. None if all samples are
@@ -102,7 +113,7 @@ def fit_best_logistic(logits: Array, easy: npt.NDArray[np.bool_], *, views: View
     Raises:
         InputError: the numbers of samples differ, or a logit is not finite.
     """
-    found: Fitted | None = None
+    found: Fitted[Logistic] | None = None
     for learned in (None, views):
         for by_class in (True, False):
             eases = cross_fitted_eases(logits, easy, views=learned, by_class=by_class)
@@ -157,16 +168,21 @@ def _fitted(
 ) -> Logistic | None:
     if views is None:
         return fit_logistic(logits, easy, features=features, by_class=by_class)
-    if views.logits.shape[1:] != logits.shape:
-        raise InputError(f"there are views of shape {views.logits.shape[1:]} of samples of shape {logits.shape}")
+    views.require_of(logits)
     flat = views.logits.reshape(-1, logits.shape[1])
     return fit_logistic(flat, views.easy.ravel(), features=features, by_class=by_class)
 
 
 def _folds(count: int) -> Iterator[npt.NDArray[np.bool_]]:
     """Which samples are left out, once for each fold."""
+    folds = fold_of(count)
     for fold in range(min(_FOLDS, count)):
-        yield np.arange(count) % _FOLDS == fold
+        yield folds == fold
+
+
+def fold_of(count: int) -> npt.NDArray[np.int64]:
+    """With which others a sample is left out: [count], from 0 to 4."""
+    return np.arange(count) % _FOLDS
 
 
 def can_be_learned(logits: Array, easy: npt.NDArray[np.bool_]) -> bool:
@@ -186,16 +202,31 @@ def _numbers(values: npt.NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(values.tolist())
 
 
-def _fit(values: npt.NDArray[np.float64], targets: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """The bias, which is not penalised, and the weights of standardised ``values`` [count, features]."""
+def logistic_weights(
+    values: Values,
+    targets: Values,
+    penalties: Values,
+    *,
+    importance: Values | None = None,
+    start: Values | None = None,
+) -> Values:
+    """The bias and the weights of ``values`` [count, features] that make ``targets`` most likely: [1 + features].
+
+    Args:
+        targets: 0 or 1 [count].
+        penalties: of the squared weights [features]; the bias is free.
+        importance: of each sample [count], 1 by default.
+        start: where to begin, zeros by default.
+    """
     design = np.hstack([np.ones((len(values), 1)), values])
-    penalty = np.diag([0.0, *[_RIDGE] * values.shape[1]])
-    weights = np.zeros(design.shape[1])
+    penalty = np.array([0.0, *penalties])
+    share = np.ones(len(values)) if importance is None else importance
+    weights = np.zeros(design.shape[1]) if start is None else start.copy()
     for _ in range(_ITERATIONS):
         odds = 1.0 / (1.0 + np.exp(-np.clip(design @ weights, -30, 30)))
-        gradient = design.T @ (targets - odds) - penalty @ weights
-        curvature = (design * (odds * (1 - odds))[:, None]).T @ design + penalty
-        change = np.linalg.solve(curvature + 1e-9 * np.eye(len(weights)), gradient)
+        gradient = design.T @ (share * (targets - odds)) - penalty * weights
+        curvature = (design * (share * odds * (1 - odds))[:, None]).T @ design + np.diag(penalty + 1e-9)
+        change = np.linalg.solve(curvature, gradient)
         weights += change
         if np.abs(change).max() < _CONVERGED:
             break

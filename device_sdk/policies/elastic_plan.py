@@ -15,11 +15,11 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import BudgetError
 from device_sdk.execution.paging import all_pages_stay, least_memory_cap_bytes, one_model_footprint
 from device_sdk.execution.paging_plan import all_stay
-from device_sdk.execution.plan_segments import PlanSegment, segments, steps
+from device_sdk.execution.plan_segments import PlanSegment, answering_exits, segments, steps
 from device_sdk.policies.placement import place
 from device_sdk.policies.placement.candidates import ExitCandidate
 from device_sdk.supernet.cost import MB
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, AnswerLocally, ExitChoice, Plan
+from device_sdk.supernet.plan import AnswerLocally, ExitChoice, Plan
 
 
 def plan_within(bundle: Bundle, plan: Plan, cap_bytes: int | None) -> Plan:
@@ -47,8 +47,10 @@ def plan_within(bundle: Bundle, plan: Plan, cap_bytes: int | None) -> Plan:
 
 def least_plan_bytes(bundle: Bundle, plan: Plan) -> int:
     """The least cap under which any part of ``plan`` that answers runs."""
-    timed_out = tuple(choice for choice in plan.exits if choice.threshold < UNREACHABLE_CONFIDENCE)
-    parts = [msgspec.structs.replace(plan, exits=timed_out), *(_ending_with(plan, choice) for choice in plan.exits)]
+    parts = [
+        msgspec.structs.replace(plan, exits=answering_exits(plan)),
+        *(_ending_with(plan, choice) for choice in plan.exits),
+    ]
     return min(least_memory_cap_bytes(bundle, one) for one in parts)
 
 
@@ -73,7 +75,8 @@ def _forms(bundle: Bundle, plan: Plan) -> list[list[PlanSegment]]:
 
 def _with_exits_that_stay(bundle: Bundle, plan: Plan, cap_bytes: int) -> Plan:
     """``plan`` without those exits for deadlines alone that would have pages loaded again and again."""
-    timed = [choice for choice in plan.exits if choice.threshold >= UNREACHABLE_CONFIDENCE]
+    answering = answering_exits(plan)
+    timed = [choice for choice in plan.exits if choice not in answering]
     candidates, full_macs = _candidates(bundle, plan, timed)
     limit_bytes: int | None = None
     found = plan
@@ -106,7 +109,7 @@ def _candidates(bundle: Bundle, plan: Plan, exits: Sequence[ExitChoice]) -> tupl
 
 
 def _ending_with(plan: Plan, last: ExitChoice) -> Plan:
-    """The path up to ``last``, which answers everything: nothing behind it is loaded."""
-    before = plan.exits[: plan.exits.index(last)]
-    taken = tuple(choice for choice in before if choice.threshold < UNREACHABLE_CONFIDENCE)
-    return Plan(plan.subnet, (*taken, msgspec.structs.replace(last, threshold=0.0)), hard=AnswerLocally())
+    """The path up to ``last``, which answers everything: nothing behind it is loaded, and no server is asked."""
+    before = [choice.without_asking() for choice in plan.exits[: plan.exits.index(last)]]
+    end = msgspec.structs.replace(last, threshold=0.0, ask_below=0.0)
+    return Plan(plan.subnet, (*(choice for choice in before if choice.decides), end), hard=AnswerLocally())

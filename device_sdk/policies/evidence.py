@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.policies.splitting.handling import NO_HANDLING, Handling
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, Uplink
@@ -20,7 +21,8 @@ class Evidence:
 
     ``ends``: of whole paths, also of those whose rest a server runs; ``exits``: of an exit's branch, by the edges
     before it, its id and its rendition; ``servers``: of the server's models on the inputs. ``views``: of whole paths
-    on views of the samples (``data/views``), [views, count, classes], where deciders may learn from them.
+    on views of the samples (``data/views``), [views, count, classes], where deciders may learn from them. ``pool``: how
+    a server's answer to a hard sample is pooled with the device's own; None: it replaces it.
     """
 
     labels: npt.NDArray[np.int64]
@@ -28,6 +30,7 @@ class Evidence:
     exits: Mapping[tuple[tuple[Edge, ...], str, str], Array] = field(default_factory=dict)
     servers: Mapping[RemoteRef, Array] = field(default_factory=dict)
     views: Mapping[Subnet, Array] = field(default_factory=dict)
+    pool: LogarithmicPool | None = None
 
     @property
     def count(self) -> int:
@@ -38,6 +41,14 @@ class Evidence:
         """Which samples ``logits`` [..., count, classes] answer rightly: [..., count]."""
         return np.asarray(logits.argmax(axis=-1) == self.labels)
 
+    def asked(self, server: RemoteRef, own: Array) -> Array | None:
+        """The logits of hard samples [count, classes] once ``server`` was asked; None if its answers are not known.
+
+        ``own``: the device's, on the same samples or on views of them [..., count, classes].
+        """
+        answers = self.servers.get(server)
+        return answers if answers is None or self.pool is None else self.pool.pooled(own, answers)
+
     def part(self, positions: npt.NDArray[np.int64]) -> Evidence:
         """The same for the samples at ``positions``."""
         return Evidence(
@@ -46,6 +57,7 @@ class Evidence:
             exits={branch: logits[positions] for branch, logits in self.exits.items()},
             servers={server: logits[positions] for server, logits in self.servers.items()},
             views={subnet: logits[:, positions] for subnet, logits in self.views.items()},
+            pool=self.pool,
         )
 
 

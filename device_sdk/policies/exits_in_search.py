@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
@@ -69,7 +70,7 @@ def find_exits(
             competing(workspace.supernet.original, pool, budget),
             lambda size: samples.take(np.arange(len(samples)), size),
             labels[positions],
-            Requirement.of(budget),
+            replace(Requirement.of(budget), coverage=1.0),  # else abstaining would count as accuracy
             Servers(),
             power=None,
             progress=progress,

@@ -13,12 +13,14 @@ from device_sdk.errors import InputError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.answers import Answers, answer_everywhere, answer_views
 from device_sdk.policies.calibration import placed_exits
+from device_sdk.policies.choice import Choice
 from device_sdk.policies.evidence import Evidence
 from device_sdk.policies.expected_cost import expected_cost
-from device_sdk.policies.planner import Choice, Planner
+from device_sdk.policies.planner import Planner
 from device_sdk.policies.promised_plans import PromisedPlans
 from device_sdk.policies.server_evidence import Servers
 from device_sdk.policies.thresholds import choose_exits
+from device_sdk.policies.timed_exits import with_further_exits
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
@@ -61,12 +63,15 @@ def choose_plan(
     *,
     power: Power | None,
     progress: Progress,
+    timed_exits: bool = False,
 ) -> Planned:
     """Choose a plan on two thirds of the samples, and judge it on the rest.
 
     Args:
         prepared: all samples [count, *input] at an input size; empty: the model's own.
         labels: [count]; without them the server's answers stand in, or else those of the first subnet.
+        timed_exits: plans keep an exit at each cut point for deadlines and anytime answers, unless memory is limited:
+            what is left of it is not known to suffice. Ordinary answers are as without them.
 
     Raises:
         InfeasibleBudgetError: no plan keeps the requirement; names the nearest.
@@ -108,7 +113,11 @@ def choose_plan(
         answered = round(held.count * cost.coverage)
         return None if cost.accuracy is None else (answered, round(answered * (1 - cost.accuracy)))
 
-    promising = PromisedPlans(planner, tested, held.count)
+    def finished(plan: Plan, wanted: Requirement) -> Plan:
+        keeps = timed_exits and wanted.peak_bytes is None
+        return with_further_exits(workspace.supernet, plan) if keeps else plan
+
+    promising = PromisedPlans(planner, tested, held.count, finished)
     choice = promising.best(requirement, servers.network, power)
     held_out = None
     if held.count:
@@ -147,4 +156,5 @@ def _joined(answers: Sequence[Answers], servers: Servers) -> Evidence:
         ends={subnet: logits for one in found for subnet, logits in one.ends.items()},
         exits={branch: logits for one in found for branch, logits in one.exits.items()},
         servers={} if servers.asked is None or servers.logits is None else {servers.asked: servers.logits},
+        pool=servers.pool,
     )

@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 
 from device_sdk.errors import UsageError
+from device_sdk.offload.link_probe import PlannedTail
+from device_sdk.policies.choice import Choice
 from device_sdk.policies.evidence import Network
-from device_sdk.policies.planner import Choice
 from device_sdk.policies.route import Route
 from device_sdk.supernet.cost import UPLINKS, PlanCost, Power, Uplink
 from device_sdk.supernet.plan import Plan, RemoteRef
@@ -52,6 +53,7 @@ class Offer(msgspec.Struct, frozen=True):
     share_asked: float
     share_abstained: float
     ways: tuple[Way, ...]
+    share_asked_early: float = 0.0
 
     @classmethod
     def of(cls, plan: Plan, route: Route, uplink: Uplink) -> Offer:
@@ -71,6 +73,7 @@ class Offer(msgspec.Struct, frozen=True):
             cost.share_asked,
             cost.share_abstained,
             tuple(ways),
+            cost.share_asked_early,
         )
 
     def cost(self, uplink: Uplink | None, power: Power | None) -> PlanCost:
@@ -93,6 +96,7 @@ class Offer(msgspec.Struct, frozen=True):
             energy_mj=energy_mj,
             share_early=self.share_early,
             share_asked=self.share_asked,
+            share_asked_early=self.share_asked_early,
             share_abstained=self.share_abstained,
         )
 
@@ -130,6 +134,16 @@ class PlanFront(msgspec.Struct, frozen=True):
 
         plan, cost = min(judged, key=order)
         return Choice(plan, cost, {}, len(judged), self.requirement.misses(cost))
+
+    def cheapest_tail(self) -> PlannedTail | None:
+        """The tail of the plan that sends the least inside the network; None if none sends anything there."""
+        found = [
+            (way.sent_bytes, PlannedTail(split.position, split.tail, split.bits, way.beside_ms + way.server_ms))
+            for offer in self.offers
+            for way in offer.ways
+            if (split := offer.plan.split) is not None and split.position and way.sent_bytes
+        ]
+        return min(found, key=lambda pair: pair[0])[1] if found else None
 
     def with_offers(self, fits: Callable[[Plan], bool]) -> PlanFront | None:
         """The same with the plans that fit; None if none does."""
@@ -184,9 +198,14 @@ def make_front(
     answer_ms = 0.0 if asked is None else network.answer_ms.get(asked, 0.0)
     samples = sum(way.samples for way in offers[0].ways) if offers else 0
     everything = PlanFront(requirement, power, network.uplink, network.input_bytes, answer_ms, samples, tuple(offers))
+    return best_on_networks(everything, [*uplinks, None])
+
+
+def best_on_networks(front: PlanFront, uplinks: Iterable[Uplink | None]) -> PlanFront:
+    """``front`` with the offers that are the best on one of ``uplinks``, or on one of many others."""
     grid = [Uplink(mbps, trip_ms) for mbps in _MBPS for trip_ms in _ROUND_TRIPS_MS]
-    best = {everything.best(uplink).plan for uplink in (*uplinks, *grid, None)}
-    return msgspec.structs.replace(everything, offers=tuple(one for one in offers if one.plan in best))
+    best = {front.best(uplink).plan for uplink in (*uplinks, *grid)}
+    return msgspec.structs.replace(front, offers=tuple(one for one in front.offers if one.plan in best))
 
 
 def _plans(choice: Choice) -> Iterable[Plan]:

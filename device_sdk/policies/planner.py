@@ -7,28 +7,29 @@ one by one. Exits with asking are optimised together too (``joint_plans``). The 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 from msgspec.structs import replace
 
-from device_sdk.errors import InfeasibleBudgetError, UsageError
+from device_sdk.errors import UsageError
 from device_sdk.offload.packing import BITS, can_travel
 from device_sdk.offload.remote_model import Privacy
+from device_sdk.policies.choice import Choice, Option
 from device_sdk.policies.decider_fitting import TOP_TWO, Viewed, fit_best_logistic, fit_logistic
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost, whole_route
 from device_sdk.policies.joint_plans import JointPlans
-from device_sdk.policies.plan_families import Family, Judged
-from device_sdk.policies.promises import Promise
+from device_sdk.policies.plan_families import Families, Family
 from device_sdk.policies.route import Asking, Route
 from device_sdk.policies.router_fitting import fit_router_if_better
-from device_sdk.policies.split_sweep import sweep_splits
-from device_sdk.policies.threshold_sweep import Costs, Ranking
-from device_sdk.supernet.cost import CostModel, PlanCost, Power
+from device_sdk.policies.split_sweep import Crossing, sweep_splits
+from device_sdk.policies.threshold_sweep import Costs, Ranking, Sweep
+from device_sdk.runtimes.port import Array
+from device_sdk.supernet.cost import CostModel, Power
 from device_sdk.supernet.plan import (
     Abstain,
     Ask,
@@ -47,49 +48,7 @@ from device_sdk.supernet.supernet import Supernet
 
 _ROUTER_SAMPLES = 300  # below, a router has nothing to learn from
 _UNFITTED: tuple[Decider, ...] = (MaxConfidence(0.0), Entropy(0.0), Margin(0.0))
-
-
-@dataclass(frozen=True)
-class Option:
-    """A plan, its expected cost, and the limits of the requirement that it breaks, with what it has."""
-
-    plan: Plan
-    cost: PlanCost
-    misses: Mapping[str, float]
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The plan that a requirement puts first; ``misses``: the limits that it breaks all the same, with what it has.
-
-    ``by_kind``: the best of each kind of plan, or of a kind that breaks limits always the nearest to keeping them;
-    ``considered``: how many plans were judged; ``promise``: of the accuracy, where the requirement states a certainty.
-    """
-
-    plan: Plan
-    cost: PlanCost
-    by_kind: Mapping[str, Option]
-    considered: int
-    misses: Mapping[str, float] = field(default_factory=dict)
-    promise: Promise | None = None
-
-    def required(self) -> Choice:
-        """The same choice.
-
-        Raises:
-            InfeasibleBudgetError: its plan breaks a limit; names what it misses.
-        """
-        if not self.misses:
-            return self
-        missed = ", ".join(f"{name} {value:.4g}" for name, value in self.misses.items())
-        latency_ms = self.cost.latency_ms
-        raise InfeasibleBudgetError(
-            f"no plan keeps the requirement; the nearest ({self.plan.kind}) has {missed}",
-            nearest=self.plan.subnet.block_ids,
-            nearest_latency_ms=math.inf if latency_ms is None else latency_ms,
-            nearest_peak_bytes=self.cost.peak_bytes,
-            hint="relax what it misses",
-        )
+_ABSTAINS = Abstain(MaxConfidence(0.0))
 
 
 @dataclass(frozen=True)
@@ -134,7 +93,9 @@ class Planner:
         self._tail_server = tail_server if privacy != "never" else None
         self._sends_input = privacy == "inputs"
         sets = exit_sets or {}
-        self._last: tuple[Network | None, Power | None, list[Family]] | None = None
+        self._last: tuple[Network | None, Power | None, Families] | None = None
+        self._here: dict[Power | None, list[Family]] = {}
+        self._remote_rankings: list[Ranking] | None = None
         self._fitted: dict[tuple[Subnet, RemoteRef | None], list[Decider]] = {}
         self._local = [
             self._prepared(Plan(subnet, chosen)) for subnet in subnets for chosen in ((), *sets.get(subnet, ()))
@@ -164,32 +125,28 @@ class Planner:
     def nearest(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
         """The best plan, or where none keeps all limits, the one that comes nearest to it."""
         families = self._known_families(network, power)
-        judged = Judged(families, requirement)
-        kinds = sorted({family.kind for family in families})
-        by_kind = {kind: self._option(judged.best(kind), requirement, network, power) for kind in kinds}
-        best = self._option(judged.best(), requirement, network, power)
-        joint = self._joint_option(best, requirement, network, power)
-        if joint is not None:
-            best = by_kind[joint.plan.kind] = joint
-        return Choice(best.plan, best.cost, by_kind, judged.count, best.misses)
+        plans = families.best(requirement)
+        by_kind = {kind: self._option(plans[kind], requirement, network, power) for kind in families.kinds}
+        best = next(one for one in by_kind.values() if one.plan == plans[""])
+        late = None
+        joint_search = None if self._joint is None else self._joint.search(requirement, network, power)
+        for asks_early in (False, True):
+            value = -math.inf if best.misses else requirement.value(best.cost)
+            plan = None if joint_search is None else joint_search.best(better_than=value, asks_early=asks_early)
+            joint = None if plan is None else self._option(plan, requirement, network, power)
+            if joint is not None and not joint.misses:
+                late = best if joint.plan.asks_early else None
+                best = by_kind[joint.plan.kind] = joint
+        return Choice(best.plan, best.cost, by_kind, families.count, best.misses, late=late)
 
     def route(self, plan: Plan, network: Network | None) -> Route:
         """The way of the samples that the planner knows through ``plan``. Raises as ``expected_cost``."""
         return whole_route(self._supernet, plan, self._evidence, self._costs, network)
 
-    def _joint_option(
-        self, best: Option, requirement: Requirement, network: Network | None, power: Power | None
-    ) -> Option | None:
-        """Exits and asking optimised together, where that keeps the requirement and is better than ``best``."""
-        value = -math.inf if best.misses else requirement.value(best.cost)
-        plan = None if self._joint is None else self._joint.best(requirement, network, power, better_than=value)
-        found = None if plan is None else self._option(plan, requirement, network, power)
-        return None if found is None or found.misses else found
-
-    def _known_families(self, network: Network | None, power: Power | None) -> list[Family]:
+    def _known_families(self, network: Network | None, power: Power | None) -> Families:
         """All families, kept for further requirements on the same network."""
         if self._last is None or self._last[:2] != (network, power):
-            self._last = network, power, list(self._families(network, power))
+            self._last = network, power, Families(list(self._families(network, power)))
         return self._last[2]
 
     def _option(self, plan: Plan, requirement: Requirement, network: Network | None, power: Power | None) -> Option:
@@ -205,82 +162,102 @@ class Planner:
         """Those of a fixed score, and those fitted to the subnet's logits: to gain where a server can be asked."""
         logits = self._evidence.ends[subnet]
         views = self._evidence.views.get(subnet)
-        gains_nothing = np.zeros(len(logits), dtype=bool)
-        if server is not None and server in self._evidence.servers:
-            gains_nothing = ~self._evidence.right(self._evidence.servers[server])
-        easy = self._evidence.right(logits) | gains_nothing
-        viewed = None if views is None else Viewed(views, self._evidence.right(views) | gains_nothing)
+        easy = self._gains_nothing(logits, server)
+        viewed = None if views is None else Viewed(views, self._gains_nothing(views, server))
         best = fit_best_logistic(logits, easy, views=viewed)
         logistic = None if best is None else best.decider
         fitted: list[Decider | None] = [fit_logistic(logits, easy, features=TOP_TWO, by_class=False), logistic]
-        if server is not None and logistic is not None and len(logits) >= _ROUTER_SAMPLES:
-            fitted.append(fit_router_if_better(logits, easy, logistic))
+        if server is not None and best is not None and len(logits) >= _ROUTER_SAMPLES:
+            router = fit_router_if_better(logits, easy, best.eases, views=viewed)
+            fitted.append(None if router is None else router.decider)
         return [*_UNFITTED, *(decider for decider in fitted if decider is not None)]
 
+    def _gains_nothing(self, own: Array, server: RemoteRef | None) -> npt.NDArray[np.bool_]:
+        """Whether ``own`` logits [..., count, classes] are right, or asking does not make them so."""
+        right = self._evidence.right(own)
+        asked = None if server is None else self._evidence.asked(server, own)
+        return right if asked is None else right | ~self._evidence.right(asked)
+
     def _families(self, network: Network | None, power: Power | None) -> Iterator[Family]:
+        yield from self._families_here(power)
+        crossings: dict[Subnet, list[Crossing]] = {}
         for local in self._local:
             plan = local.plan
-            yield Family(plan.kind, Costs.of(local.route.cost(power)), _always(plan))
-            for ranking in local.abstaining:
-                yield _swept(plan, Abstain(ranking.kind), ranking, None, power)
-            for ranking in local.asking:
+            if local.asking:
                 assert self._server is not None
-                ask = Ask(ranking.kind, self._server)
-                yield _swept(plan, ask, ranking, local.route.asking(ask, network), power)
-            yield from self._crossing(local, network, power)
+                ask = Ask(local.asking[0].kind, self._server)
+                yield _swept(plan, ask, Sweep(local.asking), local.route.asking(ask, network), power)
+            if plan.subnet not in crossings:
+                splits = self._splits(plan.subnet, network)
+                crossings[plan.subnet] = [Crossing.of(local.route, one, network) for one in splits]
+            yield from self._crossing(local, crossings[plan.subnet], network, power)
 
-    def _crossing(self, local: _Local, network: Network | None, power: Power | None) -> Iterator[Family]:
+    def _families_here(self, power: Power | None) -> list[Family]:
+        """Plans that need no server, kept for all networks."""
+        if power not in self._here:
+            found = self._here[power] = []
+            for local in self._local:
+                found.append(Family(local.plan.kind, Costs.of(local.route.cost(power)), _always(local.plan)))
+                if local.abstaining:
+                    found.append(_swept(local.plan, _ABSTAINS, Sweep(local.abstaining), None, power))
+        return self._here[power]
+
+    def _crossing(
+        self, local: _Local, crossings: Sequence[Crossing], network: Network | None, power: Power | None
+    ) -> Iterator[Family]:
         """Plans that cross to a server: all of the plan's own splits, and what abstains behind the best of them."""
-        found = list(self._splits(local.plan, network))
-        for splits in ([one for one in found if not one.position], [one for one in found if one.position]):
-            if splits:
-                yield from self._crossing_at(local, splits, network, power)
-        if self._server in self._evidence.servers and not local.plan.exits and not local.plan.input_size:
+        exits = local.plan.exits
+        last = max((self._supernet.exit(choice.exit).position for choice in exits), default=0)
+        fitting = [one for one in crossings if one.split.position >= last]
+        for group in ([o for o in fitting if not o.split.position], [o for o in fitting if o.split.position]):
+            if group:
+                yield from self._crossing_at(local, group, network, power)
+        if self._server in self._evidence.servers and not exits and not local.plan.input_size:
             assert self._server is not None
             yield from self._remote(replace(local.plan, split=Split(0, (), (), self._server)), network, power)
 
     def _crossing_at(
-        self, local: _Local, splits: Sequence[Split], network: Network | None, power: Power | None
+        self, local: _Local, crossings: Sequence[Crossing], network: Network | None, power: Power | None
     ) -> Iterator[Family]:
-        crossings = sweep_splits(local.route, splits, network, power)
-        plans = [replace(local.plan, split=split) for split in splits]
-        yield Family(plans[0].kind, crossings.costs, plans.__getitem__)
-        for split in crossings.extremes():
-            plan, route = replace(local.plan, split=split), local.route.crossed(split, network)
-            for ranking in (*local.abstaining[:1], *local.abstaining[-1:]):
-                yield _swept(plan, Abstain(ranking.kind), dataclasses.replace(ranking, route=route), None, power)
+        found = sweep_splits(local.route, crossings, power)
+        plans = [replace(local.plan, split=split) for split in found.splits]
+        yield Family(plans[0].kind, found.costs, plans.__getitem__)
+        tried = [*local.abstaining[:1], *local.abstaining[1:][-1:]]
+        for split in found.extremes() if tried else ():
+            sweep = Sweep(tried, local.route.crossed(split, network))
+            yield _swept(replace(local.plan, split=split), _ABSTAINS, sweep, None, power)
 
     def _remote(self, plan: Plan, network: Network | None, power: Power | None) -> Iterator[Family]:
         """The server's model answers everything, or everything that it is sure of; the subnet is the fallback."""
         route = Route.to_end(self._supernet, plan, self._evidence, self._costs, network)
         yield Family(plan.kind, Costs.of(route.cost(power)), _always(plan))
-        for ranking in _rankings(route, _UNFITTED):
-            yield _swept(plan, Abstain(ranking.kind), ranking, None, power)
+        if self._remote_rankings is None:
+            self._remote_rankings = _rankings(route, _UNFITTED)
+        yield _swept(plan, _ABSTAINS, Sweep(self._remote_rankings, route), None, power)
 
-    def _splits(self, plan: Plan, network: Network | None) -> Iterator[Split]:
-        """The ways to let a server run the rest of the plan's own subnet."""
+    def _splits(self, subnet: Subnet, network: Network | None) -> Iterator[Split]:
+        """The ways to let a server run the rest of ``subnet``."""
         if self._tail_server is None or network is None or network.server is None:
             return
-        supernet = self._supernet
-        last = max((supernet.exit(choice.exit).position for choice in plan.exits), default=0)
-        for edge, block in supernet.walk(plan.subnet):
-            tail = plan.subnet.edges[plan.subnet.edges.index(edge) :]
-            cut = supernet.cut_points[block.start]
-            is_allowed = block.start >= last and can_travel(cut) and (block.start > 0 or self._sends_input)
-            if is_allowed and all(one in network.server.edge_costs for one in tail):
+        known = network.server.edge_costs
+        for number, (edge, block) in reversed(list(enumerate(self._supernet.walk(subnet)))):
+            cut = self._supernet.cut_points[block.start]
+            if edge not in known:
+                return
+            if can_travel(cut) and (block.start > 0 or self._sends_input):
                 bits = (BITS,) * len(cut.tensors)
-                yield Split(block.start, bits, tail, self._tail_server)
+                yield Split(block.start, bits, subnet.edges[number:], self._tail_server)
 
 
 def _rankings(route: Route, deciders: Sequence[Decider]) -> list[Ranking]:
     return [ranking for decider in deciders if (ranking := Ranking.of(route, decider)) is not None]
 
 
-def _swept(plan: Plan, policy: Abstain | Ask, ranking: Ranking, asking: Asking | None, power: Power | None) -> Family:
+def _swept(plan: Plan, policy: Abstain | Ask, sweep: Sweep, asking: Asking | None, power: Power | None) -> Family:
     def at(number: int) -> Plan:
-        return replace(plan, hard=replace(policy, decider=ranking.decider(number)))
+        return replace(plan, hard=replace(policy, decider=sweep.decider(number)))
 
-    return Family(replace(plan, hard=policy).kind, ranking.costs(asking, power), at)
+    return Family(replace(plan, hard=policy).kind, sweep.costs(asking, power), at)
 
 
 def _always(plan: Plan) -> Callable[[int], Plan]:

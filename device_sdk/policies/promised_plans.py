@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from msgspec.structs import replace as changed
 
+from device_sdk.policies.choice import Choice
 from device_sdk.policies.evidence import Network
-from device_sdk.policies.planner import Choice, Planner
+from device_sdk.policies.planner import Planner
 from device_sdk.policies.promises import Promise
 from device_sdk.supernet.cost import Power
 from device_sdk.supernet.plan import Plan
@@ -29,11 +30,16 @@ Tested = Callable[[Plan], tuple[int, int] | None]
 
 @dataclass(frozen=True)
 class PromisedPlans:
-    """A planner that also keeps promises. ``count``: of the samples that test; without any nothing can be promised."""
+    """A planner that also keeps promises.
+
+    ``count``: of the samples that test; without any nothing can be promised. ``finished``: what is made of each plan
+    that is chosen; no sample may be answered otherwise by it.
+    """
 
     planner: Planner
     tested: Tested
     count: int
+    finished: Callable[[Plan, Requirement], Plan] = lambda plan, requirement: plan
 
     def best(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
         """The best plan under the requirement's limits. Raises InfeasibleBudgetError, as ``Planner.best``."""
@@ -41,6 +47,10 @@ class PromisedPlans:
 
     def nearest(self, requirement: Requirement, network: Network | None = None, power: Power | None = None) -> Choice:
         """The best plan, or the one that comes nearest to the requirement, with its promise."""
+        choice = self._nearest(requirement, network, power)
+        return replace(choice, plan=self.finished(choice.plan, requirement))
+
+    def _nearest(self, requirement: Requirement, network: Network | None, power: Power | None) -> Choice:
         accuracy, certainty = requirement.accuracy, requirement.certainty
         if certainty is None or accuracy is None:
             return self.planner.nearest(requirement, network, power)

@@ -75,29 +75,6 @@ def fewest_asked(
     return found
 
 
-def fewest_asked_in_expectation(
-    ease: npt.NDArray[np.float64], here: Correct, server: Correct, *, accuracy: float
-) -> float | None:
-    """The least limit of ease with which the expected accuracy on a new sample is at least ``accuracy``.
-
-    The expectation is over the draw of these samples and of the new one. A sample counts as lost where the server is
-    wrong, or where it is not sent and the device is wrong: that never falls as fewer are sent, as the proof needs, and
-    is at least the system's own loss.
-
-    Source: conformal risk control (Angelopoulos et al. 2022), Eq. 4, with losses of at most 1. None and errors as in
-    ``fewest_asked``.
-    """
-    order, eases = _ordered(ease, here, server, accuracy, 0.5)
-    lost_here = np.cumsum((~here & server)[order][::-1])[::-1]  # if the samples from there on stay here
-    for count in range(len(ease) + 1):
-        if 0 < count < len(ease) and eases[count - 1] == eases[count]:
-            continue
-        lost = int((~server).sum()) + (int(lost_here[count]) if count < len(ease) else 0)
-        if (lost + 1) / (len(ease) + 1) <= 1 - accuracy:
-            return math.inf if count == len(ease) else float(eases[count])
-    return None
-
-
 def _ordered(
     ease: npt.NDArray[np.float64], here: Correct, server: Correct, accuracy: float, certainty: float
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:

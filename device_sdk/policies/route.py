@@ -10,13 +10,14 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import UsageError
-from device_sdk.execution.deciders import confidence, hard
+from device_sdk.execution.deciders import hard, leaving
+from device_sdk.execution.plan_segments import answering_exits
 from device_sdk.offload.packing import packet_bytes
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Abstain, Ask, Edge, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.plan import Abstain, Ask, Edge, Plan, RemoteRef, Split, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 Correct = npt.NDArray[np.bool_]
@@ -34,6 +35,9 @@ class RemoteCall:
     transfer_ms: float | None
     server_ms: float | None
     packing_ms: float = 0.0
+
+
+NO_CALL = RemoteCall(0, 0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -70,21 +74,22 @@ def _input_call(server: RemoteRef, network: Network | None) -> RemoteCall:
 class Route:
     """The way of all samples through a plan: which are open, which are right, how long each took. [count] each.
 
-    ``open``: no exit has answered the sample; ``device_ms``, ``transfer_ms`` and ``server_ms``: where its time goes;
-    ``logits``: of the end [count, classes].
+    ``open``: the sample reaches the end, since no exit answers it or asks a server; ``device_ms``, ``transfer_ms`` and
+    ``server_ms``: where its time goes; ``logits``: of the end [count, classes]; ``tried_ms``: of the
+    branches on the way.
     """
 
     def __init__(self, supernet: Supernet, plan: Plan, evidence: Evidence, cost_model: CostModel) -> None:
         self._supernet, self._plan, self._evidence, self._costs = supernet, plan, evidence, cost_model
         count = evidence.count
-        self.open = np.ones(count, dtype=bool)  # no exit has answered them
+        self.open = np.ones(count, dtype=bool)
         self.correct = np.zeros(count, dtype=bool)
         self.device_ms, self.transfer_ms, self.server_ms = np.zeros((3, count))
         self.bytes_sent = np.zeros(count)
-        self._taken = [choice for choice in plan.exits if choice.threshold < UNREACHABLE_CONFIDENCE]
-        self._tried_ms = 0.0  # of the branches so far
+        self._taken = [choice for choice in plan.exits if choice.decides]
+        self.tried_ms = 0.0
         self._logits: Array | None = None
-        self._asked = np.zeros(count, dtype=bool)
+        self._asked_early = self._asked = np.zeros(count, dtype=bool)
         self._abstained = np.zeros(count, dtype=bool)
         self.accuracy_known = self.latency_known = True
 
@@ -107,6 +112,11 @@ class Route:
         return route
 
     @property
+    def subnet(self) -> Subnet:
+        """That of the plan."""
+        return self._plan.subnet
+
+    @property
     def logits(self) -> Array:
         """Logits of the end, [count, classes]."""
         assert self._logits is not None
@@ -117,15 +127,16 @@ class Route:
         for choice in self._taken:
             before = self._plan.subnet.edges[: ends.index(self._supernet.exit(choice.exit).position) + 1]
             logits = self._found(self._evidence.exits, (before, choice.exit, choice.rendition), f"exit {choice.exit}")
-            self._tried_ms += self._costs.exit_latency_ms(choice, self._plan.input_size)
-            answers = self.open & (confidence(logits) >= choice.threshold)
-            self.device_ms[answers] = self._costs.latency_along_ms(before) + self._tried_ms
+            self.tried_ms += self._costs.exit_latency_ms(choice, self._plan.input_size)
+            answers, asks = (self.open & one for one in leaving(choice, logits))
+            self.device_ms[answers | asks] = self._costs.latency_along_ms(before) + self.tried_ms
             self.correct[answers] = self._evidence.right(logits)[answers]
-            self.open &= ~answers
+            self._asked_early = self._asked_early | asks
+            self.open &= ~(answers | asks)
 
     def reach_end(self) -> None:
         self._logits = self._found(self._evidence.ends, self._plan.subnet, "the subnet")
-        self.device_ms[self.open] = self._costs.latency_ms(self._plan.subnet) + self._tried_ms
+        self.device_ms[self.open] = self._costs.latency_ms(self._plan.subnet) + self.tried_ms
         self.correct[self.open] = self._evidence.right(self._logits)[self.open]
 
     def cross(self, split: Split, network: Network | None) -> None:
@@ -135,16 +146,19 @@ class Route:
             path = Subnet(self._head(split.position) + split.tail)
             self._logits = self._found(self._evidence.ends, path, "the split's path")
         self.correct[self.open] = self._evidence.right(self._logits)[self.open]
-        own_ms, call = self.crossing(split, network)
-        self.device_ms[self.open] = own_ms
+        head_ms, call = self.crossing(split, network)
+        self.device_ms[self.open] = head_ms + self.tried_ms
         self._send(self.open, call)
 
     def crossing(self, split: Split, network: Network | None) -> tuple[float, RemoteCall]:
-        """How long a sample that no exit answers runs here before the split, and its way to the server."""
+        """How long a sample runs here before the split, without branches of exits, and its way to the server.
+
+        It is the same for every set of exits.
+        """
         if split.is_whole:
             return 0.0, _input_call(split.server, network)
         head = self._head(split.position)
-        own_ms = (self._costs.latency_along_ms(head) if head else 0.0) + self._tried_ms
+        own_ms = self._costs.latency_along_ms(head) if head else 0.0
         call = _tail_call(self._supernet.cut_points[split.position], split.tail, network, split.bits)
         return own_ms + call.packing_ms, call
 
@@ -164,12 +178,15 @@ class Route:
         self._abstained = self._hard(policy)
 
     def ask(self, policy: Ask, network: Network | None) -> None:
-        self._asked = asked = self._hard(policy)
+        self._asked = asked = self._asked_early | self._hard(policy)
         asking = self.asking(policy, network)
         self.device_ms[asked] += asking.call.packing_ms
         self._send(asked, asking.call)
         if asking.correct is not None:
             self.correct[asked] = asking.correct[asked]
+            if self._asked_early.any():  # an exit's answer is not pooled with the server's
+                servers = self._evidence.right(self._evidence.servers[policy.server])
+                self.correct[self._asked_early] = servers[self._asked_early]
         elif asked.any():
             self.accuracy_known = False
 
@@ -180,8 +197,10 @@ class Route:
 
     @property
     def peak_bytes(self) -> int:
-        """Memory of the subnet and of the exits that answer by confidence."""
-        return self._costs.peak_bytes(self._plan.subnet) + sum(map(self._costs.exit_bytes, self._taken))
+        """Memory of what runs here: the subnet or its head, the exits that answer by confidence, the fallback's."""
+        here = Subnet(self._supernet.edges_here(self._plan))
+        exits = map(self._costs.exit_bytes, answering_exits(self._plan))
+        return (self._costs.peak_bytes(here) if here.edges else 0) + sum(exits)
 
     def energy_mj(self, power: Power) -> Milliseconds:
         """Energy of the device (HI Eq. 4)."""
@@ -198,8 +217,9 @@ class Route:
             bytes_sent=float(self.bytes_sent.mean()),
             peak_bytes=self.peak_bytes,
             energy_mj=None if power is None or known_ms is None else float(self.energy_mj(power).mean()),
-            share_early=1 - float(self.open.mean()),
+            share_early=1 - float((self.open | self._asked_early).mean()),
             share_asked=float(np.count_nonzero(self._asked)) / count,
+            share_asked_early=float(np.count_nonzero(self._asked_early)) / count,
             share_abstained=float(np.count_nonzero(self._abstained)) / count,
         )
 
@@ -209,7 +229,7 @@ class Route:
     def asking(self, policy: Ask, network: Network | None) -> Asking:
         """What asking adds to a sample."""
         if policy.sends == "input":
-            logits, call = self._evidence.servers.get(policy.server), _input_call(policy.server, network)
+            logits, call = self._evidence.asked(policy.server, self.logits), _input_call(policy.server, network)
         else:
             logits = self._evidence.ends.get(Subnet(self._head(policy.sends) + policy.tail))
             call = _tail_call(self._supernet.cut_points[policy.sends], policy.tail, network)

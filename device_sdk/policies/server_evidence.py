@@ -15,6 +15,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import PathweaveError, ProtocolError, TransferError
 from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.escalation import Escalator
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import Privacy, RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
@@ -37,7 +38,8 @@ class Servers:
     """What is known of the connected servers.
 
     ``asked``: the model that may be asked, with its ``logits`` [count, classes]; ``tails``: the model that runs the
-    rest of paths; ``privacy``: the most that may be sent; ``notes``: what could not be learned, and why.
+    rest of paths; ``pool``: of the answers of the first and the device's own; ``privacy``: the most that may be sent;
+    ``notes``: what could not be learned, and why.
     """
 
     privacy: Privacy = "never"
@@ -45,6 +47,7 @@ class Servers:
     asked: RemoteRef | None = None
     logits: Array | None = None
     tails: RemoteRef | None = None
+    pool: LogarithmicPool | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -98,7 +101,7 @@ def _with_answers(
         input_bytes=size,
         overhead_bytes=request_overhead_bytes(escalator.model.model),
     )
-    return replace(servers, privacy="inputs", network=network, asked=asked, logits=logits)
+    return replace(servers, privacy="inputs", network=network, asked=asked, logits=logits, pool=escalator.model.pool)
 
 
 def _with_tails(servers: Servers, client: TailClient, bundle: Bundle, uplink: Uplink | None) -> Servers:

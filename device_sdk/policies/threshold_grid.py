@@ -18,35 +18,57 @@ _Number = TypeVar("_Number", np.float64, np.int64)
 
 @dataclass(frozen=True)
 class Grid:
-    """What is tried: ``thresholds`` of each exit, ascending, beside leaving it out; ``hard_eases``: how many of the
-    distinct eases are hard, ascending."""
+    """What is tried, all ascending.
+
+    ``thresholds`` of each exit, beside leaving it out; ``hard_eases``: for each decider how many of the distinct eases
+    are hard; ``asks``: confidences below which each exit asks, beside asking about none.
+    """
 
     thresholds: tuple[Column, ...]
-    hard_eases: npt.NDArray[np.int64]
+    hard_eases: tuple[npt.NDArray[np.int64], ...]
+    asks: tuple[Column, ...]
 
     @classmethod
-    def of(cls, exits: Sequence[ExitSamples], ease: Column, *, most: int | None = None) -> Grid:
+    def of(
+        cls, exits: Sequence[ExitSamples], eases: Sequence[Column], *, most: int | None = None, asks_early: bool = True
+    ) -> Grid:
         """Every confidence and every ease that a sample has, or at most so many, evenly spaced by rank."""
         values = [np.unique(one.confidence[np.isfinite(one.confidence)]) for one in exits]
-        return cls(tuple(_spread(one, most) for one in values), _spread(np.arange(len(np.unique(ease)) + 1), most))
+        asks = [_spread(one[1:], most) if asks_early else one[:0] for one in values]  # the least asks about none
+        hard_eases = [_spread(np.arange(len(np.unique(one)) + 1), most) for one in eases]
+        return cls(tuple(_spread(one, most) for one in values), tuple(hard_eases), tuple(asks))
 
     def around(
         self,
         chosen_exits: Sequence[ExitChoice],
+        decider: int,
         chosen_hard: int,
         exits: Sequence[ExitSamples],
         ease: Column,
         *,
         most: int,
     ) -> Grid:
-        """What lies between the neighbours of what was chosen from this grid, in at most so many steps."""
-        chosen = {one.exit: one.threshold for one in chosen_exits}
-        thresholds = [
-            _between(np.unique(one.confidence), grid, chosen.get(one.choice.exit), most)
-            for one, grid in zip(exits, self.thresholds, strict=True)
-        ]
+        """What lies between the neighbours of what was chosen from this grid, in at most so many steps.
+
+        ``decider``: the chosen one, the only one that remains, with its ``ease``.
+        """
+        chosen = {one.exit: one for one in chosen_exits}
+        thresholds, asks = [], []
+        for number, one in enumerate(exits):
+            values, choice = np.unique(one.confidence), chosen.get(one.choice.exit)
+            thresholds.append(_between(values, self.thresholds[number], choice.threshold if choice else None, most))
+            asks.append(_between_asks(values[1:], self.asks[number], choice.ask_below if choice else 0.0, most))
         counts = np.arange(len(np.unique(ease)) + 1)
-        return Grid(tuple(thresholds), _between(counts, self.hard_eases, chosen_hard, most))
+        return Grid(tuple(thresholds), (_between(counts, self.hard_eases[decider], chosen_hard, most),), tuple(asks))
+
+
+def _between_asks(values: Column, grid: Column, chosen: float, most: int) -> Column:
+    """The same of confidences below which an exit asks: 0 is the neighbour below the first of the grid."""
+    if not len(grid):
+        return grid
+    place = int(np.searchsorted(grid, chosen)) if chosen else -1
+    low = grid[place - 1] if place > 0 else values[0]
+    return _spread(values[(values >= low) & (values <= grid[min(place + 1, len(grid) - 1)])], most)
 
 
 def _spread(values: npt.NDArray[_Number], most: int | None) -> npt.NDArray[_Number]:

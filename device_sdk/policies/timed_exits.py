@@ -22,10 +22,21 @@ def with_timed_exits(plan: Plan, exits: Sequence[ExitChoice]) -> Plan:
 
 
 def with_further_exits(supernet: Supernet, plan: Plan) -> Plan:
-    """``plan`` with an exit for deadlines and interruptions at each cut point where it has none (``timed_plan``)."""
+    """``plan`` with an exit for deadlines and interruptions at each cut point where it has none (``timed_plan``).
+
+    None lies behind a split, where a plan may have no exits.
+    """
     taken = {supernet.exit(choice.exit).position for choice in plan.exits}
-    further = [c for c in timed_plan(supernet, plan.subnet).exits if supernet.exit(c.exit).position not in taken]
+    last = len(supernet.cut_points) if plan.split is None else plan.split.position
+    places = {choice: supernet.exit(choice.exit).position for choice in timed_plan(supernet, plan.subnet).exits}
+    further = [choice for choice, position in places.items() if position not in taken and position <= last]
     return with_timed_exits(plan, sorted([*plan.exits, *further], key=lambda one: supernet.exit(one.exit).position))
+
+
+def without_timed_exits(plan: Plan) -> Plan:
+    """``plan`` with the exits alone that samples leave by their confidence."""
+    answering = tuple(choice for choice in plan.exits if choice.decides)
+    return msgspec.structs.replace(plan, exits=answering)
 
 
 def timed_plan(supernet: Supernet, subnet: Subnet) -> Plan:

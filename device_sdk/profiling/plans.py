@@ -90,7 +90,7 @@ def measured_peak_bytes(workspace: Workspace, plan: Plan, *, batch: int = 1) -> 
         UsageError: the plan does not fit the bundle's graph.
         BlobError, CompositionError, RuntimeFailedError: it does not load or run.
     """
-    through = tuple(msgspec.structs.replace(choice, threshold=_HIGHEST_CONFIDENCE) for choice in plan.exits)
+    through = tuple(msgspec.structs.replace(one.without_asking(), threshold=_HIGHEST_CONFIDENCE) for one in plan.exits)
     whole = msgspec.structs.replace(plan, exits=through)
     first = workspace.supernet.cut_points_at(plan.subnet.input_size)[0]
     inputs = golden_inputs(first, seed=0, batch=batch)[0]

@@ -141,6 +141,8 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
             return False
         if not set(bundle.exits) <= {measured.exit for measured in self.exits}:
             return False
+        if not set(_held_edges(bundle)) <= {measured.edge for measured in self.edges}:
+            return False
         return (self.bundle, self.runtime, self.batch) == (bundle.digest, runtime.identity, batch)
 
 
@@ -159,18 +161,23 @@ def profile(
     original at every input size, the cheapest and random ones, also in a single rendition; 3. time the original with
     all exits; 4. fit edge costs and memory to them. ``patience`` applies to steps 1, 2 and 3 separately.
 
+    Of a bundle in part, the blocks that are held are measured, and instead of whole subnets the path that they make and
+    its beginnings; ``original_ms`` is that path's, and what trying an exit costs beyond its branch is not measured.
+
     Under a memory cap, parts are interleaved as far as they fit together, and whole subnets are timed only if they fit
     in one piece; the full model is timed in pages if it does not.
 
     Raises:
         BlobError, RuntimeFailedError: a block does not load or run.
         MeasurementError: the clock stood still or was set back.
-        UsageError: ``batch`` is below 1.
+        UsageError: ``batch`` is below 1, or nothing of the bundle is held.
         BudgetError: the memory cap is too small for a block or exit; the message states the least that works.
     """
     if batch < 1:
         raise UsageError(f"the batch is {batch}; it must be at least 1")
     conditions, supernet, bundle = current_conditions(), workspace.supernet, workspace.bundle
+    if not _held_edges(bundle):
+        raise UsageError("no block of the bundle is held here: there is nothing to measure")
     timing = Timing(rounds=_MOST_ROUNDS, batch=batch, patience=patience, clock=clock)
     with progress.task("profile", 2.0) as task:
         costs = _measure_alone(workspace, timing, task.advance)
@@ -181,7 +188,7 @@ def profile(
         subnets = _subnets_to_fit(workspace, CostModel(edges), batch=batch, seed=seed)
         fitted = _measure_deployed(workspace, timing, subnets, edges, task.advance)
         own_ms = {(name, rendition): cost.latency_ms for (name, rendition, size), cost in exits.items() if not size}
-        overhead_ms = exit_overhead_ms(workspace, timing, own_ms)
+        overhead_ms = exit_overhead_ms(workspace, timing, own_ms) if bundle.part.is_whole else 0.0
     whole = [measured for measured in fitted if not measured.in_pages]
     latency = fit_latency(
         supernet,
@@ -267,7 +274,7 @@ def _parts_alone(bundle: Bundle) -> list[Part]:
     supernet = bundle.supernet
     places = {size: place for place, size in enumerate(supernet.sizes)}
     edges = sorted(
-        supernet.edges, key=lambda edge: (supernet.block(edge.block).start, edge.at(()), places[edge.input_size])
+        _held_edges(bundle), key=lambda edge: (supernet.block(edge.block).start, edge.at(()), places[edge.input_size])
     )
     exits = [
         Part.of(bundle, (), ExitChoice(one.id, 1.0, rendition.name), size)
@@ -315,6 +322,8 @@ def _subnets_to_fit(workspace: Workspace, costs: CostModel, *, batch: int, seed:
     they can, as good subnets do. Under a memory cap all but the original fit in one piece: the random ones that do, and
     the lightest.
     """
+    if not workspace.bundle.part.is_whole:
+        return _beginnings(workspace, batch=batch)
     supernet = workspace.supernet
     cheapest = k_cheapest(supernet, costs.edge_latency_ms, k=1)[0][1]
     names = sorted({edge.rendition for edge in supernet.edges})
@@ -328,6 +337,22 @@ def _subnets_to_fit(workspace: Workspace, costs: CostModel, *, batch: int, seed:
         candidates = [*chosen[1:], *(subnet for _, subnet in lightest)]
         chosen[1:] = [subnet for subnet in candidates if workspace.fits(subnet.edges, batch=batch)]
     return list(dict.fromkeys(chosen))[:_FITTED_SUBNETS]
+
+
+def _held_edges(bundle: Bundle) -> list[Edge]:
+    return [edge for edge in bundle.supernet.edges if bundle.part.has(edge)]
+
+
+def _beginnings(workspace: Workspace, *, batch: int) -> list[Subnet]:
+    """The path of the blocks that are held, and its beginnings that fit in one piece, the longest first."""
+    following = {workspace.supernet.nodes_of(edge)[0]: edge for edge in reversed(_held_edges(workspace.bundle))}
+    path: list[Edge] = []
+    node = 0
+    while node in following and not following[node].input_size:
+        path.append(following[node])
+        node = workspace.supernet.nodes_of(path[-1])[1]
+    whole, *shorter = (Subnet(tuple(path[:count])) for count in range(len(path), 0, -1))
+    return [whole, *(one for one in shorter if workspace.fits(one.edges, batch=batch))]
 
 
 def _in_rendition(supernet: Supernet, subnet: Subnet, name: str) -> Subnet:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,14 +28,15 @@ from device_sdk.live.switching import LiveSettings
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog, Opened
 from device_sdk.memory_pressure import MemoryPressure, find_memory_pressure
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
 from device_sdk.policies.calibration import Calibration, CalibrationSettings
+from device_sdk.policies.choice import Choice
 from device_sdk.policies.hybrid_choice import HybridChoice
 from device_sdk.policies.hybrid_costs import Resource
 from device_sdk.policies.joint_search import JointSettings
 from device_sdk.policies.plan_choice import Planned
-from device_sdk.policies.planner import Choice
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime, runs_on
@@ -43,7 +44,7 @@ from device_sdk.runtimes.port import Array, Runtime
 from device_sdk.runtimes.settings import RuntimeSettings
 from device_sdk.session.answer import SUBNET, Answer
 from device_sdk.session.async_calls import AsyncCalls
-from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, log_path
+from device_sdk.session.device_state import DeviceState, default_state_folder, device_id, load_part, log_path
 from device_sdk.session.elastic_memory import ElasticMemory
 from device_sdk.session.exit_sets import ExitSets, PlacedExits, TestExits
 from device_sdk.session.live_keeper import LiveKeeper, PrivateSamples
@@ -57,7 +58,7 @@ from device_sdk.session.running import Running
 from device_sdk.session.samples import SampleChecker
 from device_sdk.session.timed_answers import TimedAnswers
 from device_sdk.supernet.cost import MB, Budget, Power, Uplink
-from device_sdk.supernet.plan import AnswerLocally, Ask, Plan, Subnet
+from device_sdk.supernet.plan import AnswerLocally, Ask, Fallback, Plan, Subnet
 from device_sdk.supernet.requirement import Requirement
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class AdaptiveModel:
         provider: str | None = None,
         memory_cap_mb: float | None = None,
         exits: Collection[str] | None = None,
+        plan: Plan | Literal["whole"] | None = None,
         state_folder: str | Path | None = None,
         progress: Progress | None = None,
     ) -> AdaptiveModel:
@@ -141,12 +143,14 @@ class AdaptiveModel:
         kept. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is not here is refused, never
         replaced silently. ``memory_cap_mb``: for all that is loaded, beyond the bare runtime; a plan that needs more
         runs in pages (docs/guide/memory.md). ``exits``: those to begin with, for example none: blobs of the others are
-        not fetched (default: all); later the set that ``set_exits`` or ``place_exits`` left opens again.
+        not fetched (default: all); later the set that ``set_exits`` or ``place_exits`` left opens again. ``plan``: runs
+        from now on, and only what it needs on this device is fetched and held, also of later versions: of a split with
+        another fallback than the subnet, the head (docs/guide/head_only.md); "whole": everything again.
         ``state_folder``: where fetched bundles, profiles, the plan and the log are kept (default: the user's folder for
         state).
 
         Raises:
-            UsageError: ``trust`` is left out, and ``location`` is an address.
+            UsageError: ``trust`` is left out, and ``location`` is an address; ``plan`` does not fit the bundle's graph.
             BundleError: the bundle cannot be used (a kind of it says why).
             TransferError: the server cannot be reached, and there is no bundle of it here.
             RuntimeFailedError: the runtime has no such provider here.
@@ -169,6 +173,7 @@ class AdaptiveModel:
             accepts=runs_on(runtime, provider),
             state_folder=folder,
             exits=exits,
+            plan=plan,
             memory_cap_bytes=cap_bytes,
             progress=progress,
         )
@@ -186,14 +191,19 @@ class AdaptiveModel:
         )
         if delivery is not None:
             model._log.write(log_events.delivered(delivery))
-        model._start()
+        model._start(plan if isinstance(plan, Plan) else None)
         return model
 
-    def _start(self) -> None:
-        remembered = self._state.load_plan()
-        plan = remembered or Plan(self.bundle.supernet.original)
+    def _start(self, chosen: Plan | None = None) -> None:
+        remembered = self._state.load_plan() if chosen is None else None
+        kept = load_part(self._state_folder, self.bundle.manifest.name, self.bundle.digest)
+        held_for = None if kept is None else kept.plan
+        plan = chosen or remembered or held_for or Plan(self.bundle.supernet.original)
+        self._require_decidable(plan)
         self._in_use.begin(plan)
-        others = () if remembered is not None else self._state.runtimes_with_plans()
+        if chosen is not None:
+            self._state.save_plan(chosen)
+        others = () if (remembered or chosen or held_for) is not None else self._state.runtimes_with_plans()
         if others:
             _log.warning(
                 "a plan is kept for %s, none for %s: starting with the full model; adapt again, or open as then",
@@ -292,6 +302,7 @@ class AdaptiveModel:
         if live and budget.latency_ms is None:
             raise UsageError("live update keeps a latency budget, and there is none", hint="set Budget(latency_ms=…)")
         self._in_use.running()
+        self.bundle.require_whole("adapting")
         self._samples.require_classifier()
         progress = progress or SilentProgress()
         inputs = self._samples.inputs(samples)
@@ -318,6 +329,7 @@ class AdaptiveModel:
             UsageError: nothing was adapted to a latency budget here, or the plan in use is split or not of the pool.
         """
         self._in_use.running()
+        self.bundle.require_whole("live update")
         with self._change:
             self._live.start(budget, settings or LiveSettings())
 
@@ -352,6 +364,7 @@ class AdaptiveModel:
             UsageError: the model is no classifier.
         """
         self._in_use.running()
+        self.bundle.require_whole("calibrating")
         self._samples.require_classifier()
         progress = progress or SilentProgress()
         settings = settings or CalibrationSettings()
@@ -410,6 +423,7 @@ class AdaptiveModel:
             UsageError: the model is no classifier, or there is no server whose network could be followed.
         """
         self._in_use.running()
+        self.bundle.require_whole("planning")
         self._samples.require_classifier()
         progress = progress or SilentProgress()
         targets = None if labels is None else self._samples.labels(labels)
@@ -463,6 +477,7 @@ class AdaptiveModel:
             UsageError: the model is no classifier, or the power is unknown.
         """
         self._in_use.running()
+        self.bundle.require_whole("planning a hybrid")
         self._samples.require_classifier()
         with self._change:
             choice, asked = self._planning.plan_hybrid(
@@ -585,6 +600,37 @@ class AdaptiveModel:
         self._network.stop()
         self._remote.connect(model)
 
+    def pool_answers(
+        self,
+        samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image],
+        labels: npt.NDArray[np.int64] | Sequence[int],
+        *,
+        progress: Progress | None = None,
+    ) -> LogarithmicPool | None:
+        """Learn how to pool the connected server's answers with the device's own; hard samples get both from now on.
+
+        The server is asked about all samples once. Not kept across ``open``: give it as ``RemoteModel(pool=…)``.
+        Following the network ends; plan again to have plans judged with pooled answers.
+
+        Args:
+            samples, labels: as for ``adapt``, but others than those that a network learned from.
+
+        Returns:
+            The pool; None if the device's answers add nothing to the server's, which replace them then.
+
+        Raises:
+            InputError: samples or labels are not what the model takes.
+            TransferError: the server does not answer. UsageError: none is connected, or the model is no classifier.
+        """
+        self._in_use.running()
+        self._samples.require_classifier()
+        with self._change:
+            model, pool = self._planning.pool(
+                samples, self._samples.labels(labels), progress=progress or SilentProgress()
+            )
+            self.connect(replace(model, pool=pool))
+        return pool
+
     def _require_decidable(self, plan: Plan) -> None:
         if plan.exits or not isinstance(plan.hard, AnswerLocally):
             self._samples.require_classifier()
@@ -592,7 +638,8 @@ class AdaptiveModel:
     def _say_what_is_missing(self, plan: Plan) -> None:
         missing = self._remote.why_not(plan)
         if missing is not None:
-            _log.warning("the plan runs on the device alone: %s", missing)
+            alone = "the plan answers as its fallback says" if plan.is_head else "the plan runs on the device alone"
+            _log.warning("%s: %s", alone, missing)
 
     def split(
         self,
@@ -600,21 +647,35 @@ class AdaptiveModel:
         *,
         uplink_mbps: float | None = None,
         memory_mb: float | None = None,
+        storage_mb: float | None = None,
         max_drop: float | None = None,
+        fallback: Fallback | None = None,
         samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image] | None = None,
-        labels: npt.NDArray[np.int64] | Sequence[int] | None = None,
+        labels: npt.NDArray[Any] | Sequence[int] | None = None,
+        follow_network: bool = False,
         progress: Progress | None = None,
     ) -> SplitDecision:
         """Decide where the subnet in use crosses to the server that runs its tail, and run it so from now on.
 
-        ``model``: ``NAME:tail`` at the server, with a ``privacy`` that allows activations to be sent. A few calls with
-        noise measure what a call takes. Exits behind the split are given up. If the network fails, the whole subnet
-        runs here. Live update ends.
+        ``model``: ``NAME:tail`` at the server, with a ``privacy`` that allows activations to be sent; where it allows
+        inputs and a drop is allowed, the input as JPEG (``NAME:jpeg``) competes. A few calls with noise measure what a
+        call takes. Exits behind the split are given up. Live update ends. A device that holds a head only splits it
+        where it can.
 
         Args:
             uplink_mbps: planned with instead of the measured uplink.
-            memory_mb: limit of the device's part, weights and working set.
-            max_drop: limit of the accuracy lost, 0–1, on ``samples`` with ``labels``; then fewer than 8 bits are tried.
+            memory_mb: limit of the device's part, weights as they are loaded and working set, with what answers as the
+                fallback.
+            storage_mb: limit of its weights as they are stored and sent.
+            fallback: what answers when the server does not: the rest of the ``subnet``, the last ``exit`` before the
+                cut, or nothing (``abstain``). By default the subnet where the memory allows it, else an exit if there
+                is one.
+            follow_network: move to another place, or to the device alone, when bandwidth, round trip or the load of the
+                server change; ``follow_network`` goes on after the next ``open``.
+            max_drop: limit of the score lost, 0–1, on ``samples`` with ``labels``: accuracy of classes, mIoU of maps
+                [count, height, width], share of boxes found [count, most, 5]. Without ``labels`` what the subnet
+                answers stands in. With a drop, 1 to 8 bits on the way are tried, and all renditions of the device's
+                part.
 
         Raises:
             UsageError: an uplink of nothing, the privacy setting forbids to send activations, or nothing keeps the
@@ -623,15 +684,22 @@ class AdaptiveModel:
         """
         self._in_use.running()
         with self._change:
-            decision = self._planning.split(
+            decision, front = self._planning.split(
                 model,
-                SplitWish(memory_mb, max_drop, samples, labels),
+                SplitWish(memory_mb, max_drop, samples, labels, storage_mb, fallback),
                 uplink_mbps=uplink_mbps,
+                follow=follow_network,
                 progress=progress or SilentProgress(),
             )
             self._remote.connect(model)
+            split = decision.plan.split
+            if split is not None and split.is_whole:
+                self._remote.connect(replace(model, model=split.server.model))
             self._take(decision.plan)
             self._log.write(log_events.split_chosen(decision))
+            if front is not None:
+                self._state.save_front(front)
+                self._network.resume(front, exchanged=self._followed(front.requirement, front.samples))
         return decision
 
     def estimate_split(
@@ -639,9 +707,11 @@ class AdaptiveModel:
         uplink: Uplink,
         *,
         memory_mb: float | None = None,
+        storage_mb: float | None = None,
         max_drop: float | None = None,
+        fallback: Fallback | None = None,
         samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image] | None = None,
-        labels: npt.NDArray[np.int64] | Sequence[int] | None = None,
+        labels: npt.NDArray[Any] | Sequence[int] | None = None,
         device_factor: float = 1.0,
         progress: Progress | None = None,
     ) -> SplitDecision:
@@ -655,7 +725,7 @@ class AdaptiveModel:
         self._in_use.running()
         return self._planning.estimate_split(
             uplink,
-            SplitWish(memory_mb, max_drop, samples, labels),
+            SplitWish(memory_mb, max_drop, samples, labels, storage_mb, fallback),
             device_factor=device_factor,
             progress=progress or SilentProgress(),
         )

@@ -20,9 +20,9 @@ class Answer:
     """The answer to a batch (a single image is a batch of one).
 
     ``output``: logits [batch, classes]; ``source``: where each answer comes from: ``exit <id>``, ``subnet``,
-    ``server``, ``fallback`` (the subnet in place of a server that did not answer) or ``abstained`` (the plan gives no
-    answer; the logits are the subnet's); ``latency_ms``: of running the plan, without the preparation of raw images;
-    ``plan``: the one that ran.
+    ``server``, ``fallback`` (the subnet or an exit in place of a server that did not answer) or ``abstained`` (the plan
+    gives no answer; the logits are the subnet's, or no numbers where nothing was computed); ``latency_ms``: of running
+    the plan, without the preparation of raw images; ``plan``: the one that ran.
     """
 
     output: Array

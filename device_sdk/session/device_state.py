@@ -22,7 +22,7 @@ from device_sdk.policies.plan_front import FRONT_FORMAT, PlanFront
 from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity
 from device_sdk.profiling.profile import FORMAT, Profile
 from device_sdk.runtimes.port import Runtime
-from device_sdk.supernet.plan import PLAN_FORMAT, Plan
+from device_sdk.supernet.plan import PLAN_FORMAT, Edge, Plan
 from device_sdk.supernet.plan_json import decode_plan, encode_plan
 
 _log = logging.getLogger(__name__)
@@ -43,30 +43,37 @@ def bundle_folder(state_folder: Path, bundle: Bundle) -> Path:
     return _bundle_folder(state_folder, bundle.manifest.name, bundle.digest)
 
 
-def load_exits(state_folder: Path, name: str, digest: str) -> tuple[str, ...] | None:
-    """The exits of a bundle that this device keeps, if that was ever decided; otherwise None."""
-    try:
-        return decode_json(_exits_path(state_folder, name, digest).read_bytes(), _StoredExits).exits
-    except (OSError, ValueError):
-        return None
+class StoredPart(msgspec.Struct, frozen=True):
+    """What of a bundle a device keeps: ``exits``, None for all, and what ``plan`` needs; None for all blocks."""
+
+    exits: tuple[str, ...] | None = None
+    plan: Plan | None = None
 
 
-def save_exits(state_folder: Path, bundle: Bundle) -> None:
-    """Keep which exits ``bundle`` holds.
+def load_part(state_folder: Path, name: str, digest: str) -> StoredPart | None:
+    """The part of a bundle that this device keeps, if that was ever decided; otherwise None."""
+    folder = _bundle_folder(state_folder, name, digest)
+    for file in (_PART, _EXITS):
+        try:
+            return decode_json((folder / file).read_bytes(), StoredPart)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            _log.warning("%s is damaged: %s", folder / file, error)
+    return None
+
+
+def save_part(state_folder: Path, bundle: Bundle, part: StoredPart) -> None:
+    """Keep which part of ``bundle`` this device holds.
 
     Raises:
         StorageError: the folder cannot be written.
     """
-    path = _exits_path(state_folder, bundle.manifest.name, bundle.digest)
-    write_atomically(path, msgspec.json.encode(_StoredExits(bundle.exits)) + b"\n")
+    write_atomically(bundle_folder(state_folder, bundle) / _PART, msgspec.json.encode(part) + b"\n")
 
 
-class _StoredExits(msgspec.Struct, frozen=True):
-    exits: tuple[str, ...]
-
-
-def _exits_path(state_folder: Path, name: str, digest: str) -> Path:
-    return _bundle_folder(state_folder, name, digest) / "exits.json"
+_PART = "part.json"
+_EXITS = "exits.json"  # of earlier versions, which kept exits alone
 
 
 def _bundle_folder(state_folder: Path, name: str, digest: str) -> Path:
@@ -109,9 +116,10 @@ class SelfTestAttempts(msgspec.Struct, frozen=True):
 
 
 class _PassedSelfTest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The exits that were tested; None: all."""
+    """The exits and the renditions of blocks that were tested; None: all."""
 
     exits: tuple[str, ...] | None = None
+    edges: tuple[Edge, ...] | None = None
 
 
 _ATTEMPTS = "self-test-attempts"
@@ -152,7 +160,13 @@ class DeviceState:
 
     def self_test_passed(self) -> bool:
         """Whether all that the bundle holds passed its self-test with this runtime on this device."""
-        return not self.untested_exits(self._bundle) if self._path("self-test").exists() else False
+        passed = self._load("self-test", _PassedSelfTest)
+        if passed is None or self.untested_exits(self._bundle):
+            return False
+        if passed.edges is None:
+            return True
+        held = self._bundle.part.edges
+        return held is not None and held <= set(passed.edges)
 
     def untested_exits(self, bundle: Bundle) -> tuple[str, ...]:
         """The exits that ``bundle`` holds and that were not tested with this runtime on this device."""
@@ -167,7 +181,11 @@ class DeviceState:
         before = passed.exits or () if passed is not None else ()
         everything = self._bundle.exits == tuple(one.id for one in self._bundle.offered.exits)
         exits = None if everything else tuple(dict.fromkeys((*before, *self._bundle.exits)))
-        self._save("self-test", _PassedSelfTest(exits))
+        edges: tuple[Edge, ...] | None = None
+        held = self._bundle.part.edges
+        if held is not None and (passed is None or passed.edges is not None):
+            edges = tuple(sorted(held.union(() if passed is None or passed.edges is None else passed.edges)))
+        self._save("self-test", _PassedSelfTest(exits, edges))
 
     def load_attempts(self) -> SelfTestAttempts:
         """The attempts at the self-test with this runtime on this device."""
@@ -192,7 +210,7 @@ class DeviceState:
         self._save(_profile_name(profile.conditions, profile.batch, profile.memory_cap_bytes), profile)
 
     def load_plan(self) -> Plan | None:
-        """The plan that was in use last, if there is one and it fits this bundle's graph.
+        """The plan that was in use last, if there is one, it fits this bundle's graph, and its blocks are here.
 
         One of an earlier format is not read, and stays where it is: the log of the process says so.
         """
@@ -206,6 +224,9 @@ class DeviceState:
             self._bundle.supernet.check_plan(plan)
         except UsageError as error:
             _log.warning("the plan kept here is not used: %s", error)
+            return None
+        if not self._bundle.has_all_of(plan):
+            _log.warning("the plan kept here is not used: it needs blocks or exits that are not here")
             return None
         return plan
 

@@ -15,7 +15,7 @@ from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.logs.adaptation_log import AdaptationLog, ExitsExchanged
 from device_sdk.policies.placement import candidates_by_macs, place
 from device_sdk.progress import Progress
-from device_sdk.session.device_state import DeviceState, save_exits
+from device_sdk.session.device_state import DeviceState, StoredPart, load_part, save_part
 from device_sdk.session.live_keeper import LiveKeeper
 from device_sdk.session.origin import Origin
 from device_sdk.supernet.supernet import Supernet
@@ -88,6 +88,7 @@ class ExitSets:
             SelfTestError: a new exit does not work here; the old set stays.
         """
         bundle = self._in_use.workspace.bundle
+        bundle.require_whole("placing exits")
         failure: str | None = None
         if self._origin is not None:
             try:
@@ -127,7 +128,8 @@ class ExitSets:
         self._in_use.lend_workspace()
         loaded = self._in_use.load(plan, workspace=workspace)
         self._state.save_plan(plan)  # before the set: a plan whose exits are gone would not open again
-        save_exits(self._state_folder, new)
+        kept = load_part(self._state_folder, new.manifest.name, new.digest)
+        save_part(self._state_folder, new, StoredPart(new.exits, None if kept is None else kept.plan))
         self._state.follow(new)
         self._state.remember_self_test()
         self._live.keep_exits(held)

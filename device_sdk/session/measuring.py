@@ -18,6 +18,7 @@ from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, find_plan
+from device_sdk.policies.answers import answer_everywhere
 from device_sdk.policies.calibration import Calibration, CalibrationSettings, calibrate_plan
 from device_sdk.policies.hybrid_choice import HybridChoice, Network, choose_hybrid
 from device_sdk.policies.hybrid_costs import Resource, asked_cost, energy_costs, latency_costs, macs_costs
@@ -32,6 +33,8 @@ from device_sdk.session.device_state import DeviceState
 from device_sdk.supernet.cost import Budget, CostModel, Power, Uplink
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.requirement import Requirement
+
+_BATCH = 64
 
 
 class Measuring:
@@ -87,6 +90,11 @@ class Measuring:
         workspace = self._in_use.lend_workspace()
         return calibrate_plan(workspace, profile, subnet, inputs, labels, settings=settings, progress=progress)
 
+    def answers(self, subnet: Subnet, inputs: Array, labels: npt.NDArray[np.int64]) -> Array:
+        """Logits [count, classes] of ``subnet`` for ``inputs`` [count, *input]."""
+        workspace = self._in_use.lend_workspace()
+        return answer_everywhere(workspace, subnet, inputs, labels, use_exits=False, batch=_BATCH).logits[-1]
+
     def plan(
         self,
         subnets: Sequence[Subnet],
@@ -102,7 +110,16 @@ class Measuring:
         profile = self.profile(progress=progress)
         workspace = self._in_use.lend_workspace()
         return choose_plan(
-            workspace, profile, subnets, prepared, labels, requirement, servers, power=power, progress=progress
+            workspace,
+            profile,
+            subnets,
+            prepared,
+            labels,
+            requirement,
+            servers,
+            power=power,
+            progress=progress,
+            timed_exits=True,
         )
 
     def plan_hybrid(

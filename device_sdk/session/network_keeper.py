@@ -15,10 +15,10 @@ from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.live.network_drift import DriftSettings, NetworkDrift
 from device_sdk.live.network_follower import NetworkFollower
 from device_sdk.offload.link_estimate import LinkEstimate
-from device_sdk.offload.link_probe import LinkProbe
+from device_sdk.offload.link_probe import LinkProbe, PlannedTail
+from device_sdk.policies.choice import Choice
 from device_sdk.policies.plan_choice import Planned
 from device_sdk.policies.plan_front import PlanFront, make_front
-from device_sdk.policies.planner import Choice
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.supernet.cost import Power, Uplink
 from device_sdk.supernet.plan import Plan
@@ -92,10 +92,12 @@ class NetworkKeeper:
         Raises:
             UsageError: no server is connected, or not one that the plans were made for.
         """
-        usable = front.with_offers(lambda plan: self._remote.why_not(plan) is None)
+        bundle = self._in_use.workspace.bundle
+        usable = front.with_offers(lambda plan: self._remote.why_not(plan) is None and bundle.has_all_of(plan))
         if not self._remote.is_connected or usable is None:
             raise UsageError("there is no network to follow: no server is connected that the plans know")
-        self._follow(usable.best, front.uplink, front.input_bytes, front.answer_ms, exchanged, settings)
+        tail = usable.cheapest_tail()
+        self._follow(usable.best, front.uplink, front.input_bytes, front.answer_ms, exchanged, settings, tail)
 
     def _follow(
         self,
@@ -105,9 +107,10 @@ class NetworkKeeper:
         answer_ms: float,
         exchanged: Exchanged,
         settings: DriftSettings | None,
+        tail: PlannedTail | None = None,
     ) -> None:
         link = LinkEstimate(uplink, clock=time.monotonic)
-        probe = self._remote.prober(link)
+        probe = self._remote.prober(link, tail)
         latest: Choice | None = None
 
         def replan(uplink: Uplink | None) -> Plan:

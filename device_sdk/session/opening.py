@@ -9,9 +9,11 @@ import weakref
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.held_part import ChoosePart, HeldPart
+from device_sdk.bundles.manifest import Manifest
 from device_sdk.bundles.runnable import RenditionFilter
 from device_sdk.bundles.trust import UNSTATED, Trust, Trustable, Unstated, load_trust
 from device_sdk.errors import BlobError, BudgetError, BundleError, RuntimeFailedError, StorageError, UsageError
@@ -20,9 +22,11 @@ from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
 from device_sdk.runtimes.settings import RuntimeSettings
-from device_sdk.session.device_state import DeviceState, load_exits
+from device_sdk.session.device_state import DeviceState, save_part
 from device_sdk.session.origin import Origin
 from device_sdk.session.self_testing import ensure_self_tested
+from device_sdk.session.wanted_part import WantedPart
+from device_sdk.supernet.plan import Plan
 
 if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
 UPDATE_DEADLINE_S = 20.0  # for fetching where there is a last good bundle; what came by then is kept
 _USUAL = "onnxruntime"
+_ON_USUAL = runs_on(_USUAL)
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +53,7 @@ def open_location(
     accepts: RenditionFilter,
     state_folder: Path,
     exits: Collection[str] | None = None,
+    plan: Plan | Literal["whole"] | None = None,
     memory_cap_bytes: int | None = None,
     progress: Progress | None = None,
     self_test: SelfTest | None = None,
@@ -55,8 +61,8 @@ def open_location(
 ) -> tuple[Bundle, Delivered | None]:
     """The bundle at ``location``, verified and self-tested here, and how it was delivered if it came from a server.
 
-    Renditions that ``accepts`` refuses are neither fetched nor part of the opened bundle. Of its exits it has those
-    that this device keeps; where that is undecided, those in ``exits`` (None: all). ``self_test``: by default
+    Renditions that ``accepts`` refuses are neither fetched nor part of the opened bundle. Of the others it has the part
+    that ``WantedPart`` chooses by ``plan`` and ``exits``. ``self_test``: by default
     ``run_guarded_self_test`` with a runtime of the same ``settings`` as ``runtime``. ``wall_clock``: seconds since
     1970, for what expires.
 
@@ -73,24 +79,23 @@ def open_location(
         state = DeviceState(state_folder, bundle, runtime)
         state.remove_temporaries()
         ensure_self_tested(state, lambda: (self_test or guarded)(bundle))
+        stored = wanted.stored(bundle.offered, bundle.digest)
+        if plan is not None or stored.plan is not None:
+            save_part(state_folder, bundle, stored)
         return bundle
-
-    def held(name: str, digest: str) -> Collection[str] | None:
-        kept = load_exits(state_folder, name, digest)
-        return exits if kept is None else kept
 
     trusted = _stated_trust(location, trust)
     if not _is_address(location):
-        bundle = Bundle.open(location, trust=trusted, accepts=accepts)
-        wanted = held(bundle.manifest.name, bundle.digest)
-        return ready(bundle if wanted is None else bundle.with_exits(wanted)), None
+        wanted = WantedPart(state_folder, plan, exits)
+        return ready(Bundle.open(location, trust=trusted, accepts=accepts, part=wanted)), None
     # most bundles are opened from a folder: what fetches them is imported when it is needed
     from device_sdk.delivery.collection import collect
     from device_sdk.delivery.download import UPDATE_DEADLINES, fetch_bundle
     from device_sdk.transports import make_transport
 
     url, store = _base(str(location)), _store(state_folder)
-    opening = _Opening(url, store, trusted, allow_rollback, accepts, held, ready)
+    wanted = WantedPart(state_folder, plan, exits, previous=lambda: _last(store, url))
+    opening = _Opening(url, store, trusted, allow_rollback, accepts, wanted, ready)
 
     def fetch() -> Delivered:
         with contextlib.closing(make_transport(url, token=token)) as transport:
@@ -101,7 +106,7 @@ def open_location(
                 trust=trusted,
                 allow_rollback=allow_rollback,
                 accepts=accepts,
-                exits=held,
+                part=wanted,
                 update_deadlines=replace(UPDATE_DEADLINES, total_s=update_deadline_s),
                 progress=shown,
                 wall_clock=wall_clock,
@@ -116,8 +121,14 @@ def open_location(
     return bundle, delivered
 
 
-def bundle_at(location: str | Path, *, trust: Trustable | Unstated = UNSTATED, state_folder: Path) -> Bundle:
-    """The bundle at ``location`` as it is here, for ONNX Runtime: a folder, or what was fetched from there last.
+def bundle_at(
+    location: str | Path,
+    *,
+    trust: Trustable | Unstated = UNSTATED,
+    state_folder: Path,
+    accepts: RenditionFilter | None = _ON_USUAL,
+) -> Bundle:
+    """The bundle at ``location`` as it is here, by default for ONNX Runtime: a folder, or what was fetched from there.
 
     Raises:
         BundleError: it cannot be used.
@@ -125,13 +136,50 @@ def bundle_at(location: str | Path, *, trust: Trustable | Unstated = UNSTATED, s
     """
     trusted = _stated_trust(location, trust)
     if not _is_address(location):
-        return Bundle.open(location, trust=trusted, accepts=runs_on(_USUAL))
+        return Bundle.open(location, trust=trusted, accepts=accepts)
     store, url = _store(state_folder), _base(str(location))
     stored = store.last_good_at(url)
     if stored is None:
         raise UsageError(f"nothing was fetched from {url} yet", hint="open it first, for example: pathweave run")
-    exits = load_exits(state_folder, stored.name, stored.digest)
-    return _open_stored(stored.folder, store, trusted, runs_on(_USUAL), exits)
+    return _open_stored(stored.folder, store, trusted, accepts, WantedPart(state_folder))
+
+
+def manifest_at(
+    location: str,
+    *,
+    trust: Trustable | Unstated = UNSTATED,
+    token: str | None = None,
+    accepts: RenditionFilter,
+    state_folder: Path,
+) -> Bundle:
+    """The bundle at an address with none of its blobs fetched, for choosing which are.
+
+    Its manifest is verified and stored; it does not become the last good one. Raises as ``open_location``.
+    """
+    from device_sdk.delivery.download import fetch_bundle
+    from device_sdk.transports import make_transport
+
+    trusted, url, store = _stated_trust(location, trust), _base(location), _store(state_folder)
+
+    def nothing(manifest: Manifest, digest: str) -> HeldPart:
+        return HeldPart((), frozenset())
+
+    with _installing(store), contextlib.closing(make_transport(url, token=token)) as transport:
+        fetched = fetch_bundle(url, store, transport, trust=trusted, accepts=accepts, part=nothing)
+        bundle = _open_stored(fetched.folder, store, trusted, accepts, nothing)
+    return Bundle(
+        bundle.folder,
+        bundle.blobs,
+        bundle.offered,
+        bundle.digest,
+        has_signature=bundle.has_signature,
+        part=HeldPart(None, frozenset()),
+    )
+
+
+def _last(store: BundleStore, url: str) -> tuple[str, str] | None:
+    stored = store.last_good_at(url)
+    return None if stored is None else (stored.name, stored.digest)
 
 
 def origin_of(location: str | Path, *, state_folder: Path, token: str | None = None) -> Origin | None:
@@ -157,13 +205,13 @@ def _open_stored(
     folder: Path,
     store: BundleStore,
     trust: Trust | None,
-    accepts: RenditionFilter,
-    exits: Collection[str] | None,
+    accepts: RenditionFilter | None,
+    part: ChoosePart,
 ) -> Bundle:
     from device_sdk.delivery.key_lists import with_stored_lists
 
     trusted = with_stored_lists(trust, store)
-    return Bundle.open(folder, trust=trusted, blobs=store.blobs, accepts=accepts, exits=exits)
+    return Bundle.open(folder, trust=trusted, blobs=store.blobs, accepts=accepts, part=part)
 
 
 def _is_address(location: str | Path) -> bool:
@@ -202,7 +250,7 @@ class _Opening:
     trust: Trust | None
     allow_rollback: bool
     accepts: RenditionFilter
-    held: Callable[[str, str], Collection[str] | None]
+    part: ChoosePart
     ready: Callable[[Bundle], Bundle]
 
     def open_fetched(self, fetch: Callable[[], Delivered]) -> tuple[Bundle, Delivered]:
@@ -211,7 +259,7 @@ class _Opening:
             return self._open(delivered)
         except BlobError:
             # a blob decayed on this disk since it was verified: fetch it again, once
-            self.store.remove_altered(self._bundle(delivered.folder).manifest.blobs())
+            self.store.remove_altered(self._bundle(delivered.folder).blob_sizes())
             return self._open(fetch())
 
     def _open(self, delivered: Delivered) -> tuple[Bundle, Delivered]:
@@ -260,5 +308,4 @@ class _Opening:
         return None if kept is None or kept.digest == delivered.digest else kept
 
     def _bundle(self, folder: Path) -> Bundle:
-        name, digest = folder.parent.name, folder.name  # as the store lays them out
-        return _open_stored(folder, self.store, self.trust, self.accepts, self.held(name, digest))
+        return _open_stored(folder, self.store, self.trust, self.accepts, self.part)

@@ -12,25 +12,34 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.jpeg import QUALITY
+from device_sdk.errors import TransferError, UsageError
 from device_sdk.execution.plan_in_use import PlanInUse
+from device_sdk.offload.named_path import takes_jpegs
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.hybrid_choice import HybridChoice
 from device_sdk.policies.hybrid_costs import Resource
 from device_sdk.policies.joint_search import JointSettings
+from device_sdk.policies.jpeg_inputs import JpegInputs
 from device_sdk.policies.plan_choice import Planned
+from device_sdk.policies.pool_fitting import fit_pool
+from device_sdk.policies.scores import Targets, score_of
 from device_sdk.progress import Progress
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.measuring import Measuring
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
 from device_sdk.supernet.cost import Power, Uplink
-from device_sdk.supernet.plan import Ask, Plan, Subnet
+from device_sdk.supernet.plan import Ask, Fallback, Plan, Subnet
 from device_sdk.supernet.requirement import Requirement
 
 if TYPE_CHECKING:
     from PIL import Image
 
-    from device_sdk.policies.split_decision import SplitDecision, SplitLimits
+    from device_sdk.policies.plan_front import PlanFront
+    from device_sdk.policies.split_decision import SplitDecision
+    from device_sdk.policies.split_limits import SplitLimits
 
     Samples = npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image]
     Labels = npt.NDArray[np.int64] | Sequence[int]
@@ -38,12 +47,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class SplitWish:
-    """The limits of a split: the device's memory, and the accuracy lost on ``samples`` with ``labels``."""
+    """The limits of a split: the device's memory and storage, and the score lost on ``samples`` with ``labels``.
+
+    ``fallback``: what answers when the server does not; None: as the memory allows.
+    """
 
     memory_mb: float | None
     max_drop: float | None
     samples: Samples | None
-    labels: Labels | None
+    labels: Targets | Labels | None
+    storage_mb: float | None = None
+    fallback: Fallback | None = None
 
 
 class Planning:
@@ -83,6 +97,21 @@ class Planning:
             progress=progress,
         )
 
+    def pool(
+        self, samples: Samples, targets: npt.NDArray[np.int64], *, progress: Progress
+    ) -> tuple[RemoteModel, LogarithmicPool | None]:
+        """The connected model, and how its answers and the subnet's in use are pooled; raises as ``fit_pool``."""
+        model, subnet = self._remote.asked_model, self._in_use.running().plan.subnet
+        if model is None:
+            raise UsageError("no server is connected that answers samples", hint="connect one")
+        tensors, images = self._samples.prepare_all(samples), self._samples.pixels(samples)
+        servers = self._remote.gather_from(model, tensors, images, uplink=None, progress=progress)
+        if servers.logits is None:
+            raise TransferError(servers.notes[0] if servers.notes else f"{model.model} may not be sent inputs")
+        inputs = self._samples.prepare_all(samples, subnet.input_size) if subnet.input_size else tensors
+        own = self._measuring.answers(subnet, inputs, targets)
+        return model, fit_pool(own, servers.logits, targets)
+
     def plan_hybrid(
         self,
         samples: Samples,
@@ -120,21 +149,30 @@ class Planning:
         return choice, next((one for one in others if one.model == asked), replace(server, model=asked))
 
     def split(
-        self, model: RemoteModel, wish: SplitWish, *, uplink_mbps: float | None, progress: Progress
-    ) -> SplitDecision:
-        """Where the subnet in use crosses to the server that runs its tail; raises as ``decide_split``."""
-        from device_sdk.policies.split_decision import decide_split
+        self, model: RemoteModel, wish: SplitWish, *, uplink_mbps: float | None, follow: bool, progress: Progress
+    ) -> tuple[SplitDecision, PlanFront | None]:
+        """Where the subnet in use crosses to the server that runs its tail; raises as ``decide_split``.
 
-        plan = self._in_use.running().plan
-        return decide_split(
-            self._in_use.workspace.bundle,
+        ``follow``: also the splits for other networks.
+        """
+        from device_sdk.policies.split_decision import decide_split
+        from device_sdk.policies.split_front import split_front
+
+        plan, bundle = self._in_use.running().plan, self._in_use.workspace.bundle
+        jpegs = self._jpegs(wish, quality=model.jpeg_quality) if model.privacy == "inputs" else None
+        limits = self._split_limits(plan, wish, jpegs)
+        decision = decide_split(
+            self._in_use.lend_workspace(),
             plan,
             lambda: self._measuring.profile(progress=progress),
             model,
             uplink_mbps=uplink_mbps,
             progress=progress,
-            limits=self._split_limits(plan, wish),
+            limits=limits,
+            jpeg=None if jpegs is None else jpegs.coding(),
+            fallback=wish.fallback,
         )
+        return decision, split_front(bundle, decision, limits) if follow else None
 
     def estimate_split(
         self, uplink: Uplink, wish: SplitWish, *, device_factor: float, progress: Progress
@@ -145,7 +183,8 @@ class Planning:
         from device_sdk.policies.split_measuring import codec_handling
 
         plan, bundle = self._in_use.running().plan, self._in_use.workspace.bundle
-        limits = self._split_limits(plan, wish)
+        jpegs = self._jpegs(wish)
+        limits = self._split_limits(plan, wish, jpegs)
         costs = self._measuring.profile(progress=progress).cost_model()
         return choose(
             bundle,
@@ -158,6 +197,8 @@ class Planning:
             handling=codec_handling(),
             limits=limits,
             device_factor=device_factor,
+            jpeg=None if jpegs is None else jpegs.coding(),
+            fallback=wish.fallback,
         )
 
     def _subnets(self) -> list[Subnet]:
@@ -167,17 +208,27 @@ class Planning:
         found += [one.subnet for one in (pool.candidates if pool is not None else ())]
         return list(dict.fromkeys(found))
 
-    def _split_limits(self, plan: Plan, wish: SplitWish) -> SplitLimits:
-        """The limits of a split; the accuracy is measured on private samples where there are any."""
-        from device_sdk.policies.split_decision import SplitLimits
-        from device_sdk.policies.split_measuring import SplitAccuracy
+    def _jpegs(self, wish: SplitWish, *, quality: int = QUALITY) -> JpegInputs | None:
+        """The private samples as JPEGs, where a server may offer to take them."""
+        manifest = self._in_use.workspace.bundle.manifest
+        if wish.samples is None or not takes_jpegs(manifest):
+            return None
+        channels, height, width = manifest.cut_points[0].tensors[0].shape
+        pixels = self._samples.pixels(wish.samples)
+        shape = (channels, height, width)
+        return JpegInputs(pixels, manifest.preprocessing, input_shape=shape, quality=quality)
 
-        if wish.samples is not None:
-            self._samples.require_classifier()
-        if wish.samples is None or wish.labels is None:
-            return SplitLimits(wish.memory_mb, wish.max_drop)
-        SplitLimits(wish.memory_mb, wish.max_drop, lambda cost: 0.0)  # refused before anything runs
+    def _split_limits(self, plan: Plan, wish: SplitWish, jpegs: JpegInputs | None) -> SplitLimits:
+        """The limits of a split; the score is measured on private samples where there are any."""
+        from device_sdk.policies.split_limits import SplitLimits
+        from device_sdk.policies.split_measuring import SplitScore
+
+        SplitLimits(wish.memory_mb, None, storage_mb=wish.storage_mb)  # refused before anything runs
+        if wish.samples is None:
+            return SplitLimits(wish.memory_mb, wish.max_drop, storage_mb=wish.storage_mb)
+        self._in_use.workspace.bundle.require_whole("measuring the accuracy of a split")
         inputs = self._samples.prepare_all(wish.samples, plan.subnet.input_size)
-        labels = self._samples.labels(wish.labels)
-        accuracy = SplitAccuracy(self._in_use.lend_workspace(), plan.subnet, inputs, labels)
-        return SplitLimits(wish.memory_mb, wish.max_drop, accuracy.drop)
+        score = score_of(self._in_use.workspace.bundle.manifest.task)
+        targets = None if wish.labels is None else score.checked(wish.labels, len(inputs))
+        judge = SplitScore(self._in_use.lend_workspace(), plan.subnet, inputs, targets, score, jpegs=jpegs)
+        return SplitLimits(wish.memory_mb, wish.max_drop, judge, wish.storage_mb)

@@ -15,10 +15,12 @@ from device_sdk.errors import UsageError
 from device_sdk.execution.deciders import hard as hard_samples
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan, Outcome
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
+from device_sdk.offload.asked_share import AskedShare
 from device_sdk.offload.escalation import Escalator
 from device_sdk.offload.link_estimate import LinkEstimate
-from device_sdk.offload.link_probe import LinkProbe
+from device_sdk.offload.link_probe import LinkProbe, PlannedTail, ServerWait
 from device_sdk.offload.packing import Activations
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_calls import RemoteReply
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TailClient, runs_tails
@@ -27,7 +29,7 @@ from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER, SUBNET
 from device_sdk.supernet.cost import Uplink
-from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Edge, Plan, RemoteRef, Split
+from device_sdk.supernet.plan import Abstain, AnswerLocally, Ask, Edge, Hard, Plan, RemoteRef, Split
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -49,6 +51,7 @@ class RemoteAnswers:
         self._answering: dict[type, bool] = {}
         self._link: LinkEstimate | None = None
         self._answer_ms = 0.0
+        self._share: AskedShare | None = None
 
     def connect(self, model: RemoteModel) -> None:
         """Use this model from now on: for samples, or for tails if that is what it runs. Closes the one before."""
@@ -63,6 +66,7 @@ class RemoteAnswers:
             escalator = self._escalator_to(model)
             with self._lock:
                 old, self._escalator = self._escalator, escalator
+                self._share = None if model.share is None else AskedShare(model.share)
                 self._answering.pop(Escalating, None)
         if old is not None:
             old.close()
@@ -86,12 +90,18 @@ class RemoteAnswers:
             self._link, self._answer_ms = link, answer_ms
 
     @property
+    def asked_model(self) -> RemoteModel | None:
+        """The connected model that answers samples."""
+        escalator = self._escalator
+        return None if escalator is None else escalator.model
+
+    @property
     def is_connected(self) -> bool:
         """Whether there is a server."""
         return self._escalator is not None or self._tail is not None
 
-    def prober(self, link: LinkEstimate) -> LinkProbe:
-        """What asks the connected server for nothing but the time it takes.
+    def prober(self, link: LinkEstimate, tail: PlannedTail | None = None) -> LinkProbe:
+        """What asks the connected server for nothing but the time it takes; with ``tail`` its load counts too.
 
         Raises:
             UsageError: none is connected.
@@ -99,13 +109,23 @@ class RemoteAnswers:
         connected = self._escalator or self._tail
         if connected is None:
             raise UsageError("no server is connected")
-        return LinkProbe(connected.model, link)
+        wait: ServerWait | None = None
+        if tail is not None and self._tail is not None:
+            cuts = self._bundle.manifest.cut_points
+            wait = ServerWait(
+                self._tail.model,
+                tail,
+                cut=cuts[tail.position],
+                bundle=self._bundle.digest,
+                output_shape=cuts[-1].tensors[0].shape,
+            )
+        return LinkProbe(connected.model, link, wait)
 
     def try_again(self) -> None:
         """The server was seen to answer: do not wait until it is asked again."""
-        escalator = self._escalator
-        if escalator is not None:
-            escalator.try_again()
+        for client in (self._escalator, self._tail):
+            if client is not None:
+                client.try_again()
 
     def _answered(self, size_bytes: int, samples: int, seconds: float) -> None:
         link = self._link
@@ -121,7 +141,7 @@ class RemoteAnswers:
         """Disconnect all servers. Idempotent."""
         with self._lock:
             old = (self._escalator, self._tail)
-            self._escalator = self._tail = None
+            self._escalator = self._tail = self._share = None
         for client in old:
             if client is not None:
                 client.close()
@@ -164,11 +184,7 @@ class RemoteAnswers:
             reason = self._split_unfit(plan.split)
             if reason is not None:
                 return reason
-        if not isinstance(plan.hard, Ask):
-            return None
-        if plan.hard.sends == "input":
-            return self._escalator_unfit(plan.hard.server)
-        return self._tail_unfit(plan.hard.server, plan.hard.sends)
+        return self._ask_unfit(plan.hard) if isinstance(plan.hard, Ask) else None
 
     def answer(
         self,
@@ -183,7 +199,8 @@ class RemoteAnswers:
         """
         tail, split = self._tail, plan.split
         if split is None or self._split_unfit(split) is not None:
-            outcome = loaded.run(tensor)
+            asks = plan.asks_early and self._is_ready(plan.hard)
+            outcome = loaded.run(tensor, asks=asks)  # past the split, or as its fallback says
         elif split.is_whole or tail is None:
             outcome = loaded.run(tensor, lambda _: self._ask_all(split.server, tensor, images))
         else:
@@ -192,34 +209,74 @@ class RemoteAnswers:
             )
         if isinstance(plan.hard, AnswerLocally):
             return outcome.output, tuple(_sources(plan, outcome))
-        return self._with_hard(plan, plan.hard, outcome, tensor, images)
+        return self._with_hard(plan, plan.hard, loaded, outcome, tensor, images)
 
     def _with_hard(
         self,
         plan: Plan,
         policy: Abstain | Ask,
+        loaded: LoadedPlan,
         outcome: Outcome,
         tensor: Array,
         images: npt.NDArray[np.uint8] | Image.Image | None,
     ) -> tuple[Array, tuple[str, ...]]:
-        """What becomes of the samples that reached the end and are hard; what a server answered may only abstain."""
-        sources, output = _sources(plan, outcome), outcome.output
+        """What becomes of the samples that reached the end and are hard; what a server answered may only abstain.
+
+        Those that ask from exits are sent with them, in one call with one time-out; they go on here if it fails.
+        """
+        output = outcome.output
         ends = (AT_END, AFTER_FAILURE, AT_SERVER) if isinstance(policy, Abstain) else (AT_END, AFTER_FAILURE)
         at_end = np.isin(outcome.answered_by - len(plan.exits), ends)
-        positions = np.flatnonzero(at_end & hard_samples(policy.decider, output))
+        is_hard = at_end.copy()
+        is_hard[at_end] = self._hard(policy, output[at_end])
+        for waiting in outcome.asking:
+            is_hard[waiting.samples] = True
+        positions = np.flatnonzero(is_hard)
         if not len(positions):
-            return output, tuple(sources)
+            return output, tuple(_sources(plan, outcome))
         if isinstance(policy, Abstain):
             mark = ABSTAINED
         else:
+            pool = self._pool_for(policy)
             reply = self._ask(policy, outcome, positions, tensor, images)
             mark = FALLBACK if reply is None else SERVER
             if reply is not None:
-                output = output.copy()
+                own, output = output, output.copy()
                 output[positions] = reply
+                if pool is not None:  # exits' answers are not: the pool was fitted to those at the end
+                    pooled = positions[at_end[positions]]
+                    output[pooled] = pool.pooled(own[pooled], output[pooled])
+            elif outcome.asking:
+                outcome = loaded.go_on(outcome)
+                output = outcome.output
+        sources = _sources(plan, outcome)
         for position in positions:
             sources[position] = mark
         return output, tuple(sources)
+
+    def _hard(self, policy: Abstain | Ask, output: Array) -> npt.NDArray[np.bool_]:
+        """Which samples with these logits [batch, classes] are hard; the connection may keep their share."""
+        share = self._share
+        if share is None or not isinstance(policy, Ask) or policy.sends != "input":
+            return hard_samples(policy.decider, output)
+        return share.hard(policy.decider, output)
+
+    def _pool_for(self, ask: Ask) -> LogarithmicPool | None:
+        """How replies are pooled with the device's own answers: those to inputs only."""
+        model = self.asked_model
+        return None if model is None or ask.sends != "input" else model.pool
+
+    def _is_ready(self, hard: Hard) -> bool:
+        """Whether the server that the plan asks is connected, may be sent to, and is not left alone after failures."""
+        if not isinstance(hard, Ask):
+            return False
+        client = self._escalator if hard.sends == "input" else self._tail
+        return self._ask_unfit(hard) is None and client is not None and client.ready
+
+    def _ask_unfit(self, ask: Ask) -> str | None:
+        if ask.sends == "input":
+            return self._escalator_unfit(ask.server)
+        return self._tail_unfit(ask.server, ask.sends)
 
     def _ask(
         self,
@@ -299,7 +356,7 @@ def _unfit(model: RemoteModel | None, server: RemoteRef, *, sends_inputs: bool) 
 def _sources(plan: Plan, outcome: Outcome) -> list[str]:
     if not plan.exits and plan.split is None:
         return [SUBNET] * len(outcome.output)
-    names = [*(f"exit {choice.exit}" for choice in plan.exits), SUBNET, SERVER, FALLBACK]
+    names = [*(f"exit {choice.exit}" for choice in plan.exits), SUBNET, SERVER, FALLBACK, ABSTAINED]
     return [names[number] for number in outcome.answered_by]
 
 

@@ -9,7 +9,7 @@ of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
@@ -44,7 +44,8 @@ class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
     """What a plan is expected to cost per sample. ``None`` is unknown, never zero.
 
     ``latency_ms`` is the mean; ``bytes_sent`` too. ``accuracy``: of the samples that get an answer. ``share_early`` of
-    the samples take an exit, ``share_asked`` go to a server because they are hard, ``share_abstained`` get no answer.
+    the samples are answered by an exit, ``share_asked`` go to a server because they are hard, ``share_asked_early`` of
+    them from an exit, ``share_abstained`` get no answer.
     """
 
     accuracy: float | None
@@ -55,6 +56,7 @@ class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
     energy_mj: float | None = None
     share_early: float = 0.0
     share_asked: float = 0.0
+    share_asked_early: float = 0.0
     share_abstained: float = 0.0
 
     @property
@@ -117,6 +119,20 @@ class CostModel(msgspec.Struct, frozen=True):
         edges = tuple(edges)
         changes = sum(self.change_ms(before, after) for before, after in pairwise(edges)) if self.entry_change_ms else 0
         return self.offset_ms + sum(self.edge_latency_ms(edge) for edge in edges) + changes
+
+    def part_latency_ms(self, part: Sequence[Edge], whole: Sequence[Edge]) -> float:
+        """The latency of ``part`` of a path: its own edges, and their share of the offset of a ``whole`` path.
+
+        The offset was fitted on whole paths. Where composing them saves time it is negative, and a short part that bore
+        all of it would take no time.
+        """
+        if not part:
+            return 0.0
+        own_ms = self.latency_along_ms(part) - self.offset_ms
+        known = whole if all(edge in self.edge_costs for edge in whole) else part
+        all_ms = self.latency_along_ms(known) - self.offset_ms
+        share = min(own_ms / all_ms, 1.0) if all_ms > 0 else 1.0
+        return max(own_ms + share * self.offset_ms, 0.0)
 
     def change_ms(self, before: Edge, after: Edge) -> float:
         """What it costs that ``after`` runs in another rendition than its neighbour ``before``; at least 0."""

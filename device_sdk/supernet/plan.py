@@ -102,16 +102,31 @@ class RemoteRef(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 ANY_SERVER = RemoteRef()
 
+Fallback = Literal["subnet", "exit", "abstain"]
+"""What answers the samples that a split sends when its server does not: the rest of the plan's subnet, the plan's last
+exit, or nothing."""
+
 
 class ExitChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """An exit of a plan: it answers the samples whose confidence reaches ``threshold``.
 
-    An exit whose threshold is ``UNREACHABLE_CONFIDENCE`` answers nothing by itself.
+    An exit whose threshold is ``UNREACHABLE_CONFIDENCE`` answers nothing by itself. Samples whose confidence lies below
+    ``ask_below`` leave the path there and go to the plan's server at once; 0: none does. All others go on.
     """
 
     exit: str
     threshold: float
     rendition: str = "fp32"
+    ask_below: float = 0.0
+
+    @property
+    def decides(self) -> bool:
+        """Whether samples leave the path here by their confidence."""
+        return self.threshold < UNREACHABLE_CONFIDENCE or self.ask_below > 0
+
+    def without_asking(self) -> ExitChoice:
+        """The same, without samples that go to a server."""
+        return msgspec.structs.replace(self, ask_below=0.0)
 
 
 class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,12 +136,14 @@ class Split(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     from there to the output that the server runs; it need not be that of the plan's subnet, whose own rest is the
     fallback. Position 0 sends the input: everything runs at the server. Without a tail, at position 0, the server's
     model runs as a whole, whatever it is; the input travels as that model takes it, and ``bits`` is empty.
+    With a ``fallback`` other than ``subnet``, nothing behind ``position`` ever runs on this device.
     """
 
     position: int
     bits: tuple[int, ...]
     tail: tuple[Edge, ...]
     server: RemoteRef
+    fallback: Fallback = "subnet"
 
     @property
     def is_whole(self) -> bool:
@@ -258,7 +275,7 @@ Hard = AnswerLocally | Abstain | Ask
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag=PLAN_FORMAT):
     """What a device runs: a subnet, the exits it may take, where it goes on at a server, what becomes of hard samples.
 
-    With a split, the subnet up to it runs here; its rest is what runs here when the server does not answer.
+    With a split, the subnet up to it runs here; its ``fallback`` says what answers when the server does not.
     """
 
     subnet: Subnet
@@ -272,6 +289,16 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
         return self.subnet.input_size
 
     @property
+    def asks_early(self) -> bool:
+        """Whether samples go to a server from an exit, before the end of the path."""
+        return any(choice.ask_below > 0 for choice in self.exits)
+
+    @property
+    def is_head(self) -> bool:
+        """Whether nothing behind the split ever runs here."""
+        return self.split is not None and self.split.fallback != "subnet"
+
+    @property
     def hard_threshold(self) -> float | None:
         """The threshold of what decides about hard samples; None where none is hard."""
         return None if isinstance(self.hard, AnswerLocally) else self.hard.decider.threshold
@@ -282,9 +309,10 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
 
     @property
     def kind(self) -> str:
-        """A short label for logs and lists: ``subnet``, ``exits``, ``split + ask`` …"""
+        """A short label for logs and lists: ``subnet``, ``exits``, ``exits + ask early`` …"""
         words = ["exits"] if self.exits else []
         words += ["split" if self.split.position else "remote"] if self.split is not None else []
         if not isinstance(self.hard, AnswerLocally):
-            words.append("ask" if isinstance(self.hard, Ask) else "abstain")
+            asks = "ask early" if self.asks_early else "ask"
+            words.append(asks if isinstance(self.hard, Ask) else "abstain")
         return " + ".join(words) or "subnet"

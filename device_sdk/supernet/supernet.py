@@ -285,7 +285,8 @@ class Supernet:
         """Raise UsageError unless the plan is one of this supernet.
 
         Its subnet is a path; its exits lie on it, at most one at each cut point; what goes on at a server leaves at a
-        cut point that the subnet passes, and its tail leads from there to the output.
+        cut point that the subnet passes, and its tail leads from there to the output. Exits ask only in a plan that
+        asks, at or behind the cut point whose activations it sends.
         """
         self.check(plan.subnet)
         thresholds = [choice.threshold for choice in plan.exits]
@@ -303,12 +304,33 @@ class Supernet:
             positions.append(exit_.position)
         if positions != sorted(set(positions)):
             raise UsageError("a plan's exits follow each other, one at a cut point")
+        for choice in plan.exits:
+            self._check_asking_early(choice, plan)
         if plan.split is not None:
             self._check_split(plan.split, plan.subnet, positions)
+            self._check_fallback(plan, plan.split)
         if not isinstance(plan.hard, AnswerLocally):
             self._check_decider(plan.hard.decider)
         if isinstance(plan.hard, Ask):
             self._check_ask(plan.hard, plan.subnet)
+
+    def _check_asking_early(self, choice: ExitChoice, plan: Plan) -> None:
+        if choice.ask_below == 0:
+            return
+        if not 0 < choice.ask_below <= choice.threshold:
+            raise UsageError(
+                f"exit {choice.exit} asks below a confidence of {choice.ask_below:g}; "
+                f"it must lie from 0 to the threshold, {choice.threshold:g}"
+            )
+        if not isinstance(plan.hard, Ask):
+            raise UsageError(f"exit {choice.exit} asks a server in a plan that asks none")
+        if plan.split is not None:
+            raise UsageError(f"exit {choice.exit} asks a server in a plan whose path goes on at one")
+        position = self.exit(choice.exit).position
+        if plan.hard.sends != "input" and plan.hard.sends > position:
+            raise UsageError(
+                f"exit {choice.exit} at cut point {position} cannot send activations of cut point {plan.hard.sends}"
+            )
 
     def _check_decider(self, decider: Decider) -> None:
         classes = self.cut_points[-1].tensors[-1].shape[-1]
@@ -327,6 +349,13 @@ class Supernet:
                 raise UsageError(f"activations travel in 1 to {_MOST_BITS} bits, not in {bits}")
         if exits and exits[-1] > split.position:
             raise UsageError(f"an exit at cut point {exits[-1]} lies behind the split at {split.position}")
+
+    @staticmethod
+    def _check_fallback(plan: Plan, split: Split) -> None:
+        if split.fallback == "exit" and not plan.exits:
+            raise UsageError("without its server the split's samples take an exit, and the plan has none")
+        if plan.is_head and isinstance(plan.hard, Ask) and plan.hard.sends != "input":
+            raise UsageError("activations behind a split cannot be sent: nothing runs there on this device")
 
     def _check_whole(self, split: Split, subnet: Subnet, exits: list[int]) -> None:
         if split.bits:
@@ -350,6 +379,13 @@ class Supernet:
         self.check_stretch(tail, start=position, end=self.output_index)
         if any(edge.input_size for edge in tail):
             raise UsageError("a server runs a tail at the model's own input size")
+
+    def edges_here(self, plan: Plan) -> tuple[Edge, ...]:
+        """The edges of the plan's subnet that may run on this device: all, or those before a split."""
+        if plan.split is None or not plan.is_head:
+            return plan.subnet.edges
+        position = plan.split.position
+        return tuple(edge for edge, block in self.walk(plan.subnet) if block.end <= position)
 
     def walk(self, subnet: Subnet) -> Iterator[tuple[Edge, Block]]:
         """The edges of ``subnet`` with their blocks, in order."""

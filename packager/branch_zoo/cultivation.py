@@ -18,7 +18,7 @@ import torch
 from device_sdk.progress import Progress
 from packager.branch_zoo.branch_training import BranchTraining, branch_accuracy
 from packager.branch_zoo.features import FeatureBatch, StemmedBatches, held_out_batches, positions_together
-from packager.branch_zoo.few_shot import DATA_SHARE, retrain_if_better
+from packager.branch_zoo.few_shot import DATA_SHARE, few_vectors, retrain_to_least_loss
 from packager.branch_zoo.modules import Branch, build_branch
 from packager.branch_zoo.rungs import RungTraining
 from packager.branch_zoo.saved import ZooCheckpoints
@@ -183,8 +183,9 @@ class Cultivation:
         found = []
         for spec, branch, _ in alive if self._settings.merge else ():
             if spec.dense.hidden:
-                merged = best_merge(branch, accuracy)
-                found.append((replace(spec, merged=True), merged.branch, retrain_if_better(merged, few, accuracy)))
+                merged = best_merge(branch, accuracy, few_vectors(branch, few))
+                retrain_to_least_loss(merged, few, judged_on)
+                found.append((replace(spec, merged=True), merged.branch, accuracy(merged.branch)))
         return found
 
     def _survives(

@@ -17,7 +17,7 @@ from packager.branch_zoo.specs import BranchCost
 
 RUNGS = 4  # of training; between them branches are dropped
 KEPT_SHARE = 0.5
-_LEAST_KEPT = 4
+_LEAST_KEPT = 8  # budgets need cheap branches beside accurate ones
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,11 @@ from torch import nn
 
 from packager.branch_zoo.modules import Branch
 from packager.errors import PackagingError
+from packager.supernet.blocks.trainable import evaluated
 
 LEAST_MERGED, MOST_MERGED = 1 / 3, 1 / 2  # pairs, over the neurons of the layer
 _TRIED = 5  # numbers of pairs in between
+_RIDGE = 1e-3  # of the mean square of a layer's inputs
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,12 @@ def closest_pairs(neurons: torch.Tensor, count: int) -> list[tuple[int, int]]:
     return found
 
 
-def self_merged(branch: Branch, share: float) -> MergedBranch:
+def self_merged(branch: Branch, share: float, vectors: torch.Tensor | None = None) -> MergedBranch:
     """A copy of ``branch`` in which each hidden layer of n neurons has round(``share`` · n) pairs merged.
 
     Layer by layer from the input: a pair's weights and bias become their mean, the next layer's weights for the two are
-    added, so that the next layer's neurons are compared as they will be.
+    added, so that the next layer's neurons are compared as they will be. With ``vectors`` [samples, features], what the
+    fully connected part reads, the next layer is then fitted to what it computed before the merge (``_refitted``).
 
     Raises:
         PackagingError: there is no hidden layer.
@@ -62,22 +65,28 @@ def self_merged(branch: Branch, share: float) -> MergedBranch:
         raise PackagingError("a branch without hidden layers has no neurons to merge")
     shared: dict[int, torch.Tensor] = {}
     for index, following in pairwise(layers):
-        layer, after = made.dense[index], made.dense[following]
-        assert isinstance(layer, nn.Linear)
-        assert isinstance(after, nn.Linear)
+        layer, after = _linear(made, index), _linear(made, following)
         rows = torch.cat([layer.weight.detach(), layer.bias.detach()[:, None]], dim=1)
         pairs = closest_pairs(rows, round(share * len(rows)))
-        made.dense[index], made.dense[following], shared[index] = _folded(layer, after, pairs)
+        made.dense[index], folded, shared[index] = _folded(layer, after, pairs)
+        if vectors is not None:
+            with torch.no_grad(), evaluated(branch), evaluated(made):
+                inputs, outputs = made.dense[:following](vectors), branch.dense[: following + 1](vectors)
+            folded = _refitted(folded, inputs, outputs)
+        made.dense[following] = folded
     return MergedBranch(made, shared)
 
 
-def best_merge(branch: Branch, accuracy: Callable[[Branch], float]) -> MergedBranch:
+def best_merge(
+    branch: Branch, accuracy: Callable[[Branch], float], vectors: torch.Tensor | None = None
+) -> MergedBranch:
     """The sibling with the most accurate number of pairs from a third to half of the neurons; of equals, the smallest.
 
-    ``accuracy``: of a branch on held-out samples, before any retraining (§3.5.1: "traverse").
+    ``accuracy``: of a branch on held-out samples, before any retraining (§3.5.1: "traverse"). ``vectors``: as for
+    ``self_merged``.
     """
     step = (MOST_MERGED - LEAST_MERGED) / (_TRIED - 1)
-    tried = [self_merged(branch, LEAST_MERGED + number * step) for number in range(_TRIED)]
+    tried = [self_merged(branch, LEAST_MERGED + number * step, vectors) for number in range(_TRIED)]
     scores = [accuracy(one.branch) for one in tried]
     return tried[max(range(_TRIED), key=lambda number: (scores[number], number))]
 
@@ -118,8 +127,21 @@ def _folded(
     )
 
 
+def _refitted(layer: nn.Linear, inputs: torch.Tensor, outputs: torch.Tensor) -> nn.Linear:
+    """``layer`` moved by the ridge regression of ``outputs`` [samples, neurons] on ``inputs`` [samples, weights].
+
+    The penalty is on the distance from the layer's weights and biases, so that few samples move it little.
+    """
+    known = torch.cat([inputs, torch.ones_like(inputs[:, :1])], dim=1).double()
+    missing = outputs.double() - (inputs.double() @ layer.weight.double().T + layer.bias.double())
+    gram = known.T @ known
+    penalty = _RIDGE * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+    moved = torch.linalg.solve(gram + penalty, known.T @ missing).to(layer.weight.dtype).T.detach()
+    return _linear_of((layer.weight + moved[:, :-1]).detach(), (layer.bias + moved[:, -1]).detach())
+
+
 def _linear_of(weight: torch.Tensor, bias: torch.Tensor) -> nn.Linear:
-    made = nn.Linear(weight.shape[1], weight.shape[0])
+    made = nn.Linear(weight.shape[1], weight.shape[0], device=weight.device)
     made.load_state_dict({"weight": weight, "bias": bias})
     return made
 

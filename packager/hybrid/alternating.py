@@ -19,6 +19,8 @@ import torch
 from torch import Tensor
 
 from device_sdk.execution.deciders import hard
+from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.policies.pool_fitting import fit_pool
 from device_sdk.progress import Progress, Task
 from device_sdk.supernet.plan import Router
 from packager.errors import TrainingError
@@ -97,6 +99,16 @@ class AlternatingTrainer:
         """The hybrid's accuracy on the held-out samples at the coverage."""
         assert self._where.right is not None
         return self._held_out(self._where.right)
+
+    @property
+    def pool(self) -> LogarithmicPool | None:
+        """How the answers of both networks are pooled, by all images that neither learns from."""
+        evidence = self._evidence
+        once = len(evidence.routing_labels) // evidence.views
+        base, global_ = (evidence.answers(self._networks[name]) for name in ("base", "global"))
+        logits = [np.concatenate([one.routing[:once], one.held_out]) for one in (base, global_)]
+        labels = np.concatenate([evidence.routing_labels[:once], evidence.held_out_labels])
+        return fit_pool(logits[0], logits[1], labels)
 
     def learned(self, learner: Learner) -> bool:
         """Whether the network differs from what it was at the beginning."""

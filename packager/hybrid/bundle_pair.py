@@ -19,6 +19,7 @@ from device_sdk.bundles.hybrid import HYBRID_PATH, Hybrid, path_digest, require_
 from device_sdk.bundles.manifest import Manifest
 from device_sdk.files.atomic import write_atomically
 from device_sdk.offload.named_path import IMAGES
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.progress import Progress
 from device_sdk.supernet.plan import Ask, Plan, RemoteRef, Router, Subnet
 from device_sdk.supernet.plan_json import encode_plan
@@ -35,11 +36,15 @@ Weights = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class TrainedHybrid:
-    """What the training made: the router, and of each network the weights of its copies, None without any."""
+    """What the training made: the router, and of each network the weights of its copies, None without any.
+
+    ``pool``: of both networks' answers, None where the base's add nothing.
+    """
 
     router: Router
     accuracy: float
     turns: tuple[Turn, ...]
+    pool: LogarithmicPool | None
     base: Weights | None
     global_: Weights | None
 

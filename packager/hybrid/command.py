@@ -138,6 +138,7 @@ def _described(packaged: PackagedHybrid) -> dict[str, Any]:
         "accuracy": packaged.accuracy,
         "minutes": round(packaged.seconds / 60, 2),
         "fresh": packaged.fresh,
+        "pool": None if packaged.pool is None else packaged.pool.__dict__,
         "training_report": list(packaged.report),
     }
 
@@ -146,5 +147,9 @@ def _print(packaged: PackagedHybrid, coverage: float) -> None:
     for line in packaged.report:
         click.echo(line)
     click.echo(f"{packaged.base} for devices, {packaged.global_} for a server")
+    if packaged.pool is not None:
+        click.echo(
+            f"both answers together: pool=LogarithmicPool({packaged.pool.device:.3g}, {packaged.pool.server:.3g})"
+        )
     minutes = packaged.seconds / 60
     click.echo(f"hybrid accuracy {packaged.accuracy:.2%} at {coverage:.0%} coverage; {minutes:.1f} minutes")

@@ -19,6 +19,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.hybrid import require_pair
 from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.files.atomic import write_atomically
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.progress import Progress, SilentProgress
 from packager.assembly.folder_exchange import discard
 from packager.assembly.output_claim import OutputClaim, work_folder
@@ -70,7 +71,10 @@ class HybridJob:
 
 @dataclass(frozen=True)
 class PackagedHybrid:
-    """The two bundles. ``accuracy``: of the hybrid at the coverage on the validation images; ``fresh``: made now."""
+    """The two bundles. ``accuracy``: of the hybrid at the coverage on the validation images; ``fresh``: made now.
+
+    ``pool``: how devices pool the global model's answers with the base's (``RemoteModel``); None: they gain nothing.
+    """
 
     base: Path
     global_: Path
@@ -78,6 +82,7 @@ class PackagedHybrid:
     report: tuple[str, ...]
     seconds: float
     fresh: bool
+    pool: LogarithmicPool | None = None
 
 
 def package_hybrid(
@@ -125,13 +130,14 @@ def package_hybrid(
         report = {
             "seconds": checkpoints.seconds,
             "accuracy": trained.accuracy,
+            "pool": None if trained.pool is None else trained.pool.__dict__,
             "turns": [turn.__dict__ for turn in trained.turns],
             "report": list(map(str, trained.turns)),
         }
         write_atomically(out / REPORT, encode_description(description | report))
         seconds = checkpoints.seconds
         checkpoints.remove()
-    return PackagedHybrid(*paths, trained.accuracy, tuple(map(str, trained.turns)), seconds, True)
+    return PackagedHybrid(*paths, trained.accuracy, tuple(map(str, trained.turns)), seconds, True, trained.pool)
 
 
 def _trained(
@@ -160,6 +166,7 @@ def _trained(
             job.base.batches(),
             BatchSource(job.base.training, job.base.model.preprocessing, batch=recipe.batch, seed=recipe.seed),
             job.global_.batches(),
+            (job.base.batches(distortion=recipe.distortion), job.global_.batches(distortion=recipe.distortion)),
             global_,
             checkpoints.folder,
             classes=len(job.base.training.class_names),
@@ -187,6 +194,7 @@ def _trained(
         trainer.router,
         trainer.accuracy,
         trainer.report,
+        trainer.pool,
         _weights(base, kept=trainer.learned("base") or job.base_weights is not None),
         _weights(global_, kept=trainer.learned("global") or job.global_weights is not None),
     )
@@ -259,7 +267,8 @@ def _already_there(out: Path, description: dict[str, Any]) -> PackagedHybrid:
     discard(work_folder(out))
     report = json.loads((out / REPORT).read_bytes())
     said = tuple(report["report"])
-    return PackagedHybrid(out / BASE, out / GLOBAL, report["accuracy"], said, report["seconds"], False)
+    pool = None if report.get("pool") is None else LogarithmicPool(**report["pool"])
+    return PackagedHybrid(out / BASE, out / GLOBAL, report["accuracy"], said, report["seconds"], False, pool)
 
 
 def _digest(weights: BranchWeights | None) -> str | None:

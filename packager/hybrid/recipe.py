@@ -28,6 +28,8 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     loss; the rest is for the answers of the original global model at ``temperature``.
     ``coverage_weight``: λ_r of the routing loss. ``router_samples``: images that the router learns from, at most;
     ``router_views``: shifted and mirrored views of each.
+    ``distortion``: strength, 0 to 1, of the random distortions of the images that the global model learns from: as they
+    are, it may know them by heart. A base rarely does, and would lose by them.
     ``variants``: augmented editions of the training data, which repeat. ``cache_mb``: limit on disk for the features
     that the global model's last blocks learn from, and in memory for those of the routing images of each network; fewer
     batches repeat more often.
@@ -54,6 +56,7 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     router_hidden: tuple[int, int] = (32, 16)
     router_samples: int = 2000
     router_views: int = 10
+    distortion: float = 0.6
     variants: int = 3
     cache_mb: float = 512.0
     recalibrate_batches: int = 100
@@ -73,7 +76,7 @@ class HybridRecipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise UsageError("hybrid training needs steps or budget_minutes", hint="give one of them")
         if not 0 <= self.coverage <= 1:
             raise UsageError(f"the coverage {self.coverage:g} is not between 0 and 1")
-        for name in ("label_weight", "global_share"):
+        for name in ("label_weight", "global_share", "distortion"):
             if not 0 <= getattr(self, name) <= 1:
                 raise UsageError(f"the recipe's {name} is not between 0 and 1")
         for name in ("rounds", "global_blocks", "batch", "router_samples", "router_views", "variants"):

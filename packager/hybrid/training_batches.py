@@ -40,7 +40,7 @@ class GlobalBatch:
 
 class HybridBatches:
     """Batches by step: pure functions of the step. ``base`` and ``global_`` list the same images in the same order,
-    ``plain`` those of the base without augmentation.
+    ``plain`` those of the base without augmentation; ``distorted``: images for both, which the global learns from.
 
     ``folder`` holds the caches. The global's turns use as many batches as fit into ``cache_mb`` of features.
     """
@@ -50,6 +50,7 @@ class HybridBatches:
         base: BatchSource,
         plain: BatchSource,
         global_: BatchSource,
+        distorted: tuple[BatchSource, BatchSource],
         network: PathNetwork,
         folder: Path,
         *,
@@ -59,6 +60,7 @@ class HybridBatches:
         run: Callable[[Callable[[Tensor], Tensor], Tensor], Tensor],
     ) -> None:
         self._base, self._plain, self._global, self._network, self._folder = base, plain, global_, network, folder
+        self._distorted = distorted
         self._answers = TeacherAnswers(folder / "hybrid-answers.f32", shape=(classes,), limit_bytes=_ANSWERS_BYTES)
         self._run = run
         self._shapes = {_FEATURES: (base.batch_size, *features)}
@@ -86,12 +88,13 @@ class HybridBatches:
     def for_global(self, step: int) -> GlobalBatch:
         """The batch of a step of the global network: one of the first that fit into the cache."""
         step %= self._most
-        images, labels = self._base.batch(step)
+        base, global_ = self._distorted
+        images, labels = base.batch(step)
         if self._cache is None:
             self._cache = FeatureCache(self._folder, batches=self._most, shapes=self._shapes)
         known = self._cache.get(step)
         if known is None:
-            features = self._run(self._network.head, self._global.batch(step)[0]).float().cpu()
+            features = self._run(self._network.head, global_.batch(step)[0]).float().cpu()
             known = self._cache.put(step, {_FEATURES: features})
         return GlobalBatch(images, labels, known[_FEATURES])
 

@@ -72,8 +72,11 @@ class Job:
             "pathweave": __version__,
         }
 
-    def batches(self, share: Share = WHOLE, *, most: int | None = None) -> BatchSource:
-        """The training data as endless batches of at most ``most`` samples, of each the ``share`` of one process."""
+    def batches(self, share: Share = WHOLE, *, most: int | None = None, distortion: float = 0.0) -> BatchSource:
+        """The training data as endless batches of at most ``most`` samples, of each the ``share`` of one process.
+
+        ``distortion``: of the images of a classifier, from 0 to 1 (``training/distortion``).
+        """
         recipe = self.recipe
         return BatchSource(
             self.training,
@@ -83,6 +86,7 @@ class Job:
             flip=recipe.flip,
             crop=recipe.crop,
             variants=recipe.variants,
+            distortion=distortion,
             share=share,
             task=self.task,
             labeller=None if self._labelled() else _Labeller(self.model.module, resolve_device(recipe.device)),

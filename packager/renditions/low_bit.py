@@ -7,8 +7,7 @@ shrinks, what is resident and computed does not. No format of its own: any ONNX 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,15 +20,18 @@ from device_sdk.progress import Progress
 from packager.exporting.export import ExportedBlocks
 from packager.exporting.verification import TorchReference
 from packager.renditions.calibration import Calibration, fitted_and_held_back
+from packager.renditions.correction import as_rows, corrected_weights
 from packager.renditions.fragments import as_fragment, part_model
 from packager.renditions.judging import Judged, judge, judged_set
 from packager.renditions.rendition_set import RenditionSet
+from packager.renditions.rounding import Quantised, quantise
 
 BITS = {f"w{bits}": bits for bits in (2, 4, 6, 8)}
+_PLANES = {2: (2,), 4: (4,), 6: (4, 2), 8: (8,)}  # bits of a value in each plane
+_PADDED = {2: 4, 4: 2, 6: 4, 8: 1}  # values are packed in multiples of so many
 _LEAST_ELEMENTS = 256  # below, the expanding nodes take more than the bits save
-_CLIPPED = np.linspace(1.0, 0.4, 25)  # shares of a channel's range that are tried
+_MAX_NOISE_ERROR = 1.0  # weights are rounded for real inputs, at the cost of others; 1 is no better than the mean
 
-Floats = npt.NDArray[np.float32]
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -38,21 +40,34 @@ def make_low_bit(
 ) -> RenditionSet:
     """The fragments of all blocks and exits with weights in ``BITS[name]`` bits, except those with a large error.
 
-    Each is compared with torch on held-out samples and golden inputs. Parts without large weights have no such form.
+    Weights are rounded for real inputs (``correction``). Each fragment is compared with torch on held-out samples and
+    golden inputs. Parts without large weights have no such form.
     """
     reference = TorchReference(exported.expansion)
     judged: dict[str, Judged] = {}
     loaded_bytes: dict[str, int] = {}
     with progress.task(f"pack weights to {name}", len(exported.own)) as task:
         for index, (features, *_) in calibration.features_at_sizes():
-            _, held_back = fitted_and_held_back(features)
+            fitting, held_back = fitted_and_held_back(features)
             for part in [part for part, start in reference.starts.items() if start == index]:
                 task.note(part)
                 model = part_model(exported, part, calibration.free_axes)
                 whole = sum(len(one.raw_data) for one in model.graph.initializer)
-                if pack_weights(model.graph, BITS[name]):
+                axes = large_weights(model.graph)
+                if axes:
+                    found = corrected_weights(model, axes, BITS[name], fitting, batch=calibration.batch)
+                    pack_weights(model.graph, BITS[name], found)
                     graph = as_fragment(model, part)
-                    judged[part] = judge(name, exported, part, graph, reference, held_back, batch=calibration.batch)
+                    judged[part] = judge(
+                        name,
+                        exported,
+                        part,
+                        graph,
+                        reference,
+                        held_back,
+                        batch=calibration.batch,
+                        max_noise_error=_MAX_NOISE_ERROR,
+                    )
                     loaded_bytes[part] = whole
                 task.advance()
     return judged_set(name, exported, judged, loaded_bytes=loaded_bytes)
@@ -61,19 +76,29 @@ def make_low_bit(
 KINDS = {name: partial(make_low_bit, name) for name in BITS}
 
 
-def pack_weights(graph: onnx.GraphProto, bits: int) -> int:
-    """Replace the large float32 weights of convolutions and products by packed ones; how many were."""
-    axes = _output_axes(graph)
-    packed = 0
-    for tensor in list(graph.initializer):
-        axis = axes.get(tensor.name)
-        if axis is None or tensor.data_type != onnx.TensorProto.FLOAT or np.prod(tensor.dims) < _LEAST_ELEMENTS:
-            continue
+def pack_weights(graph: onnx.GraphProto, bits: int, found: Mapping[str, Quantised] | None = None) -> int:
+    """Replace the large float32 weights of convolutions and products by packed ones; how many were.
+
+    ``found``: what they are rounded to, as rows of output channels; without it they are rounded to the nearest.
+    """
+    axes, build = large_weights(graph), _Builder(graph)
+    for tensor in [one for one in graph.initializer if one.name in axes]:
         weights = numpy_helper.to_array(tensor)
         graph.initializer.remove(tensor)
-        _expanding(graph, tensor.name, weights, axis, bits)
-        packed += 1
-    return packed
+        rows = as_rows(weights, axes[tensor.name])
+        values = quantise(rows, bits) if found is None else found[tensor.name]
+        _expanding(build, tensor.name, weights.shape, axes[tensor.name], values, bits)
+    return len(axes)
+
+
+def large_weights(graph: onnx.GraphProto) -> dict[str, int]:
+    """The weights that are worth packing, by name, with the axis of their output channels."""
+    axes = _output_axes(graph)
+    return {
+        one.name: axes[one.name]
+        for one in graph.initializer
+        if one.name in axes and one.data_type == onnx.TensorProto.FLOAT and np.prod(one.dims) >= _LEAST_ELEMENTS
+    }
 
 
 def _output_axes(graph: onnx.GraphProto) -> dict[str, int]:
@@ -98,126 +123,77 @@ def _output_axis(node: onnx.NodeProto) -> int | None:
     return None
 
 
-@dataclass(frozen=True)
-class Quantised:
-    """Values uint8 [channels, count] below 2^bits; a weight is ``scale`` · value + ``offset``, both [channels, 1]."""
-
-    values: Bytes
-    scale: Floats
-    offset: Floats
-
-    def expanded(self) -> Floats:
-        """The weights that the values stand for, [channels, count]."""
-        return self.values.astype(np.float32) * self.scale + self.offset
-
-
-def quantise(weights: Floats, bits: int) -> Quantised:
-    """``weights`` [channels, count] with the share of each channel's range that has the least squared error."""
-    low, high = weights.min(axis=1, keepdims=True), weights.max(axis=1, keepdims=True)
-    best: Quantised | None = None
-    least = np.full((len(weights), 1), np.inf)
-    for share in _CLIPPED:
-        offset = (low * np.float32(share)).astype(np.float32)
-        scale = ((high - low) * np.float32(share / (2**bits - 1))).astype(np.float32)
-        scale[scale == 0] = 1.0  # a channel of equal weights
-        values = np.clip(np.rint((weights - offset) / scale), 0, 2**bits - 1).astype(np.uint8)
-        tried = Quantised(values, scale, offset)
-        error = np.square(tried.expanded() - weights).sum(axis=1, keepdims=True)
-        better = error < least
-        least = np.where(better, error, least)
-        best = (
-            tried
-            if best is None
-            else Quantised(
-                *(
-                    np.where(better, new, old)
-                    for new, old in (
-                        (tried.values, best.values),
-                        (tried.scale, best.scale),
-                        (tried.offset, best.offset),
-                    )
-                )
-            )
-        )
-    assert best is not None
-    return best
-
-
 def packed_planes(values: Bytes, bits: int) -> list[Bytes]:
-    """``values`` [channels, count] below 2^bits in as few bytes as they fit, zero-padded; ``_unpacking`` undoes it.
+    """``values`` [channels, count] below 2^bits as planes [channels, 1, bytes], zero-padded; ``_unpacked`` undoes it.
 
-    2 and 4 bits: one plane, whose byte i holds the values i, i + n, i + 2n … of n bytes, the first in the lowest bits.
-    6 bits: three planes of n bytes for four values.
+    One plane of ``bits`` per value; for 6 bits, the lowest 4 in one and the others in a second. Byte i of n in a plane
+    holds the values i, i + n, i + 2n …, the first in the lowest bits.
     """
-    per_group = {2: 4, 4: 2, 6: 4, 8: 1}[bits]
-    size = -(-values.shape[1] // per_group)
-    padded = np.zeros((len(values), size * per_group), np.uint8)
-    padded[:, : values.shape[1]] = values
-    parts = np.split(padded, per_group, axis=1)
-    if bits == 6:
-        a, b, c, d = parts
-        return [a | (b & 3) << 6, b >> 2 | (c & 15) << 4, c >> 4 | d << 2]
-    plane = np.zeros_like(parts[0])
-    for number, part in enumerate(parts):
-        plane |= part << (bits * number)
-    return [plane]
+    padded = np.pad(values, ((0, 0), (0, -values.shape[1] % _PADDED[bits])))
+    planes, done = [], 0
+    for width in _PLANES[bits]:
+        parts = (padded >> done & (2**width - 1)).reshape(len(values), 8 // width, -1).astype(np.uint8)
+        shifts = width * np.arange(8 // width, dtype=np.uint8)[:, None]
+        planes.append(np.bitwise_or.reduce(parts << shifts, axis=1, keepdims=True))
+        done += width
+    return planes
 
 
-def _expanding(graph: onnx.GraphProto, name: str, weights: Floats, axis: int, bits: int) -> None:
-    """Add the packed form of ``weights`` and the nodes that expand it to the tensor ``name``."""
-    moved = np.moveaxis(weights, axis, 0)
-    rows = np.ascontiguousarray(moved.reshape(len(moved), -1))
-    found = quantise(rows, bits)
-    build = _Builder(graph, name)
-    planes = [build.constant(plane) for plane in packed_planes(found.values, bits)]
-    values = build.node("Concat", *_unpacking(build, planes, bits), axis=1) if bits != 8 else planes[0]
-    if bits != 8:
-        ends = [build.constant(np.array([at], np.int64)) for at in (0, rows.shape[1], 1)]
-        values = build.node("Slice", values, *ends)
+def _expanding(build: _Builder, name: str, whole: tuple[int, ...], axis: int, found: Quantised, bits: int) -> None:
+    """Add the packed form of a weight of shape ``whole`` and the nodes that expand it to the tensor ``name``."""
+    build.begin(name)
+    count = found.values.shape[1]
+    values = _unpacked(build, packed_planes(found.values, bits), bits)
+    if count % _PADDED[bits]:
+        values = build.node("Slice", values, *(build.constant(np.array([at], np.int64)) for at in (0, count, 1)))
     floats = build.node("Cast", values, to=onnx.TensorProto.FLOAT)
     scaled = build.node("Mul", floats, build.constant(found.scale))
     offset = build.node("Add", scaled, build.constant(found.offset))
-    last = axis % weights.ndim
-    shape = build.constant(np.array(moved.shape, np.int64))
+    last = axis % len(whole)
+    shape = build.constant(np.array([whole[last], *whole[:last], *whole[last + 1 :]], np.int64))
     if last == 0:
         build.node("Reshape", offset, shape, to_name=name)
         return
-    order = [*range(1, last + 1), 0, *range(last + 1, weights.ndim)]
+    order = [*range(1, last + 1), 0, *range(last + 1, len(whole))]
     build.node("Transpose", build.node("Reshape", offset, shape), perm=order, to_name=name)
 
 
-def _unpacking(build: _Builder, planes: Sequence[str], bits: int) -> list[str]:
-    """The parts of values that ``packed_planes`` packed, in their order."""
-
-    def low(plane: str, count: int) -> str:
-        return build.node("BitwiseAnd", plane, build.constant(np.array([2**count - 1], np.uint8)))
-
-    def shifted(plane: str, count: int, direction: str) -> str:
-        return build.node("BitShift", plane, build.constant(np.array([count], np.uint8)), direction=direction)
-
-    if bits == 6:
-        a, b, c = planes
-        return [
-            low(a, 6),
-            build.node("BitwiseOr", shifted(a, 6, "RIGHT"), shifted(low(b, 4), 2, "LEFT")),
-            build.node("BitwiseOr", shifted(b, 4, "RIGHT"), shifted(low(c, 2), 4, "LEFT")),
-            shifted(c, 2, "RIGHT"),
-        ]
-    [plane] = planes
-    parts = [plane, *(shifted(plane, at, "RIGHT") for at in range(bits, 8, bits))]
-    return [*(low(part, bits) for part in parts[:-1]), parts[-1]]
+def _unpacked(build: _Builder, planes: Sequence[Bytes], bits: int) -> str:
+    """The values [channels, padded count] that ``packed_planes`` packed."""
+    flat = build.constant(np.array([0, -1], np.int64))
+    joined, done = "", 0
+    for plane, width in zip(planes, _PLANES[bits], strict=True):
+        values = build.constant(plane)
+        if width < 8:
+            shifts = build.constant(width * np.arange(8 // width, dtype=np.uint8)[:, None])
+            mask = build.constant(np.array([2**width - 1], np.uint8))
+            values = build.node("BitwiseAnd", build.node("BitShift", values, shifts, direction="RIGHT"), mask)
+        values = build.node("Reshape", values, flat)
+        if done:
+            higher = build.node("BitShift", values, build.constant(np.array([done], np.uint8)), direction="LEFT")
+            values = build.node("BitwiseOr", joined, higher)
+        joined, done = values, done + width
+    return joined
 
 
 class _Builder:
-    """Adds constants, and nodes before all others, whose names begin with that of the tensor which they make."""
+    """Adds constants, equal ones once, and nodes before all others, named after the weight that they make."""
 
-    def __init__(self, graph: onnx.GraphProto, name: str) -> None:
-        self._graph, self._name, self._count, self._at = graph, name, 0, 0
+    def __init__(self, graph: onnx.GraphProto) -> None:
+        self._graph, self._at = graph, 0
+        self._constants: dict[tuple[str, tuple[int, ...], bytes], str] = {}
+
+    def begin(self, name: str) -> None:
+        """What follows makes the weight ``name``."""
+        self._name, self._count = name, 0
 
     def constant(self, value: npt.NDArray[np.generic]) -> str:
-        name = self._next()
-        self._graph.initializer.append(numpy_helper.from_array(np.ascontiguousarray(value), name))
-        return name
+        value = np.ascontiguousarray(value)
+        key = (value.dtype.str, value.shape, value.tobytes())
+        if key not in self._constants:
+            self._constants[key] = self._next()
+            self._graph.initializer.append(numpy_helper.from_array(value, self._constants[key]))
+        return self._constants[key]
 
     def node(self, kind: str, *inputs: str, to_name: str | None = None, **attributes: object) -> str:
         name = to_name or self._next()
@@ -227,4 +203,4 @@ class _Builder:
 
     def _next(self) -> str:
         self._count += 1
-        return f"{self._name}/packed{self._count}"
+        return f"{self._name}/{self._count}"

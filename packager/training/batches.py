@@ -19,6 +19,7 @@ from packager.inputs.decoding import BatchDecoder, worker_count
 from packager.inputs.image_set import Decoded, ImageSet
 from packager.inputs.target_data import TargetDataset
 from packager.tasks import Classification, LearningTask
+from packager.training.distortion import distorted
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class BatchSource:
     """Endless shuffled batches of a data set, stored as bytes or decoded ahead, and preprocessed on demand.
 
     ``share``: the part of each batch that is prepared; its samples equal those of the whole batch. ``labeller``: maps
-    prepared images to labels [batch], for a data set without labels.
+    prepared images to labels [batch], for a data set without labels. ``distortion``: strength of ``distorted``, which
+    keeps only labels of whole images true; each process distorts its share in its own way.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class BatchSource:
         flip: bool = False,
         crop: float = 0.0,
         variants: int = 0,
+        distortion: float = 0.0,
         share: Share = WHOLE,
         task: LearningTask | None = None,
         labeller: Callable[[torch.Tensor], torch.Tensor] | None = None,
@@ -63,6 +66,7 @@ class BatchSource:
         self._seed = seed
         self._flip = flip
         self._variants = variants
+        self._distortion = distortion
         self._task = task or Classification()
         self._labeller = labeller
         self.share = share
@@ -157,6 +161,8 @@ class BatchSource:
             images = torch.where(mirrored[:, None, None, None], images.flip(3), images)
             chosen = mirrored.view(-1, *[1] * (labels.dim() - 1))
             labels = torch.where(chosen, self._task.mirrored(labels), labels)
+        if self._distortion:
+            images = distorted(images, self._distortion, generator)
         return images, labels
 
     def _prepare(self, images: torch.Tensor) -> torch.Tensor:

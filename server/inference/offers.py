@@ -18,7 +18,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.data import jpeg, preprocessing
 from device_sdk.errors import InputError, PathweaveError
 from device_sdk.offload.client import sides_fit
-from device_sdk.offload.named_path import IMAGES, named_path
+from device_sdk.offload.named_path import IMAGES, JPEG, named_path, takes_jpegs
 from device_sdk.offload.open_inference import BYTES, InferRequest, InferResponse, NamedTensor
 from device_sdk.offload.packing import unpack
 from device_sdk.offload.tail import PACKET_SHAPE, TAIL
@@ -27,7 +27,6 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import TensorSpec
 from device_sdk.supernet.plan import Edge
 
-JPEG = ":jpeg"
 _BATCH = -1
 _KNOWN_BUNDLES = 64  # whose offers are kept
 _FLOAT_BYTES = 4  # pixels and activations of one byte become floats
@@ -163,9 +162,9 @@ def offers(bundle: Bundle) -> tuple[OfferedModel, ...]:
 
 def _offers(bundle: Bundle) -> Iterator[OfferedModel]:
     bundle = _runnable(bundle)
-    original, first = bundle.supernet.original.edges, bundle.manifest.cut_points[0].tensors
+    original = bundle.supernet.original.edges
     yield from _along(bundle, bundle.manifest.name, original)
-    if len(first) == 1 and len(first[0].shape) == 3 and bundle.manifest.preprocessing.channels in (1, 3):
+    if takes_jpegs(bundle.manifest):
         encoded = OfferedTensor("image", BYTES, (_BATCH,))
         yield OfferedModel(f"{bundle.manifest.name}{JPEG}", bundle, (encoded,), _outputs(bundle), "jpeg", original)
     packet = OfferedTensor("activations", "UINT8", PACKET_SHAPE)

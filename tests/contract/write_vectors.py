@@ -30,7 +30,7 @@ from device_sdk.bundles.manifest import Manifest, encode_manifest
 from device_sdk.bundles.operators import ELEMENT_BYTES, OPERATORS
 from device_sdk.data.preprocessing import Preprocessing, prepare
 from device_sdk.delivery.marks import Mark, encode_mark
-from device_sdk.execution.deciders import confidence, ease, hard
+from device_sdk.execution.deciders import confidence, ease, hard, leaving
 from device_sdk.execution.router import meta_features
 from device_sdk.random_source import SplitMix64, uniform_floats
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, InputSize, Rendition, TensorSpec
@@ -290,6 +290,11 @@ def plan_vectors() -> list[dict[str, Any]]:
     whole, own = path("o0", "o1", "o2", "o3"), path("o0@int8", "o1", "o2", "o3")
     server, tails = RemoteRef("reference", "ab" * 32), RemoteRef("reference:tail", "cd" * 32)
     early = (ExitChoice("x1-pooled", 0.75), ExitChoice("x3-pooled", UNREACHABLE_CONFIDENCE))
+    asking = (
+        ExitChoice("x1-pooled", 0.75, ask_below=0.25),
+        ExitChoice("x2-flat", UNREACHABLE_CONFIDENCE, ask_below=1.0),
+    )
+    ask, sends = Ask(MaxConfidence(0.5), server), Ask(Margin(0.125), tails, 2, whole[2:])
     taken = [
         Plan(Subnet(own)),
         Plan(Subnet(tuple(edge.at((4, 4)) for edge in whole))),
@@ -297,6 +302,8 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails)),
         Plan(Subnet(own), split=Split(0, (8,), whole, tails)),
         Plan(Subnet(whole), split=Split(2, (4, 2), whole[2:], tails)),
+        Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails, "abstain")),
+        Plan(Subnet(whole), exits=early[:1], split=Split(2, (8, 8), whole[2:], tails, "exit")),
         Plan(Subnet(whole), split=Split(0, (), (), server)),
         Plan(Subnet(whole), split=Split(0, (), (), server), hard=Abstain(Margin(0.5))),
         Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), server)),
@@ -305,6 +312,9 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(whole), hard=Ask(router((1, 2), threshold=0.25), server)),
         Plan(Subnet(whole), hard=Ask(Entropy(0.25), ANY_SERVER)),
         Plan(Subnet(own), exits=early[:1], hard=Ask(Margin(0.125), tails, 2, whole[2:])),
+        Plan(Subnet(whole), exits=asking, hard=ask),
+        Plan(Subnet(whole), exits=(msgspec.structs.replace(early[0], ask_below=0.75),), hard=ask),
+        Plan(Subnet(whole), exits=asking[1:], hard=sends),
         Plan(Subnet(whole), hard=Abstain(MaxConfidence(0.5))),
         Plan(Subnet(whole), exits=early, hard=Abstain(Entropy(1.0))),
         Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails), hard=Abstain(Margin(0.5))),
@@ -327,11 +337,24 @@ def plan_vectors() -> list[dict[str, Any]]:
         Plan(Subnet(path("m0-2", "o2", "o3")), split=Split(1, (8,), whole[1:], tails)),
         Plan(Subnet(tuple(edge.at((4, 4)) for edge in whole)), split=Split(2, (8, 8), whole[2:], tails)),
         Plan(Subnet(whole), exits=early, split=Split(2, (8, 8), whole[2:], tails)),
+        Plan(Subnet(whole), split=Split(2, (8, 8), whole[2:], tails, "exit")),
+        Plan(
+            Subnet(whole),
+            split=Split(2, (8, 8), whole[2:], tails, "abstain"),
+            hard=Ask(Margin(0.125), tails, 2, whole[2:]),
+        ),
         Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), server, "input", whole[2:])),
         Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), tails, 2)),
         Plan(Subnet(whole), hard=Ask(MaxConfidence(0.5), tails, 9, whole[2:])),
+        Plan(Subnet(whole), exits=asking),
+        Plan(Subnet(whole), exits=asking, hard=Abstain(Margin(0.5))),
+        Plan(Subnet(whole), exits=asking, hard=sends),
+        Plan(Subnet(whole), exits=asking[:1], split=Split(2, (8, 8), whole[2:], tails), hard=ask),
+        Plan(Subnet(whole), exits=(msgspec.structs.replace(early[0], ask_below=0.76),), hard=ask),
+        Plan(Subnet(whole), exits=(msgspec.structs.replace(early[0], ask_below=-0.25),), hard=ask),
     ]
     good = json.loads(encode_plan(Plan(Subnet(whole))))
+    split = json.loads(encode_plan(taken[3]))["split"]
     changed = [
         good | {"format": 1},
         good | {"format": 3},
@@ -346,8 +369,12 @@ def plan_vectors() -> list[dict[str, Any]]:
         *(good | {"hard": {"kind": "abstain", "decider": ROUTER_JSON | one}} for one in BAD_ROUTER),
         good | {"hard": {"kind": "answer", "loudly": True}},
         good | {"exits": [{"exit": "x1-pooled"}]},
+        good | {"exits": [{"exit": "x1-pooled", "threshold": 0.5, "ask_below": None}]},
+        good | {"exits": [{"exit": "x1-pooled", "threshold": 0.5, "ask_below": "0.25"}]},
         good | {"exits": [{"exit": "x1-pooled", "threshold": 0.5, "bits": 4}]},
         good | {"split": {"position": 2, "bits": 8}},
+        good | {"split": split | {"fallback": "guess"}},
+        good | {"split": split | {"fallback": None}},
         good | {"subnet": {"edges": [{"block": "o0", "precision": 4}]}},
     ]
     texts = [encode_plan(plan).decode() for plan in unfit] + [json.dumps(one) for one in changed]
@@ -355,7 +382,7 @@ def plan_vectors() -> list[dict[str, Any]]:
 
 
 def decider_vectors() -> dict[str, Any]:
-    """Logits, and for each decider which of the samples are hard."""
+    """Logits, and for each decider which of the samples are hard; for each exit, which it answers and which ask."""
     random = SplitMix64(5)
     logits = np.array([[8 * random.uniform() - 4 for _ in range(5)] for _ in range(12)], dtype=np.float32)
     five = {"by_answer": (0.5, -0.5, 0.25, 1.0, -2.0), "by_runner_up": (0.0, 1.0, -0.125, 0.5, 0.75)}
@@ -366,6 +393,7 @@ def decider_vectors() -> dict[str, Any]:
     return {
         "logits": [float32s(row) for row in logits],
         "deciders": [{**json.loads(msgspec.json.encode(one)), "hard": hard(one, logits).tolist()} for one in deciders],
+        "exits": [leaving_case(logits, *limits) for limits in LEAVING],
         "router": {
             "logits": [float32s(row) for row in many],
             "decider": json.loads(msgspec.json.encode(wide)),
@@ -373,6 +401,17 @@ def decider_vectors() -> dict[str, Any]:
             "ease": ease(wide, many).tolist(),
         },
     }
+
+
+LEAVING = ((0.6, 0.0), (0.8, 0.5), (0.6, 0.6), (UNREACHABLE_CONFIDENCE, 0.7), (0.0, 0.0), (0.8, 0.2))
+
+
+def leaving_case(logits: Values, threshold: float, ask_below: float) -> dict[str, Any]:
+    """Which samples an exit answers and which it asks about; the last sample's logits hold NaN."""
+    spoiled = np.vstack([logits, np.full((1, logits.shape[1]), np.nan, dtype=np.float32)])
+    assert np.abs(confidence(logits)[:, None] - (threshold, ask_below)).min() > 1e-6
+    answers, asks = leaving(ExitChoice("x", threshold, ask_below=ask_below), spoiled)
+    return {"threshold": threshold, "ask_below": ask_below, "answers": answers.tolist(), "asks": asks.tolist()}
 
 
 def router(hidden: tuple[int, int], *, threshold: float) -> Router:

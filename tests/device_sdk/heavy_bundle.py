@@ -24,7 +24,10 @@ _HEAVY_SIDE = 4
 
 @dataclass(frozen=True)
 class _HeavyBlock:
-    """A 3×3 convolution with ReLU from ``inputs`` to ``outputs`` channels, or a classifier of their means."""
+    """A 3×3 convolution with ReLU from ``inputs`` to ``outputs`` channels, or a classifier of their means.
+
+    ``stride``: of the convolution.
+    """
 
     name: str
     start: int
@@ -32,6 +35,7 @@ class _HeavyBlock:
     inputs: int
     outputs: int
     classifies: bool
+    stride: int = 1
 
     def fragment(self, seed: int) -> bytes:
         from onnx import GraphProto, helper, numpy_helper
@@ -52,7 +56,7 @@ class _HeavyBlock:
             shape, spread = (self.outputs, self.inputs, 3, 3), np.float32(1 / np.sqrt(9 * self.inputs / 2))
             values = {weight: random.standard_normal(shape, dtype=np.float32) * spread}
             nodes = [
-                helper.make_node("Conv", [begin, weight], [inner], pads=[1] * 4),
+                helper.make_node("Conv", [begin, weight], [inner], pads=[1] * 4, strides=[self.stride] * 2),
                 helper.make_node("Relu", [inner], [end]),
             ]
         tensors = [numpy_helper.from_array(value, name) for name, value in values.items()]
@@ -67,18 +71,24 @@ def write_heavy_bundle(
     colours: int | None = None,
     merged: Iterable[tuple[int, int]] = (),
     exits: Iterable[int] = (),
+    sides: Sequence[int] | None = None,
 ) -> Bundle:
     """``blocks`` convolutions of ``channels``² · 36 bytes each and a classifier for three classes.
 
     With ``colours`` the first one takes images of so many; ``merged``: spans that one convolution replaces; ``exits``:
-    positions of classifiers. Golden outputs are those of ONNX Runtime.
+    positions of classifiers; ``sides``: of the images at each cut point before the classifier. Golden outputs are those
+    of ONNX Runtime.
     """
     (folder / "blobs").mkdir(parents=True)
     width = [colours or channels, *[channels] * blocks]
-    cuts = [CutPoint(n, (TensorSpec(f"cut_{n}", (width[n], _HEAVY_SIDE, _HEAVY_SIDE)),)) for n in range(blocks + 1)]
+    side = tuple(sides or [_HEAVY_SIDE] * (blocks + 1))
+    cuts = [CutPoint(n, (TensorSpec(f"cut_{n}", (width[n], side[n], side[n])),)) for n in range(blocks + 1)]
     cuts.append(CutPoint(blocks + 1, (TensorSpec(f"cut_{blocks + 1}", (3,)),)))
     spans = [(f"o{n}", n, n + 1) for n in range(blocks)] + [(f"m{start}-{end}", start, end) for start, end in merged]
-    heavy = [_HeavyBlock(name, start, end, width[start], channels, False) for name, start, end in spans]
+    heavy = [
+        _HeavyBlock(name, start, end, width[start], channels, False, side[start] // side[end])
+        for name, start, end in spans
+    ]
     heads = [(f"o{blocks}", blocks), *((f"x{at}", at) for at in exits)]
     heavy += [_HeavyBlock(name, at, blocks + 1, channels, 3, True) for name, at in heads]
     renditions = {}

@@ -30,7 +30,7 @@ from device_sdk.errors import (
     UnsupportedFormatError,
     UsageError,
 )
-from device_sdk.execution.deciders import confidence, hard
+from device_sdk.execution.deciders import confidence, hard, leaving
 from device_sdk.execution.loaded_plan import LoadedPlan
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
@@ -211,6 +211,14 @@ def test_deciders_find_the_same_samples_hard_everywhere(case):
     stored = {key: value for key, value in case.items() if key != "hard"}
     decider = msgspec.convert(stored, Decider, strict=False)
     assert hard(decider, logits).tolist() == case["hard"]
+
+
+@pytest.mark.parametrize("case", VECTORS["deciders"]["exits"], ids=lambda case: str(case["ask_below"]))
+def test_exits_answer_and_ask_about_the_same_samples_everywhere(case):
+    rows = [float32s(row) for row in VECTORS["deciders"]["logits"]]
+    logits = np.array([*rows, [np.nan] * len(rows[0])], dtype=np.float32)
+    answers, asks = leaving(ExitChoice("x", case["threshold"], ask_below=case["ask_below"]), logits)
+    assert (answers.tolist(), asks.tolist()) == (case["answers"], case["asks"])
 
 
 @pytest.mark.parametrize("case", VECTORS["subnets"], ids=lambda case: case.get("text", case["json"]))

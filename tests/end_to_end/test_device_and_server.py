@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.signing import new_key_pair
 from device_sdk.data.datasets import load_dataset
-from device_sdk.errors import ProtocolError, RefusedError, SignatureError, UsageError
+from device_sdk.errors import ProtocolError, RefusedError, SignatureError, TransferError, UsageError
 from device_sdk.logs.adaptation_log import Delivered, Escalating, Splitting, read_log
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.calibration import CalibrationSettings
 from device_sdk.runtimes import OnnxRuntime
@@ -170,6 +171,47 @@ def test_hard_samples_get_the_servers_answers(server, public_key, state, images,
             np.testing.assert_allclose(answer.output, full_answers, atol=1e-4)
         model.disconnect()
         assert set(model(images).source) == {FALLBACK}
+
+
+def test_hard_samples_get_both_answers_pooled(server, public_key, state, images, full_answers):
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
+        cheapest(model)
+        own = model(images).output
+        hard_all(model, images)
+        pool = LogarithmicPool(device=0.25, server=0.5)
+        model.connect(settings(server, pool=pool))
+        answer = model(images)
+        assert set(answer.source) == {SERVER}
+        np.testing.assert_allclose(answer.output, 0.25 * own + 0.5 * full_answers, atol=1e-4)
+
+
+def test_a_connection_keeps_the_share_that_is_asked(server, public_key, state):
+    data = load_dataset("digits#search")
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
+        cheapest(model)
+        hard_all(model, data.images[:60])
+        model.connect(settings(server, share=0.25, timeout_s=20.0))
+        sources = [source for _ in range(4) for source in model(data.images[:150]).source]
+    assert FALLBACK not in sources
+    assert sources.count(SERVER) / 600 == pytest.approx(0.25, abs=0.03)
+
+
+def test_a_pool_that_gains_is_learned_and_used(server, public_key, state, images):
+    data = load_dataset("digits#search")
+    with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
+        cheapest(model)
+        own = model(images).output
+        hard_all(model, images)
+        with pytest.raises(UsageError, match="no server is connected"):
+            model.pool_answers(data.images[:150], data.labels[:150])
+        model.connect(settings(server))
+        alone = model(images).output
+        pool = model.pool_answers(data.images[:150], data.labels[:150])
+        expected = alone if pool is None else pool.pooled(own, alone)
+        np.testing.assert_allclose(model(images).output, expected, atol=1e-4)
+        model.connect(settings(server, privacy="activations"))
+        with pytest.raises(TransferError, match="may not be sent inputs"):
+            model.pool_answers(data.images[:150], data.labels[:150])
 
 
 def test_prepared_tensors_can_be_answered_too(server, public_key, state, images, full_answers):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from device_sdk.supernet.plan import ExitChoice, Plan
+from device_sdk.supernet.plan import Ask, ExitChoice, MaxConfidence, Plan, RemoteRef
 from jetson_demo.plan_drawing import (
     BARS,
     PlacedBlock,
@@ -86,3 +86,10 @@ def test_bars_show_the_last_values_and_grow_with_them(values, width):
 @pytest.mark.parametrize(("values", "bars"), [([1, 2], "▁█"), ([3, 3, 3], "▁▁▁"), ([], "")])
 def test_bars_go_from_the_lowest_to_the_highest(values, bars):
     assert sparkline(values, width=10) == bars
+
+
+def test_an_exit_that_asks_a_server_is_marked(model):
+    supernet = model.bundle.supernet
+    exits = (ExitChoice("x1-pooled", 0.9), ExitChoice("x2-pooled", 0.9, ask_below=0.4))
+    outline = PlanOutline.of(supernet, Plan(supernet.original, exits, hard=Ask(MaxConfidence(0.5), RemoteRef())))
+    assert [name for name, _ in outline.exits] == ["x1-pooled", "x2-pooled?"]

@@ -12,42 +12,77 @@ from itertools import pairwise
 
 from device_sdk.policies.splitting.layer_graph import LayerGraph, packed_size
 
+Option = tuple[int, float]  # bytes and error of one choice for an item
+
+
+def allocation(options: Sequence[Sequence[Option]], *, budget_bytes: float) -> tuple[int, ...] | None:
+    """The place of one of each item's ``options`` so that the sum of errors is small and bytes keep the budget (Eq. 8).
+
+    Of the Lagrangian allocation and of the same place everywhere, with what each leaves of the budget spent, that of
+    least error: between two multipliers the first can be worse than the second. None if even the fewest bytes exceed
+    the budget. Of options with the same bytes the last is preferred.
+    """
+
+    def bytes_of(chosen: Sequence[int]) -> int:
+        return sum(own[place][0] for own, place in zip(options, chosen, strict=True))
+
+    def error_of(chosen: list[int]) -> float:
+        return sum(own[place][1] for own, place in zip(options, chosen, strict=True))
+
+    lagrangian = _lagrangian(options, budget_bytes)
+    if lagrangian is None:
+        return None
+    places = range(max(map(len, options), default=0))
+    same: list[list[int]] = [[min(place, len(own) - 1) for own in options] for place in places]
+    found: list[list[int]] = [lagrangian, *(chosen for chosen in same if bytes_of(chosen) <= budget_bytes)]
+    for chosen in found:
+        left = budget_bytes - bytes_of(chosen)
+        _spend(chosen, range(len(options)), options, _Room(options, chosen, left).take)
+    best = min(found, key=error_of)
+    return tuple(best)
+
+
+def _lagrangian(options: Sequence[Sequence[Option]], budget_bytes: float) -> list[int] | None:
+    chosen = [max(range(len(own)), key=lambda place: (own[place][0], place)) for own in options]
+    used = sum(own[place][0] for own, place in zip(options, chosen, strict=True))
+    steps = sorted(step for item, own in enumerate(options) for step in _hull_steps(item, own))
+    for _, item, lower in steps:  # within an item slopes grow downwards, so its steps come in order
+        if used <= budget_bytes:
+            break
+        used -= options[item][chosen[item]][0] - options[item][lower][0]
+        chosen[item] = lower
+    return chosen if used <= budget_bytes else None
+
+
+class _Room:
+    """The bytes that are left of a budget, taken by moves of single items."""
+
+    def __init__(self, options: Sequence[Sequence[Option]], chosen: Sequence[int], left: float) -> None:
+        self._options, self._chosen, self._left = options, chosen, left
+
+    def take(self, item: int, place: int) -> bool:
+        """Whether the item's option at ``place`` fits instead of its own; then its bytes are taken."""
+        more = self._options[item][place][0] - self._options[item][self._chosen[item]][0]
+        if more > self._left:
+            return False
+        self._left -= more
+        return True
+
 
 def bit_allocation(
     sizes: Sequence[int], errors: Sequence[Mapping[int, float]], widths: Sequence[int], *, budget_bytes: float
 ) -> tuple[int, ...] | None:
-    """Bits for each item of ``sizes`` values so that the sum of errors is small and bytes keep the budget (Eq. 8).
+    """Bits for each item of ``sizes`` values: the same with a choice of ``widths``.
 
-    None if even the smallest width exceeds it. An item without values gets 0 bits.
+    An item without values gets 0 bits.
     """
     order = sorted(set(widths))
     items = [item for item, size in enumerate(sizes) if size]
-    bits = [order[-1] if size else 0 for size in sizes]
-    used = sum(packed_size(size, order[-1]) for size in sizes)
-    steps = sorted(
-        step for item in items for step in _hull_steps(item, sizes[item], errors[item], order)
-    )  # within an item slopes grow downwards, so its steps come in order
-    for _, item, lower in steps:
-        if used <= budget_bytes:
-            break
-        used -= packed_size(sizes[item], bits[item]) - packed_size(sizes[item], lower)
-        bits[item] = lower
-    if used > budget_bytes:
+    found = allocation([_options(sizes[item], errors[item], order) for item in items], budget_bytes=budget_bytes)
+    if found is None:
         return None
-    _spend(bits, items, order, errors, _Budget(sizes, bits, budget_bytes).fits)
-    return tuple(bits)
-
-
-class _Budget:
-    """Whether one more raise of an item keeps the sum of bytes."""
-
-    def __init__(self, sizes: Sequence[int], bits: Sequence[int], budget_bytes: float) -> None:
-        self._sizes, self._bits, self._budget = sizes, bits, budget_bytes
-
-    def fits(self, item: int, width: int) -> bool:
-        used = sum(map(packed_size, self._sizes, self._bits))
-        more = packed_size(self._sizes[item], width) - packed_size(self._sizes[item], self._bits[item])
-        return used + more <= self._budget
+    bits = dict(zip(items, (order[place] for place in found), strict=True))
+    return tuple(bits.get(item, 0) for item in range(len(sizes)))
 
 
 def activation_allocation(
@@ -64,35 +99,42 @@ def activation_allocation(
     steps of its own tensors; then bits that fit everywhere are given back.
     """
     order = sorted(set(widths))
-    bits = [graph.input_bits, *([order[-1]] * position)]
+    options = [_options(graph.values(tensor), errors[tensor], order) for tensor in range(position + 1)]
+    chosen = [len(order) - 1] * (position + 1)  # places in ``order``, by tensor; the input's is not used
+
+    def working_bytes(index: int, places: Sequence[int]) -> int:
+        return graph.working_bytes(index, [graph.input_bits, *(order[place] for place in places[1:])])
+
     for index in range(1, position + 1):
         own = [tensor for tensor in graph.live(index) if tensor]
-        steps = sorted(step for item in own for step in _hull_steps(item, graph.values(item), errors[item], order))
+        steps = sorted(step for item in own for step in _hull_steps(item, options[item]))
         for _, item, lower in steps:
-            if graph.working_bytes(index, bits) <= budget_bytes:
+            if working_bytes(index, chosen) <= budget_bytes:
                 break
-            bits[item] = min(bits[item], lower)
-        if graph.working_bytes(index, bits) > budget_bytes:
+            chosen[item] = min(chosen[item], lower)
+        if working_bytes(index, chosen) > budget_bytes:
             return None
 
-    def fits(tensor: int, width: int) -> bool:
-        raised = [*bits[:tensor], width, *bits[tensor + 1 :]]
+    def fits(tensor: int, place: int) -> bool:
+        raised = [*chosen[:tensor], place, *chosen[tensor + 1 :]]
         until = min(max(graph.last_use[tensor], tensor), position)
-        return all(graph.working_bytes(index, raised) <= budget_bytes for index in range(tensor, until + 1))
+        return all(working_bytes(index, raised) <= budget_bytes for index in range(tensor, until + 1))
 
-    _spend(bits, range(1, position + 1), order, errors, fits)
-    return tuple(bits[1:])
+    _spend(chosen, range(1, position + 1), options, fits)
+    return tuple(order[place] for place in chosen[1:])
 
 
-def _hull_steps(
-    item: int, size: int, errors: Mapping[int, float], order: Sequence[int]
-) -> list[tuple[float, int, int]]:
-    """(error added per byte saved, item, width after it) along the lower convex hull, from the largest width down."""
+def _options(size: int, errors: Mapping[int, float], order: Sequence[int]) -> list[Option]:
+    return [(packed_size(size, width), errors.get(width, 0.0)) for width in order]
+
+
+def _hull_steps(item: int, options: Sequence[Option]) -> list[tuple[float, int, int]]:
+    """(error added per byte saved, item, place after it) along the lower convex hull, from the most bytes down."""
     hull: list[tuple[int, float, int]] = []
-    for width in reversed(order):
-        point = (packed_size(size, width), errors.get(width, 0.0), width)
+    for place in sorted(range(len(options)), key=lambda place: (options[place][0], place), reverse=True):
+        point = (*options[place], place)
         if hull and point[0] == hull[-1][0]:
-            continue  # fewer bits that save no byte
+            continue  # a choice that saves no byte
         while len(hull) > 1 and _slope(hull[-2], hull[-1]) >= _slope(hull[-2], point):
             hull.pop()
         hull.append(point)
@@ -104,20 +146,19 @@ def _slope(before: tuple[int, float, int], after: tuple[int, float, int]) -> flo
 
 
 def _spend(
-    bits: list[int],
-    items: Sequence[int] | range,
-    order: Sequence[int],
-    errors: Sequence[Mapping[int, float]],
+    chosen: list[int],
+    items: range,
+    options: Sequence[Sequence[Option]],
     fits: Callable[[int, int], bool],
 ) -> None:
-    """Raise items to larger widths that lower the error and still fit, the largest gains first. Each at most once."""
+    """Move items to choices that lower the error and still fit, the largest gains first. Each at most once."""
 
-    def change(item: int, width: int) -> float:
-        return errors[item].get(width, 0.0) - errors[item].get(bits[item], 0.0)
+    def change(item: int, place: int) -> float:
+        return options[item][place][1] - options[item][chosen[item]][1]
 
-    gains = sorted((change(item, width), item, width) for item in items for width in order if width > bits[item])
+    gains = sorted((change(item, place), item, place) for item in items for place in range(len(options[item])))
     raised = set[int]()
-    for gain, item, width in gains:
-        if gain < 0 and item not in raised and fits(item, width):
-            bits[item] = width
+    for gain, item, place in gains:
+        if gain < 0 and item not in raised and fits(item, place):
+            chosen[item] = place
             raised.add(item)

@@ -26,29 +26,52 @@ class Handling:
         """Of a call that sends ``size_bytes``, without packing and unpacking."""
         return self.call_ms + self.ms_per_byte * size_bytes
 
+    def slowed(self, factor: float) -> Handling:
+        """The same for a device ``factor`` times slower: it packs so much slower."""
+        return replace(self, packing_ms_per_value=factor * self.packing_ms_per_value)
+
 
 NO_HANDLING = Handling()
 
 
 @dataclass(frozen=True)
+class JpegCoding:
+    """An input sent as JPEG: its mean size, and the time to encode it here and to decode and prepare it there."""
+
+    size_bytes: int
+    encoding_ms: float = 0.0
+    decoding_ms: float = 0.0
+
+    def slowed(self, factor: float) -> JpegCoding:
+        """The same for a device ``factor`` times slower."""
+        return replace(self, encoding_ms=factor * self.encoding_ms)
+
+
+@dataclass(frozen=True)
 class TimedCall:
-    """A real call: bytes sent, and by how much it exceeded its prediction."""
+    """A real call: bytes sent, by how much it exceeded its prediction, and how long it took in all."""
 
     size_bytes: int
     excess_ms: float
+    took_ms: float = 1.0
 
 
 def fit_calls(calls: Sequence[TimedCall], *, least_per_byte: float = 0.0) -> tuple[float, float]:
-    """Milliseconds per call, not negative, and per byte, at least ``least_per_byte``, that explain the excess best."""
+    """Milliseconds per call, not negative, and per byte, at least ``least_per_byte``, that explain the excess best.
+
+    Errors count relative to what the calls took.
+    """
     if not calls:
         return 0.0, 0.0
-    sizes, excess = np.array([(call.size_bytes, call.excess_ms) for call in calls], dtype=np.float64).T
-    slope = float(np.polyfit(sizes, excess, 1)[0]) if np.ptp(sizes) > 0 else 0.0
+    sizes, excess, took = np.array([(one.size_bytes, one.excess_ms, one.took_ms) for one in calls], dtype=np.float64).T
+    weights = 1 / took
+    slope = float(np.polyfit(sizes, excess, 1, w=weights)[0]) if np.ptp(sizes) > 0 else 0.0
     per_byte = max(slope, least_per_byte)
-    per_call = float((excess - per_byte * sizes).mean())
+    per_call = float(np.average(excess - per_byte * sizes, weights=np.square(weights)))
     if per_call >= 0:
         return per_call, per_byte
-    return 0.0, max(float((excess * sizes).sum() / np.square(sizes).sum()), least_per_byte)
+    weighted = sizes * np.square(weights)
+    return 0.0, max(float((excess * weighted).sum() / (sizes * weighted).sum()), least_per_byte)
 
 
 def corrected(uplink: Uplink, handling: Handling) -> tuple[Uplink, Handling]:

@@ -172,13 +172,17 @@ def _sent_errors(problem: SplitProblem, tensor: int, computed: Ints, width: int)
 
 
 def _thinned(labels: _Labels, width: int) -> _Labels:
-    """At most ``width`` labels: for several weightings of error and memory against latency, the best by each."""
+    """At most ``width`` labels."""
     if len(labels) <= width:
         return labels
-    sums = (labels.ms, labels.error, labels.peak_bytes.astype(np.float64))
-    ms, error, memory = ((one - one.min()) / max(float(np.ptp(one)), 1e-12) for one in sums)
-    kept = np.zeros(len(labels), dtype=bool)
+    return labels.take(best_by_weightings(labels.ms, labels.error, labels.peak_bytes.astype(np.float64), width))
+
+
+def best_by_weightings(ms: Floats, error: Floats, memory: Floats, width: int) -> npt.NDArray[np.bool_]:
+    """At most ``width`` of partial choices: for several weightings of error and memory against latency, the best."""
+    ms, error, memory = ((one - one.min()) / max(float(np.ptp(one)), 1e-12) for one in (ms, error, memory))
+    kept = np.zeros(len(ms), dtype=bool)
     for error_weight, memory_weight in _WEIGHTINGS:
         score = ms + error_weight * error + memory_weight * memory
         kept[np.argpartition(score, width // len(_WEIGHTINGS))[: width // len(_WEIGHTINGS)]] = True
-    return labels.take(kept)
+    return kept

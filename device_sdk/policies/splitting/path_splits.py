@@ -7,15 +7,22 @@ compared, also the whole on the device or at the server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 from device_sdk.offload.packing import BITS, can_travel, packet_bytes
 from device_sdk.policies.splitting.handling import NO_HANDLING as NO_HANDLING
-from device_sdk.policies.splitting.handling import Handling
+from device_sdk.policies.splitting.handling import Handling, JpegCoding
+from device_sdk.policies.splitting.head_renditions import Head
 from device_sdk.supernet.cost import CostModel, Uplink
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
+
+
+def nothing_lost(position: int, bits: int) -> float:
+    """The error of what crosses where it is not known."""
+    return 0.0
 
 
 @dataclass(frozen=True)
@@ -23,8 +30,11 @@ class SplitCost:
     """One way to divide a subnet: the device runs up to cut point ``position``, the server what follows.
 
     ``position`` N: all on the device, nothing is sent. ``tail``: what the server runs; ``bits``: of the values of each
-    tensor on the way. Latencies are predicted, at batch 1; ``handling_ms``: what a call takes beside the other parts.
-    ``device_bytes``: weights and the largest working set of the device's part.
+    tensor on the way. ``sends``: a packet of activations, or at position 0 the input as JPEG, which the server's full
+    model takes; then ``bits`` is empty, and coding counts as packing. Latencies are predicted, at batch 1;
+    ``handling_ms``: what a call takes beside the other parts. ``device_bytes``: weights, once loaded, and the largest
+    working set of the device's part, without the rest of the subnet; ``stored_bytes``: its weights in the bundle.
+    ``head``: what the device runs; ``error``: the sum of quantisation errors, which only ranks.
     """
 
     position: int
@@ -38,6 +48,10 @@ class SplitCost:
     unpacking_ms: float = 0.0
     handling_ms: float = 0.0
     device_bytes: int = 0
+    stored_bytes: int = 0
+    head: tuple[Edge, ...] = ()
+    error: float = 0.0
+    sends: Literal["activations", "jpeg"] = "activations"
 
     @property
     def latency_ms(self) -> float:
@@ -57,32 +71,79 @@ def split_costs(
     sends_input: bool = True,
     widths: Sequence[int] = (BITS,),
     handling: Handling = NO_HANDLING,
+    heads: Sequence[Sequence[Head]] | None = None,
+    sent_error: Callable[[int, int], float] = nothing_lost,
+    jpeg: JpegCoding | None = None,
 ) -> list[SplitCost]:
-    """All ways to divide ``subnet``, by position and width, the whole on the device last.
+    """All ways to divide ``subnet``, by position, head and width, the whole on the device last.
+
+    Heads with blocks that ``device`` has no costs of are left out: they are not there.
 
     ``overhead_bytes``: what the protocol adds to a packet; ``sends_input``: whether the input itself may travel;
-    ``widths``: bits of the values on the way. The server runs the rest of the subnet, or the original blocks from there
-    on where it lacks a rendition of that rest.
+    ``widths``: bits of the values on the way; ``sent_error``: what they add to the error at a cut point. ``heads``: of
+    the first n blocks, by n; by default as the subnet has them. ``jpeg``: what the input as JPEG takes, where it can be
+    sent so. The server runs the rest of the subnet, in the originals' precision where it has that, or the original
+    blocks from there on where it lacks a rendition of the rest.
     """
-    found = []
+    found: list[SplitCost] = []
+    if jpeg is not None and sends_input:
+        found += _sent_as_jpeg(supernet, server, uplink, overhead_bytes, handling, jpeg)
     for count in range(len(subnet.edges) + 1):
-        head, tail = subnet.edges[:count], subnet.edges[count:]
-        position = supernet.block(head[-1].block).end if head else 0
-        here = SplitCost(
-            position=position,
-            device_ms=max(device.latency_along_ms(head), 0.0) if head else 0.0,
-            transfer_ms=0.0,
-            server_ms=0.0,
-            bytes_sent=0,
-            device_bytes=device.peak_bytes(Subnet(head)) if head else 0,
-        )
+        own, tail = subnet.edges[:count], subnet.edges[count:]
+        if any(edge not in device.edge_costs for edge in own):
+            break
+        position = supernet.block(own[-1].block).end if own else 0
+        ends = [_device_part(position, head) for head in (heads[count] if heads else [_own(own, subnet.edges, device)])]
         if not tail:
-            found.append(here)
+            found += ends
             continue
         tail = _server_tail(supernet, tail, position, server)
         if tail and can_travel(supernet.cut_points[position]) and (sends_input or position):
-            found += _sent(supernet, here, tail, server, uplink, overhead_bytes, widths, handling)
+            for here in ends:
+                found += _sent(supernet, here, tail, server, uplink, overhead_bytes, widths, handling, sent_error)
     return found
+
+
+def _own(edges: tuple[Edge, ...], whole: tuple[Edge, ...], device: CostModel) -> Head:
+    if not edges:
+        return Head()
+    return Head(edges, device.part_latency_ms(edges, whole), device_bytes=device.peak_bytes(Subnet(edges)))
+
+
+def _device_part(position: int, head: Head) -> SplitCost:
+    return SplitCost(
+        position=position,
+        device_ms=head.device_ms,
+        transfer_ms=0.0,
+        server_ms=0.0,
+        bytes_sent=0,
+        device_bytes=head.device_bytes,
+        stored_bytes=head.stored_bytes,
+        head=head.edges,
+        error=head.error,
+    )
+
+
+def _sent_as_jpeg(
+    supernet: Supernet, server: CostModel, uplink: Uplink, overhead_bytes: int, handling: Handling, jpeg: JpegCoding
+) -> Iterator[SplitCost]:
+    """The full model at the server, where its costs there are known."""
+    whole = supernet.original.edges
+    if not all(edge in server.edge_costs for edge in whole):
+        return
+    size = jpeg.size_bytes + overhead_bytes
+    yield SplitCost(
+        position=0,
+        device_ms=0.0,
+        packing_ms=jpeg.encoding_ms,
+        transfer_ms=uplink.transfer_ms(size),
+        handling_ms=handling.beside_codec_ms(size),
+        unpacking_ms=jpeg.decoding_ms,
+        server_ms=max(server.latency_along_ms(whole), 0.0),
+        bytes_sent=size,
+        tail=whole,
+        sends="jpeg",
+    )
 
 
 def _sent(
@@ -94,6 +155,7 @@ def _sent(
     overhead_bytes: int,
     widths: Sequence[int],
     handling: Handling,
+    sent_error: Callable[[int, int], float],
 ) -> Iterator[SplitCost]:
     """``here`` with the way to the server, once for each width."""
     cut = supernet.cut_points[here.position]
@@ -101,25 +163,28 @@ def _sent(
     for width in widths:
         bits = (width,) * len(cut.tensors)
         size = packet_bytes(cut, tail, batch=1, bits=bits) + overhead_bytes
-        yield SplitCost(
-            position=here.position,
-            device_ms=here.device_ms,
+        yield replace(
+            here,
             packing_ms=values * handling.packing_ms_per_value,
             transfer_ms=uplink.transfer_ms(size),
             handling_ms=handling.beside_codec_ms(size),
             unpacking_ms=values * handling.unpacking_ms_per_value,
-            server_ms=max(server.latency_along_ms(tail), 0.0),
+            server_ms=server.part_latency_ms(tail, supernet.original.edges),
             bytes_sent=size,
             tail=tail,
             bits=bits,
-            device_bytes=here.device_bytes,
+            error=here.error + sent_error(here.position, width),
         )
 
 
 def _server_tail(supernet: Supernet, own: tuple[Edge, ...], position: int, server: CostModel) -> tuple[Edge, ...]:
-    """The first of these that the server has: the rest of the device's subnet, the original blocks; else nothing."""
+    """The first of these that the server has: the rest of the device's subnet in the original renditions, that rest as
+    it is, the original blocks; else nothing.
+    """
+    precise = tuple(Edge(edge.block, supernet.block(edge.block).renditions[0].name, edge.input_size) for edge in own)
     originals = tuple(edge for edge, block in supernet.walk(supernet.original) if block.start >= position)
-    return next((tail for tail in (own, originals) if all(edge in server.edge_costs for edge in tail)), ())
+    ways = (precise, own, originals)
+    return next((tail for tail in ways if all(edge in server.edge_costs for edge in tail)), ())
 
 
 def best_split(costs: Sequence[SplitCost]) -> SplitCost:

@@ -44,7 +44,7 @@ def merged_blocks(
                 blocks.append(block)
             else:
                 unmerged.append(f"{replaced[0].start} to {replaced[-1].end}")
-    notes = (f"blocks {', '.join(unmerged)} cannot be merged: no replaced block fits their shapes",) if unmerged else ()
+    notes = (f"not merged, no replaced block fits their shapes: blocks {', '.join(unmerged)}",) if unmerged else ()
     return AddedBlocks(tuple(blocks), notes)
 
 

@@ -24,3 +24,13 @@ def test_the_ranking_that_sends_what_gains_is_better_by_what_it_gains():
     assert gains["ours_minus_entropy_80"] == pytest.approx(20.0)
     assert gains["ours_interval_80"] > 0
     assert pair.area(pair.easy + EASES) > pair.area(-EASES)
+
+
+def test_a_pool_gains_only_on_what_is_sent():
+    pair = Pair(HERE, SERVER)
+    pooled = Pair(HERE, np.full(10, True))
+    gains = pair.pool_gains("cifar10", pooled, -EASES)  # the last one is sent first, which both answer rightly
+    assert gains["cifar10_pool_gain_90"] == 0.0
+    found = pair.pool_gains("cifar10", pooled, np.where(SERVER, 1.0, 0.0))
+    assert found["cifar10_pool_gain_80"] == pytest.approx(20.0)
+    assert found["cifar10_pool_interval_80"] > 0

@@ -4,7 +4,20 @@ import json
 
 import pytest
 
+from device_sdk.commands.plan_command import told_of_exits
+from device_sdk.policies.choice import Choice, Option
 from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.cost import PlanCost
+from device_sdk.supernet.plan import (
+    UNREACHABLE_CONFIDENCE,
+    Ask,
+    Edge,
+    ExitChoice,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Subnet,
+)
 from device_sdk.supernet.plan_json import decode_plan
 from pathweave.cli import main
 
@@ -72,3 +85,27 @@ def test_energy_follows_from_the_powers_that_are_stated(plan):
 def test_what_cannot_be_planned_is_one_clear_line(plan, options, status, said):
     got, _, err = plan(*options)
     assert (got, said in err) == (status, True), err
+
+
+def test_what_exits_decide_and_what_asking_from_them_saves_is_told():
+    subnet, server = Subnet((Edge("o0"), Edge("o1"))), RemoteRef("big")
+    exits = (
+        ExitChoice("x1", UNREACHABLE_CONFIDENCE, ask_below=0.25),
+        ExitChoice("x2", 0.9, ask_below=0.5),
+        ExitChoice("x3", UNREACHABLE_CONFIDENCE),
+    )
+    late = Plan(subnet, hard=Ask(MaxConfidence(0.5), server))
+
+    def cost(ms: float) -> PlanCost:
+        return PlanCost(
+            accuracy=0.9, latency_ms=ms, p95_latency_ms=ms, bytes_sent=100.0, peak_bytes=1, energy_mj=2 * ms
+        )
+
+    early = Plan(subnet, exits, hard=late.hard)
+    choice = Choice(early, cost(2.5), {}, 3, late=Option(late, cost(3.0), {}))
+    assert list(told_of_exits(choice)) == [
+        "exit x1 asks below 0.250",
+        "exit x2 answers from a confidence of 0.900 on and asks below 0.500",
+        "against asking at the end alone it saves on average 0.5 ms, 1 mJ, 0 bytes per sample",
+    ]
+    assert list(told_of_exits(Choice(late, cost(3.0), {}, 3))) == []

@@ -239,7 +239,7 @@ def test_a_server_is_only_asked_with_leave(pathweave, tiny_bundle, pictures, opt
     assert status == 2
     assert err == [
         "error: --server needs permission to send samples",
-        "hint: allow it with --privacy inputs",
+        "hint: allow it with --privacy inputs, or with --privacy activations for a split plan",
     ]
     status, out, _ = pathweave("run", tiny_bundle.folder, *arguments, "--privacy", "inputs")
     assert (status, out.splitlines()[1:]) == (0, [])  # nothing is hard before calibration
@@ -318,13 +318,33 @@ def test_few_bits_on_the_way_are_tried_where_their_accuracy_can_be_measured(
 ):
     arguments = ("--uplink-mbps", "0.01", "--device-factor", "50", "--data", pictures)
     printed = as_json("split", tiny_bundle.folder, *arguments, "--max-drop", "0.01", *options)
-    assert {tuple(one["bits"]) for one in printed["splits"]} == {(8,), (4,), (2,), ()}
+    assert {tuple(one["bits"]) for one in printed["splits"]} == {*((bits,) for bits in range(1, 9)), ()}
+    assert {edge for one in printed["splits"] for edge in one["head"]} > {"o1", "o1@int8"}
     assert printed["drop"] <= 0.01
     measured = [one for one in printed["splits"] if one["drop"] is not None]
     assert all(one["drop"] > 0.01 or one["latency_ms"] == printed["latency_ms"] for one in measured)
-    assert len(measured) == sum(one["latency_ms"] <= printed["latency_ms"] for one in printed["splits"])
+    assert 1 <= len(measured) <= sum(one["latency_ms"] <= printed["latency_ms"] for one in printed["splits"])
     _, out, _ = pathweave("split", tiny_bundle.folder, *arguments, "--max-drop", "0.01", *options)
     assert " lost" in out.splitlines()[0]
+    assert "the device's blocks, from the input on: " in out or printed["position"] == 0
+
+
+def test_the_input_as_jpeg_has_a_row_and_a_bar_where_its_accuracy_can_be_measured(
+    as_json, pathweave, tiny_bundle, options, pictures, tmp_path
+):
+    arguments = ("--uplink-mbps", "0.01", "--device-factor", "50", "--data", pictures)
+    printed = as_json("split", tiny_bundle.folder, *arguments, *options)
+    [jpeg] = [one for one in printed["splits"] if one["sends"] == "jpeg"]
+    assert (jpeg["position"], jpeg["bits"], jpeg["device_ms"]) == (0, [], 0.0)
+    assert jpeg["packing_ms"] > 0
+    assert jpeg["bytes_sent"] > 0
+    picture = tmp_path / "latencies.svg"
+    _, out, _ = pathweave("split", tiny_bundle.folder, *arguments, "--picture", picture, *options)
+    assert any(line.split()[:2] == ["0", "JPEG"] for line in out.splitlines())
+    texts = [element.text for element in ElementTree.parse(picture).getroot().iter("{http://www.w3.org/2000/svg}text")]
+    assert "jpeg" in texts
+    without = as_json("split", tiny_bundle.folder, "--uplink-mbps", "3", *options)
+    assert all(one["sends"] != "jpeg" for one in without["splits"])
 
 
 @pytest.mark.parametrize("name", ["latencies.svg", "latencies.png"])

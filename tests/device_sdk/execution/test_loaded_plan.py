@@ -8,13 +8,25 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch
 from device_sdk.errors import UsageError
 from device_sdk.execution.deciders import confidence
-from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan
+from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, UNANSWERED, LoadedPlan
+from device_sdk.execution.paging import least_memory_cap_bytes
 from device_sdk.execution.plan_segments import segments
 from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.runtimes.stop_signal import StopSignal
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Edge, ExitChoice, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.plan import (
+    ANY_SERVER,
+    UNREACHABLE_CONFIDENCE,
+    Ask,
+    Edge,
+    ExitChoice,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Split,
+    Subnet,
+)
 
 
 def divided(position, bits=8, *, blocks=5):
@@ -100,6 +112,68 @@ def test_what_follows_a_taken_exit_is_never_computed(bundle, original, tensor):
     loaded.run(tensor)
     staying = int(np.count_nonzero(confidence(at_exit) < threshold))
     assert runtime.samples == [[len(tensor)], [staying]]
+
+
+def asking_plan(original, low: float, high: float, ask: Ask) -> Plan:
+    return Plan(original, (ExitChoice("x2-pooled", high, ask_below=low),), hard=ask)
+
+
+@pytest.fixture
+def thirds(bundle, original, tensor):
+    """Of the confidences at x2-pooled."""
+    at_exit = whole(bundle, OnnxRuntime(threads=1), original.edges[:2], "x2-pooled", tensor)
+    return [float(one) for one in np.quantile(confidence(at_exit), [1 / 3, 2 / 3])]
+
+
+def test_what_asks_at_an_exit_leaves_the_path_and_can_go_on_there(bundle, original, tensor, thirds):
+    runtime = CountingRuntime()
+    at_exit = whole(bundle, OnnxRuntime(threads=1), original.edges[:2], "x2-pooled", tensor)
+    at_end = whole(bundle, OnnxRuntime(threads=1), original.edges, None, tensor)
+    sure = confidence(at_exit)
+    asks, on = sure < thirds[0], (sure >= thirds[0]) & (sure < thirds[1])
+    loaded = LoadedPlan(bundle, runtime, asking_plan(original, *thirds, Ask(MaxConfidence(0.5), ANY_SERVER)))
+    outcome = loaded.run(tensor, asks=True)
+    assert runtime.samples == [[len(tensor)], [on.sum()]]
+    [waiting] = outcome.asking
+    assert waiting.samples.tolist() == np.flatnonzero(asks).tolist()
+    np.testing.assert_allclose(outcome.output[asks], at_exit[asks], atol=1e-5)
+    gone_on = loaded.go_on(outcome)
+    assert runtime.samples == [[len(tensor)], [on.sum(), asks.sum()]]
+    np.testing.assert_allclose(gone_on.output[on | asks], at_end[on | asks], atol=1e-5)
+    assert np.array_equal(gone_on.answered_by, np.where(on | asks, 1 + AT_END, 0))
+    assert not gone_on.asking
+    assert (outcome.answered_by[asks] == 0).all()  # the first outcome stays as it was
+
+
+def test_where_no_server_can_be_asked_nothing_leaves_to_ask(bundle, original, tensor, runtime, thirds):
+    plan = asking_plan(original, *thirds, Ask(MaxConfidence(0.5), ANY_SERVER))
+    silent = LoadedPlan(bundle, runtime, plan).run(tensor)
+    plain = LoadedPlan(bundle, runtime, plan_with(original, ("x2-pooled", thirds[1]))).run(tensor)
+    assert not silent.asking
+    assert np.array_equal(silent.answered_by, plain.answered_by)
+    assert np.array_equal(silent.output, plain.output)
+
+
+def test_an_exit_may_ask_without_answering(bundle, original, tensor, runtime, thirds):
+    plan = asking_plan(original, thirds[0], UNREACHABLE_CONFIDENCE, Ask(MaxConfidence(0.5), ANY_SERVER))
+    outcome = LoadedPlan(bundle, runtime, plan).run(tensor, asks=True)
+    assert 0 < len(outcome.asking[0].samples) < len(tensor)
+    everything = asking_plan(original, UNREACHABLE_CONFIDENCE, UNREACHABLE_CONFIDENCE, plan.hard)
+    loaded = LoadedPlan(bundle, runtime, everything)
+    outcome = loaded.run(tensor, asks=True)
+    assert len(outcome.asking[0].samples) == len(tensor)
+    at_end = whole(bundle, runtime, original.edges, None, tensor)
+    np.testing.assert_allclose(loaded.go_on(outcome).output, at_end, atol=1e-5)
+
+
+def test_activations_of_the_cut_point_of_an_exit_are_kept_for_what_asks_there(bundle, original, tensor, thirds):
+    runtime = OnnxRuntime(threads=1)
+    tail = tuple(Edge(f"o{number}") for number in range(2, 5))
+    plan = asking_plan(original, *thirds, Ask(MaxConfidence(0.5), RemoteRef("any:tail"), 2, tail))
+    outcome = LoadedPlan(bundle, runtime, plan).run(tensor, asks=True)
+    [waiting] = outcome.asking
+    for kept, own in zip(outcome.kept.of(waiting.samples), waiting.tensors, strict=True):
+        assert np.array_equal(kept, own)
 
 
 def test_a_batch_that_leaves_as_a_whole_ends_there(bundle, original, tensor):
@@ -236,3 +310,72 @@ def test_a_split_that_does_not_fit_is_refused(bundle, runtime, split, said):
     plan = msgspec.structs.replace(plan_with(subnet, ("x3-pooled", 0.5)), split=split)
     with pytest.raises(UsageError, match=said):
         LoadedPlan(bundle, runtime, plan)
+
+
+# Splits without the rest of the subnet
+
+
+def head(fallback, position=3, *exits):
+    split = msgspec.structs.replace(divided(position), fallback=fallback)
+    return Plan(Subnet(tuple(Edge(f"o{number}") for number in range(5))), exits=exits, split=split)
+
+
+LAST = ExitChoice("x2-pooled", UNREACHABLE_CONFIDENCE)
+
+
+def test_nothing_behind_the_split_of_a_head_is_loaded(bundle, tensor):
+    runtime = CountingRuntime()
+    plan = LoadedPlan(bundle, runtime, head("abstain"))
+    assert len(runtime.samples) == 1
+    served = plan.run(tensor, lambda features: np.ones((len(features[0]), 3), np.float32))
+    assert set(served.answered_by) == {AT_SERVER}
+    unanswered = plan.run(tensor, lambda features: None)
+    assert set(unanswered.answered_by) == {UNANSWERED}
+    assert unanswered.output.shape == (len(tensor), 3)
+    assert np.isnan(unanswered.output).all()
+    assert not plan.has_steps
+    with pytest.raises(UsageError, match="answers nothing here without its server"):
+        plan.stepped()
+
+
+def test_the_branch_of_the_fallback_runs_only_when_the_server_does_not_answer(bundle, tensor):
+    runtime = CountingRuntime()
+    plan = LoadedPlan(bundle, runtime, head("exit", 3, LAST))
+    plan.run(tensor, lambda features: np.ones((len(features[0]), 3), np.float32))
+    assert runtime.samples[-1] == []
+    failed = plan.run(tensor, lambda features: None)
+    assert runtime.samples[-1] == [len(tensor)]
+    assert set(failed.answered_by) == {1 + AFTER_FAILURE}
+    alone = LoadedPlan(bundle, runtime, Plan(head("exit").subnet, (ExitChoice("x2-pooled", 0.0),)))
+    np.testing.assert_allclose(failed.output, alone.run(tensor).output, atol=1e-5)
+
+
+@pytest.mark.parametrize("position", [2, 3], ids=["at the cut", "before the cut"])
+def test_an_exit_that_answers_some_samples_stands_in_for_the_server_on_the_others(bundle, tensor, position):
+    every = LoadedPlan(bundle, OnnxRuntime(threads=1), Plan(head("exit").subnet, (ExitChoice("x2-pooled", 0.0),)))
+    at_exit = every.run(tensor).output
+    threshold = float(np.median(confidence(at_exit)))
+    plan = LoadedPlan(bundle, OnnxRuntime(threads=1), head("exit", position, ExitChoice("x2-pooled", threshold)))
+    sent = []
+    failed = plan.run(tensor, lambda features: sent.append(len(features[0])))
+    sure = confidence(at_exit) >= threshold
+    assert sent == [np.count_nonzero(~sure)]
+    assert (failed.answered_by == np.where(sure, 0, 1 + AFTER_FAILURE)).all()
+    np.testing.assert_allclose(failed.output, at_exit, atol=1e-5)
+
+
+def test_a_head_split_at_the_input_loads_nothing(bundle, tensor):
+    runtime = CountingRuntime()
+    plan = LoadedPlan(bundle, runtime, head("abstain", 0))
+    assert runtime.samples == []
+    assert set(plan.run(tensor).answered_by) == {UNANSWERED}
+
+
+def test_under_a_cap_a_head_runs_in_pages_with_its_fallback(bundle, tensor):
+    plan = head("exit", 3, LAST)
+    cap_bytes = round(1.1 * least_memory_cap_bytes(bundle, plan, batch=len(tensor)))
+    paged = LoadedPlan(bundle, OnnxRuntime(threads=1, lean=True), plan, memory_cap_bytes=cap_bytes, batch=len(tensor))
+    failed = paged.run(tensor, lambda features: None)
+    whole = LoadedPlan(bundle, OnnxRuntime(threads=1), plan).run(tensor, lambda features: None)
+    np.testing.assert_allclose(failed.output, whole.output, atol=1e-5)
+    assert paged.stepped().run(tensor, stop=StopSignal()).output.shape == failed.output.shape

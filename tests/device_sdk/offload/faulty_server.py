@@ -4,7 +4,7 @@
 chooses how the next requests go wrong ("" not at all); ``GET /control`` tells what was asked so far.
 
 Two models answer with three logits, the mean of each channel: ``bright:images`` takes UINT8 [-1, 4, 5, 3], ``bright``
-FP32 [-1, 3, 4, 5].
+FP32 [-1, 3, 4, 5]. ``tiny:images`` does the same for the images and classes of the tiny bundle.
 """
 
 from __future__ import annotations
@@ -29,11 +29,17 @@ from device_sdk.offload.open_inference import (
 )
 
 CLASS_NAMES = ["red", "green", "blue"]
+TINY_CLASS_NAMES = ["blue", "green", "red"]
 INPUTS = {
     "bright": {"name": "input", "datatype": "FP32", "shape": [-1, 3, 4, 5]},
     "bright:images": {"name": "image", "datatype": "UINT8", "shape": [-1, 4, 5, 3]},
+    "tiny:images": {"name": "image", "datatype": "UINT8", "shape": [-1, 20, 20, 3]},
 }
 Reply = tuple[int, dict[str, str], bytes]
+
+
+def _class_names(model: str) -> list[str]:
+    return TINY_CLASS_NAMES if model.startswith("tiny") else CLASS_NAMES
 
 
 def describe(model: str, fault: str) -> dict[str, Any]:
@@ -43,7 +49,7 @@ def describe(model: str, fault: str) -> dict[str, Any]:
         "platform": "test",
         "inputs": [deepcopy(INPUTS[model])],
         "outputs": [{"name": "logits", "datatype": "FP32", "shape": [-1, 3]}],
-        "pathweave": {"bundle": "0" * 64, "class_names": CLASS_NAMES},
+        "pathweave": {"bundle": "0" * 64, "class_names": _class_names(model)},
     }
     if fault == "classes":
         described["pathweave"]["class_names"] = ["red", "green", "yellow"]
@@ -71,6 +77,8 @@ def answer(model: str, request: InferRequest) -> InferResponse:
     data = request.inputs[0].data
     axes = (1, 2) if data.dtype == np.uint8 else (2, 3)
     logits = data.mean(axis=axes, dtype=np.float64).astype(np.float32)
+    if _class_names(model) == TINY_CLASS_NAMES:
+        logits = logits[:, ::-1]
     return InferResponse(model, (NamedTensor("logits", logits),), "1", request.id)
 
 

@@ -17,7 +17,7 @@ from device_sdk.profiling.profile import profile
 from device_sdk.progress import SilentProgress
 from device_sdk.search import STRATEGIES
 from device_sdk.supernet.cost import Budget
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import AnswerLocally, Edge, Subnet
 
 pytestmark = pytest.mark.alone
 
@@ -102,6 +102,14 @@ def test_with_exits_a_slower_subnet_may_keep_the_budget_on_average(run, bundle):
     assert found.holdout_samples == 20  # every third of the 60 judged, since few were held back
     assert found.subnet in [one.subnet for one in found.pool]
     bundle.supernet.check_plan(found.plan)
+
+
+def test_with_exits_every_sample_gets_an_answer(run):
+    labels = run.labels.copy()
+    labels[::4] = (labels[::4] + 1) % (labels.max() + 1)  # no plan is right on these
+    found = run(Budget(latency_ms=60.0), use_exits=True, labels=labels)
+    assert found.plan.hard == AnswerLocally()
+    assert found.plan.exits, "abstaining from the others would be more accurate, and hide the exits"
 
 
 def test_exits_for_deadlines_are_at_all_other_cut_points(run, bundle):

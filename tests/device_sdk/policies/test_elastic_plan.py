@@ -9,7 +9,16 @@ from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.paging import least_memory_cap_bytes
 from device_sdk.policies.elastic_plan import least_plan_bytes, plan_within, whole_plan_bytes
 from device_sdk.runtimes import OnnxRuntime
-from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan
+from device_sdk.supernet.plan import (
+    ANY_SERVER,
+    UNREACHABLE_CONFIDENCE,
+    Ask,
+    ExitChoice,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Split,
+)
 
 MB = 1_000_000
 
@@ -74,6 +83,17 @@ def test_below_the_largest_block_the_path_ends_with_the_last_exit_before_it(elas
     assert least_plan_bytes(elastic_heavy, plan) < least - 1
 
 
+def test_exits_that_only_ask_stay_with_their_plan_and_leave_where_nothing_follows_the_last_exit(elastic_heavy, plan):
+    asks = ExitChoice("x1", UNREACHABLE_CONFIDENCE, ask_below=0.5)
+    asking = Plan(plan.subnet, (asks, plan.exits[1]), hard=Ask(MaxConfidence(0.5), ANY_SERVER))
+    least = least_memory_cap_bytes(elastic_heavy, Plan(plan.subnet, (asks,), hard=asking.hard))
+    assert names(plan_within(elastic_heavy, asking, least)) == ["x1"]
+    assert plan_within(elastic_heavy, asking, least).exits[0].ask_below == 0.5
+    cut_short = plan_within(elastic_heavy, asking, least_memory_cap_bytes(elastic_heavy, Plan(plan.subnet)) - 1)
+    assert cut_short == Plan(plan.subnet, (ExitChoice("x1", 0.0),))
+    elastic_heavy.supernet.check_plan(cut_short)
+
+
 def test_a_cap_below_everything_says_the_least(elastic_heavy, plan):
     least = least_plan_bytes(elastic_heavy, plan)
     assert plan_within(elastic_heavy, plan, least).exits[-1].exit == "x1"
@@ -84,3 +104,17 @@ def test_a_cap_below_everything_says_the_least(elastic_heavy, plan):
     without = Plan(plan.subnet)
     with pytest.raises(BudgetError):
         plan_within(elastic_heavy, without, least)
+
+
+def test_the_exit_that_stands_in_for_a_server_stays_and_a_head_ends_with_it_at_last(elastic_heavy):
+    subnet = elastic_heavy.supernet.original
+    split = Split(3, (8,), subnet.edges[3:], RemoteRef("heavy:tail"), "exit")
+    plan = Plan(subnet, (ExitChoice("x1", UNREACHABLE_CONFIDENCE), ExitChoice("x3", UNREACHABLE_CONFIDENCE)), split)
+    whole, least = whole_plan_bytes(elastic_heavy, plan), least_plan_bytes(elastic_heavy, plan)
+    assert whole < whole_plan_bytes(elastic_heavy, Plan(subnet))
+    for cap_bytes in range(least, whole + 1, (whole - least) // 12):
+        kept = plan_within(elastic_heavy, plan, cap_bytes)
+        elastic_heavy.supernet.check_plan(kept)
+        assert kept.split is None or kept.exits[-1] == plan.exits[-1]
+    with pytest.raises(BudgetError):
+        plan_within(elastic_heavy, plan, least - 1)

@@ -1,14 +1,29 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from device_sdk.errors import UsageError
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
-from device_sdk.supernet.cost import CostModel, EdgeCost, Uplink
-from device_sdk.supernet.plan import Abstain, Ask, Edge, ExitChoice, MaxConfidence, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
+from device_sdk.supernet.plan import (
+    UNREACHABLE_CONFIDENCE,
+    Abstain,
+    Ask,
+    Edge,
+    ExitChoice,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Split,
+    Subnet,
+)
 from device_sdk.supernet.supernet import Supernet
 
 LABELS = np.array([0, 1, 0, 1])
@@ -122,3 +137,51 @@ def test_missing_evidence_of_the_plans_own_path_is_said(supernet, subnet, costs)
     with pytest.raises(UsageError, match="exit x1"):
         expected_cost(supernet, Plan(subnet, exits=(ExitChoice("x1", 0.5),)), Evidence(LABELS), costs)
     assert Edge("o0") in subnet.edges
+
+
+def test_asking_from_an_exit_spares_the_rest_of_the_path(supernet, subnet, evidence, costs):
+    network = Network(uplink=Uplink(8.0, 5.0), answer_ms={SERVER: 4.0}, input_bytes=1000)
+    call_ms = 5.0 + 1.0 + 4.0
+    exits = (ExitChoice("x1", 0.9, ask_below=0.9), ExitChoice("x2", 0.9))
+    plan = Plan(subnet, exits, hard=Ask(MaxConfidence(0.9), SERVER))
+    power = Power(active_w=2.0, radio_w=3.0, waiting_w=0.5)
+    early = expected_cost(supernet, plan, evidence, costs, network, power)
+    assert (early.share_early, early.share_asked, early.share_asked_early) == (0.25, 0.75, 0.75)
+    assert early.latency_ms == pytest.approx(11 + 0.75 * call_ms)
+    assert early.p95_latency_ms == 11 + call_ms
+    assert early.energy_mj == pytest.approx(11 * 2.0 + 0.75 * (6.0 * 3.0 + 4.0 * 0.5))
+    assert early.bytes_sent == 750
+    assert early.accuracy == 0.75  # the server is wrong about one
+    late = expected_cost(
+        supernet, Plan(subnet, (ExitChoice("x1", 0.9), exits[1]), hard=plan.hard), evidence, costs, network, power
+    )
+    assert (late.share_early, late.share_asked, late.share_asked_early) == (0.5, 0.5, 0.0)
+
+
+def test_an_exit_that_only_asks_takes_its_time_and_memory(supernet, subnet, evidence, costs):
+    network = Network(uplink=Uplink(8.0, 5.0), answer_ms={SERVER: 4.0}, input_bytes=1000)
+    plan = Plan(
+        subnet, (ExitChoice("x1", UNREACHABLE_CONFIDENCE, ask_below=0.9),), hard=Ask(MaxConfidence(0.0), SERVER)
+    )
+    cost = expected_cost(supernet, plan, evidence, costs, network)
+    assert (cost.share_early, cost.share_asked_early) == (0.0, 0.75)
+    assert cost.latency_ms == pytest.approx((31 + 3 * (11 + 10)) / 4)
+    assert cost.peak_bytes == 310 + 7
+
+
+def test_answers_to_what_exits_ask_are_the_servers_alone_where_those_at_the_end_are_pooled(
+    supernet, subnet, evidence, costs
+):
+    plan = Plan(
+        subnet, (ExitChoice("x1", UNREACHABLE_CONFIDENCE, ask_below=0.9),), hard=Ask(MaxConfidence(1.0), SERVER)
+    )
+    ends = {subnet: logits([0, 0, 1, 0], [UNSURE] * 4)}  # right for the sample that reaches the end
+    all_from_the_device = dataclasses.replace(evidence, ends=ends, pool=LogarithmicPool(device=1.0, server=0.0))
+    assert expected_cost(supernet, plan, all_from_the_device, costs).accuracy == 0.75
+
+
+def test_what_asking_from_an_exit_costs_is_unknown_without_the_network(supernet, subnet, evidence, costs):
+    plan = Plan(subnet, (ExitChoice("x1", 0.9, ask_below=0.8),), hard=Ask(MaxConfidence(0.0), SERVER))
+    assert expected_cost(supernet, plan, evidence, costs).latency_ms is None
+    other = replace(plan, hard=Ask(MaxConfidence(0.0), RemoteRef("other")))
+    assert expected_cost(supernet, other, evidence, costs).accuracy is None

@@ -14,7 +14,7 @@ from device_sdk.policies.planner import Planner
 from device_sdk.policies.splitting.handling import Handling
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
-from device_sdk.supernet.plan import Edge, ExitChoice, Plan, RemoteRef, Subnet
+from device_sdk.supernet.plan import Ask, Edge, ExitChoice, MaxConfidence, Plan, RemoteRef, Subnet
 from device_sdk.supernet.requirement import Requirement
 from device_sdk.supernet.supernet import Supernet
 
@@ -92,6 +92,16 @@ def test_an_offer_costs_on_any_network_what_expected_cost_says(world, uplink):
         found = msgspec.structs.asdict(offer.cost(uplink, POWER))
         there = expected_cost(world.supernet, option.plan, world.evidence, world.costs, world.at(uplink), POWER)
         assert found == pytest.approx(msgspec.structs.asdict(there)), option.plan.kind
+
+
+def test_an_offer_that_asks_from_an_exit_costs_what_expected_cost_says(world):
+    exits = (ExitChoice("x1", 0.9, ask_below=0.6),)
+    plan = Plan(world.subnet, exits, hard=Ask(MaxConfidence(0.5), SERVER))
+    offer = Offer.of(plan, world.planner.route(plan, world.network), world.network.uplink)
+    for uplink in UPLINKS:
+        there = expected_cost(world.supernet, plan, world.evidence, world.costs, world.at(uplink), POWER)
+        assert there.share_asked > there.share_asked_early > 0
+        assert msgspec.structs.asdict(offer.cost(uplink, POWER)) == pytest.approx(msgspec.structs.asdict(there))
 
 
 def test_out_of_reach_only_plans_that_stay_here_have_a_known_time(world):

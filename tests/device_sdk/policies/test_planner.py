@@ -10,17 +10,19 @@ import pytest
 
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
 from device_sdk.execution.deciders import confidence
+from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.policies.evidence import Evidence, Network
 from device_sdk.policies.expected_cost import expected_cost
 from device_sdk.policies.planner import Planner
 from device_sdk.policies.route import Route
-from device_sdk.policies.split_sweep import sweep_splits
+from device_sdk.policies.split_sweep import Crossing, sweep_splits
 from device_sdk.policies.splitting.handling import Handling
-from device_sdk.policies.threshold_sweep import Ranking
+from device_sdk.policies.threshold_sweep import Ranking, Sweep
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import (
+    UNREACHABLE_CONFIDENCE,
     Abstain,
     AnswerLocally,
     Ask,
@@ -99,6 +101,21 @@ def make_world(elastic_supernet):
     return lambda seed: World(elastic_supernet, seed)
 
 
+def test_pooled_answers_are_what_plans_that_ask_are_judged_by(make_world):
+    world = make_world(3)
+    subnet, pool = world.subnets[0], LogarithmicPool(2.0, 0.5)
+    plan = Plan(subnet, hard=Ask(MaxConfidence(UNREACHABLE_CONFIDENCE), SERVER))
+    own, server = world.evidence.ends[subnet], world.evidence.servers[SERVER]
+    assert world.cost(plan).accuracy == (server.argmax(axis=1) == world.evidence.labels).mean()
+    world.evidence = replace(world.evidence, pool=pool)
+    pooled = (2.0 * own + 0.5 * server).argmax(axis=1) == world.evidence.labels
+    assert world.cost(plan).accuracy == pooled.mean() != (server.argmax(axis=1) == world.evidence.labels).mean()
+    assert world.evidence.part(np.arange(10)).pool == pool
+    planner = world.planner(exit_sets={}, tail_server=None)
+    asking = planner.nearest(Requirement(accuracy=0.7, optimise="latency_ms"), world.network, POWER).by_kind["ask"]
+    assert asking.cost == world.cost(asking.plan)
+
+
 @pytest.mark.parametrize("decider", DECIDERS, ids=lambda one: type(one).__name__)
 @pytest.mark.parametrize("policy", ["abstain", "ask", "ask a server of unknown answers"])
 @pytest.mark.parametrize("exits", [False, True])
@@ -111,7 +128,7 @@ def test_the_sweep_of_a_threshold_says_of_each_what_expected_cost_says(make_worl
     hard = Abstain(decider) if policy == "abstain" else Ask(decider, server)
     asking = None if policy == "abstain" else route.asking(hard, world.network)
     found = Ranking.of(route, decider)
-    costs = found.costs(asking, POWER)
+    costs = Sweep([found]).costs(asking, POWER)
     assert len(found.hardest) > 3
     for number, hardest in enumerate(found.hardest):
         at = msgspec.structs.replace(hard, decider=found.decider(number))
@@ -198,9 +215,56 @@ def test_exits_and_asking_are_optimised_together_where_that_is_best(make_world):
     apart = world.planner(tail_server=None).best(requirement, world.network, POWER)
     exits = {subnet: [ExitChoice("x1", 2.0)]}
     together = world.planner(tail_server=None, exits=exits).best(requirement, world.network, POWER)
-    assert together.plan.kind == "exits + ask"
-    assert together.cost.latency_ms < apart.cost.latency_ms
-    assert together.by_kind["exits + ask"].plan == together.plan
+    assert together.plan.kind == "exits + ask early"
+    assert together.late.plan.kind == "exits + ask"
+    assert together.cost.latency_ms < together.late.cost.latency_ms < apart.cost.latency_ms
+    for one in (together, together.late):
+        assert together.by_kind[one.plan.kind].plan == one.plan
+        assert one.cost == world.cost(one.plan)
+
+
+def test_asking_from_exits_is_planned_where_it_is_better_and_what_it_saves_is_told(make_world):
+    kinds = set()
+    for seed, optimise in itertools.product(range(4), ("latency_ms", "energy_mj")):
+        world = make_world(seed)
+        world.network = replace(world.network, uplink=Uplink(10.0, 12.0))
+        requirement = Requirement(accuracy=0.85, coverage=1.0, optimise=optimise)
+        exits = {subnet: [ExitChoice("x1", 2.0)] for subnet in world.exit_sets}
+        choice = world.planner(exits=exits).nearest(requirement, world.network, POWER)
+        kinds.add(choice.plan.kind)
+        world.supernet.check_plan(choice.plan)
+        assert choice.cost == world.cost(choice.plan)
+        if not choice.plan.asks_early:
+            assert (choice.late, choice.saved_by_asking_early) == (None, {})
+            continue
+        late = choice.late
+        assert not late.plan.asks_early
+        assert late.misses or requirement.value(choice.cost) > requirement.value(late.cost)
+        assert choice.saved_by_asking_early["latency_ms"] == late.cost.latency_ms - choice.cost.latency_ms
+        assert choice.cost.share_asked_early > 0
+    assert "exits + ask early" in kinds
+
+
+def test_the_best_limits_of_one_exit_are_found_with_asking_from_it(make_world):
+    world = make_world(0)
+    subnet = next(iter(world.exit_sets))
+    at_exit = world.evidence.exits[subnet.edges[:1], "x1", "fp32"]
+    coarse = np.eye(CLASSES, dtype=np.float32)[at_exit.argmax(axis=1)] * (np.arange(COUNT) % 5)[:, None]
+    world.evidence = replace(world.evidence, exits={(subnet.edges[:1], "x1", "fp32"): coarse.astype(np.float32)})
+    world.subnets, world.exit_sets = [subnet], {}
+    requirement = Requirement(accuracy=0.85, coverage=1.0, optimise="latency_ms")
+    route = Route.to_end(world.supernet, Plan(subnet), world.evidence, world.costs)
+    values = [0.0, *np.unique(confidence(coarse)).tolist(), UNREACHABLE_CONFIDENCE]
+    found = Ranking.of(route, MaxConfidence(0.0))
+    deciders = [MaxConfidence(0.0), *(found.decider(number) for number in range(len(found.hardest)))]
+    kept = []
+    for ask_below, threshold in itertools.combinations_with_replacement(values, 2):
+        exits = (ExitChoice("x1", threshold, ask_below=min(ask_below, 1.0)),)
+        judged = [world.cost(Plan(subnet, exits, hard=Ask(decider, SERVER))) for decider in deciders]
+        kept += [requirement.value(cost) for cost in judged if not requirement.misses(cost)]
+    exits = {subnet: [ExitChoice("x1", 2.0)]}
+    choice = world.planner(tail_server=None, exits=exits).best(requirement, world.network, POWER)
+    assert requirement.value(choice.cost) >= max(kept) - 1e-9
 
 
 def test_each_kind_has_its_best_plan_and_says_what_limits_it(make_world):
@@ -238,7 +302,7 @@ def test_the_sweep_of_splits_says_of_each_what_expected_cost_says(make_world, wi
     plan = Plan(subnet, world.exit_sets[subnet][0] if with_exit else ())
     splits = [Split(position, (8,), subnet.edges[position:], TAILS) for position in range(with_exit, 3)]
     route = Route.to_end(world.supernet, plan, world.evidence, world.costs)
-    found = sweep_splits(route, splits, world.network, POWER)
+    found = sweep_splits(route, [Crossing.of(route, one, world.network) for one in splits], POWER)
     for number, split in enumerate(splits):
         cost = world.cost(msgspec.structs.replace(plan, split=split))
         for name in ("accuracy", "latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_bytes", "coverage"):

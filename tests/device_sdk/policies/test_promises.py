@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InputError, UsageError
-from device_sdk.policies.promises import Promise, binomial_tail, fewest_asked, fewest_asked_in_expectation
+from device_sdk.policies.promises import Promise, binomial_tail, fewest_asked
 
 
 @pytest.mark.parametrize(
@@ -85,20 +85,3 @@ def test_the_least_accuracy_is_the_bound_of_clopper_and_pearson(samples, wrong):
 def test_no_samples_promise_nothing():
     assert Promise(0.9, 0, 0).least_accuracy == pytest.approx(0, abs=1e-6)
     assert not Promise(0.9, 0, 0).holds(0.5)
-
-
-def test_the_expected_accuracy_on_new_samples_is_the_promised_one():
-    random = np.random.default_rng(0)
-    ease, here, server = drawn(random, 200_000)
-    found = []
-    for _ in range(300):
-        limit = fewest_asked_in_expectation(*drawn(random, 200), accuracy=0.88)
-        found.append(system(limit, ease, here, server))
-    assert 0.88 <= np.mean(found) < 0.91
-
-
-def test_an_expectation_is_promised_with_fewer_asked_than_a_certainty():
-    ease, here, server = drawn(np.random.default_rng(3), 500)
-    mean = fewest_asked_in_expectation(ease, here, server, accuracy=0.85)
-    assert mean < fewest_asked(ease, here, server, accuracy=0.85, certainty=0.9999)
-    assert fewest_asked_in_expectation(ease, here, server, accuracy=0.99) is None

@@ -4,6 +4,7 @@ import json
 import threading
 import time
 
+import msgspec
 import numpy as np
 import pytest
 from PIL import Image
@@ -20,6 +21,7 @@ from device_sdk.errors import (
 )
 from device_sdk.logs.adaptation_log import Adapted, Infeasible, Opened, PlanChosen, read_log
 from device_sdk.policies.adaptation import AdaptationSettings
+from device_sdk.policies.timed_exits import without_timed_exits
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
 from device_sdk.supernet.cost import Budget, Power
@@ -396,6 +398,20 @@ def test_the_plan_that_a_requirement_puts_first_runs_from_then_on(model, tiny_bu
     [last] = [line.event for line in read_log(model.log_path) if isinstance(line.event, PlanChosen)]
     assert (last.plan_kind, last.limits) == (model.plan.kind, {"accuracy": 0.5, "coverage": 0.9})
     assert last.accuracy == planned.held_out.accuracy
+
+
+def test_a_planned_plan_keeps_exits_for_deadlines_unless_memory_is_limited(model, tiny_bundle):
+    requirement = Requirement(accuracy=0.5, optimise="latency_ms", coverage=1.0)
+    choice = model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement).choice
+    supernet = model.bundle.supernet
+    passed = {exit_.position for exit_ in supernet.exits_along(choice.plan.subnet)}
+    assert [supernet.exit(one.exit).position for one in model.plan.exits] == sorted(passed) != []
+    assert choice.kind == without_timed_exits(choice.plan).kind
+    assert choice.by_kind[choice.kind].cost == choice.cost
+    assert model.infer(model.prepare(tiny_bundle.images[:1]), deadline_ms=10_000.0).source is not None
+    limited = msgspec.structs.replace(requirement, peak_bytes=10**9)
+    plan = model.plan_for(tiny_bundle.images, tiny_bundle.labels, limited).choice.plan
+    assert plan == without_timed_exits(plan)
 
 
 def test_an_accuracy_is_promised_on_samples_that_the_choice_did_not_see(model, tiny_bundle):

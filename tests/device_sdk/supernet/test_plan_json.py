@@ -32,6 +32,7 @@ PLANS = {
     "exits + ask": Plan(SUBNET, exits=(ExitChoice("x1", 0.9),), hard=Ask(MaxConfidence(0.7), SERVER, 1, TAIL)),
     "abstain": Plan(SUBNET, hard=Abstain(Margin(0.2))),
 }
+ASKS_EARLY = Plan(SUBNET, exits=(ExitChoice("x1", 0.9, ask_below=0.25),), hard=Ask(MaxConfidence(0.7), SERVER))
 
 
 @pytest.mark.parametrize("kind", PLANS)
@@ -40,6 +41,14 @@ def test_a_plan_of_each_kind_survives_the_round_trip_byte_for_byte(kind):
     assert plan.kind == kind
     assert decode_plan(encode_plan(plan)) == plan
     assert encode_plan(decode_plan(encode_plan(plan))) == encode_plan(plan)
+
+
+def test_what_an_exit_asks_about_is_written_and_0_where_it_is_left_out():
+    assert decode_plan(encode_plan(ASKS_EARLY)) == ASKS_EARLY
+    assert b'"ask_below":0.25' in encode_plan(ASKS_EARLY)
+    without = encode_plan(ASKS_EARLY).replace(b',"ask_below":0.25', b"")
+    assert [choice.ask_below for choice in decode_plan(without).exits] == [0.0]
+    assert b'"ask_below":0.0' in encode_plan(PLANS["exits"])
 
 
 @pytest.mark.parametrize(
@@ -52,6 +61,8 @@ def test_a_plan_of_each_kind_survives_the_round_trip_byte_for_byte(kind):
         ({"escalation": {"threshold": 0.5}}, "escalation"),
         ({"hard": {"kind": "answer", "loudly": True}}, "loudly"),
         ({"subnet": {"edges": [{"block": "o0", "precision": 4}]}}, "precision"),
+        ({"exits": [{"exit": "x1", "threshold": 0.9, "ask_below": "0.5"}]}, "ask_below"),
+        ({"exits": [{"exit": "x1", "threshold": 0.9, "ask_below": None}]}, "ask_below"),
     ],
 )
 def test_what_this_sdk_does_not_know_is_refused_never_dropped(change, said):

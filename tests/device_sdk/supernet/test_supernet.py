@@ -1,14 +1,27 @@
 from __future__ import annotations
 
+import math
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from device_sdk.errors import ManifestError, UsageError
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, InputSize, Rendition, TensorSpec
-from device_sdk.supernet.plan import Edge, ExitChoice, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.plan import (
+    UNREACHABLE_CONFIDENCE,
+    Abstain,
+    Ask,
+    Edge,
+    ExitChoice,
+    MaxConfidence,
+    Plan,
+    RemoteRef,
+    Split,
+    Subnet,
+)
 from device_sdk.supernet.supernet import Supernet
 
 FP32 = Rendition("fp32", "none", "0" * 64, 1, Golden((), 0.0))
@@ -267,6 +280,47 @@ def test_a_plans_exits_run_at_its_input_size_and_it_is_not_split():
             supernet.check_plan(Plan(small, (choice,)))
     with pytest.raises(UsageError, match="at a server"):
         supernet.check_plan(Plan(small, split=Split(1, (8,), at("o1", "o2"), RemoteRef())))
+
+
+@pytest.mark.parametrize(
+    ("ask_below", "threshold", "said"),
+    [
+        (0.6, 0.5, "asks below a confidence of 0.6; it must lie from 0 to the threshold, 0.5"),
+        (-0.1, 0.5, "asks below a confidence of -0.1"),
+        (math.nan, 0.5, "asks below a confidence of nan"),
+        (math.inf, 0.5, "asks below a confidence of inf"),
+        (0.1, -1.0, "it must lie from 0 to the threshold, -1"),
+    ],
+)
+def test_an_exit_asks_below_a_confidence_from_0_to_its_threshold(ask_below, threshold, said):
+    supernet = sized(exits=[Exit("x1", 1, "fc", 0, 0, (FP32,))])
+    ask = Ask(MaxConfidence(0.5), RemoteRef())
+    with pytest.raises(UsageError, match=said):
+        supernet.check_plan(Plan(supernet.original, (ExitChoice("x1", threshold, ask_below=ask_below),), hard=ask))
+    for fine in (ExitChoice("x1", 0.5, ask_below=0.5), ExitChoice("x1", UNREACHABLE_CONFIDENCE, ask_below=0.2)):
+        supernet.check_plan(Plan(supernet.original, (fine,), hard=ask))
+    supernet.check_plan(Plan(supernet.original, (ExitChoice("x1", -1.0),), hard=ask))
+
+
+def test_an_exit_asks_only_in_a_plan_that_asks_and_only_what_its_path_has_passed():
+    exits = [Exit(f"x{position}", position, "fc", 0, 0, (FP32,)) for position in (1, 2)]
+    supernet = sized(exits=exits)
+    tail, original = supernet.original.edges[2:], supernet.original
+
+    def plan(exit_: str, **parts) -> Plan:
+        return Plan(original, (ExitChoice(exit_, 0.5, ask_below=0.2),), **parts)
+
+    with pytest.raises(UsageError, match="in a plan that asks none"):
+        supernet.check_plan(plan("x1"))
+    with pytest.raises(UsageError, match="in a plan that asks none"):
+        supernet.check_plan(plan("x1", hard=Abstain(MaxConfidence(0.5))))
+    ask = Ask(MaxConfidence(0.5), RemoteRef())
+    with pytest.raises(UsageError, match="whose path goes on at one"):
+        supernet.check_plan(plan("x1", hard=ask, split=Split(2, (8,), tail, RemoteRef())))
+    sends = replace(ask, sends=2, tail=tail)
+    supernet.check_plan(plan("x2", hard=sends))
+    with pytest.raises(UsageError, match="at cut point 1 cannot send activations of cut point 2"):
+        supernet.check_plan(plan("x1", hard=sends))
 
 
 def test_a_subnet_goes_to_another_size_and_back():

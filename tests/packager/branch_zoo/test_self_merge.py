@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from packager.branch_zoo.features import FeatureBatch
-from packager.branch_zoo.few_shot import few_shot_loss, retrain, retrain_if_better
+from packager.branch_zoo.few_shot import few_shot_loss, retrain, retrain_to_least_loss
 from packager.branch_zoo.modules import build_branch
 from packager.branch_zoo.self_merge import best_merge, closest_pairs, hidden_widths, resized, self_merged
 from packager.branch_zoo.specs import parse
@@ -106,13 +106,53 @@ def test_retraining_changes_unshared_neurons_only_and_lowers_the_loss(noise):
     assert all(torch.equal(made.state_dict()[name], before[name]) for name in fixed)
 
 
-def test_retraining_that_makes_a_branch_worse_is_taken_back(noise):
+def batch_of(x, labels):
+    return FeatureBatch(x, labels, 5.0 * torch.nn.functional.one_hot(labels, 10).float())
+
+
+def test_retraining_on_other_labels_than_the_held_out_ones_is_taken_back(noise):
     merged = self_merged(branch(), 1 / 3)
-    labels = torch.arange(8) % 10
-    batch = FeatureBatch(noise(8, *SHAPE), labels, torch.nn.functional.one_hot(labels, 10).float())
+    x = noise(8, *SHAPE)
+    with torch.no_grad():
+        right = merged.branch(x).argmax(1)
     before = {name: value.clone() for name, value in merged.branch.state_dict().items()}
-    accuracies = iter([0.5, 0.4, 0.5, 0.6])
-    assert retrain_if_better(merged, [batch], lambda _: next(accuracies)) == 0.5
+    misleading = batch_of(x, (right + 1) % 10)
+    retrain_to_least_loss(merged, [misleading], FeatureBatch(x, right, merged.branch(x).detach()))
     assert all(torch.equal(value, before[name]) for name, value in merged.branch.state_dict().items())
-    assert retrain_if_better(merged, [batch], lambda _: next(accuracies)) == 0.6
+    retrain_to_least_loss(merged, [misleading], misleading)
     assert not all(torch.equal(value, before[name]) for name, value in merged.branch.state_dict().items())
+
+
+def test_what_is_kept_has_the_least_loss_on_held_out_samples_of_all_epochs(noise):
+    def loss_of(dense, judged_on) -> float:
+        with torch.no_grad():
+            return float(few_shot_loss(dense(judged_on.stemmed.flatten(1)), judged_on.labels, judged_on.teacher))
+
+    x, labels = noise(32, *SHAPE), torch.arange(32) % 10
+    seen, held_out = batch_of(x[:16], labels[:16]), batch_of(x[16:], labels[16:])
+    start = self_merged(branch("none-p4h256"), 1 / 3)
+    again, by_epoch = self_merged(branch("none-p4h256"), 1 / 3), []
+    retrain(again, [seen], epochs=10, after_step=lambda _: by_epoch.append(loss_of(again.branch.dense, held_out)))
+    retrain_to_least_loss(start, [seen], held_out, epochs=10)
+    assert len(by_epoch) == 10
+    assert loss_of(start.branch.dense, held_out) <= min(by_epoch)
+
+
+def test_the_layer_behind_merged_neurons_is_fitted_to_what_it_computed_before(noise):
+    whole = branch()
+    x = noise(400, *SHAPE)
+    with torch.no_grad():
+        vectors, target = whole.vectors(x), whole(x)
+        folded, fitted = (self_merged(whole, 0.5, seen).branch.eval() for seen in (None, vectors))
+        folded_error, fitted_error = ((one(x) - target).square().mean() for one in (folded, fitted))
+    assert hidden_widths(fitted) == hidden_widths(folded)
+    assert fitted_error < 0.5 * folded_error
+
+
+def test_few_samples_move_the_layer_behind_merged_neurons_little(noise):
+    whole = branch("none-p2h256")
+    with torch.no_grad():
+        few = whole.vectors(noise(2, *SHAPE))
+        folded, fitted = (self_merged(whole, 1 / 3, seen).branch for seen in (None, few))
+        moved = (fitted.dense[-1].weight - folded.dense[-1].weight).norm() / folded.dense[-1].weight.norm()
+    assert 0 < moved < 0.5

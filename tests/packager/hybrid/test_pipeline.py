@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 
@@ -16,6 +17,7 @@ from device_sdk.bundles.manifest import encode_manifest
 from device_sdk.errors import BundleError, DataError, UsageError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.pool_fitting import fit_pool
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.plan import Ask, Router
 from packager.errors import ResumeError, WeightsError
@@ -143,6 +145,33 @@ def test_a_part_has_the_settings_of_its_own_recipe(make_job, out):
     assert Bundle.open(made.global_).manifest.provenance.recipe["hybrid.train"] == "rb"
 
 
+def test_the_pool_of_both_answers_is_that_of_images_that_neither_learned_from(trained):
+    job, made = trained
+    report = json.loads((made.base.parent / "hybrid.json").read_text())
+    assert report["pool"] == (None if made.pool is None else made.pool.__dict__)
+    logits, labels = [], []
+    for part, own in ((made.base, (job.base_routing, job.base)), (made.global_, (job.global_routing, job.global_))):
+        bundle = Bundle.open(part)
+        stretch = OnnxRuntime(threads=1).load(bundle.stretch(bundle.manifest.hybrid.subnet.edges))
+        logits.append(np.concatenate([stretch.run([one.prepared()])[-1] for one in own]))
+        labels = np.concatenate([one.validation.labels for one in own])
+    expected = fit_pool(logits[0], logits[1], labels)
+    assert (expected is None) == (made.pool is None)
+    if expected is not None:
+        assert made.pool.device == pytest.approx(expected.device, rel=1e-3)
+        assert made.pool.server == pytest.approx(expected.server, rel=1e-3)
+
+
+def test_distortions_show_errors_of_a_network_that_knows_its_images(make_job):
+    job = make_job(train="rbg")
+    network = job.global_.model.module
+    right = []
+    for strength in (0.0, 1.0):
+        images, labels = zip(*[job.global_.batches(distortion=strength).batch(step) for step in range(8)], strict=True)
+        right.append(float((network(torch.cat(images)).argmax(1) == torch.cat(labels)).float().mean()))
+    assert right[1] < right[0] - 0.05
+
+
 def test_the_same_job_again_finds_its_hybrid(trained):
     job, made = trained
     again = package_hybrid(job, made.base.parent)
@@ -244,6 +273,7 @@ def test_minutes_are_kept(make_job, out):
         ({"steps": 1, "coverage": float("nan")}, "coverage nan"),
         ({"steps": 1, "rounds": 0}, "rounds is below 1"),
         ({"steps": 1, "base_rate": 0.0}, "base_rate"),
+        ({"steps": 1, "distortion": 2.0}, "distortion is not between 0 and 1"),
         ({"steps": 1, "router_hidden": (0, 4)}, "router_hidden"),
         ({"steps": 1, "base": {"copied": 3}}, "cannot set copied"),
     ],

@@ -108,14 +108,14 @@ def test_a_span_that_nothing_fits_is_noted(noise):
     layers = [part for a, b in itertools.pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
     expansion = expand(trace(nn.Sequential(*layers[:-1]), noise(3, 4)), max_span=2)
     assert expansion.added == ()
-    assert expansion.notes == ("blocks 1 to 3 cannot be merged: no replaced block fits their shapes",)
+    assert expansion.notes == ("not merged, no replaced block fits their shapes: blocks 1 to 3",)
 
 
 def test_spans_that_nothing_fits_share_one_note(noise):
     widths = (4, 6, 8, 10, 12, 2)
     layers = [part for a, b in itertools.pairwise(widths) for part in (nn.Linear(a, b), nn.ReLU())]
     expansion = expand(trace(nn.Sequential(*layers[:-1]), noise(3, 4)), max_span=2)
-    assert expansion.notes == ("blocks 1 to 3, 2 to 4 cannot be merged: no replaced block fits their shapes",)
+    assert expansion.notes == ("not merged, no replaced block fits their shapes: blocks 1 to 3, 2 to 4",)
 
 
 def test_where_no_span_is_possible_a_note_says_so(tiny_traced):

@@ -4,8 +4,10 @@ import base64
 import hashlib
 import re
 
+import msgspec
 import pytest
 
+from device_sdk.logs.adaptation_log import PlanChosen
 from server.log_lines import CheckedLine, check_lines
 
 
@@ -56,6 +58,31 @@ def test_devices_with_their_plan_and_whether_it_keeps_the_budget(running, log_li
     assert rows["slow-one"][1] == "000000000000…"
     assert rows["slow-one"][3:] == ["o0 o1 m2-4 o4", "7.25", "2", "–"]
     assert '<td class="number bad">7.25</td>' in running.ask("/").body.decode()
+
+
+def test_the_kind_of_a_chosen_plan_and_what_it_asks_about_are_shown(running, log_line, ndjson):
+    chosen = PlanChosen(
+        plan_kind="exits + ask early",
+        subnet="o0 m1-4 o4",
+        optimise="latency_ms",
+        limits={"accuracy": 0.9},
+        considered=100,
+        samples=300,
+        accuracy=0.91,
+        latency_ms=2.0,
+        energy_mj=None,
+        bytes_sent=400.0,
+        share_early=0.5,
+        share_asked=0.2,
+        share_abstained=0.0,
+        notes=(),
+        share_asked_early=0.15,
+        saved={"latency_ms": 0.4},
+    )
+    send(running, "asker", {**log_line(1), "event": msgspec.to_builtins(chosen)}, ndjson=ndjson)
+    page = running.ask("/").body.decode()
+    assert "exits + ask early, asks about 20%, 15% from exits: o0 m1-4 o4" in page
+    assert "saved latency_ms 0.4" in page
 
 
 def test_dropped_lines_are_reported(serve, tiny, log_line, ndjson):

@@ -35,3 +35,12 @@ def test_calls_that_are_faster_than_the_probes_raise_the_bandwidth():
     assert handling == Handling(call_ms=pytest.approx(1.0))
     assert uplink.mbps == pytest.approx(8 / 3)
     assert uplink.round_trip_ms == 4.0
+
+
+def test_errors_count_relative_to_what_a_call_took():
+    calls = [TimedCall(1_000, 1.0, 10.0), TimedCall(2_000, 4.0, 10.0), TimedCall(50_000, 9.0, 1_000.0)]
+    per_call, per_byte = fit_calls(calls)
+    residuals = [abs(one.excess_ms - per_call - per_byte * one.size_bytes) for one in calls]
+    assert max(residuals[:2]) < 2.0
+    equally, slope = fit_calls([TimedCall(one.size_bytes, one.excess_ms) for one in calls])
+    assert sum(residuals[:2]) < sum(abs(one.excess_ms - equally - slope * one.size_bytes) for one in calls[:2])

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from device_sdk.errors import UsageError
 from device_sdk.offload.packing import packet_bytes
 from device_sdk.policies.splitting import best_split, split_costs
+from device_sdk.policies.splitting.handling import JpegCoding
+from device_sdk.policies.splitting.head_renditions import Head
 from device_sdk.supernet.cost import Uplink
 from device_sdk.supernet.plan import Edge, Subnet
 
@@ -56,8 +59,6 @@ def test_of_equals_the_one_that_sends_least_is_taken(elastic_supernet, uniform_c
 
 
 def test_what_cannot_travel_is_not_cut(build_supernet, uniform_costs):
-    import msgspec
-
     from device_sdk.supernet.supernet import Supernet
 
     plain = build_supernet(3)
@@ -72,3 +73,61 @@ def test_what_cannot_travel_is_not_cut(build_supernet, uniform_costs):
 def test_an_uplink_of_nothing_is_refused(mbps, round_trip_ms):
     with pytest.raises(UsageError):
         Uplink(mbps, round_trip_ms)
+
+
+def test_the_tail_runs_in_the_original_renditions_where_the_server_has_them(build_supernet, uniform_costs):
+    supernet = build_supernet(3, int8=("o0", "o1", "o2"))
+    coarse = Subnet(tuple(Edge(edge.block, "int8") for edge in supernet.original.edges))
+    whole = uniform_costs(supernet)
+    lacking = msgspec.structs.replace(
+        whole, edge_costs={edge: cost for edge, cost in whole.edge_costs.items() if edge.rendition == "int8"}
+    )
+    for server, names in ((whole, {"fp32"}), (lacking, {"int8"})):
+        found = split_costs(supernet, coarse, device=whole, server=server, uplink=Uplink(3.0))
+        assert {edge.rendition for cost in found for edge in cost.tail} == names
+        assert {edge.rendition for cost in found for edge in cost.head} == {"int8"}
+
+
+def test_every_head_is_offered_at_its_position_in_every_width(elastic_supernet, uniform_costs):
+    supernet = elastic_supernet(2)
+    own = supernet.original.edges
+    heads = [[Head()], [Head(own[:1], 3.0, 5, 7, 0.5), Head(own[:1], 1.0)], [Head(own, 4.0)]]
+    found = split_costs(
+        supernet,
+        supernet.original,
+        device=uniform_costs(supernet),
+        server=uniform_costs(supernet),
+        uplink=Uplink(3.0),
+        widths=(8, 2),
+        heads=heads,
+        sent_error=lambda position, bits: 1 / bits,
+    )
+    assert [(cost.position, cost.device_ms, cost.bits) for cost in found] == [
+        *((0, 0.0, bits) for bits in ((8,), (2,))),
+        *((1, 3.0, bits) for bits in ((8,), (2,))),
+        *((1, 1.0, bits) for bits in ((8,), (2,))),
+        (2, 4.0, ()),
+    ]
+    assert (found[3].stored_bytes, found[3].device_bytes, found[3].error) == (5, 7, 1.0)
+
+
+@pytest.mark.parametrize("offset_ms", [-0.9, 0.6])
+def test_both_parts_share_the_offset_of_whole_paths(elastic_supernet, uniform_costs, offset_ms):
+    supernet = elastic_supernet(4)
+    model = msgspec.structs.replace(uniform_costs(supernet), offset_ms=offset_ms)
+    found = split_costs(supernet, supernet.original, device=model, server=model, uplink=Uplink(3))
+    for cost in found:
+        assert cost.device_ms + cost.server_ms == pytest.approx(4 + offset_ms)
+        assert cost.device_ms == pytest.approx(cost.position / 4 * (4 + offset_ms))
+
+
+def test_the_input_as_jpeg_comes_first_and_runs_the_full_model_at_the_server(elastic_supernet, uniform_costs):
+    supernet, jpeg = elastic_supernet(4), JpegCoding(1_000, encoding_ms=0.5, decoding_ms=0.25)
+    both = {"device": uniform_costs(supernet), "server": uniform_costs(supernet, scale=0.1)}
+    merged = Subnet((Edge("o0"), Edge("m1_3")))
+    found = split_costs(supernet, merged, **both, uplink=Uplink(8), overhead_bytes=100, jpeg=jpeg)
+    assert [(cost.sends, cost.position) for cost in found[:2]] == [("jpeg", 0), ("activations", 0)]
+    assert found[0].tail == supernet.original.edges
+    assert found[0].latency_ms == pytest.approx(0.5 + 1.1 + 0.25 + 0.4)
+    unseen = split_costs(supernet, merged, **both, uplink=Uplink(8), jpeg=jpeg, sends_input=False)
+    assert all(cost.sends == "activations" for cost in unseen)

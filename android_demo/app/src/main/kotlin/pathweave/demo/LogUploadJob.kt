@@ -6,7 +6,7 @@ private const val JOB = 2
 
 /** Sends the adaptation logs of the bundle that was opened last to the server that it came from. */
 class LogUploadJob : DailyJob("log upload") {
-    override fun work(): Work? = shelf(this).logUploadWork()?.let { it::run }
+    override fun work(): Work? = bundlesOf(this).logUploadWork()?.let { it::run }
 
     companion object {
         /** Run from now on. */

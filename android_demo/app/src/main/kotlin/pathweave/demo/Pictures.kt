@@ -12,13 +12,16 @@ import java.io.InputStream
 import pathweave.sdk.Image
 import pathweave.sdk.ImageSize
 
-private const val DECODED_SIDE = 2048 // pixels; a photo is decoded at about this size, however large it is
-private const val RED_SHARE = 0.299f
-private const val GREEN_SHARE = 0.587f
-private const val BLUE_SHARE = 0.114f
+/** Pixels; a photo is decoded at about this size, however large it is. */
+const val PHOTO_SIDE: Int = 2048
 
-/** The image at [uri], upright, its longer side at most about twice [DECODED_SIDE]. */
-fun readPicture(resolver: ContentResolver, uri: Uri, unreadable: String): Bitmap {
+/** Of pictures to adapt on, of which there are many; models take smaller ones. */
+const val SAMPLE_SIDE: Int = 512
+
+private const val CHANNELS = 3
+
+/** The image at [uri], upright, its longer side at most about twice [side]. */
+fun readPicture(resolver: ContentResolver, uri: Uri, unreadable: String, side: Int): Bitmap {
     fun <T> open(read: (InputStream) -> T): T = try {
         resolver.openInputStream(uri)?.use(read)
     } catch (error: IOException) {
@@ -30,7 +33,7 @@ fun readPicture(resolver: ContentResolver, uri: Uri, unreadable: String): Bitmap
     val bounds = BitmapFactory.Options().apply { inJustDecodeBounds = true }
     open { BitmapFactory.decodeStream(it, null, bounds) ?: Unit } // decodes nothing, but fills the bounds
     val options = BitmapFactory.Options().apply {
-        inSampleSize = maxOf(1, Integer.highestOneBit(maxOf(bounds.outWidth, bounds.outHeight, 1) / DECODED_SIDE))
+        inSampleSize = maxOf(1, Integer.highestOneBit(maxOf(bounds.outWidth, bounds.outHeight, 1) / side))
     }
     val picture = open { BitmapFactory.decodeStream(it, null, options) ?: throw UnreadableException(unreadable) }
     return upright(picture, degrees = open { rotationOf(ExifInterface(it)) })
@@ -50,23 +53,26 @@ private fun upright(picture: Bitmap, degrees: Float): Bitmap {
     return Bitmap.createBitmap(picture, 0, 0, picture.width, picture.height, turn, true)
 }
 
-/** The pixels of [picture], 1 (grey) or 3 [channels], channels last; the core resizes them. */
-fun pixelsOf(picture: Bitmap, channels: Int): Image {
+/** The pixels of [picture] in three channels, channels last; the core resizes them. */
+fun pixelsOf(picture: Bitmap): Image {
     val size = ImageSize(picture.height, picture.width)
     val colours = IntArray(size.width * size.height)
     picture.getPixels(colours, 0, size.width, 0, 0, size.width, size.height)
-    val pixels = ByteArray(colours.size * channels)
+    val pixels = ByteArray(colours.size * CHANNELS)
     for ((at, colour) in colours.withIndex()) {
-        if (channels == 1) {
-            pixels[at] = grey(colour).toByte()
-        } else {
-            pixels[3 * at] = Color.red(colour).toByte()
-            pixels[3 * at + 1] = Color.green(colour).toByte()
-            pixels[3 * at + 2] = Color.blue(colour).toByte()
-        }
+        pixels[CHANNELS * at] = Color.red(colour).toByte()
+        pixels[CHANNELS * at + 1] = Color.green(colour).toByte()
+        pixels[CHANNELS * at + 2] = Color.blue(colour).toByte()
     }
-    return Image(pixels, size, if (channels == 1) 1 else 3)
+    return Image(pixels, size, CHANNELS)
 }
 
-private fun grey(colour: Int): Int =
-    (RED_SHARE * Color.red(colour) + GREEN_SHARE * Color.green(colour) + BLUE_SHARE * Color.blue(colour)).toInt()
+/** [image], of one channel or three, for the screen. */
+fun bitmapOf(image: Image): Bitmap {
+    val (height, width) = image.size
+    val colours = IntArray(height * width) { at ->
+        fun channel(number: Int) = image.pixels[image.channels * at + number % image.channels].toInt() and 0xff
+        Color.rgb(channel(0), channel(1), channel(2))
+    }
+    return Bitmap.createBitmap(colours, width, height, Bitmap.Config.ARGB_8888)
+}

@@ -6,7 +6,7 @@ private const val JOB = 1
 
 /** Updates the bundle that was opened last from a server. */
 class UpdateJob : DailyJob("update") {
-    override fun work(): Work? = shelf(this).updateWork()?.let { it::run }
+    override fun work(): Work? = bundlesOf(this).updateWork()?.let { it::run }
 
     companion object {
         /** Run from now on. */

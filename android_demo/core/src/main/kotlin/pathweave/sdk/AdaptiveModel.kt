@@ -76,8 +76,8 @@ public class AdaptiveModel private constructor(
      * What all that is loaded and runs may take beyond the bare runtime, in bytes; null for no limit.
      *
      * May be set under running calls. What does not fit at once runs in pages, with the same answers; below its largest
-     * block the path ends with an exit. The plan comes back as far as there is room when the cap rises. Profiles and
-     * searches do not keep to it.
+     * block the path ends with an exit. The plan comes back as far as there is room when the cap rises. An adaptation
+     * finds what runs under it without pages, if there is such a subnet; profiles and searches take more meanwhile.
      *
      * @throws BudgetError not even the path to the plan's first exit fits; says the least that works. Nothing changes.
      * @throws UsageError it is not above 0.
@@ -322,7 +322,7 @@ public class AdaptiveModel private constructor(
     ): Adaptation = synchronized(change) {
         val profile = profile { onProgress(AdaptationProgress(AdaptationStage.PROFILE, it)) }
         val adaptation = try {
-            PlanFinder(bundle, runtime, profile, settings, onProgress).find(inputs, labels, budget)
+            PlanFinder(bundle, runtime, profile, settings, memoryCapBytes, onProgress).find(inputs, labels, budget)
         } catch (error: InfeasibleBudgetError) {
             state?.log?.write(infeasible(budget, error))
             throw error

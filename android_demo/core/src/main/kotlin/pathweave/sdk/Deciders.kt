@@ -41,6 +41,19 @@ internal fun hardSamples(decider: Decider, logits: Tensor): List<Boolean> {
     }
 }
 
+/** Which samples an exit answers, and for which it asks a server; all others go on. */
+internal data class Leaving(val answered: List<Boolean>, val asked: List<Boolean>)
+
+/**
+ * Which samples leave the path at [choice]: logits [batch, classes] -> [batch] each.
+ *
+ * Those whose logits hold NaN go on.
+ */
+internal fun leaving(choice: ExitChoice, logits: Tensor): Leaving {
+    val sure = confidence(logits)
+    return Leaving(sure.map { it >= choice.threshold }, sure.map { it < choice.askBelow })
+}
+
 /** The estimated probability that the answer is right: logits [batch, classes] -> [batch]. */
 private fun estimates(decider: Decider.Logistic, logits: Tensor): DoubleArray {
     val columns = decider.features.map { feature(it, logits) }

@@ -28,7 +28,7 @@ internal fun planWithin(bundle: Bundle, plan: Plan, capBytes: Long?): Plan {
 
 /** The least cap under which any part of [plan] that answers runs. */
 internal fun leastPlanBytes(bundle: Bundle, plan: Plan): Long {
-    val timedOut = plan.copy(exits = plan.exits.filter { it.threshold < UNREACHABLE_CONFIDENCE })
+    val timedOut = plan.copy(exits = plan.exits.filter { it.decides })
     return (listOf(timedOut) + plan.exits.map { endingWith(plan, it) }).minOf { leastMemoryCapBytes(bundle, it) }
 }
 
@@ -53,7 +53,7 @@ private fun forms(bundle: Bundle, plan: Plan): List<List<PlanSegment>> {
 
 /** [plan] without those exits for deadlines alone that would have pages loaded again and again. */
 private fun withExitsThatStay(bundle: Bundle, plan: Plan, capBytes: Long): Plan {
-    val timed = plan.exits.filter { it.threshold >= UNREACHABLE_CONFIDENCE }
+    val timed = plan.exits.filter { !it.decides }
     val (candidates, fullMacs) = candidates(bundle, plan, timed)
     var limitBytes: Long? = null
     var found = plan
@@ -88,8 +88,8 @@ private fun candidates(bundle: Bundle, plan: Plan, exits: List<ExitChoice>): Pai
     return candidates to maxOf(total, 1L).toDouble()
 }
 
-/** The path up to [last], which answers everything: nothing behind it is loaded. */
+/** The path up to [last], which answers everything: nothing behind it is loaded, and no server is asked. */
 private fun endingWith(plan: Plan, last: ExitChoice): Plan {
-    val before = plan.exits.take(plan.exits.indexOf(last)).filter { it.threshold < UNREACHABLE_CONFIDENCE }
-    return Plan(plan.subnet, before + last.copy(threshold = 0.0))
+    val before = plan.exits.take(plan.exits.indexOf(last)).map { it.withoutAsking() }.filter { it.decides }
+    return Plan(plan.subnet, before + last.copy(threshold = 0.0, askBelow = 0.0))
 }

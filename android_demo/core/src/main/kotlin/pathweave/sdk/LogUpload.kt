@@ -8,7 +8,6 @@ import java.io.InputStream
 import java.util.concurrent.CancellationException
 
 internal const val BODY_MAX_BYTES = 1_000_000 // the server's limit is four times as large
-internal const val LINE_MAX_BYTES = 64_000
 private const val REPLY_MAX_BYTES = 64_000L
 private val BODY_DEADLINES = Deadlines(idleS = 10.0, totalS = 60.0)
 private val DEVICE = Regex("[A-Za-z0-9_.-]{1,128}")
@@ -68,7 +67,7 @@ private class LogBody(val data: ByteArray, val file: String, val firstLine: Int)
 private fun bodies(path: File, input: InputStream): Sequence<LogBody> = sequence {
     val data = ByteArrayOutputStream()
     var firstLine = 1
-    for ((index, line) in lines(path, input.buffered()).withIndex()) {
+    for ((index, line) in completeLines(path, input.buffered()).withIndex()) {
         if (data.size() > 0 && data.size() + line.size > BODY_MAX_BYTES) {
             yield(LogBody(data.toByteArray(), path.name, firstLine))
             data.reset()
@@ -77,22 +76,6 @@ private fun bodies(path: File, input: InputStream): Sequence<LogBody> = sequence
         data.write(line)
     }
     if (data.size() > 0) yield(LogBody(data.toByteArray(), path.name, firstLine))
-}
-
-private fun lines(path: File, input: InputStream): Sequence<ByteArray> = sequence {
-    val line = ByteArrayOutputStream()
-    var number = 1
-    while (true) {
-        val byte = input.read()
-        if (byte < 0) return@sequence // what is left has no newline
-        line.write(byte)
-        if (line.size() > LINE_MAX_BYTES) throw UsageError("line $number of $path has more than $LINE_MAX_BYTES bytes")
-        if (byte == '\n'.code) {
-            yield(line.toByteArray())
-            line.reset()
-            number++
-        }
-    }
 }
 
 private fun decoded(data: ByteArray): UploadResult = try {

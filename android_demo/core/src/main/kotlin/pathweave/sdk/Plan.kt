@@ -53,9 +53,31 @@ public data class RemoteRef(val model: String = "", val digest: String = "") {
 /**
  * An exit of a plan: it answers the samples whose confidence reaches [threshold].
  *
- * An exit whose threshold is [UNREACHABLE_CONFIDENCE] answers nothing by itself.
+ * An exit whose threshold is [UNREACHABLE_CONFIDENCE] answers nothing by itself. Samples whose confidence lies below
+ * [askBelow] leave the path there and go to the plan's server at once; 0: none does. All others go on.
  */
-public data class ExitChoice(val exit: String, val threshold: Double, val rendition: String = FP32)
+public data class ExitChoice(
+    val exit: String,
+    val threshold: Double,
+    val rendition: String = FP32,
+    val askBelow: Double = 0.0,
+) {
+    /** Whether samples leave the path here by their confidence. */
+    val decides: Boolean get() = threshold < UNREACHABLE_CONFIDENCE || askBelow > 0.0
+
+    /** The same, without samples that go to a server. */
+    internal fun withoutAsking(): ExitChoice = copy(askBelow = 0.0)
+}
+
+/**
+ * What answers the samples that a split sends when its server does not: the rest of the plan's subnet, the plan's last
+ * exit, or nothing. [key]: as plans are stored.
+ */
+public enum class Fallback(internal val key: String) {
+    SUBNET("subnet"),
+    EXIT("exit"),
+    ABSTAIN("abstain"),
+}
 
 /**
  * The path goes on at the server from cut point [position]; 0 sends the input.
@@ -63,8 +85,15 @@ public data class ExitChoice(val exit: String, val threshold: Double, val rendit
  * [bits]: for each tensor at the cut point, how many bits each of its values takes on the way. [tail]: the path from
  * there to the output that the server runs; it need not be that of the plan's subnet, whose own rest is the fallback.
  * Without a tail, at position 0, the server's model runs as a whole, whatever it is; then [bits] is empty.
+ * Here the split is not taken, so the rest of the subnet answers whatever [fallback] says.
  */
-public data class Split(val position: Int, val bits: List<Int>, val tail: List<Edge>, val server: RemoteRef) {
+public data class Split(
+    val position: Int,
+    val bits: List<Int>,
+    val tail: List<Edge>,
+    val server: RemoteRef,
+    val fallback: Fallback = Fallback.SUBNET,
+) {
     /** Whether a model of the server runs as a whole, not a path of the bundle. */
     val isWhole: Boolean get() = position == 0 && tail.isEmpty()
 }
@@ -211,10 +240,13 @@ public data class Plan(
     /** Of the images that it takes; null for the model's own. */
     val inputSize: ImageSize? get() = subnet.inputSize
 
+    /** Whether samples go to a server from an exit, before the end of the path. */
+    val asksEarly: Boolean get() = exits.any { it.askBelow > 0.0 }
+
     /** The same without the exits that are not [held]. */
     public fun withExitsOf(held: Collection<String>): Plan = copy(exits = exits.filter { it.exit in held })
 
-    /** In a word or two, for logs and lists: `subnet`, `exits`, `split + ask` … */
+    /** In a word or two, for logs and lists: `subnet`, `exits`, `exits + ask early` … */
     val kind: String
         get() {
             val words = listOfNotNull(
@@ -223,7 +255,7 @@ public data class Plan(
                 when (hard) {
                     Hard.AnswerLocally -> null
                     is Hard.Abstain -> "abstain"
-                    is Hard.Ask -> "ask"
+                    is Hard.Ask -> if (asksEarly) "ask early" else "ask"
                 },
             )
             return if (words.isEmpty()) "subnet" else words.joinToString(" + ")

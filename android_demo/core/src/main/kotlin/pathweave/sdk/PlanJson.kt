@@ -85,6 +85,7 @@ private fun json(choice: ExitChoice): JsonElement = objectOf(
     "exit" to JsonPrimitive(choice.exit),
     "threshold" to json(choice.threshold),
     "rendition" to JsonPrimitive(choice.rendition),
+    "ask_below" to json(choice.askBelow),
 )
 
 private fun json(split: Split): JsonElement = objectOf(
@@ -92,6 +93,7 @@ private fun json(split: Split): JsonElement = objectOf(
     "bits" to JsonArray(split.bits.map(::JsonPrimitive)),
     "tail" to json(split.tail),
     "server" to json(split.server),
+    "fallback" to JsonPrimitive(split.fallback.key),
 )
 
 private fun json(server: RemoteRef): JsonElement = objectOf(
@@ -209,21 +211,24 @@ private fun edge(place: JsonPlace): Edge {
 }
 
 private fun exitChoice(place: JsonPlace): ExitChoice {
-    place.only("exit", "threshold", "rendition")
+    place.only("exit", "threshold", "rendition", "ask_below")
     return ExitChoice(
         exit = place["exit"].text(),
         threshold = place["threshold"].number(),
         rendition = place.optional("rendition")?.text() ?: FP32,
+        askBelow = place.optional("ask_below")?.number() ?: 0.0,
     )
 }
 
 private fun split(place: JsonPlace): Split {
-    place.only("position", "bits", "tail", "server")
+    place.only("position", "bits", "tail", "server", "fallback")
     return Split(
         position = place["position"].int(),
         bits = place["bits"].items().map { it.int() },
         tail = edges(place["tail"]),
         server = server(place["server"]),
+        fallback = place.optional("fallback")?.oneOf { key -> Fallback.entries.find { it.key == key } }
+            ?: Fallback.SUBNET,
     )
 }
 

@@ -16,12 +16,12 @@ internal data class PlanSegment(
 /**
  * The segments of [plan], in order. A split at the input comes before all of them.
  *
- * Exits whose threshold no confidence reaches answer nothing and are left out ([steps] has them). Behind an exit that
- * answers everything, with a threshold of 0, nothing follows.
+ * Exits at which no sample leaves by its confidence are left out ([steps] has them). Behind an exit that answers
+ * everything, with a threshold of 0, nothing follows.
  */
 internal fun segments(supernet: Supernet, plan: Plan): List<PlanSegment> {
     val sends = (plan.hard as? Hard.Ask)?.sends as? Sends.Activations
-    val taken = plan.exits.filter { it.threshold < UNREACHABLE_CONFIDENCE }
+    val taken = plan.exits.filter { it.decides }
     return divided(supernet, plan, taken, plan.split?.position, sends?.position)
 }
 

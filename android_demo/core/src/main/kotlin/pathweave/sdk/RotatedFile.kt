@@ -5,6 +5,7 @@
  */
 package pathweave.sdk
 
+import java.io.ByteArrayOutputStream
 import java.io.File
 import java.io.FileNotFoundException
 import java.io.IOException
@@ -12,6 +13,7 @@ import java.io.InputStream
 import java.io.RandomAccessFile
 
 internal const val LOG_MAX_BYTES = 1_000_000L
+internal const val LINE_MAX_BYTES = 64_000
 private const val KEPT_FILES = 3
 private val rotating = Any() // held by what appends, rotates, or opens the files of a log
 
@@ -62,6 +64,27 @@ internal fun <T> openedFiles(path: File, use: (List<Pair<File, InputStream>>) ->
         return use(opened)
     } finally {
         opened.forEach { (_, file) -> file.close() }
+    }
+}
+
+/**
+ * The lines of [input], which is the content of [path], each with its newline; an incomplete last line is left out.
+ *
+ * @throws UsageError a line is longer than LINE_MAX_BYTES.
+ */
+internal fun completeLines(path: File, input: InputStream): Sequence<ByteArray> = sequence {
+    val line = ByteArrayOutputStream()
+    var number = 1
+    while (true) {
+        val byte = input.read()
+        if (byte < 0) return@sequence // what is left has no newline
+        line.write(byte)
+        if (line.size() > LINE_MAX_BYTES) throw UsageError("line $number of $path has more than $LINE_MAX_BYTES bytes")
+        if (byte == '\n'.code) {
+            yield(line.toByteArray())
+            line.reset()
+            number++
+        }
     }
 }
 

@@ -188,12 +188,17 @@ public class Supernet(
      * Throws [UsageError] unless the plan is one of this supernet.
      *
      * Its subnet is a path; its exits lie on it, at most one at each cut point; what goes on at a server leaves at a
-     * cut point that the subnet passes, and its tail leads from there to the output.
+     * cut point that the subnet passes, and its tail leads from there to the output. Exits ask only in a plan that
+     * asks, at or behind the cut point whose activations it sends.
      */
     public fun checkPlan(plan: Plan) {
         check(plan.subnet)
         val exitPositions = checkExits(plan)
-        plan.split?.let { checkSplit(it, plan.subnet, exitPositions) }
+        plan.exits.forEach { checkAskingEarly(it, plan) }
+        plan.split?.let {
+            checkSplit(it, plan.subnet, exitPositions)
+            checkFallback(plan, it.fallback)
+        }
         when (val hard = plan.hard) {
             Hard.AnswerLocally -> {}
             is Hard.Abstain -> checkDecider(hard.decider)
@@ -204,7 +209,6 @@ public class Supernet(
         }
     }
 
-    /** The cut points of the plan's exits. */
     private fun checkDecider(decider: Decider) {
         val classes = cutPoints.last().tensors.last().shape.last()
         if (decider is Decider.Logistic && decider.byAnswer.size !in listOf(0, classes)) {
@@ -212,6 +216,7 @@ public class Supernet(
         }
     }
 
+    /** The cut points of the plan's exits. */
     private fun checkExits(plan: Plan): List<Int> {
         val along = exitsAlong(plan.subnet)
         val positions = plan.exits.map { choice ->
@@ -230,6 +235,28 @@ public class Supernet(
         return positions
     }
 
+    private fun checkAskingEarly(choice: ExitChoice, plan: Plan) {
+        if (choice.askBelow == 0.0) return
+        if (!(choice.askBelow > 0.0 && choice.askBelow <= choice.threshold)) {
+            throw UsageError(
+                "exit ${choice.exit} asks below a confidence of ${choice.askBelow}; " +
+                    "it must lie from 0 to the threshold, ${choice.threshold}",
+            )
+        }
+        val ask = plan.hard as? Hard.Ask
+            ?: throw UsageError("exit ${choice.exit} asks a server in a plan that asks none")
+        if (plan.split != null) {
+            throw UsageError("exit ${choice.exit} asks a server in a plan whose path goes on at one")
+        }
+        val position = exit(choice.exit).position
+        val sends = ask.sends
+        if (sends is Sends.Activations && sends.position > position) {
+            throw UsageError(
+                "exit ${choice.exit} at cut point $position cannot send activations of cut point ${sends.position}",
+            )
+        }
+    }
+
     private fun checkSplit(split: Split, subnet: Subnet, exitPositions: List<Int>) {
         if (split.isWhole) {
             checkWhole(split, subnet, exitPositions)
@@ -246,6 +273,16 @@ public class Supernet(
             if (last > split.position) {
                 throw UsageError("an exit at cut point $last lies behind the split at ${split.position}")
             }
+        }
+    }
+
+    private fun checkFallback(plan: Plan, fallback: Fallback) {
+        if (fallback == Fallback.EXIT && plan.exits.isEmpty()) {
+            throw UsageError("without its server the split's samples take an exit, and the plan has none")
+        }
+        val sends = (plan.hard as? Hard.Ask)?.sends
+        if (fallback != Fallback.SUBNET && sends is Sends.Activations) {
+            throw UsageError("activations behind a split cannot be sent: nothing runs there on this device")
         }
     }
 

@@ -44,6 +44,17 @@ class DecidersTest {
         }
     }
 
+    @TestFactory
+    fun `exits answer and ask about the same samples everywhere`() = vectors["exits"].items.map { case ->
+        DynamicTest.dynamicTest("${case["threshold"].double} ${case["ask_below"].double}") {
+            val samples = rows.map { it.toFloatArray() } + FloatArray(rows[0].size) { Float.NaN }
+            val choice = ExitChoice("x", case["threshold"].double, askBelow = case["ask_below"].double)
+            val found = leaving(choice, tensor(*samples.toTypedArray()))
+            assertEquals(case["answers"].items.map { it.jsonPrimitive.boolean }, found.answered)
+            assertEquals(case["asks"].items.map { it.jsonPrimitive.boolean }, found.asked)
+        }
+    }
+
     private fun router(case: JsonElement): Decider.Router {
         val bytes = ByteBuffer.wrap(Base64.getDecoder().decode(case["weights"].text)).order(ByteOrder.LITTLE_ENDIAN)
         val weights = bytes.asFloatBuffer().let { buffer -> List(buffer.remaining()) { buffer.get(it) } }

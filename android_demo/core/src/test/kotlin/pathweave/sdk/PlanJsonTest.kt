@@ -84,6 +84,8 @@ class PlansAsJsonTest {
             "this is no plan: Object contains unknown field `port` - at `$.split.server`",
         """"format":2,"exits":[{"exit":"x","threshold":"1"}]""" to
             "this is no plan: Expected a number - at `$.exits[0].threshold`",
+        """"format":2,"exits":[{"exit":"x","threshold":1,"ask_below":"0"}]""" to
+            "this is no plan: Expected a number - at `$.exits[0].ask_below`",
     ).map { (fields, message) ->
         DynamicTest.dynamicTest(fields) {
             val data = """{$fields,"subnet":{"edges":[]}}""".toByteArray()
@@ -97,6 +99,9 @@ class PlansAsJsonTest {
     fun `fields that Python may leave out have its defaults`() {
         val plan = decodePlan("""{"format":2,"subnet":{"edges":[{"block":"o0"}]}}""".toByteArray())
         assertEquals(Plan(subnetOf("o0")), plan)
+        val exits = """[{"exit":"x","threshold":1}]"""
+        val early = decodePlan("""{"format":2,"subnet":{"edges":[]},"exits":$exits}""".toByteArray())
+        assertEquals(Plan(Subnet(emptyList()), listOf(ExitChoice("x", 1.0))), early)
         val ask = decodePlan(
             """{"hard":{"server":{},"decider":{"threshold":1,"kind":"margin"},"kind":"ask"},
                "subnet":{"edges":[]},"format":2}""".toByteArray(),

@@ -1,16 +1,18 @@
 /**
  * Adapting to a device: search on private data, confirm by measuring, judge on data that the search did not see.
  *
- * Mirrors device_sdk/policies/adaptation.py. There are no memory caps and no paging here yet.
+ * Mirrors device_sdk/policies/adaptation.py. Nothing is paged here yet: what searches and measures takes what it needs.
  */
 package pathweave.sdk.search
 
 import pathweave.sdk.Budget
 import pathweave.sdk.BudgetError
 import pathweave.sdk.Bundle
+import pathweave.sdk.CostModel
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.InputError
 import pathweave.sdk.Latency
+import pathweave.sdk.MB
 import pathweave.sdk.Patience
 import pathweave.sdk.Plan
 import pathweave.sdk.Profile
@@ -62,7 +64,8 @@ public data class Adaptation(
  *
  * [timeLimitS]: for the search, after which the best so far is taken; null to let it end by itself. [batch]: samples
  * evaluated together at most; fewer where the tensors between two blocks would take more than [batchBytes].
- * [cacheBytes]: of features that are kept to be used again. [cancelled]: ends the search, whose best so far is then
+ * [cacheBytes]: of features that are kept to be used again. [useExits]: let the subnets of the search compete with and
+ * without exits; the budget then limits the mean latency. [cancelled]: ends the search, whose best so far is then
  * taken.
  *
  * @throws UsageError the batch is not above zero.
@@ -75,6 +78,7 @@ public data class AdaptationSettings(
     val batchBytes: Long = 32_000_000,
     val cacheBytes: Long = 64_000_000,
     val timeLimitS: Double? = SEARCH_S,
+    val useExits: Boolean = false,
     val cancelled: () -> Boolean = { false },
 ) {
     init {
@@ -88,19 +92,23 @@ public enum class AdaptationStage { PROFILE, SEARCH, CONFIRM, JUDGE }
 /** How far a stage is: [share] of it, 0 to 1, and a short remark, which may be empty. */
 public data class AdaptationProgress(val stage: AdaptationStage, val share: Double, val note: String = "")
 
-/** Finds plans for [bundle] on [runtime], blocking. [onProgress] may throw to give up. */
+/**
+ * Finds plans for [bundle] on [runtime], blocking. [onProgress] may throw to give up. Under [memoryCapBytes], subnets that
+ * would run in pages are left out if there is any that would not; the search itself does not keep to the cap.
+ */
 internal class PlanFinder(
     private val bundle: Bundle,
     private val runtime: Runtime,
     private val profile: Profile,
     private val settings: AdaptationSettings,
+    private val memoryCapBytes: Long? = null,
     private val onProgress: (AdaptationProgress) -> Unit = {},
 ) {
     private val supernet = bundle.supernet
     private val costModel = profile.costModel()
 
     /**
-     * Find the most accurate subnet within [budget] on [inputs] with [labels] [count].
+     * Find the most accurate subnet within [limits], and the memory cap, on [inputs] with [labels] [count].
      *
      * 1. without labels, the full model's answers stand in; 2. hold some samples back; 3. search on the others, and say
      * what is to be expected of the candidates elsewhere; 4. confirm the best of them by measuring; 5. judge the chosen
@@ -110,8 +118,9 @@ internal class PlanFinder(
      * @throws BudgetError the search was stopped before it had anything.
      * @throws InputError there are no inputs, or labels do not match them or the classes.
      */
-    fun find(inputs: Inputs, labels: IntArray?, budget: Budget): Adaptation {
+    fun find(inputs: Inputs, labels: IntArray?, limits: Budget): Adaptation {
         val startedNs = System.nanoTime()
+        val budget = withinCap(supernet, costModel, limits, memoryCapBytes)
         if (inputs.count == 0) throw InputError("there are no samples to adapt on")
         val targets = labels ?: standInLabels(inputs)
         checkLabels(targets, inputs)
@@ -122,7 +131,7 @@ internal class PlanFinder(
         val chosen = confirmed.candidate
         onProgress(AdaptationProgress(AdaptationStage.JUDGE, 0.0))
         val judged = judge(inputs, targets, held, listOf(chosen.subnet, supernet.original))
-        return Adaptation(
+        val adaptation = Adaptation(
             plan = chosen.plan,
             budget = budget,
             predictedMs = chosen.cost.latencyMs,
@@ -138,6 +147,29 @@ internal class PlanFinder(
             seconds = (System.nanoTime() - startedNs) / 1e9,
             stopped = found.stopped,
             pool = found.pool,
+        )
+        if (!settings.useExits) return adaptation
+        val mostMs = budget.latencyMs?.let { it * EQUAL_LATENCY } ?: Double.POSITIVE_INFINITY
+        val finder = ExitsFinder(bundle, runtime, costModel, settings.batch) {
+            onProgress(AdaptationProgress(AdaptationStage.JUDGE, it))
+        }
+        val exits = finder.find(found.pool, budget, inputs, targets, held, mostMs) ?: return adaptation
+        return withExits(adaptation, exits).copy(seconds = (System.nanoTime() - startedNs) / 1e9)
+    }
+
+    /** The adaptation whose plan is the one with exits; its subnet is in the pool, so that it can be watched. */
+    private fun withExits(adaptation: Adaptation, found: ExitsFound): Adaptation {
+        val subnet = found.plan.subnet
+        val added = Candidate(Plan(subnet), costModel.cost(subnet), found.accuracy)
+        return adaptation.copy(
+            plan = found.plan,
+            predictedMs = found.predictedMs,
+            measuredMs = found.meanMs,
+            predictedPeakBytes = found.peakBytes,
+            accuracySearch = found.accuracy,
+            accuracyHoldout = found.accuracyHeldOut,
+            holdoutSamples = found.judged,
+            pool = if (adaptation.pool.any { it.subnet == subnet }) adaptation.pool else adaptation.pool + added,
         )
     }
 
@@ -264,6 +296,14 @@ internal class PlanFinder(
     private fun judge(inputs: Inputs, labels: IntArray, held: List<Int>, subnets: List<Subnet>): List<Double?> =
         if (held.isEmpty()) subnets.map { null }
         else evaluator(inputs, labels, held).use { it.accuracies(subnets) }
+}
+
+/** [budget] with the memory cap as its limit, so that no subnet in pages fits; unless there are only such. */
+internal fun withinCap(supernet: Supernet, costs: CostModel, budget: Budget, memoryCapBytes: Long?): Budget {
+    if (memoryCapBytes == null) return budget
+    val limitMb = minOf(memoryCapBytes.toDouble() / MB, budget.memoryMb ?: Double.POSITIVE_INFINITY)
+    val capped = Budget(budget.latencyMs, limitMb)
+    return if (capped.fitsMemory(costs.peakBytes(smallestSubnet(supernet, costs)))) capped else budget
 }
 
 /** The settings' batch, or half as many samples again and again until the tensors at a block's ends fit. */

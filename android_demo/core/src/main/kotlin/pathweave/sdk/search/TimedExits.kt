@@ -24,3 +24,10 @@ public fun timedPlan(supernet: Supernet, subnet: Subnet): Plan {
     val choices = best.map { ExitChoice(it.id, UNREACHABLE_CONFIDENCE, it.renditions[0].name) }
     return withTimedExits(Plan(subnet), choices)
 }
+
+/** [plan] with an exit for deadlines and interruptions at each cut point where it has none ([timedPlan]). */
+public fun withFurtherExits(supernet: Supernet, plan: Plan): Plan {
+    val taken = plan.exits.map { supernet.exit(it.exit).position }.toSet()
+    val further = timedPlan(supernet, plan.subnet).exits.filter { supernet.exit(it.exit).position !in taken }
+    return withTimedExits(plan, (plan.exits + further).sortedBy { supernet.exit(it.exit).position })
+}

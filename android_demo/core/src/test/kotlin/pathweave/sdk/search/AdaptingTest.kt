@@ -90,6 +90,37 @@ class AdaptingTest {
     }
 
     @Test
+    fun `under a memory cap a subnet is found that runs without pages, if there is one`() {
+        open().use { model ->
+            val (supernet, costs) = model.bundle.supernet to model.profile().costModel()
+            val capBytes = costs.peakBytes(smallestSubnet(supernet, costs)) + 1
+            val capped = Budget(latencyMs = 1000.0, memoryMb = capBytes / 1e6)
+            assertEquals(capped, withinCap(supernet, costs, ALL_FIT, capBytes))
+            assertEquals(ALL_FIT, withinCap(supernet, costs, ALL_FIT, memoryCapBytes = null))
+            assertEquals(ALL_FIT, withinCap(supernet, costs, ALL_FIT, memoryCapBytes = 1), "all would run in pages")
+            val less = Budget(memoryMb = 1e-6)
+            assertEquals(less, withinCap(supernet, costs, less, capBytes))
+            model.memoryCapBytes = 8_000_000 // the original runs, and all of the reference bundle fits
+            val found = model.adaptBlocking(Adaptations.inputs(), labels, ALL_FIT)
+            assertEquals(8.0, found.budget.memoryMb)
+            assertTrue(found.predictedPeakBytes <= 8_000_000)
+        }
+    }
+
+    @Test
+    fun `exits may join the search, and what was found is run, judged and watched`() {
+        open().use { model ->
+            val fullMs = model.profile().costModel().latencyMs(model.bundle.supernet.original)
+            val settings = AdaptationSettings(useExits = true)
+            val found = model.adaptBlocking(Adaptations.inputs(), labels, Budget(latencyMs = 2 * fullMs), settings)
+            assertEquals(found.plan, model.plan)
+            assertTrue(found.pool.any { it.subnet == found.subnet })
+            assertTrue(found.accuracySearch > 0.5 && found.accuracyHoldout!! > 0.5)
+            model.watch()
+        }
+    }
+
+    @Test
     fun `without labels the full model's answers stand in`(): Unit = runBlocking {
         open().use { model ->
             val found = model.adapt(Adaptations.inputs(), null, ALL_FIT)

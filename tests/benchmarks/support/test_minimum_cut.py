@@ -4,7 +4,7 @@ from itertools import chain, combinations
 
 import pytest
 
-from benchmarks.split_paper.minimum_cut import division, minimum_cut
+from benchmarks.support.minimum_cut import division, minimum_cut
 from device_sdk.policies.splitting.hardware import Hardware
 from device_sdk.policies.splitting.layer_graph import Gemm, Layer, LayerGraph
 from device_sdk.policies.splitting.problem import Link, SplitProblem

@@ -1,0 +1,21 @@
+/** What the app needs of the device that it runs on. */
+package pathweave.demo
+
+import pathweave.sdk.Image
+import pathweave.sdk.MemoryPressure
+
+/** A file or a folder that the person chose cannot be read, or the camera cannot be used. */
+class UnreadableException(message: String, cause: Throwable? = null) : Exception(message, cause)
+
+/** A picture that the person picked. [label]: what was typed, or the name of its folder. */
+class PickedPicture(val label: String?, val read: () -> Image)
+
+/** What of the device the app needs. */
+class Device(
+    /** Follows the memory, and Android's `onTrimMemory`; null: the memory is not watched. */
+    val memory: MemoryPressure?,
+    /** Reads the power; null where there is no meter. */
+    val power: PowerMeter?,
+    /** Opens the camera (UnreadableException: it was refused, or there is none). */
+    val camera: () -> Frames,
+)

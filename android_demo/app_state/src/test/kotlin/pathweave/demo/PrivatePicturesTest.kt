@@ -1,0 +1,71 @@
+package pathweave.demo
+
+import org.junit.jupiter.api.Assertions.assertArrayEquals
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertFalse
+import org.junit.jupiter.api.Assertions.assertNull
+import org.junit.jupiter.api.Assertions.assertThrows
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import pathweave.sdk.Image
+import pathweave.sdk.ImageSize
+import pathweave.sdk.UsageError
+
+class PrivatePicturesTest {
+    private val none = PrivatePictures(listOf("blue", "Green", "green", "red"))
+
+    private fun pictures(labels: List<String?>) =
+        Reference.images(labels.size).zip(labels).fold(none) { pictures, (image, label) -> pictures.with(image, label) }
+
+    @Test
+    fun `folders and typed words name classes, whatever their case and spaces`() {
+        val all = pictures(listOf("red", " BLUE ", "green", "Green"))
+        assertEquals(4, all.labelled)
+        assertArrayEquals(intArrayOf(3, 0, 2, 1), all.sets(exits = false).adaptation.labels)
+    }
+
+    @Test
+    fun `without any label there are none, so that the full model's answers stand in`() {
+        val sets = pictures(listOf("Camera", null, "")).sets(exits = false)
+        assertNull(sets.adaptation.labels)
+        assertEquals(3 to 0, sets.adaptation.images.size to sets.leftOut)
+    }
+
+    @Test
+    fun `beside labelled pictures those without a label are left out and counted`() {
+        val all = pictures(listOf("red", "Camera", "blue"))
+        val sets = all.sets(exits = false)
+        assertEquals(listOf(all.all[0], all.all[2]), sets.adaptation.images)
+        assertArrayEquals(intArrayOf(3, 0), sets.adaptation.labels)
+        assertEquals(1, sets.leftOut)
+    }
+
+    @Test
+    fun `exits are calibrated on every third picture, which the search does not see`() {
+        val all = pictures(List(31) { if (it % 2 == 0) "red" else "blue" })
+        val sets = all.sets(exits = true)
+        assertEquals(21 to 10, sets.adaptation.images.size to sets.calibration!!.images.size)
+        assertTrue(sets.adaptation.images.none { it in sets.calibration!!.images })
+        assertEquals(sets.calibration!!.images.map { if (all.all.indexOf(it) % 2 == 0) 3 else 0 }, sets.calibration!!.labels!!.toList())
+        assertNull(pictures(List(29) { "red" }).sets(exits = true).calibration, "so few say nothing about exits")
+        assertNull(all.sets(exits = false).calibration)
+    }
+
+    @Test
+    fun `a typed label has to be a class`() {
+        none.requireClass(null)
+        none.requireClass("  ")
+        none.requireClass(" reD ")
+        val error = assertThrows(UsageError::class.java) { none.requireClass("purple") }
+        assertEquals("'purple' is none of the 4 classes", error.message)
+        assertEquals("for example: blue, Green, green, red", error.hint)
+    }
+
+    @Test
+    fun `there is room for so many bytes of pixels`() {
+        val megabytes32 = Image(ByteArray(32_000_000), ImageSize(4000, 8000), 1)
+        val one = none.with(megabytes32, null)
+        assertTrue(one.hasRoom(32_000_000))
+        assertFalse(one.hasRoom(32_000_001))
+    }
+}

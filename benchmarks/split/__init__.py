@@ -1,0 +1,1 @@
+"""Splits of three real networks over a shaped link, measured against every baseline."""

@@ -1,0 +1,249 @@
+"""Splits over a shaped link against device, server and other methods: measured latency, bytes and accuracy.
+
+Requests are real, to a real server process through a link of 1 to 20 Mbit/s. For slower devices the *measured* time of
+the device's part (head and packing, or JPEG coding) is scaled; nothing else is. Ways are chosen on private images
+and judged on others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.split.judging import Judging
+from benchmarks.split.measuring import TIMEOUT_S, Measured, Turns, measure
+from benchmarks.split.networks import SplitNetwork, networks
+from benchmarks.split.region import Cell, write_region
+from benchmarks.split.ways import MAX_DROP, OURS, Known, Way, plan_of, subnet_of, way_of, whole_device
+from device_sdk.execution.workspace import Workspace
+from device_sdk.offload.packing import Activations, pack, packet_bytes
+from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.server_facts import server_profile
+from device_sdk.offload.tail import TAIL
+from device_sdk.policies.splitting.handling import JpegCoding
+from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.plan import Plan
+from device_sdk.transports import make_transport
+from pathweave.bench import BenchOptions, BenchOutcome, Target
+from pathweave.server_process import running_server
+from pathweave.throttled_proxy import ThrottledProxy, slow_uplink
+
+TARGETS = {
+    "predicted_error_p95": Target(maximum=0.10),
+    "worse_than_best_baseline": Target(minimum=0, maximum=0),
+    "split_agreement": Target(minimum=0.99),
+    "split_packet_bytes_error": Target(minimum=0, maximum=0),
+}
+UPLINKS_MBPS, QUICK_UPLINKS_MBPS = (1.0, 3.0, 10.0, 20.0), (3.0, 20.0)
+FACTORS = (1.0, 5.0, 20.0)
+PREDICTED_AT_MBPS = 3.0  # the uplink at which every position is measured
+TURNS, QUICK_TURNS = Turns(8, 2.0), Turns(3, 0.5)
+POSITION_TURNS = Turns(10, 1.0)
+IMAGES = 16
+EQUAL = 0.05  # latencies closer than this are equal, or closer than two standard errors
+PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
+REGION = Path(__file__).parents[1] / "results" / "split-region.svg"
+
+
+def run(options: BenchOptions) -> BenchOutcome:
+    """Every network at every uplink; the device's ways once, the others at each uplink."""
+    rows: list[dict[str, object]] = []
+    for network in networks(options):
+        rows += _network_rows(network, options)
+    cells = list(_fastest(rows))
+    write_region(options.work_folder / REGION.name if options.quick else REGION, cells)
+    errors = [abs(float(str(row["error"]))) for row in rows if row["what"] == "position"]
+    ours = [row for row in rows if row.get("method") == OURS]
+    figures = {
+        "predicted_error_p95": float(np.percentile(errors, 95)),
+        "predicted_error_worst": max(errors),
+        "worse_than_best_baseline": float(sum(bool(row["worse"]) for row in ours)),
+        "ours_over_the_drop": float(sum(not row["allowed"] for row in ours)),
+        "split_wins": float(sum(cell.kind == "split" for cell in cells)),
+        "server_wins": float(sum(cell.kind == "server" for cell in cells)),
+        "device_wins": float(sum(cell.kind == "device" for cell in cells)),
+        "cells": float(len(cells)),
+        "split_agreement": min(float(str(row["agreement"])) for row in rows if row["what"] == "agreement"),
+        "split_packet_bytes_error": max(float(str(row["bytes_error"])) for row in rows if row["what"] == "agreement"),
+    }
+    data = "cifar10 test.zip#search, #report; imagenette val.zip#search, #report; camvid train, val"
+    return BenchOutcome(figures, rows, data)
+
+
+def _network_rows(network: SplitNetwork, options: BenchOptions) -> list[dict[str, object]]:
+    state, images = options.work_folder / f"{network.name}-device", network.report.images[:IMAGES]
+    turns = QUICK_TURNS if options.quick else TURNS
+    rows: list[dict[str, object]] = []
+    with (
+        running_server(network.folder, data=options.work_folder / f"{network.name}-server") as server,
+        AdaptiveModel.open(network.folder, state_folder=state) as model,
+        slow_uplink(server, mbps=PREDICTED_AT_MBPS) as (address, link),
+    ):
+        workspace = Workspace(model.bundle, OnnxRuntime(threads=1))
+        private, report = Judging(workspace, network.private), Judging(workspace, network.report)
+        jpeg = private.jpegs.coding()
+        alone = [whole_device(model.bundle, rendition) for rendition in network.renditions]
+        measured = measure(model, workspace, alone, images, link, PREDICTED_AT_MBPS, address, turns)
+        uplinks = QUICK_UPLINKS_MBPS if options.quick else UPLINKS_MBPS
+        with options.progress.task(network.name, len(uplinks)) as task:
+            for mbps in uplinks:
+                link.limit(mbps)
+                known = _known(model, server, address, jpeg, private, network)
+                if mbps == PREDICTED_AT_MBPS:
+                    rows += _positions(known, model, workspace, images, link, address, network, options)
+                methods = {factor: known.methods(factor) for factor in FACTORS}
+                ways = dict.fromkeys(way for chosen in methods.values() for way in chosen.values())
+                missing = [way for way in ways if way not in measured]
+                here = measured | measure(model, workspace, missing, images, link, mbps, address, turns)
+                for factor, chosen in methods.items():
+                    rows += _cell_rows(network, mbps, factor, chosen, here, report, known)
+                task.advance()
+    return rows
+
+
+def _known(
+    model: AdaptiveModel, server: str, address: str, jpeg: JpegCoding, private: Judging, network: SplitNetwork
+) -> Known:
+    """Both sides and the link as the device measures them now."""
+    name = model.bundle.manifest.name
+    model.use(Plan(model.bundle.supernet.original))
+    remote = RemoteModel(server=address, model=name + TAIL, privacy="inputs", timeout_s=TIMEOUT_S)
+    decision = model.split(remote)
+    with contextlib.closing(make_transport(server)) as transport:
+        theirs = server_profile(transport, server, name).cost_model()
+    ours = model.profile().cost_model()
+    return Known(model.bundle, ours, theirs, decision, jpeg, private, network.renditions)
+
+
+def _positions(
+    known: Known,
+    model: AdaptiveModel,
+    workspace: Workspace,
+    images: Sequence[np.ndarray],
+    link: ThrottledProxy,
+    address: str,
+    network: SplitNetwork,
+    options: BenchOptions,
+) -> Iterator[dict[str, object]]:
+    """Predicted and measured latency at every inner cut point, and whether the answers stay the same."""
+    costs = [cost for cost in known.costs_of("fp32", 1.0) if cost.tail and cost.position]
+    timed = {way_of(cost): cost for cost in (costs[::3] if options.quick else costs)}
+    turns = QUICK_TURNS if options.quick else POSITION_TURNS
+    found = measure(model, workspace, list(timed), images, link, PREDICTED_AT_MBPS, address, turns)
+    for way, cost in timed.items():
+        measured_ms = found[way].latency_ms(1.0)
+        yield {
+            "what": "position",
+            "network": network.name,
+            "position": cost.position,
+            "uplink_mbps": PREDICTED_AT_MBPS,
+            "predicted_ms": cost.latency_ms,
+            "measured_ms": measured_ms,
+            "error": cost.latency_ms / measured_ms - 1,
+            **{f"{part}_ms": getattr(cost, f"{part}_ms") for part in PARTS},
+            "predicted_bytes": cost.bytes_sent,
+            "bytes_on_the_line": found[way].bytes_sent,
+        }
+    yield _agreement(known, model, workspace, network, costs)
+
+
+def _agreement(
+    known: Known, model: AdaptiveModel, workspace: Workspace, network: SplitNetwork, costs: Sequence[SplitCost]
+) -> dict[str, object]:
+    """The share of answers (pixels of a segmenter) that a split in 8 bits does not change, and packet lengths."""
+    best = min(costs, key=lambda cost: cost.latency_ms)
+    images = network.report.images[:IMAGES]
+    plans = (Plan(model.bundle.supernet.original), plan_of(model.bundle, way_of(best)))
+    outputs = []
+    for plan in plans:
+        model.use(plan)
+        outputs.append(np.concatenate([model(image).output.argmax(axis=1).ravel() for image in images]))
+    random, errors = np.random.default_rng(0), []
+    for cost in costs:
+        cut = model.bundle.supernet.cut_points[cost.position]
+        tensors = tuple(random.normal(size=(3, *spec.shape)).astype(np.float32) for spec in cut.tensors)
+        packet = pack(Activations(model.bundle.digest, cost.position, cost.tail, tensors))
+        errors.append(abs(len(packet) - packet_bytes(cut, cost.tail, batch=3)))
+    agreement = float((outputs[0] == outputs[1]).mean())
+    return {"what": "agreement", "network": network.name, "agreement": agreement, "bytes_error": max(errors)}
+
+
+def _cell_rows(
+    network: SplitNetwork,
+    mbps: float,
+    factor: float,
+    chosen: Mapping[str, Way],
+    measured: Mapping[Way, Measured],
+    report: Judging,
+    known: Known,
+) -> list[dict[str, object]]:
+    """A row for each method in a cell; that of ours says whether a baseline was faster at no more than a point lost.
+
+    A baseline counts if it loses no more on the private images either: what they rule out, no device can choose.
+    """
+    allowed = {way for way in chosen.values() if report.lost(way) <= MAX_DROP + 1e-9}
+    rows = []
+    for method, way in chosen.items():
+        rows.append(
+            {
+                "what": "cell",
+                "network": network.name,
+                "uplink_mbps": mbps,
+                "device_factor": factor,
+                "method": method,
+                "way": way.title,
+                "kind": way.kind,
+                "latency_ms": measured[way].latency_ms(factor),
+                "error_ms": measured[way].error_ms(factor),
+                "requests": len(measured[way].latencies_ms),
+                "bytes_on_the_line": measured[way].bytes_sent,
+                network.metric: 100 * report.score(way),
+                "points_lost": 100 * report.lost(way),
+                "private_points_lost": 100 * known.judge.lost(way),
+                "allowed": way in allowed,
+                "device_mb": _device_mb(known, way, whole=method == "DADS, QDMP"),
+            }
+        )
+    own = rows[-1]
+    keeps = [row for row in rows[:-1] if row["allowed"] and float(str(row["private_points_lost"])) <= 100 * MAX_DROP]
+    rivals = [row for row in keeps if row["way"] != own["way"]]
+    best = min(rivals, key=lambda row: float(str(row["latency_ms"])), default=None)
+    own["worse"] = best is not None and _is_worse(own, best)
+    own["best_baseline"] = None if best is None else best["method"]
+    return rows
+
+
+def _is_worse(own: Mapping[str, object], best: Mapping[str, object]) -> bool:
+    """Whether ``own`` is slower by more than the noise of both."""
+    own_ms, best_ms = (float(str(row["latency_ms"])) for row in (own, best))
+    noise_ms = math.hypot(float(str(own["error_ms"])), float(str(best["error_ms"])))
+    return own_ms - best_ms > max(EQUAL * best_ms, noise_ms)
+
+
+def _device_mb(known: Known, way: Way, *, whole: bool) -> float:
+    """Stored weights on the device; QDMP keeps all of the model there."""
+    supernet = known.bundle.supernet
+    walk = supernet.walk(subnet_of(known.bundle, way))
+    kept = [(edge, block) for edge, block in walk if whole or block.end <= way.position]
+    sizes = (next(one.size_bytes for one in block.renditions if one.name == edge.rendition) for edge, block in kept)
+    return sum(sizes) / 1e6
+
+
+def _fastest(rows: Sequence[Mapping[str, object]]) -> Iterator[Cell]:
+    """The fastest way of each cell that loses at most a point; it is noted in the cell's rows."""
+    cells: dict[tuple[str, float, float], list[dict[str, object]]] = {}
+    for row in rows:
+        if row["what"] == "cell":
+            key = (str(row["network"]), float(str(row["uplink_mbps"])), float(str(row["device_factor"])))
+            cells.setdefault(key, []).append(row)  # type: ignore[arg-type]
+    for (name, mbps, factor), found in cells.items():
+        best = min((row for row in found if row["allowed"]), key=lambda row: float(str(row["latency_ms"])))
+        for row in found:
+            row["fastest"] = f"{best['kind']}: {best['way']}"
+        yield Cell(name, mbps, factor, str(best["kind"]), float(str(best["latency_ms"])), str(best["way"]))

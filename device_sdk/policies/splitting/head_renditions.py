@@ -1,0 +1,252 @@
+"""In which renditions a device runs the blocks before a split: the trades of latency against error within limits. Pure.
+
+Partial choices are extended block by block; one that another matches or beats in everything is dropped (as in
+``label_search``, which allocates bits on a graph of layers). While all the others are kept, no better head exists.
+Beyond ``width`` of them the best by several weightings go on, and the Lagrangian allocations of bytes (Auto-Split
+Eq. 8) are offered beside them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.policies.splitting.bit_allocation import allocation
+from device_sdk.policies.splitting.label_search import best_by_weightings
+from device_sdk.supernet.cost import CostModel
+from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.supernet import Supernet
+
+WIDTH = 128  # partial choices per block
+_MOST_HEADS = 16  # of one position, spread over the latencies
+
+Columns = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class BlockChoice:
+    """A block in one rendition. ``timed``: the edge whose measured latency counts.
+
+    A rendition that the runtime expands when it loads it computes what the block's first rendition computes, so their
+    difference would be noise. ``stored_bytes`` of its weights in the bundle, ``resident_bytes`` once loaded.
+    """
+
+    edge: Edge
+    timed: Edge
+    stored_bytes: int
+    resident_bytes: int
+    working_bytes: int
+    error: float
+
+
+@dataclass(frozen=True)
+class Head:
+    """The blocks before a split. ``device_bytes``: weights once loaded and the largest working set."""
+
+    edges: tuple[Edge, ...] = ()
+    device_ms: float = 0.0
+    stored_bytes: int = 0
+    device_bytes: int = 0
+    error: float = 0.0
+
+    def fits(self, memory_bytes: float, stored_bytes: float) -> bool:
+        """Whether it keeps both limits."""
+        return self.device_bytes <= memory_bytes and self.stored_bytes <= stored_bytes
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Heads of the first n blocks by n, the fastest first. ``optimal``: nothing was left out."""
+
+    by_count: tuple[tuple[Head, ...], ...]
+    optimal: bool
+
+
+def block_choices(
+    supernet: Supernet, subnet: Subnet, device: CostModel, stored_bytes: Mapping[Edge, int]
+) -> list[list[BlockChoice]]:
+    """For each block of ``subnet`` its renditions for the same runtime that were measured, that of the subnet first."""
+    found = []
+    for own in subnet.edges:
+        runtime, first = supernet.rendition(own).runtime, supernet.block(own.block).renditions[0]
+        edges = [Edge(own.block, one.name, own.input_size) for one in supernet.block(own.block).renditions]
+        original = Edge(own.block, first.name, own.input_size)
+        choices = []
+        for edge in sorted(edges, key=lambda edge: edge != own):
+            if edge not in device.edge_costs or edge not in stored_bytes:
+                continue
+            rendition, cost = supernet.rendition(edge), device.edge_costs[edge]
+            if rendition.runtime != runtime:
+                continue
+            expanded = rendition.loaded_bytes is not None and original in device.edge_costs
+            choices.append(
+                BlockChoice(
+                    edge,
+                    original if expanded else edge,
+                    stored_bytes[edge],
+                    cost.resident_bytes,
+                    cost.working_bytes,
+                    rendition.error or 0.0,
+                )
+            )
+        found.append(choices)
+    return found
+
+
+def own_head(choices: Sequence[Sequence[BlockChoice]], device: CostModel, count: int) -> Head:
+    """The first ``count`` blocks as the subnet has them."""
+    return head_of([own[0] for own in choices[:count]], device, _timed(choices))
+
+
+def head_of(blocks: Sequence[BlockChoice], device: CostModel, whole: Sequence[Edge]) -> Head:
+    """What these blocks cost together, as a part of a ``whole`` path."""
+    if not blocks:
+        return Head()
+    return Head(
+        tuple(one.edge for one in blocks),
+        device.part_latency_ms([one.timed for one in blocks], whole),
+        sum(one.stored_bytes for one in blocks),
+        sum(one.resident_bytes for one in blocks) + max(one.working_bytes for one in blocks),
+        sum(one.error for one in blocks),
+    )
+
+
+def _timed(choices: Sequence[Sequence[BlockChoice]]) -> list[Edge]:
+    """What was timed for the subnet as it is."""
+    return [own[0].timed for own in choices]
+
+
+def best_heads(
+    choices: Sequence[Sequence[BlockChoice]],
+    device: CostModel,
+    *,
+    memory_bytes: float = math.inf,
+    stored_bytes: float = math.inf,
+    width: int = WIDTH,
+) -> Heads:
+    """For each number of blocks the heads within the limits that no other matches or beats in latency and error.
+
+    ``memory_bytes`` bounds weights once loaded and the largest working set, ``stored_bytes`` the weights as stored.
+    """
+    limits = (memory_bytes, stored_bytes)
+    labels, optimal, whole = _Labels.none(), True, _timed(choices)
+    by_count: list[tuple[Head, ...]] = [(Head(),)]
+    for count, options in enumerate(choices, start=1):
+        labels = labels.extended(options, choices[count - 2] if count > 1 else (), device).within(*limits)
+        fronts = labels.take(_undominated(np.stack([labels.ms, labels.error])))
+        found = [head_of(blocks, device, whole) for blocks in fronts.blocks(choices)]
+        if not optimal:
+            found += [head_of(blocks, device, whole) for blocks in _allocated(choices[:count], *limits)]
+        by_count.append(_front([head for head in found if head.fits(*limits)]))
+        labels = labels.undominated([one.timed.rendition for one in options], *limits)
+        optimal &= len(labels.ms) <= width
+        labels = labels.thinned(width)
+    return Heads(tuple(by_count), optimal)
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """Partial choices: the place of each block's choice [labels, blocks], and sums."""
+
+    places: npt.NDArray[np.int64]
+    ms: Columns
+    stored: Columns
+    resident: Columns
+    working: Columns
+    error: Columns
+
+    @classmethod
+    def none(cls) -> _Labels:
+        return cls(np.zeros((1, 0), dtype=np.int64), *(np.zeros(1) for _ in range(5)))
+
+    def take(self, rows: npt.NDArray[np.bool_]) -> _Labels:
+        columns = (self.ms, self.stored, self.resident, self.working, self.error)
+        return _Labels(self.places[rows], *(column[rows] for column in columns))
+
+    def extended(self, options: Sequence[BlockChoice], before: Sequence[BlockChoice], device: CostModel) -> _Labels:
+        """Every label with every one of ``options``, behind the choices ``before`` of the last block."""
+        rows = np.repeat(np.arange(len(self.ms)), len(options))
+        place = np.tile(np.arange(len(options)), len(self.ms))
+        own_ms = np.array([device.edge_latency_ms(one.timed) for one in options])[place]
+        if before:
+            change = np.array([[device.change_ms(a.timed, b.timed) for b in options] for a in before])
+            own_ms = own_ms + change[self.places[rows, -1], place]
+
+        def of(name: str) -> Columns:
+            return np.array([float(getattr(one, name)) for one in options])[place]
+
+        return _Labels(
+            np.column_stack([self.places[rows], place]),
+            self.ms[rows] + own_ms,
+            self.stored[rows] + of("stored_bytes"),
+            self.resident[rows] + of("resident_bytes"),
+            np.maximum(self.working[rows], of("working_bytes")),
+            self.error[rows] + of("error"),
+        )
+
+    def within(self, memory_bytes: float, stored_bytes: float) -> _Labels:
+        """Those that keep the limits; bytes never shrink again."""
+        return self.take((self.resident + self.working <= memory_bytes) & (self.stored <= stored_bytes))
+
+    def blocks(self, choices: Sequence[Sequence[BlockChoice]]) -> Iterator[list[BlockChoice]]:
+        for places in self.places.tolist():
+            yield [own[place] for own, place in zip(choices, places, strict=False)]
+
+    def undominated(self, renditions: Sequence[str], memory_bytes: float, stored_bytes: float) -> _Labels:
+        """Without those that another with the same last computation matches or beats in all that still counts."""
+        counted = [self.ms, self.error]
+        counted += [self.stored] if math.isfinite(stored_bytes) else []
+        counted += [self.resident, self.working] if math.isfinite(memory_bytes) else []
+        columns = np.stack(counted)
+        last = np.array([renditions.index(renditions[place]) for place in self.places[:, -1].tolist()], dtype=np.int64)
+        kept = np.zeros(len(self.ms), dtype=bool)
+        for computation in set(last.tolist()):
+            rows = np.flatnonzero(last == computation)
+            kept[rows[_undominated(columns[:, rows])]] = True
+        return self.take(kept)
+
+    def thinned(self, width: int) -> _Labels:
+        if len(self.ms) <= width:
+            return self
+        return self.take(best_by_weightings(self.ms, self.error, self.resident + self.working + self.stored, width))
+
+
+def _undominated(columns: Columns) -> npt.NDArray[np.bool_]:
+    """Which of the points [criteria, count] no other matches or beats in every criterion; of equals the first."""
+    order = np.lexsort(columns[::-1])
+    kept: list[int] = []
+    for place in order.tolist():  # what dominates a point comes before it
+        if not kept or not (columns[:, kept] <= columns[:, place, None]).all(axis=0).any():
+            kept.append(place)
+    mask = np.zeros(columns.shape[1], dtype=bool)
+    mask[kept] = True
+    return mask
+
+
+def _allocated(
+    choices: Sequence[Sequence[BlockChoice]], memory_bytes: float, stored_bytes: float
+) -> Iterator[list[BlockChoice]]:
+    """Lagrangian allocations: for the bytes that each rendition would take everywhere, and for the limits."""
+    for name, limit in (("stored_bytes", stored_bytes), ("resident_bytes", memory_bytes)):
+        options = [[(getattr(one, name), one.error) for one in own] for own in choices]
+        budgets = {sum(own[min(place, len(own) - 1)][0] for own in options) for place in range(max(map(len, options)))}
+        for budget in sorted({float(budget) for budget in budgets} | ({limit} if math.isfinite(limit) else set())):
+            found = allocation(options, budget_bytes=budget)
+            if found is not None:
+                yield [own[place] for own, place in zip(choices, found, strict=True)]
+
+
+def _front(heads: Sequence[Head]) -> tuple[Head, ...]:
+    """The heads that none matches or beats in latency and error, at most ``_MOST_HEADS`` of them, the fastest first."""
+    if not heads:
+        return ()
+    kept = _undominated(np.array([[head.device_ms, head.error] for head in heads]).T)
+    front = sorted(
+        (head for head, keep in zip(heads, kept.tolist(), strict=True) if keep), key=lambda head: head.device_ms
+    )
+    places = np.unique(np.linspace(0, len(front) - 1, min(len(front), _MOST_HEADS)).round().astype(int))
+    return tuple(front[place] for place in places.tolist())

@@ -1,0 +1,133 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from device_sdk.bundles.manifest import Task
+from device_sdk.errors import InputError
+from device_sdk.policies.scores import IGNORED, Accuracy, BoxesFound, MeanIoU, interpolated, score_of
+
+NAMES = ("a", "b", "c")
+
+
+def maps(*rows):
+    return np.array([rows])
+
+
+def logits_of(classes, count=3):
+    """Logits [batch, count, rows, columns] whose largest are ``classes``."""
+    return np.moveaxis(np.eye(count, dtype=np.float32)[classes], -1, 1)
+
+
+def detections(*cells, rows=4, columns=4):
+    """One answer with these (class, left, top, right, bottom) in the cells of their centres, nothing in the others."""
+    answer = np.full((1, 3 + 4, rows, columns), -5.0, dtype=np.float32)
+    for class_, *box in cells:
+        x, y = (box[0] + box[2]) / 2, (box[1] + box[3]) / 2
+        row, column = int(y * rows), int(x * columns)
+        centre_x, centre_y = (column + 0.5) / columns, (row + 0.5) / rows
+        answer[0, class_, row, column] = 3.0
+        sides = [centre_x - box[0], centre_y - box[1], box[2] - centre_x, box[3] - centre_y]
+        answer[0, 3:, row, column] = np.log(sides)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "expected"),
+    [("classification", "logits", Accuracy), ("segmentation", "logits", MeanIoU), ("detection", "cells", BoxesFound)],
+)
+def test_every_task_has_a_score(kind, output, expected):
+    assert isinstance(score_of(Task(kind, NAMES, output)), expected)
+
+
+def test_accuracy_is_the_share_of_right_classes():
+    answers = np.eye(3, dtype=np.float32)
+    assert Accuracy(3).of(answers, np.array([0, 1, 1])) == pytest.approx(2 / 3)
+
+
+def test_mean_iou_counts_the_classes_that_occur_and_no_ignored_pixels():
+    found, wanted = maps([0, 0], [1, 1]), maps([0, 1], [1, IGNORED])
+    # class 0: 1 of 2 pixels, class 1: 1 of 2; class 2 occurs nowhere
+    assert MeanIoU(3).of(logits_of(found), wanted) == pytest.approx(0.5)
+
+
+def test_mean_iou_is_that_of_torchmetrics():
+    torch = pytest.importorskip("torch")
+    metrics = pytest.importorskip("torchmetrics.classification")
+    random = np.random.default_rng(0)
+    answers = random.normal(size=(3, 4, 5, 6)).astype(np.float32)
+    wanted = random.integers(0, 4, (3, 10, 9))
+    wanted[random.random(wanted.shape) < 0.1] = IGNORED
+    larger = torch.nn.functional.interpolate(torch.from_numpy(answers), size=(10, 9), mode="bilinear")
+    metric = metrics.MulticlassJaccardIndex(num_classes=4, ignore_index=IGNORED)
+    assert MeanIoU(4).of(answers, wanted) == pytest.approx(float(metric(larger.argmax(1), torch.from_numpy(wanted))))
+
+
+def test_answers_are_interpolated_as_torch_does():
+    torch = pytest.importorskip("torch")
+    answer = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(np.float32)
+    for size in ((7, 11), (2, 5), (3, 2)):
+        expected = torch.nn.functional.interpolate(torch.from_numpy(answer)[None], size=size, mode="bilinear")[0]
+        np.testing.assert_allclose(interpolated(answer, size), expected.numpy(), atol=1e-6)
+
+
+def test_a_box_is_found_by_its_class_and_half_of_its_area():
+    boxes = np.array([[[0, 0.1, 0.1, 0.4, 0.4], [1, 0.6, 0.6, 0.9, 0.9], [-1, 0, 0, 0, 0]]], np.float32)
+    score = BoxesFound(3)
+    assert score.of(detections((0, 0.1, 0.1, 0.4, 0.4), (1, 0.6, 0.6, 0.9, 0.9)), boxes) == 1.0
+    assert score.of(detections((0, 0.1, 0.1, 0.4, 0.4), (2, 0.6, 0.6, 0.9, 0.9)), boxes) == 0.5
+    assert score.of(detections((1, 0.6, 0.6, 0.7, 0.7)), boxes) == 0.0
+
+
+def test_boxes_found_are_those_of_the_packager():
+    torch = pytest.importorskip("torch")
+    from packager.tasks.detection import Detection
+
+    random = np.random.default_rng(0)
+    answers = random.normal(size=(6, 7, 5, 4)).astype(np.float32)
+    corner = random.random((6, 8, 2)) * 0.5
+    boxes = np.concatenate([random.integers(0, 3, (6, 8, 1)), corner, corner + 0.4], axis=2).astype(np.float32)
+    answers[:, 3:] = np.log(0.2)
+    expected = Detection().score(torch.from_numpy(answers), torch.from_numpy(boxes))
+    assert float(expected.mean()) > 0
+    assert BoxesFound(3).of(answers, boxes) == pytest.approx(float(expected.mean()))
+
+
+@pytest.mark.parametrize("score", [Accuracy(3), MeanIoU(3), BoxesFound(3)])
+def test_answers_meet_the_targets_that_they_stand_in_for(score):
+    random = np.random.default_rng(1)
+    shape = {"accuracy": (9, 3), "mIoU": (9, 3, 6, 5), "boxes found": (9, 7, 6, 5)}[score.name]
+    answers = random.normal(size=shape).astype(np.float32)
+    if score.name == "boxes found":
+        answers = np.concatenate([detections((0, 0.1, 0.1, 0.4, 0.4), (1, 0.6, 0.6, 0.9, 0.9))] * 2)
+    targets = score.stand_in(answers)
+    assert score.of(answers, score.checked(targets, len(answers))) == 1.0
+
+
+def test_of_boxes_that_overlap_the_surest_stands():
+    answer = detections((0, 0.1, 0.1, 0.6, 0.6))
+    answer[0, :, 0, 1] = answer[0, :, 1, 1]  # the same size a cell higher, which overlaps it by a half and more
+    answer[0, 0, 0, 1] = 2.0
+    answer[0, 3:, 0, 1] = np.log([0.2, 0.1, 0.3, 0.5])
+    boxes = BoxesFound(3).stand_in(answer)
+    assert (boxes[0, :, 0] >= 0).sum() == 1
+    np.testing.assert_allclose(boxes[0, 0], [0, 0.1, 0.1, 0.6, 0.6], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("score", "targets"),
+    [
+        (Accuracy(3), [0, 3]),
+        (Accuracy(3), [0.5, 1.0]),
+        (Accuracy(3), [[0], [1]]),
+        (Accuracy(3), [0]),
+        (MeanIoU(3), np.full((2, 4, 4), 3)),
+        (MeanIoU(3), np.zeros((2, 4))),
+        (BoxesFound(3), np.zeros((2, 4, 4))),
+        (BoxesFound(3), np.full((2, 1, 5), np.nan)),
+        (BoxesFound(3), np.full((2, 1, 5), 3.0)),
+    ],
+)
+def test_targets_that_do_not_fit_are_refused(score, targets):
+    with pytest.raises(InputError):
+        score.checked(targets, 2)
