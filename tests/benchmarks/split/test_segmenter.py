@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from benchmarks.split.bench import FACTORS, QUICK_UPLINKS_MBPS, _fastest, _network_rows
-from benchmarks.split.networks import Judged, SplitNetwork, _miou
+from benchmarks.split.networks import Judged, SplitNetwork
 from benchmarks.split.ways import OURS
 from device_sdk.bundles.signing import new_key_pair
 from device_sdk.progress import SilentProgress
 from pathweave.bench import BenchOptions
-from tests.device_sdk.tiny_bundle import CLASSES, SIDE, draw_images
+from tests.device_sdk.tiny_bundle import SIDE, draw_images
 from tests.device_sdk.tiny_segmenter import write_tiny_segmenter
 
 
@@ -23,7 +23,7 @@ def rows(tmp_path_factory):
     write_tiny_segmenter(folder / "segmenter", folder / "key")
     images, labels = draw_images(6, seed=2)
     targets = np.broadcast_to(labels[:, None, None].astype(np.uint8), (6, SIDE, SIDE)).copy()
-    judged = Judged(list(images), lambda outputs: _miou(outputs, targets=targets, classes=len(CLASSES)))
+    judged = Judged(list(images), targets)
     network = SplitNetwork("segmenter", folder / "segmenter", "mIoU", judged, judged, renditions=("fp32",))
     options = BenchOptions(True, folder, folder / "work", SilentProgress())
     return _network_rows(network, options)

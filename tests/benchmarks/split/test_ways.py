@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.split.ways import DEVICE, JPEGS, OURS, RAW, Known, Way, plan_of, way_of, whole_device
+from benchmarks.split.ways import DEVICE, JPEGS, MIXED, OURS, RAW, Known, Way, plan_of, way_of
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.signing import new_key_pair
 from device_sdk.policies.split_decision import choose
@@ -34,9 +34,22 @@ def known(bundle):
         plan, name = Plan(bundle.supernet.original), f"{bundle.manifest.name}:tail"
         decision = choose(bundle, plan, ours, theirs, Uplink(mbps), model_name=name, source="a test's")
         jpeg = JpegCoding(jpeg_bytes, 0.1, 0.1)
-        return Known(bundle, ours, theirs, decision, jpeg, lambda way: 0.5 * (0 < way.bits < 8), ("fp32", "int8"))
+        return Known(bundle, ours, theirs, decision, jpeg, FewBitsLose(), ("fp32", "int8"))
 
     return make
+
+
+class FewBitsLose:
+    """A judge by which fewer than 8 bits on the way lose half of the score."""
+
+    def drop(self, cost):
+        return 0.5 * any(bits < 8 for bits in cost.bits)
+
+    def lost(self, way):
+        return 0.5 * (0 < way.bits < 8)
+
+    def sent_error(self, position, bits):
+        return 0.0
 
 
 def test_every_method_has_a_way_that_can_be_planned(known, bundle):
@@ -59,7 +72,9 @@ def test_every_method_has_a_way_that_can_be_planned(known, bundle):
 
 
 def test_ours_is_the_fastest_predicted_way_that_keeps_the_drop(known, bundle):
-    assert known(1e-3).chosen(1.0)[0] == whole_device(bundle, "int8")
+    alone = known(1e-3).chosen(1.0)[0]
+    assert (alone.kind, alone.rendition) == ("device", MIXED)
+    assert {edge.block for edge in alone.head if edge.rendition == "int8"} == {"o1"}  # the only one with both
     assert known(1e3, server_scale=1e-3).chosen(20.0)[0].kind == "server"
     assert known(1.0, server_scale=1e-3, jpeg_bytes=1).chosen(20.0)[0] == Way("fp32", 0, "jpeg")
 
@@ -83,7 +98,7 @@ def test_on_a_chain_the_minimum_cut_is_neurosurgeon_s_and_no_position_is_faster(
 def test_a_cost_and_its_way_make_the_same_plan(known, bundle):
     one = known(3.0)
     for cost in one.costs_of("fp32", 1.0):
-        way = way_of(bundle, cost, "fp32")
+        way = way_of(cost)
         split = plan_of(bundle, way).split
         if not cost.tail:
             assert split is None

@@ -332,7 +332,7 @@ def test_few_bits_on_the_way_are_tried_where_their_accuracy_can_be_measured(
 def test_the_input_as_jpeg_has_a_row_and_a_bar_where_its_accuracy_can_be_measured(
     as_json, pathweave, tiny_bundle, options, pictures, tmp_path
 ):
-    arguments = ("--uplink-mbps", "0.01", "--device-factor", "50", "--data", pictures)
+    arguments = ("--uplink-mbps", "0.01", "--device-factor", "50", "--data", pictures, "--max-drop", "1")
     printed = as_json("split", tiny_bundle.folder, *arguments, *options)
     [jpeg] = [one for one in printed["splits"] if one["sends"] == "jpeg"]
     assert (jpeg["position"], jpeg["bits"], jpeg["device_ms"]) == (0, [], 0.0)

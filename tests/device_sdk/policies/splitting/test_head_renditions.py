@@ -130,5 +130,5 @@ def test_what_the_runtime_expands_counts_with_the_latency_of_the_original():
     stored = {edge: 50 for edge in device.edge_costs}
     [choices] = block_choices(supernet, Subnet((Edge("o0", "w4"),)), device, stored)
     assert [one.edge.rendition for one in choices] == ["w4", "fp32", "int8"]  # the subnet's own first
-    assert [head_of([one], device).device_ms for one in choices] == [2.0, 2.0, 1.0]
+    assert [head_of([one], device, [one.timed]).device_ms for one in choices] == [2.0, 2.0, 1.0]
     assert [one.error for one in choices] == [0.01, 0.0, 0.02]

@@ -55,7 +55,8 @@ public data class Budget(val latencyMs: Double? = null, val memoryMb: Double? = 
  * What a plan is expected to cost per sample; null is unknown, never zero.
  *
  * [latencyMs] is the mean; [bytesSent] too. [accuracy]: of the samples that get an answer. [shareEarly] of the samples
- * take an exit, [shareAsked] go to a server because they are hard, [shareAbstained] get no answer.
+ * take an exit, [shareAsked] go to a server because they are hard, [shareAskedEarly] of them from an exit,
+ * [shareAbstained] get no answer.
  */
 public data class PlanCost(
     val accuracy: Double?,
@@ -67,6 +68,7 @@ public data class PlanCost(
     val shareEarly: Double = 0.0,
     val shareAsked: Double = 0.0,
     val shareAbstained: Double = 0.0,
+    val shareAskedEarly: Double = 0.0,
 ) {
     /** The share of samples that get an answer. */
     public val coverage: Double get() = 1.0 - shareAbstained

@@ -49,6 +49,7 @@ public data class Offer(
     val shareAsked: Double,
     val shareAbstained: Double,
     val ways: List<Way>,
+    val shareAskedEarly: Double = 0.0,
 ) {
     /** The cost of the plan over [uplink]; null: no server is in reach, so that what needs one is unknown. */
     public fun cost(uplink: Uplink?, power: Power?): PlanCost {
@@ -70,6 +71,7 @@ public data class Offer(
             shareEarly = shareEarly,
             shareAsked = shareAsked,
             shareAbstained = shareAbstained,
+            shareAskedEarly = shareAskedEarly,
         )
     }
 

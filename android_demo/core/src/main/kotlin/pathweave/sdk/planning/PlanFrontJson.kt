@@ -90,6 +90,7 @@ private fun json(offer: Offer): JsonElement = jsonOf(
             )
         },
     ),
+    "share_asked_early" to json(offer.shareAskedEarly),
 )
 
 private fun requirement(place: JsonPlace) = Requirement(
@@ -119,6 +120,7 @@ private fun offer(place: JsonPlace) = Offer(
     place["share_asked"].number(),
     place["share_abstained"].number(),
     place["ways"].items().map(::way),
+    place.optional("share_asked_early")?.number() ?: 0.0,
 )
 
 private fun way(place: JsonPlace) = Way(
