@@ -10,6 +10,7 @@ from itertools import takewhile
 import msgspec
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.held_part import EVERYTHING
 from device_sdk.errors import ProtocolError, UsageError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.client import request_overhead_bytes
@@ -258,14 +259,17 @@ def _checked_fallback(
 def _heads(bundle: Bundle, subnet: Subnet, device: CostModel, limits: SplitLimits) -> list[list[Head]]:
     """The device's part of each length: as the subnet has it, last in each list, and the best in other renditions.
 
-    As far as the device has costs of the subnet's blocks: the others are not there.
+    As far as the device has costs of the subnet's blocks: the others are not there. Shared blobs, whose sizes no
+    manifest states, count where the bundle is whole.
     """
     here = Subnet(tuple(takewhile(lambda edge: edge in device.edge_costs, subnet.edges)))
-    stored = {
-        edge: sum(map(bundle.blob_size, bundle.blob_names([edge])))
-        for edge in device.edge_costs
-        if edge.block in here.block_ids
-    }
+    stated = EVERYTHING.blobs(bundle.offered)
+
+    def size_bytes(name: str) -> int:
+        return bundle.blob_size(name) if bundle.part.is_whole else stated[name] or 0
+
+    renditions = {edge: bundle.supernet.rendition(edge) for edge in device.edge_costs if edge.block in here.block_ids}
+    stored = {edge: sum(map(size_bytes, (one.blob, *one.shared))) for edge, one in renditions.items()}
     choices = block_choices(bundle.supernet, here, device, stored)
     own = [own_head(choices, device, count) for count in range(len(choices) + 1)]
     if not limits.may_lose:

@@ -142,7 +142,7 @@ def test_a_head_moves_between_the_cut_points_that_it_holds(scene, tmp_path):
 
 def test_a_busy_server_is_left_and_asked_again_when_it_is_not(scene, tmp_path):
     with AdaptiveModel.open(scene.bundle, trust=None, state_folder=tmp_path / "state") as model:
-        follow(scene, model, tmp_path / "state", factor=FACTOR / 2)
+        follow(scene, model, tmp_path / "state", factor=0.75 * FACTOR)
         with often_stopped(scene.server):
             assert seconds_until(model, lambda: position(model) is None) < MOST_S
             time.sleep(2.0)
