@@ -151,7 +151,7 @@ def _handler(server: BundleServer) -> type[BaseHTTPRequestHandler]:
                 claimed = start + fault.wrong_range
                 headers["Content-Range"] = f"bytes {claimed}-{len(data) - 1}/{len(data)}"
             self._head(status, headers)
-            server.served.append(Served(path, start, self._body(data, start, fault), status))
+            self._body(path, data, start, status, fault)
             if fault.length_delta:
                 self.close_connection = True
 
@@ -163,16 +163,22 @@ def _handler(server: BundleServer) -> type[BaseHTTPRequestHandler]:
             start = int(match[1])
             return start, 206 if start < size else 416
 
-        def _body(self, data: bytes, start: int, fault: Fault) -> int:
-            """Send the body as far as the fault lets it; returns how many bytes went out."""
+        def _body(self, path: str, data: bytes, start: int, status: int, fault: Fault) -> None:
+            """Send the body as far as the fault lets it; the last write comes after the entry in ``served``.
+
+            A client that has the whole body then finds its request there.
+            """
             if fault.flip_at is not None:
                 data = data[: fault.flip_at] + bytes([data[fault.flip_at] ^ 1]) + data[fault.flip_at + 1 :]
             end = min(at for at in (fault.cut_at, fault.stall_at, len(data)) if at is not None)
             step = 1 if fault.drip else 1 << 20
-            for position in range(start, end, step):
-                self.wfile.write(data[position : min(position + step, end)])
+            pieces = [data[position : min(position + step, end)] for position in range(start, end, step)] or [b""]
+            for piece in pieces[:-1]:
+                self.wfile.write(piece)
                 if fault.drip and server.over.wait(0.02):
                     break
+            server.served.append(Served(path, start, max(0, end - start), status))
+            self.wfile.write(pieces[-1])
             if fault.stall_at is not None:
                 server.over.wait(20)
             if end < len(data):
@@ -180,7 +186,6 @@ def _handler(server: BundleServer) -> type[BaseHTTPRequestHandler]:
                 if fault.reset:
                     time.sleep(0.05)  # what was sent arrives first
                     self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            return max(0, end - start)
 
         def _head(self, status: int, headers: dict[str, str]) -> None:
             self.send_response(status)
