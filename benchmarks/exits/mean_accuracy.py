@@ -12,7 +12,7 @@ from benchmarks.exits.networks import ExitNetwork
 from benchmarks.exits.sets import BRANCHYNET_EXITS, CONVOLUTIONAL, LINEAR, SPINN_EXITS
 from benchmarks.support.reference_bundles import Made, Part
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.answers import Answers, answer_everywhere
+from device_sdk.policies.costs.answers import Answers, answer_everywhere
 from device_sdk.policies.placement import UNIFORM, ExitCandidate, StopTimes, expectation, place
 from device_sdk.progress import Progress
 from device_sdk.runtimes import make_runtime

@@ -22,9 +22,9 @@ from device_sdk.errors import UsageError
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE
 
 if TYPE_CHECKING:
-    from device_sdk.policies.choice import Choice
-    from device_sdk.policies.plan_choice import Planned
-    from device_sdk.policies.promises import Promise
+    from device_sdk.policies.planning.choice import Choice
+    from device_sdk.policies.planning.plan_choice import Planned
+    from device_sdk.policies.deciding.promises import Promise
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.supernet.cost import PlanCost, Power, Uplink
 
@@ -193,7 +193,7 @@ def _print(planned: Planned) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from device_sdk.policies.timed_exits import without_timed_exits
+    from device_sdk.policies.exits.timed_exits import without_timed_exits
 
     options, chosen = planned.choice.by_kind, without_timed_exits(planned.choice.plan)
     energy = any(one.cost.energy_mj is not None for one in options.values())

@@ -33,7 +33,7 @@ from device_sdk.offload.open_inference import (
     encode_request,
     encode_response,
 )
-from device_sdk.policies.plan_front import Offer, PlanFront, Way
+from device_sdk.policies.planning.front import Offer, PlanFront, Way
 from device_sdk.random_source import SplitMix64
 from device_sdk.supernet.cost import Power, Uplink
 from device_sdk.supernet.plan import Ask, Edge, MaxConfidence, Plan, RemoteRef, Split, Subnet

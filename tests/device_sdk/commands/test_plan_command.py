@@ -5,7 +5,7 @@ import json
 import pytest
 
 from device_sdk.commands.plan_command import told_of_exits
-from device_sdk.policies.choice import Choice, Option
+from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import PlanCost
 from device_sdk.supernet.plan import (

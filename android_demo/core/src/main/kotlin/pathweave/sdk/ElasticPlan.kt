@@ -1,6 +1,6 @@
 /**
  * What remains of a plan when memory shrinks (MEEdge §3.4), decided by the footprints of its parts. Mirrors
- * device_sdk/policies/elastic_plan.py.
+ * device_sdk/policies/exits/elastic_plan.py.
  *
  * 1. Exits that only deadlines need stay as far as there is room beside all others, by placement. 2. What does not fit
  * at once runs in pages, with the same answers. 3. If the largest block does not even fit alone, the path ends with the

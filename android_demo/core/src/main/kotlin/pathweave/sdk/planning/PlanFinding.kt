@@ -1,5 +1,5 @@
 /**
- * Plans made of subnets and a server's model, judged on private samples: a part of device_sdk/policies/planner.py. Pure.
+ * Plans made of subnets and a server's model, judged on private samples: a part of device_sdk/policies/planning/planner.py. Pure.
  *
  * Subnets alone, with the hard samples asked about or left unanswered, and the server alone. Deciders that are fitted,
  * exits and splits are judged by Python's planner only.

@@ -1,5 +1,5 @@
 /**
- * What a subnet answers at every exit and at its end, and what that costs. Mirrors device_sdk/policies/answers.py and
+ * What a subnet answers at every exit and at its end, and what that costs. Mirrors device_sdk/policies/costs/answers.py and
  * parts of calibration.py.
  */
 package pathweave.sdk.search

@@ -1,7 +1,7 @@
 /**
  * Exits as a part of the search: a slower subnet whose exits answer most samples may be better than any quick one.
  *
- * Mirrors device_sdk/policies/exits_in_search.py. The budget limits the mean latency, and samples that take no exit may
+ * Mirrors device_sdk/policies/planning/exits_in_search.py. The budget limits the mean latency, and samples that take no exit may
  * take longer.
  */
 package pathweave.sdk.search
