@@ -21,7 +21,7 @@ internal fun oneModelFootprint(bundle: Bundle, segment: PlanSegment): Footprint 
 
 /** What segments take if each is one model that stays, while one of them runs. */
 internal fun residentBytes(bundle: Bundle, found: List<PlanSegment>): Long {
-    val prints = found.map { oneModelFootprint(bundle, it) }
+    val prints = found.filter { it.runs }.map { oneModelFootprint(bundle, it) }
     return prints.sumOf { it.residentBytes } + (prints.maxOfOrNull { it.workingBytes } ?: 0L)
 }
 
@@ -54,10 +54,10 @@ internal class PagedSegments(
     private val flat = divided.flatten()
     val pager: Pager = Pager(runtime, flat.map { Page({ read(bundle, it) }, footprint(it)) }, cap)
 
-    /** One per segment. */
-    val stretches: List<PagedStretch> = buildList {
+    /** One per segment; null where nothing runs. */
+    val stretches: List<PagedStretch?> = buildList {
         var next = 0
-        for (part in divided) add(PagedStretch(pager, part.map { next++ }))
+        for (part in divided) add(if (part.isEmpty()) null else PagedStretch(pager, part.map { next++ }))
     }
 
     /** Load all pages once, so that what fails, fails here. */
@@ -70,6 +70,7 @@ private fun read(bundle: Bundle, page: List<Piece>): Stretch =
     bundle.stretch(page.mapNotNull { it.edge }, page.last().exit)
 
 private fun pieces(bundle: Bundle, segment: PlanSegment): List<Piece> {
+    if (!segment.runs) return emptyList()
     val ends: List<Pair<Edge?, ExitChoice?>> =
         if (segment.edges.isEmpty()) listOf(null to segment.exit)
         else segment.edges.mapIndexed { at, edge -> edge to segment.exit.takeIf { at == segment.edges.lastIndex } }

@@ -130,14 +130,15 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
     fun answer(plan: Plan, loaded: LoadedPlan, tensor: Tensor, images: List<Image>?): Pair<Tensor, List<String>> {
         val (split, client) = plan.split to tail
         val outcome = when {
-            split == null || splitUnfit(split) != null -> loaded.run(tensor)
+            split == null || splitUnfit(split) != null -> // past the split, or as its fallback says
+                loaded.run(tensor, null, asks = plan.asksEarly && isReady(plan.hard))
             split.isWhole || client == null -> loaded.run(tensor) { askAll(split.server, tensor, images) }
             else -> loaded.run(tensor) { features -> runTail(client, split.position, split.tail, features, split.bits) }
         }
         return when (val policy = plan.hard) {
             Hard.AnswerLocally -> outcome.output to marks(plan, outcome)
             is Hard.Abstain -> abstained(plan, policy, outcome)
-            is Hard.Ask -> asked(plan, policy, outcome, tensor, images)
+            is Hard.Ask -> asked(plan, policy, loaded, outcome, tensor, images)
         }
     }
 
@@ -147,21 +148,35 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
         return outcome.output to marks(plan, outcome).mapIndexed { at, mark -> if (at in hard) ABSTAINED else mark }
     }
 
-    /** The server answers the hard samples that reached the end here, or else the subnet does. */
+    /**
+     * The server answers the hard samples that reached the end here, and with them, in one call with one time-out, those
+     * that ask from exits. If it does not, the subnet does: for the latter the rest of the path runs.
+     */
     private fun asked(
         plan: Plan,
         policy: Hard.Ask,
+        loaded: LoadedPlan,
         outcome: Outcome,
         tensor: Tensor,
         images: List<Image>?,
     ): Pair<Tensor, List<String>> {
-        val marks = marks(plan, outcome)
-        val positions = hardAt(plan, policy.decider, outcome, setOf(AT_END, AFTER_FAILURE))
-        if (positions.isEmpty()) return outcome.output to marks
+        val early = outcome.asking.flatMap { it.samples }
+        val positions = (hardAt(plan, policy.decider, outcome, setOf(AT_END, AFTER_FAILURE)) + early).sorted()
+        if (positions.isEmpty()) return outcome.output to marks(plan, outcome)
         val reply = ask(policy, outcome, positions, tensor, images)
+        val whole = if (reply == null && early.isNotEmpty()) loaded.goOn(outcome) else outcome
         val (hard, mark) = positions.toSet() to if (reply == null) FALLBACK else SERVER
-        val output = if (reply == null) outcome.output else outcome.output.withRows(positions, reply)
-        return output to marks.mapIndexed { at, before -> if (at in hard) mark else before }
+        val output = if (reply == null) whole.output else outcome.output.withRows(positions, reply)
+        return output to marks(plan, whole).mapIndexed { at, before -> if (at in hard) mark else before }
+    }
+
+    /** Whether the server that the plan asks is connected, may be sent to, and is not left alone after failures. */
+    private fun isReady(hard: Hard): Boolean {
+        if (hard !is Hard.Ask) return false
+        return when (val sends = hard.sends) {
+            Sends.Input -> escalatorUnfit(hard.server) == null && escalator?.ready == true
+            is Sends.Activations -> tailUnfit(hard.server, sends.position) == null && tail?.ready == true
+        }
     }
 
     private fun hardAt(plan: Plan, decider: Decider, outcome: Outcome, ends: Set<Int>): List<Int> {
@@ -227,6 +242,6 @@ private fun unfit(model: RemoteModel?, server: RemoteRef, position: Int): String
 }
 
 private fun marks(plan: Plan, outcome: Outcome): List<String> {
-    val names = plan.exits.map { "exit ${it.exit}" } + listOf(SUBNET, SERVER, FALLBACK)
+    val names = plan.exits.map { "exit ${it.exit}" } + listOf(SUBNET, SERVER, FALLBACK, ABSTAINED)
     return outcome.answeredBy.map(names::get)
 }

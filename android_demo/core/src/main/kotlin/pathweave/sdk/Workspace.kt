@@ -33,8 +33,8 @@ internal class LoadedSegments(
         PagedSegments(workspace.bundle, workspace.runtime, found, it, cap ?: MemoryCap(it))
     }
 
-    /** One per segment, in order. */
-    val stretches: List<LoadedStretch> = paged?.stretches ?: loadWhole(workspace, found)
+    /** One per segment, in order; null where nothing runs. */
+    val stretches: List<LoadedStretch?> = paged?.stretches ?: loadWhole(workspace, found)
     private val wholeBytes = if (paged == null) residentBytes(workspace.bundle, found) else 0L
     private var counted = false // guarded by this
 
@@ -77,7 +77,7 @@ internal class LoadedSegments(
 
     /** Free the sessions. May be called twice. */
     override fun close() {
-        stretches.forEach { it.close() }
+        stretches.forEach { it?.close() }
         paged?.close()
         synchronized(this) {
             if (counted) cap?.take(-wholeBytes)
@@ -86,12 +86,13 @@ internal class LoadedSegments(
     }
 }
 
-private fun loadWhole(workspace: Workspace, found: List<PlanSegment>): List<LoadedStretch> {
-    val ready = mutableListOf<LoadedStretch>()
+private fun loadWhole(workspace: Workspace, found: List<PlanSegment>): List<LoadedStretch?> {
+    val (bundle, runtime) = workspace.bundle to workspace.runtime
+    val ready = mutableListOf<LoadedStretch?>()
     try {
-        for (one in found) ready += workspace.runtime.load(workspace.bundle.stretch(one.edges, one.exit))
+        for (one in found) ready += if (one.runs) runtime.load(bundle.stretch(one.edges, one.exit)) else null
     } catch (error: Throwable) {
-        ready.forEach { it.close() }
+        ready.forEach { it?.close() }
         throw error
     }
     return ready

@@ -72,6 +72,9 @@ internal class Escalator(
         return reply
     }
 
+    /** Whether the server would be asked now: not while it is left alone after failures. */
+    val ready: Boolean get() = calls.ready
+
     /** Ask again now, although the last calls failed: the server was seen to answer. */
     fun tryAgain(): Unit = calls.tryAgain()
 
