@@ -30,7 +30,7 @@ from device_sdk.supernet.requirement import Requirement
 
 _BATCH = 64
 _DROPS = (0.0025, 0.01, 0.03)  # accuracy that exits may cost: a set of exits for each
-_HELD_OUT = 3  # every third sample judges the choice
+HELD_OUT = 3  # every third sample, from the first on, judges the choice
 _FEW_SAMPLES = 30  # below, all of them choose
 _VIEWS_S = 10.0  # spent at most on answering views of the samples
 
@@ -93,7 +93,7 @@ def choose_plan(
     for subnet in _worth_views(subnets, len(answers[0].labels), costs):
         views[subnet] = answer_views(workspace, subnet, prepared(subnet.input_size), batch=_BATCH)
     evidence = replace(_joined(answers, servers), views=views)
-    judging = np.arange(0, evidence.count, _HELD_OUT) if evidence.count >= _FEW_SAMPLES else np.arange(0)
+    judging = np.arange(0, evidence.count, HELD_OUT) if evidence.count >= _FEW_SAMPLES else np.arange(0)
     choosing = np.setdiff1d(np.arange(evidence.count), judging)
     planner = Planner(
         workspace.supernet,

@@ -19,7 +19,7 @@ class PathweaveApp : Application() {
     /** The app without its screens; made when the first one is shown. */
     val model: AppModel by lazy {
         val main = Handler(Looper.getMainLooper())
-        val device = Device(memory, BatteryPower(this), camera = { openCamera(this) })
+        val device = Device(memory, BatteryPower(this), camera = { openCamera(this) }, jpeg = ::jpegOf)
         AppModel(bundlesOf(this), device, post = { main.post(it) }).also { it.reopen() }
     }
 

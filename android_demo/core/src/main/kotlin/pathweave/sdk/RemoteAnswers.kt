@@ -7,6 +7,7 @@ package pathweave.sdk
 import java.io.Closeable
 import java.util.logging.Logger
 import kotlinx.serialization.json.JsonPrimitive
+import pathweave.sdk.offload.AskedShare
 import pathweave.sdk.offload.DeviceModel
 import pathweave.sdk.offload.Escalator
 import pathweave.sdk.offload.LinkEstimate
@@ -55,6 +56,9 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
     @Volatile
     private var told: Told? = null
 
+    @Volatile
+    private var share: AskedShare? = null
+
     /** Use this model from now on: for samples, or for tails if that is what it runs. Closes the one before. */
     fun connect(model: RemoteModel) {
         val old: Closeable?
@@ -66,6 +70,7 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
             } else {
                 old = escalator
                 escalator = Escalator(model, device, this)
+                share = model.share?.let(::AskedShare)
                 answering.remove(ESCALATING)
             }
         }
@@ -144,7 +149,8 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
 
     /** Hard samples at the end stay without an answer, those that a server answered too. */
     private fun abstained(plan: Plan, policy: Hard.Abstain, outcome: Outcome): Pair<Tensor, List<String>> {
-        val hard = hardAt(plan, policy.decider, outcome, setOf(AT_END, AT_SERVER, AFTER_FAILURE)).toSet()
+        val ends = setOf(AT_END, AT_SERVER, AFTER_FAILURE)
+        val hard = hardAt(plan, outcome, ends) { hardSamples(policy.decider, it) }.toSet()
         return outcome.output to marks(plan, outcome).mapIndexed { at, mark -> if (at in hard) ABSTAINED else mark }
     }
 
@@ -160,10 +166,19 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
         tensor: Tensor,
         images: List<Image>?,
     ): Pair<Tensor, List<String>> {
+        val model = escalator?.model?.takeIf { policy.sends == Sends.Input } // whose pool and share count
+        val keptShare = share?.takeIf { policy.sends == Sends.Input }
         val early = outcome.asking.flatMap { it.samples }
-        val positions = (hardAt(plan, policy.decider, outcome, setOf(AT_END, AFTER_FAILURE)) + early).sorted()
+        val atEnd = hardAt(plan, outcome, setOf(AT_END, AFTER_FAILURE)) {
+            keptShare?.hard(policy.decider, it) ?: hardSamples(policy.decider, it)
+        }
+        val positions = (atEnd + early).sorted()
         if (positions.isEmpty()) return outcome.output to marks(plan, outcome)
-        val reply = ask(policy, outcome, positions, tensor, images)
+        val reply = ask(policy, outcome, positions, tensor, images)?.let { found ->
+            val pool = model?.pool?.takeIf { atEnd.isNotEmpty() } ?: return@let found
+            val rows = atEnd.map { positions.binarySearch(it) } // not of exits: the pool was fitted to those at the end
+            found.withRows(rows, pool.pooled(outcome.output.rows(atEnd), found.rows(rows)))
+        }
         val whole = if (reply == null && early.isNotEmpty()) loaded.goOn(outcome) else outcome
         val (hard, mark) = positions.toSet() to if (reply == null) FALLBACK else SERVER
         val output = if (reply == null) whole.output else outcome.output.withRows(positions, reply)
@@ -179,9 +194,12 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
         }
     }
 
-    private fun hardAt(plan: Plan, decider: Decider, outcome: Outcome, ends: Set<Int>): List<Int> {
-        val hard = hardSamples(decider, outcome.output)
-        return hard.indices.filter { hard[it] && outcome.answeredBy[it] - plan.exits.size in ends }
+    /** The samples that were answered at one of [ends] and are [hard]. */
+    private fun hardAt(plan: Plan, outcome: Outcome, ends: Set<Int>, hard: (Tensor) -> List<Boolean>): List<Int> {
+        val atEnd = outcome.answeredBy.indices.filter { outcome.answeredBy[it] - plan.exits.size in ends }
+        if (atEnd.isEmpty()) return emptyList()
+        val found = hard(outcome.output.rows(atEnd))
+        return atEnd.filterIndexed { row, _ -> found[row] }
     }
 
     /** The server's logits for the samples at [positions]; null if there are none. */

@@ -20,6 +20,7 @@ import pathweave.sdk.SplitMix64
 import pathweave.sdk.Subnet
 import pathweave.sdk.Supernet
 import pathweave.sdk.UsageError
+import pathweave.sdk.Workspace
 import pathweave.sdk.measureSubnets
 import pathweave.sdk.runtimes.Runtime
 
@@ -150,7 +151,7 @@ internal class PlanFinder(
         )
         if (!settings.useExits) return adaptation
         val mostMs = budget.latencyMs?.let { it * EQUAL_LATENCY } ?: Double.POSITIVE_INFINITY
-        val finder = ExitsFinder(bundle, runtime, costModel, settings.batch) {
+        val finder = ExitsFinder(Workspace(bundle, runtime, memoryCapBytes), costModel, settings.batch) {
             onProgress(AdaptationProgress(AdaptationStage.JUDGE, it))
         }
         val exits = finder.find(found.pool, budget, inputs, targets, held, mostMs) ?: return adaptation
