@@ -46,7 +46,13 @@ _OPTIMISED = {"accuracy": "accuracy", "latency": "latency_ms", "energy": "energy
     type=float,
     help="Probability, 0 to 1, with which --accuracy holds on new samples like the given ones.",
 )
-@click.option("--coverage", type=float, help="Least share of samples that are answered, 0 to 1.")
+@click.option(
+    "--coverage",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Least share of samples that are answered; below 1 the plan may abstain from hard ones.",
+)
 @click.option("--latency-ms", type=float, help="Limit of the mean latency.")
 @click.option("--p95-latency-ms", type=float, help="Limit of the 95th percentile of the latency.")
 @click.option("--energy-mj", type=float, help="Limit of the mean energy; needs --active-w.")
@@ -77,7 +83,7 @@ def plan(
     optimise: str,
     accuracy: float | None,
     certainty: float | None,
-    coverage: float | None,
+    coverage: float,
     latency_ms: float | None,
     p95_latency_ms: float | None,
     energy_mj: float | None,

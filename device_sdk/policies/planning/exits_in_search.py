@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace
 
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
@@ -70,7 +69,7 @@ def find_exits(
             competing(workspace.supernet.original, pool, budget),
             lambda size: samples.take(np.arange(len(samples)), size),
             labels[positions],
-            replace(Requirement.of(budget), coverage=1.0),  # else abstaining would count as accuracy
+            Requirement.of(budget),
             Servers(),
             power=None,
             progress=progress,
