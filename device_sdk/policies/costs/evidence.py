@@ -21,8 +21,9 @@ class Evidence:
 
     ``ends``: of whole paths, also of those whose rest a server runs; ``exits``: of an exit's branch, by the edges
     before it, its id and its rendition; ``servers``: of the server's models on the inputs. ``views``: of whole paths
-    on views of the samples (``data/views``), [views, count, classes], where deciders may learn from them. ``pool``: how
-    a server's answer to a hard sample is pooled with the device's own; None: it replaces it.
+    on views of the samples (``data/views``), [views, count, classes], where deciders may learn from them. ``received``:
+    of whole paths whose activations travel in few bits, by cut point and bits of each tensor. ``pool``: how a server's
+    answer to a hard sample is pooled with the device's own; None: it replaces it.
     """
 
     labels: npt.NDArray[np.int64]
@@ -30,6 +31,7 @@ class Evidence:
     exits: Mapping[tuple[tuple[Edge, ...], str, str], Array] = field(default_factory=dict)
     servers: Mapping[RemoteRef, Array] = field(default_factory=dict)
     views: Mapping[Subnet, Array] = field(default_factory=dict)
+    received: Mapping[tuple[Subnet, int, tuple[int, ...]], Array] = field(default_factory=dict)
     pool: LogarithmicPool | None = None
 
     @property
@@ -57,6 +59,7 @@ class Evidence:
             exits={branch: logits[positions] for branch, logits in self.exits.items()},
             servers={server: logits[positions] for server, logits in self.servers.items()},
             views={subnet: logits[:, positions] for subnet, logits in self.views.items()},
+            received={crossing: logits[positions] for crossing, logits in self.received.items()},
             pool=self.pool,
         )
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from device_sdk.errors import UsageError
 from device_sdk.execution.deciders import hard, leaving
 from device_sdk.execution.plan_segments import answering_exits
-from device_sdk.offload.packing import packet_bytes
+from device_sdk.offload.packing import BITS, packet_bytes
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import CutPoint
@@ -143,12 +143,18 @@ class Route:
         if split.is_whole:
             self._logits = self._found(self._evidence.servers, split.server, f"the server's {split.server}")
         else:
-            path = Subnet(self._head(split.position) + split.tail)
-            self._logits = self._found(self._evidence.ends, path, "the split's path")
+            self._logits = self._received(split)
         self.correct[self.open] = self._evidence.right(self._logits)[self.open]
         head_ms, call = self.crossing(split, network)
         self.device_ms[self.open] = head_ms + self.tried_ms
         self._send(self.open, call)
+
+    def _received(self, split: Split) -> Array:
+        """What the tail answers; in 8 bits and more as if nothing were lost on the way."""
+        path = Subnet(self._head(split.position) + split.tail)
+        if min(split.bits) >= BITS:
+            return self._found(self._evidence.ends, path, "the split's path")
+        return self._found(self._evidence.received, (path, split.position, split.bits), f"a split in {split.bits} bits")
 
     def crossing(self, split: Split, network: Network | None) -> tuple[float, RemoteCall]:
         """How long a sample runs here before the split, without branches of exits, and its way to the server.

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.offload.packing import BITS
 from device_sdk.policies.costs.evidence import Network
-from device_sdk.policies.costs.route import Route
+from device_sdk.policies.costs.route import Correct, Route
 from device_sdk.policies.costs.threshold_sweep import Costs
 from device_sdk.supernet.cost import Power
 from device_sdk.supernet.plan import Split
@@ -27,29 +28,34 @@ class Crossings:
     costs: Costs
 
     def extremes(self) -> list[Split]:
-        """The splits of least mean latency, of least energy and of least bytes."""
+        """Of the splits that lose nothing on the way, those of least mean latency, least energy and least bytes."""
+        whole = np.array([min(split.bits) >= BITS for split in self.splits])
         columns = (self.costs.latency_ms, self.costs.energy_mj, self.costs.bytes_sent)
-        places = {int(np.argmin(np.nan_to_num(values, nan=math.inf))) for values in columns}
-        return [self.splits[place] for place in sorted(places)]
+        places = {int(np.argmin(np.where(whole, np.nan_to_num(values, nan=math.inf), math.inf))) for values in columns}
+        return [self.splits[place] for place in sorted(places) if whole[place]]
 
 
 @dataclass(frozen=True)
 class Crossing:
-    """A split of a subnet: ``head_ms`` before it, without branches of exits, and the call. Times: NaN if unknown."""
+    """A split of a subnet: ``head_ms`` before it, without branches of exits, and the call. Times: NaN if unknown.
+
+    ``right``: whether the tail answers each sample rightly [count]; None: as the whole subnet does here.
+    """
 
     split: Split
     head_ms: float
     transfer_ms: float
     server_ms: float
     size_bytes: int
+    right: Correct | None = None
 
     @classmethod
-    def of(cls, route: Route, split: Split, network: Network | None) -> Crossing:
+    def of(cls, route: Route, split: Split, network: Network | None, right: Correct | None = None) -> Crossing:
         """That of ``route``'s subnet."""
         head_ms, call = route.crossing(split, network)
         unknown = call.transfer_ms is None or call.server_ms is None
         times = (math.nan, math.nan) if unknown else (call.transfer_ms or 0.0, call.server_ms or 0.0)
-        return cls(split, head_ms, *times, call.size_bytes)
+        return cls(split, head_ms, *times, call.size_bytes, right)
 
 
 def sweep_splits(route: Route, crossings: Sequence[Crossing], power: Power | None) -> Crossings:
@@ -68,7 +74,7 @@ def sweep_splits(route: Route, crossings: Sequence[Crossing], power: Power | Non
         energy_mj = (device_mj + left * (power.radio_w * transfer_ms + power.waiting_w * server_ms)) / count
     same = np.ones(len(crossings))
     costs = Costs(
-        accuracy=same * float(route.correct.mean()),
+        accuracy=np.array([_accuracy(route, one) for one in crossings]),
         latency_ms=(here_ms + left * each_ms) / count,
         p95_latency_ms=_percentiles(early_ms, each_ms, count),
         energy_mj=energy_mj,
@@ -77,6 +83,11 @@ def sweep_splits(route: Route, crossings: Sequence[Crossing], power: Power | Non
         coverage=same,
     )
     return Crossings([one.split for one in crossings], costs)
+
+
+def _accuracy(route: Route, crossing: Crossing) -> float:
+    right = route.correct if crossing.right is None else np.where(route.open, crossing.right, route.correct)
+    return float(right.mean())
 
 
 def _percentiles(early_ms: npt.NDArray[np.float64], each_ms: npt.NDArray[np.float64], count: int) -> Times:

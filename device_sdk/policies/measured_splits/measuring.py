@@ -154,7 +154,7 @@ class SplitScore:
         self._workspace, self._subnet, self._inputs, self._score = workspace, subnet, inputs, score
         self._jpegs = jpegs
         self._head: tuple[tuple[Edge, ...], tuple[Array, ...]] = ((), (inputs,))  # that was asked for last
-        answers = self._run(subnet.edges, (inputs,))[-1]
+        answers = run_all(workspace, subnet.edges, (inputs,))[-1]
         self._targets = score.stand_in(answers) if targets is None else targets
         self.whole = score.of(answers, self._targets)
         self._sent: list[dict[int, float]] | None = None
@@ -165,11 +165,12 @@ class SplitScore:
             return 0.0
         if cost.sends == "jpeg":
             assert self._jpegs is not None, "the input is sent as JPEG only where there are JPEGs"
-            return self.whole - self._score.of(self._run(cost.tail, (self._jpegs.received(),))[-1], self._targets)
+            received = (self._jpegs.received(),)
+            return self.whole - self._score.of(run_all(self._workspace, cost.tail, received)[-1], self._targets)
         features = self._after(cost.head)
         if cost.tail:
             sent = tuple(as_received(tensor, bits) for tensor, bits in zip(features, cost.bits, strict=True))
-            features = self._run(cost.tail, sent)
+            features = run_all(self._workspace, cost.tail, sent)
         return self.whole - self._score.of(features[-1], self._targets)
 
     def sent_error(self, position: int, bits: int) -> float:
@@ -184,22 +185,24 @@ class SplitScore:
         live: tuple[Array, ...] = (self._inputs[:_MEASURED],)
         for position in range(len(self._workspace.supernet.cut_points)):
             if position in ends:
-                live = self._run((ends[position],), live)
+                live = run_all(self._workspace, (ends[position],), live)
             yield live if position in ends or not position else ()
 
     def _after(self, head: tuple[Edge, ...]) -> tuple[Array, ...]:
         if not head:
             return (self._inputs,)
         if self._head[0] != head:
-            self._head = (head, self._run(head, (self._inputs,)))
+            self._head = (head, run_all(self._workspace, head, (self._inputs,)))
         return self._head[1]
 
-    def _run(self, edges: Sequence[Edge], tensors: tuple[Array, ...]) -> tuple[Array, ...]:
-        found = []
-        with contextlib.closing(self._workspace.load_stretch(edges, batch=_BATCH)) as stretch:
-            for at in range(0, len(tensors[0]), _BATCH):
-                found.append(stretch.run([tensor[at : at + _BATCH] for tensor in tensors]))
-        return tuple(np.concatenate(one) for one in zip(*found, strict=True))
+
+def run_all(workspace: Workspace, edges: Sequence[Edge], tensors: tuple[Array, ...]) -> tuple[Array, ...]:
+    """What ``edges`` make of all samples, tensors [count, ...], batch by batch."""
+    found = []
+    with contextlib.closing(workspace.load_stretch(edges, batch=_BATCH)) as stretch:
+        for at in range(0, len(tensors[0]), _BATCH):
+            found.append(stretch.run([tensor[at : at + _BATCH] for tensor in tensors]))
+    return tuple(np.concatenate(one) for one in zip(*found, strict=True))
 
 
 def _noise_by_bits(tensors: Sequence[Array]) -> dict[int, float]:

@@ -17,6 +17,7 @@ from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.costs.evidence import Evidence
 from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.policies.planning.planner import Planner
+from device_sdk.policies.measured_splits.few_bits import Received, answers_in_few_bits, few_bits_ms
 from device_sdk.policies.planning.promised_plans import PromisedPlans
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.policies.deciding.thresholds import choose_exits
@@ -27,12 +28,14 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
 from device_sdk.supernet.plan import ExitChoice, Plan, Subnet
 from device_sdk.supernet.requirement import Requirement
+from device_sdk.supernet.supernet import Supernet
 
 _BATCH = 64
 _DROPS = (0.0025, 0.01, 0.03)  # accuracy that exits may cost: a set of exits for each
 HELD_OUT = 3  # every third sample, from the first on, judges the choice
 _FEW_SAMPLES = 30  # below, all of them choose
 _VIEWS_S = 10.0  # spent at most on answering views of the samples
+_FEW_BITS_S = 10.0  # the same for what tails answer to activations in few bits
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,11 @@ def choose_plan(
     views = {}
     for subnet in _worth_views(subnets, len(answers[0].labels), costs):
         views[subnet] = answer_views(workspace, subnet, prepared(subnet.input_size), batch=_BATCH)
-    evidence = replace(_joined(answers, servers), views=views)
+    received: Received = {}
+    if servers.tails is not None:
+        for subnet in _worth_few_bits(subnets, len(answers[0].labels), costs, workspace.supernet):
+            received |= answers_in_few_bits(workspace, subnet, prepared(()))
+    evidence = replace(_joined(answers, servers), views=views, received=received)
     judging = np.arange(0, evidence.count, HELD_OUT) if evidence.count >= _FEW_SAMPLES else np.arange(0)
     choosing = np.setdiff1d(np.arange(evidence.count), judging)
     planner = Planner(
@@ -130,6 +137,20 @@ def _worth_views(subnets: Sequence[Subnet], count: int, costs: CostModel) -> Ite
     left_s = _VIEWS_S
     for subnet in subnets:
         left_s -= VIEWS * count * costs.latency_ms(subnet) / 1e3
+        if left_s < 0:
+            return
+        yield subnet
+
+
+def _worth_few_bits(
+    subnets: Sequence[Subnet], count: int, costs: CostModel, supernet: Supernet
+) -> Iterator[Subnet]:
+    """The first subnets of the model's own input size, as far as there is time to measure what few bits lose."""
+    left_s = _FEW_BITS_S
+    for subnet in subnets:
+        if subnet.input_size:
+            continue
+        left_s -= count * few_bits_ms(supernet, subnet, costs) / 1e3
         if left_s < 0:
             return
         yield subnet

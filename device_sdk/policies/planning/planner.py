@@ -188,8 +188,7 @@ class Planner:
                 ask = Ask(local.asking[0].kind, self._server)
                 yield _swept(plan, ask, Sweep(local.asking), local.route.asking(ask, network), power)
             if plan.subnet not in crossings:
-                splits = self._splits(plan.subnet, network)
-                crossings[plan.subnet] = [Crossing.of(local.route, one, network) for one in splits]
+                crossings[plan.subnet] = list(self._crossings(local.route, network))
             yield from self._crossing(local, crossings[plan.subnet], network, power)
 
     def _families_here(self, power: Power | None) -> list[Family]:
@@ -247,6 +246,18 @@ class Planner:
             if can_travel(cut) and (block.start > 0 or self._sends_input):
                 bits = (BITS,) * len(cut.tensors)
                 yield Split(block.start, bits, subnet.edges[number:], self._tail_server)
+
+    def _crossings(self, route: Route, network: Network | None) -> Iterator[Crossing]:
+        """The splits of the route's subnet in 8 bits, and in the fewer of which it is known what they lose."""
+        few: dict[int, list[tuple[tuple[int, ...], Array]]] = {}
+        for (subnet, position, bits), logits in self._evidence.received.items():
+            if subnet == route.subnet:
+                few.setdefault(position, []).append((bits, logits))
+        for split in self._splits(route.subnet, network):
+            yield Crossing.of(route, split, network)
+            for bits, logits in few.get(split.position, ()):
+                right = self._evidence.right(logits)
+                yield Crossing.of(route, replace(split, bits=bits), network, right)
 
 
 def _rankings(route: Route, deciders: Sequence[Decider]) -> list[Ranking]:

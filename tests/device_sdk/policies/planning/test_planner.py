@@ -315,6 +315,56 @@ def test_the_sweep_of_splits_says_of_each_what_expected_cost_says(make_world, wi
         assert min(kept) == min(own)
 
 
+def with_few_bits(world, bits=(4,)):
+    """What tails answer in few bits, known at the cut points that are not a third of the way."""
+    random = np.random.default_rng(9)
+    received = {
+        (subnet, block.start, bits): (logits + random.normal(scale=0.4, size=logits.shape)).astype(np.float32)
+        for subnet, logits in world.evidence.ends.items()
+        for _, block in list(world.supernet.walk(subnet))[1:]
+        if block.start != 1
+    }
+    world.evidence = replace(world.evidence, received=received)
+    return world
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_split_is_that_of_all_bits_of_which_it_is_known_what_they_lose(make_world, seed):
+    world = with_few_bits(make_world(seed))
+    world.network = replace(world.network, uplink=Uplink(0.05, 2.0))
+    widths: dict = {}
+    for subnet, position, bits in world.evidence.received:
+        widths.setdefault((subnet, position), [(8,)]).append(bits)
+    plans = [
+        Plan(subnet, exits, Split(block.start, bits, subnet.edges[number:], TAILS))
+        for subnet in world.subnets
+        for exits in ((), *world.exit_sets.get(subnet, ()))
+        for number, (_, block) in enumerate(world.supernet.walk(subnet))
+        if block.start >= len(exits)
+        for bits in widths.get((subnet, block.start), [(8,)])
+    ]
+    planner = world.planner()
+    for accuracy in (0.3, 0.5, 0.6):
+        requirement = Requirement(optimise="latency_ms", accuracy=accuracy, coverage=1.0)
+        found = planner.best(requirement, world.network, POWER).by_kind
+        for kind in ("split", "exits + split"):
+            kept = [cost for plan in plans if plan.kind == kind and not requirement.misses(cost := world.cost(plan))]
+            if kept:
+                assert found[kind].cost.latency_ms == pytest.approx(min(cost.latency_ms for cost in kept))
+
+
+def test_on_a_slow_uplink_few_bits_are_sent_and_lose_no_more_than_allowed(make_world):
+    world = with_few_bits(make_world(1))
+    world.network = replace(world.network, uplink=Uplink(0.05, 2.0))
+    requirement = Requirement(optimise="latency_ms", accuracy=0.3, coverage=1.0)
+    split = world.planner().best(requirement, world.network, POWER).by_kind["split"].plan.split
+    assert split.bits == (4,)
+    assert world.evidence.part(np.arange(5)).received.keys() == world.evidence.received.keys()
+    unknown = Split(split.position, (2,), split.tail, TAILS)
+    with pytest.raises(UsageError, match="no answers of a split in"):
+        world.cost(Plan(world.subnets[0], split=unknown))
+
+
 def test_a_split_costs_its_handling_here_and_there(make_world):
     world = make_world(2)
     subnet = world.subnets[0]
