@@ -167,7 +167,7 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
         images: List<Image>?,
     ): Pair<Tensor, List<String>> {
         val model = escalator?.model?.takeIf { policy.sends == Sends.Input } // whose pool and share count
-        val keptShare = share?.takeIf { policy.sends == Sends.Input }
+        val keptShare = share?.takeIf { model != null }
         val early = outcome.asking.flatMap { it.samples }
         val atEnd = hardAt(plan, outcome, setOf(AT_END, AFTER_FAILURE)) {
             keptShare?.hard(policy.decider, it) ?: hardSamples(policy.decider, it)

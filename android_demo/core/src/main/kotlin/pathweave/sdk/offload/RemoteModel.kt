@@ -26,12 +26,10 @@ public enum class Privacy {
 }
 
 /**
- * Encodes an image of 1 or 3 channels as a JPEG: Android and the desktop have an encoder each, and share none.
- *
- * [quality][encode]: 1 to 95. Called from several threads.
+ * Encodes images as JPEGs: Android and the desktop have an encoder each, and share none. Called from several threads.
  */
 public fun interface JpegEncoder {
-    /** [image] as a JPEG. */
+    /** [image], of 1 or 3 channels, as a JPEG of this [quality], 1 to 95. */
     public fun encode(image: Image, quality: Int): ByteArray
 }
 
