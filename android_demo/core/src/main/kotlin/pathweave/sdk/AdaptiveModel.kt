@@ -77,7 +77,8 @@ public class AdaptiveModel private constructor(
      *
      * May be set under running calls. What does not fit at once runs in pages, with the same answers; below its largest
      * block the path ends with an exit. The plan comes back as far as there is room when the cap rises. An adaptation
-     * finds what runs under it without pages, if there is such a subnet; profiles and searches take more meanwhile.
+     * finds what runs under it without pages, if there is such a subnet, and searches under it; profiles, and confirming what
+     * was found, take more meanwhile.
      *
      * @throws BudgetError not even the path to the plan's first exit fits; says the least that works. Nothing changes.
      * @throws UsageError it is not above 0.

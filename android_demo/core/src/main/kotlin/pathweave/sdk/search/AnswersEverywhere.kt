@@ -101,15 +101,16 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
             val edges = subnet.edges.subList(if (number == 0) 0 else needed[number - 1], needed[number])
             listOf(PlanSegment(edges, null), PlanSegment(emptyList(), choice(exit)))
         }
-        val rest = PlanSegment(subnet.edges.drop(needed.lastOrNull() ?: 0), null)
+        val found = parts + PlanSegment(subnet.edges.drop(needed.lastOrNull() ?: 0), null)
         val logits = List(exits.size + 1) { mutableListOf<FloatArray>() }
-        LoadedSegments(workspace, parts + rest).use { loaded ->
-            for (positions in (0 until inputs.count).chunked(batch)) {
+        val fitting = workspace.largestBatch(found, wanted = batch)
+        LoadedSegments(workspace, found, batch = fitting).use { loaded ->
+            for (positions in (0 until inputs.count).chunked(fitting)) {
                 var features = listOf(inputs.take(positions, subnet.inputSize))
                 for ((number, stretch) in loaded.stretches.withIndex()) {
                     val isBranch = number % 2 == 1
-                    val found = stretch?.run(features) ?: features
-                    if (isBranch) logits[number / 2] += rows(found.last()) else features = found
+                    val outputs = stretch?.run(features) ?: features
+                    if (isBranch) logits[number / 2] += rows(outputs.last()) else features = outputs
                 }
                 logits.last() += rows(features.last())
             }
