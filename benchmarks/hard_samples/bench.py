@@ -21,7 +21,13 @@ from device_sdk.execution.deciders import ease, with_limit
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.costs.answers import answer_views
-from device_sdk.policies.deciding.decider_fitting import TOP_TWO, Viewed, cross_fitted_eases, fit_best_logistic, fit_logistic
+from device_sdk.policies.deciding.decider_fitting import (
+    TOP_TWO,
+    Viewed,
+    cross_fitted_eases,
+    fit_best_logistic,
+    fit_logistic,
+)
 from device_sdk.policies.deciding.promises import fewest_asked
 from device_sdk.policies.deciding.router_fitting import fit_router
 from device_sdk.runtimes import OnnxRuntime

@@ -22,9 +22,9 @@ from device_sdk.errors import UsageError
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE
 
 if TYPE_CHECKING:
+    from device_sdk.policies.deciding.promises import Promise
     from device_sdk.policies.planning.choice import Choice
     from device_sdk.policies.planning.plan_choice import Planned
-    from device_sdk.policies.deciding.promises import Promise
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.supernet.cost import PlanCost, Power, Uplink
 

@@ -19,10 +19,10 @@ from device_sdk.execution.plan_segments import segments
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.costs.answers import Answers, answer_everywhere
 from device_sdk.policies.costs.expected_cost import expected_cost
-from device_sdk.policies.placement import ExitCandidate, place
 from device_sdk.policies.costs.route import Route
 from device_sdk.policies.deciding.thresholds import choose_exits, hard_threshold
 from device_sdk.policies.exits.timed_exits import with_timed_exits
+from device_sdk.policies.placement import ExitCandidate, place
 from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress

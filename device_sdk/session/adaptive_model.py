@@ -32,10 +32,10 @@ from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
 from device_sdk.policies.calibration import Calibration, CalibrationSettings
-from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.hybrid.choice import HybridChoice
 from device_sdk.policies.hybrid.costs import Resource
 from device_sdk.policies.hybrid.joint_search import JointSettings
+from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.planning.plan_choice import Planned
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress

@@ -18,8 +18,8 @@ from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, find_plan
-from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.calibration import Calibration, CalibrationSettings, calibrate_plan
+from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.hybrid.choice import HybridChoice, Network, choose_hybrid
 from device_sdk.policies.hybrid.costs import Resource, asked_cost, energy_costs, latency_costs, macs_costs
 from device_sdk.policies.hybrid.joint_search import HybridMember, JointSettings

@@ -18,12 +18,12 @@ from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.offload.named_path import takes_jpegs
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.policies.deciding.pool_fitting import fit_pool
 from device_sdk.policies.hybrid.choice import HybridChoice
 from device_sdk.policies.hybrid.costs import Resource
 from device_sdk.policies.hybrid.joint_search import JointSettings
 from device_sdk.policies.measured_splits.jpeg_inputs import JpegInputs
 from device_sdk.policies.planning.plan_choice import Planned
-from device_sdk.policies.deciding.pool_fitting import fit_pool
 from device_sdk.policies.scores import Targets, score_of
 from device_sdk.progress import Progress
 from device_sdk.session.device_state import DeviceState
@@ -37,9 +37,9 @@ from device_sdk.supernet.requirement import Requirement
 if TYPE_CHECKING:
     from PIL import Image
 
-    from device_sdk.policies.planning.front import PlanFront
     from device_sdk.policies.measured_splits.decision import SplitDecision
     from device_sdk.policies.measured_splits.limits import SplitLimits
+    from device_sdk.policies.planning.front import PlanFront
 
     Samples = npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image]
     Labels = npt.NDArray[np.int64] | Sequence[int]

@@ -212,7 +212,12 @@ def agreements() -> list[Json]:
     others: list[Json] = [{"output": ["FP32", [-1, 4]]}, {"output": ["INT64", [-1, 3]]}, {"output": ["FP64", [-1, 3]]}]
     others += [{"output": ["FP32", [1, 3]]}, {"output": ["FP16", [-1, -1]]}, {"classes": None}, {"task": None}]
     jpegs: Json = {"input": ["BYTES", [-1]], "content": "image/jpeg"}
-    others += [jpegs, jpegs | {"content": "image/png"}, jpegs | {"binary": False}, jpegs | {"input": ["BYTES", [-1, 1]]}]
+    others += [
+        jpegs,
+        jpegs | {"content": "image/png"},
+        jpegs | {"binary": False},
+        jpegs | {"input": ["BYTES", [-1, 1]]},
+    ]
     others += [{"classes": ["red", "green"]}, {"task": "segmentation"}, {"inputs": 2}, {"inputs": 0}]
     cases += [known | {"input": list(image)} | other for other in others]
     return [case | {"sends": sends(case)} for case in cases]

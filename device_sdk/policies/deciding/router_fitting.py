@@ -20,8 +20,23 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.execution.router import FARTHEST, TOP, meta_features, packed, standardised
-from device_sdk.policies.deciding.decider_fitting import Fitted, Viewed, can_be_learned, fold_of, logistic_weights, mean_gain
-from device_sdk.policies.deciding.router_networks import Layers, Positions, Values, losses, output, side_by_side, trained
+from device_sdk.policies.deciding.decider_fitting import (
+    Fitted,
+    Viewed,
+    can_be_learned,
+    fold_of,
+    logistic_weights,
+    mean_gain,
+)
+from device_sdk.policies.deciding.router_networks import (
+    Layers,
+    Positions,
+    Values,
+    losses,
+    output,
+    side_by_side,
+    trained,
+)
 from device_sdk.policies.deciding.router_settings import RouterSettings
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Router

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.policies.joint_thresholds.table import AskingEnd
 from device_sdk.policies.deciding.thresholds import ExitSamples
+from device_sdk.policies.joint_thresholds.table import AskingEnd
 from device_sdk.supernet.cost import Power
 from device_sdk.supernet.requirement import Requirement
 

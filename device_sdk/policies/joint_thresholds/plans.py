@@ -11,13 +11,19 @@ from msgspec.structs import replace
 
 from device_sdk.execution.deciders import confidence
 from device_sdk.policies.costs.evidence import Evidence, Network
-from device_sdk.policies.joint_thresholds.bounds import Bounds, Rates
-from device_sdk.policies.joint_thresholds.table import AskingEnd, Correct, Table
-from device_sdk.policies.joint_thresholds.optimum import Effort, JointThresholds, best_thresholds, is_on_energy, objective_of
 from device_sdk.policies.costs.route import NO_CALL
-from device_sdk.policies.joint_thresholds.grid import Grid
 from device_sdk.policies.costs.threshold_sweep import Ranking
 from device_sdk.policies.deciding.thresholds import ExitSamples
+from device_sdk.policies.joint_thresholds.bounds import Bounds, Rates
+from device_sdk.policies.joint_thresholds.grid import Grid
+from device_sdk.policies.joint_thresholds.optimum import (
+    Effort,
+    JointThresholds,
+    best_thresholds,
+    is_on_energy,
+    objective_of,
+)
+from device_sdk.policies.joint_thresholds.table import AskingEnd, Correct, Table
 from device_sdk.supernet.cost import CostModel, Power
 from device_sdk.supernet.plan import Ask, ExitChoice, MaxConfidence, Plan, RemoteRef, Subnet
 from device_sdk.supernet.requirement import Requirement

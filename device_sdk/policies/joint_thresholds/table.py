@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.policies.costs.route import RemoteCall
-from device_sdk.policies.joint_thresholds.grid import Grid
 from device_sdk.policies.deciding.thresholds import ExitSamples
+from device_sdk.policies.joint_thresholds.grid import Grid
 
 Column = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

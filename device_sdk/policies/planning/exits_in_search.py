@@ -16,9 +16,9 @@ from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.calibration import measured_with_exits
+from device_sdk.policies.exits.timed_exits import with_further_exits
 from device_sdk.policies.planning.plan_choice import choose_plan
 from device_sdk.policies.planning.server_evidence import Servers
-from device_sdk.policies.exits.timed_exits import with_further_exits
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.search.port import Candidate

@@ -16,9 +16,9 @@ import numpy as np
 
 from device_sdk.errors import UsageError
 from device_sdk.offload.link_probe import PlannedTail
-from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.costs.evidence import Network
 from device_sdk.policies.costs.route import Route
+from device_sdk.policies.planning.choice import Choice
 from device_sdk.supernet.cost import UPLINKS, PlanCost, Power, Uplink
 from device_sdk.supernet.plan import Plan, RemoteRef
 from device_sdk.supernet.requirement import Requirement

@@ -11,17 +11,17 @@ import numpy.typing as npt
 from device_sdk.data.views import VIEWS
 from device_sdk.errors import InputError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.costs.answers import Answers, answer_everywhere, answer_views
 from device_sdk.policies.calibration import placed_exits
-from device_sdk.policies.planning.choice import Choice
+from device_sdk.policies.costs.answers import Answers, answer_everywhere, answer_views
 from device_sdk.policies.costs.evidence import Evidence
 from device_sdk.policies.costs.expected_cost import expected_cost
-from device_sdk.policies.planning.planner import Planner
-from device_sdk.policies.measured_splits.few_bits import Received, answers_in_few_bits, few_bits_ms
-from device_sdk.policies.planning.promised_plans import PromisedPlans
-from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.policies.deciding.thresholds import choose_exits
 from device_sdk.policies.exits.timed_exits import with_further_exits
+from device_sdk.policies.measured_splits.few_bits import Received, answers_in_few_bits, few_bits_ms
+from device_sdk.policies.planning.choice import Choice
+from device_sdk.policies.planning.planner import Planner
+from device_sdk.policies.planning.promised_plans import PromisedPlans
+from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
@@ -142,9 +142,7 @@ def _worth_views(subnets: Sequence[Subnet], count: int, costs: CostModel) -> Ite
         yield subnet
 
 
-def _worth_few_bits(
-    subnets: Sequence[Subnet], count: int, costs: CostModel, supernet: Supernet
-) -> Iterator[Subnet]:
+def _worth_few_bits(subnets: Sequence[Subnet], count: int, costs: CostModel, supernet: Supernet) -> Iterator[Subnet]:
     """The first subnets of the model's own input size, as far as there is time to measure what few bits lose."""
     left_s = _FEW_BITS_S
     for subnet in subnets:

@@ -18,16 +18,16 @@ from msgspec.structs import replace
 from device_sdk.errors import UsageError
 from device_sdk.offload.packing import BITS, can_travel
 from device_sdk.offload.remote_model import Privacy
-from device_sdk.policies.planning.choice import Choice, Option
-from device_sdk.policies.deciding.decider_fitting import TOP_TWO, Viewed, fit_best_logistic, fit_logistic
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost, whole_route
-from device_sdk.policies.joint_thresholds.plans import JointPlans
-from device_sdk.policies.planning.families import Families, Family
 from device_sdk.policies.costs.route import Asking, Route
-from device_sdk.policies.deciding.router_fitting import fit_router_if_better
 from device_sdk.policies.costs.split_sweep import Crossing, sweep_splits
 from device_sdk.policies.costs.threshold_sweep import Costs, Ranking, Sweep
+from device_sdk.policies.deciding.decider_fitting import TOP_TWO, Viewed, fit_best_logistic, fit_logistic
+from device_sdk.policies.deciding.router_fitting import fit_router_if_better
+from device_sdk.policies.joint_thresholds.plans import JointPlans
+from device_sdk.policies.planning.choice import Choice, Option
+from device_sdk.policies.planning.families import Families, Family
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, Power
 from device_sdk.supernet.plan import (

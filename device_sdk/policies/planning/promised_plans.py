@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from msgspec.structs import replace as changed
 
-from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.costs.evidence import Network
-from device_sdk.policies.planning.planner import Planner
 from device_sdk.policies.deciding.promises import Promise
+from device_sdk.policies.planning.choice import Choice
+from device_sdk.policies.planning.planner import Planner
 from device_sdk.supernet.cost import Power
 from device_sdk.supernet.plan import Plan
 from device_sdk.supernet.requirement import Requirement

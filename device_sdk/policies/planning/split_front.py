@@ -10,9 +10,9 @@ from collections.abc import Iterable
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.offload.packing import BITS
-from device_sdk.policies.planning.front import Offer, PlanFront, Way, best_on_networks
 from device_sdk.policies.measured_splits.decision import SplitDecision, with_split
 from device_sdk.policies.measured_splits.limits import SplitLimits
+from device_sdk.policies.planning.front import Offer, PlanFront, Way, best_on_networks
 from device_sdk.policies.splitting.path_splits import SplitCost
 from device_sdk.supernet.cost import MB
 from device_sdk.supernet.plan import Edge, Plan

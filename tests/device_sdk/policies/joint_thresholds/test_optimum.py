@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from device_sdk.policies.joint_thresholds.table import AskingEnd, percentile
-from device_sdk.policies.joint_thresholds.optimum import Effort, best_thresholds
 from device_sdk.policies.costs.route import RemoteCall
-from device_sdk.policies.joint_thresholds.grid import Grid
 from device_sdk.policies.deciding.thresholds import ExitSamples
+from device_sdk.policies.joint_thresholds.grid import Grid
+from device_sdk.policies.joint_thresholds.optimum import Effort, best_thresholds
+from device_sdk.policies.joint_thresholds.table import AskingEnd, percentile
 from device_sdk.supernet.cost import PlanCost, Power
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
 from device_sdk.supernet.requirement import Requirement

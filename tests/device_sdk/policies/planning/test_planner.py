@@ -13,11 +13,11 @@ from device_sdk.execution.deciders import confidence
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.policies.costs.expected_cost import expected_cost
-from device_sdk.policies.planning.planner import Planner
 from device_sdk.policies.costs.route import Route
 from device_sdk.policies.costs.split_sweep import Crossing, sweep_splits
-from device_sdk.policies.splitting.handling import Handling
 from device_sdk.policies.costs.threshold_sweep import Ranking, Sweep
+from device_sdk.policies.planning.planner import Planner
+from device_sdk.policies.splitting.handling import Handling
 from device_sdk.supernet.blocks import Exit, Golden, Rendition
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
 from device_sdk.supernet.paths import enumerate_subnets
