@@ -154,7 +154,10 @@ class RemoteAnswers:
         uplink: Uplink | None,
         progress: Progress,
     ) -> Servers:
-        """What the connected servers answer to all samples, and how long it takes (``policies.planning.server_evidence``)."""
+        """What the connected servers answer to all samples, and how long it takes.
+
+        See ``policies.planning.server_evidence``.
+        """
         return ask_servers(
             self._escalator,
             self._tail,
