@@ -10,7 +10,7 @@ import numpy.typing as npt
 from device_sdk.data.datasets import load_dataset, split
 from device_sdk.policies.adaptation import Adaptation
 from device_sdk.policies.calibration import Calibration
-from device_sdk.policies.plan_choice import Planned
+from device_sdk.policies.planning.plan_choice import Planned
 from device_sdk.progress import Progress
 from jetson_demo.frames import FrameSource, Note
 from pathweave import AdaptiveModel, Budget, Requirement

@@ -14,7 +14,7 @@ import click
 from device_sdk.commands.command_line import progress
 from device_sdk.commands.command_options import ChosenTrust
 from device_sdk.energy import EnergyMeter
-from device_sdk.policies.plan_choice import Planned
+from device_sdk.policies.planning.plan_choice import Planned
 from jetson_demo.adapting import Fitted, Samples, Wish, fit, labelled_samples, unlabelled_samples
 from jetson_demo.board import Board, BoardWatch, Change, Tegrastats, read_board
 from jetson_demo.events import RunEvents

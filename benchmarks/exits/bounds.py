@@ -21,9 +21,9 @@ from benchmarks.support.reference_bundles import Made, Part
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.execution.deciders import confidence
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.answers import Answers, answer_everywhere
 from device_sdk.policies.calibration import CalibrationSettings, placed_exits
-from device_sdk.policies.thresholds import ExitSamples, Rights, choose_exits
+from device_sdk.policies.costs.answers import Answers, answer_everywhere
+from device_sdk.policies.deciding.thresholds import ExitSamples, Rights, choose_exits
 from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.port import Array
 from device_sdk.session.adaptive_model import AdaptiveModel

@@ -20,10 +20,16 @@ from benchmarks.support.sources import Logits, logits_from
 from device_sdk.execution.deciders import ease, with_limit
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.answers import answer_views
-from device_sdk.policies.decider_fitting import TOP_TWO, Viewed, cross_fitted_eases, fit_best_logistic, fit_logistic
-from device_sdk.policies.promises import fewest_asked
-from device_sdk.policies.router_fitting import fit_router
+from device_sdk.policies.costs.answers import answer_views
+from device_sdk.policies.deciding.decider_fitting import (
+    TOP_TWO,
+    Viewed,
+    cross_fitted_eases,
+    fit_best_logistic,
+    fit_logistic,
+)
+from device_sdk.policies.deciding.promises import fewest_asked
+from device_sdk.policies.deciding.router_fitting import fit_router
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET

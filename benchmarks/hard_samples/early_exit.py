@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.answers import Answers, answer_everywhere
-from device_sdk.policies.evidence import Evidence, Network
-from device_sdk.policies.expected_cost import expected_cost
-from device_sdk.policies.plan_choice import exit_choices
-from device_sdk.policies.planner import Planner
+from device_sdk.policies.costs.answers import Answers, answer_everywhere
+from device_sdk.policies.costs.evidence import Evidence, Network
+from device_sdk.policies.costs.expected_cost import expected_cost
+from device_sdk.policies.planning.plan_choice import exit_choices
+from device_sdk.policies.planning.planner import Planner
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array
 from device_sdk.session.adaptive_model import AdaptiveModel

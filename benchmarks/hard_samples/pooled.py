@@ -12,8 +12,8 @@ from benchmarks.hard_samples.judging import SENT, TWO_SIDED_95, Pair
 from device_sdk.execution.deciders import ease, hard, with_limit
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.decider_fitting import Fitted, Viewed, fit_best_logistic
-from device_sdk.policies.pool_fitting import fit_pool
+from device_sdk.policies.deciding.decider_fitting import Fitted, Viewed, fit_best_logistic
+from device_sdk.policies.deciding.pool_fitting import fit_pool
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.plan import Ask, Entropy, Logistic, Plan, RemoteRef
 

@@ -17,9 +17,9 @@ from benchmarks.support.reference_bundles import load_part
 from device_sdk.data.datasets import ImageDataset
 from device_sdk.execution.deciders import ease
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.hybrid_choice import SubnetAnswers, any_subnet
-from device_sdk.policies.hybrid_costs import HybridCosts, macs_costs
-from device_sdk.policies.joint_search import (
+from device_sdk.policies.hybrid.choice import SubnetAnswers, any_subnet
+from device_sdk.policies.hybrid.costs import HybridCosts, macs_costs
+from device_sdk.policies.hybrid.joint_search import (
     HybridMember,
     HybridPair,
     HybridPool,

@@ -11,8 +11,8 @@ from benchmarks.support.minimum_cut import minimum_cut
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.offload.named_path import IMAGES, JPEG
 from device_sdk.offload.tail import TAIL
-from device_sdk.policies.split_decision import SplitDecision, choose
-from device_sdk.policies.split_limits import DropJudge, SplitLimits
+from device_sdk.policies.measured_splits.decision import SplitDecision, choose
+from device_sdk.policies.measured_splits.limits import DropJudge, SplitLimits
 from device_sdk.policies.splitting.baselines import neurosurgeon
 from device_sdk.policies.splitting.handling import JpegCoding
 from device_sdk.policies.splitting.layer_graph import Layer, LayerGraph

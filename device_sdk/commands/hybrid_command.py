@@ -22,7 +22,7 @@ from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
     from device_sdk.offload.remote_model import Privacy
-    from device_sdk.policies.hybrid_choice import HybridChoice
+    from device_sdk.policies.hybrid.choice import HybridChoice
     from device_sdk.supernet.cost import Power
 
 _RESOURCES = {"macs": ("macs", 1e6), "latency": ("latency_ms", 1.0), "energy": ("energy_mj", 1.0)}
@@ -74,7 +74,7 @@ def plan_hybrid(
     The server is sent the images that the device's subnet is unsure about.
     """
     from device_sdk.offload.remote_model import RemoteModel
-    from device_sdk.policies.joint_search import JointSettings
+    from device_sdk.policies.hybrid.joint_search import JointSettings
 
     if privacy == "never":
         raise UsageError("--server needs permission to send samples", hint="allow it with --privacy inputs")

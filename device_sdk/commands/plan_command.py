@@ -22,9 +22,9 @@ from device_sdk.errors import UsageError
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE
 
 if TYPE_CHECKING:
-    from device_sdk.policies.choice import Choice
-    from device_sdk.policies.plan_choice import Planned
-    from device_sdk.policies.promises import Promise
+    from device_sdk.policies.deciding.promises import Promise
+    from device_sdk.policies.planning.choice import Choice
+    from device_sdk.policies.planning.plan_choice import Planned
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.supernet.cost import PlanCost, Power, Uplink
 
@@ -46,7 +46,13 @@ _OPTIMISED = {"accuracy": "accuracy", "latency": "latency_ms", "energy": "energy
     type=float,
     help="Probability, 0 to 1, with which --accuracy holds on new samples like the given ones.",
 )
-@click.option("--coverage", type=float, help="Least share of samples that are answered, 0 to 1.")
+@click.option(
+    "--coverage",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Least share of samples that are answered; below 1 the plan may abstain from hard ones.",
+)
 @click.option("--latency-ms", type=float, help="Limit of the mean latency.")
 @click.option("--p95-latency-ms", type=float, help="Limit of the 95th percentile of the latency.")
 @click.option("--energy-mj", type=float, help="Limit of the mean energy; needs --active-w.")
@@ -77,7 +83,7 @@ def plan(
     optimise: str,
     accuracy: float | None,
     certainty: float | None,
-    coverage: float | None,
+    coverage: float,
     latency_ms: float | None,
     p95_latency_ms: float | None,
     energy_mj: float | None,
@@ -193,7 +199,7 @@ def _print(planned: Planned) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from device_sdk.policies.timed_exits import without_timed_exits
+    from device_sdk.policies.exits.timed_exits import without_timed_exits
 
     options, chosen = planned.choice.by_kind, without_timed_exits(planned.choice.plan)
     energy = any(one.cost.energy_mj is not None for one in options.values())

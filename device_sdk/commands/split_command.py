@@ -24,7 +24,7 @@ from device_sdk.errors import UsageError
 from device_sdk.supernet.cost import MB
 
 if TYPE_CHECKING:
-    from device_sdk.policies.split_decision import SplitDecision
+    from device_sdk.policies.measured_splits.decision import SplitDecision
     from device_sdk.policies.splitting import SplitCost
     from device_sdk.session.adaptive_model import AdaptiveModel
     from device_sdk.supernet.plan import Fallback

@@ -65,8 +65,8 @@ def footprint(pieces: Sequence[Piece]) -> Footprint:
 
 
 def least_cap_bytes(pieces: Iterable[Piece]) -> int:
-    """The smallest cap under which ``pieces`` run: that of the largest, alone."""
-    return max(footprint([piece]).least_bytes for piece in pieces)
+    """The smallest cap under which ``pieces`` run: that of the largest, alone; 0 where there are none."""
+    return max((footprint([piece]).least_bytes for piece in pieces), default=0)
 
 
 def pages(stretches: Sequence[Sequence[Piece]], cap_bytes: int) -> list[list[list[Piece]]]:
@@ -81,7 +81,7 @@ def pages(stretches: Sequence[Sequence[Piece]], cap_bytes: int) -> list[list[lis
     """
     every = [piece for stretch in stretches for piece in stretch]
     check_cap(every, cap_bytes)
-    smallest = max(_weights([piece]) for piece in every)
+    smallest = max((_weights([piece]) for piece in every), default=0)
     limits = [smallest * 2**doublings for doublings in range(_DOUBLINGS, -1, -1)]
     for limit in limits:
         divided = [_pack(stretch, limit, cap_bytes) for stretch in stretches]

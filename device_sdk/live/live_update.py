@@ -1,6 +1,6 @@
 """Live update: a thread that watches service times and exchanges the subnet when the device has changed.
 
-Source: AdaptiveNet §5.3. ``policies.switching`` decides; here are the clock, the thread and the plans.
+Source: AdaptiveNet §5.3. ``live.switching`` decides; here are the clock, the thread and the plans.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from device_sdk.delivery.download import Delivered as Delivery
     from device_sdk.policies.adaptation import Adaptation
     from device_sdk.policies.calibration import Calibration
-    from device_sdk.policies.choice import Choice
-    from device_sdk.policies.plan_choice import Planned
-    from device_sdk.policies.split_decision import SplitDecision
+    from device_sdk.policies.measured_splits.decision import SplitDecision
+    from device_sdk.policies.planning.choice import Choice
+    from device_sdk.policies.planning.plan_choice import Planned
     from device_sdk.profiling.profile import Profile
     from device_sdk.supernet.requirement import Requirement
 

@@ -18,7 +18,7 @@ from device_sdk.runtimes.port import Array
 class LogarithmicPool:
     """Logits weighed by ``device`` and ``server`` and added: a product of powers of both distributions.
 
-    Each weight holds its network's temperature and how much it counts (``policies/pool_fitting``).
+    Each weight holds its network's temperature and how much it counts (``policies/deciding/pool_fitting``).
 
     Raises:
         UsageError: a weight is negative or not finite, or both are 0.

@@ -18,7 +18,7 @@ from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, Us
 from device_sdk.execution.paging import PagedEdges, each_edge
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.exits_in_search import ExitsFound, find_exits
+from device_sdk.policies.planning.exits_in_search import ExitsFound, find_exits
 from device_sdk.profiling.profile import Profile, measure_subnets
 from device_sdk.profiling.timing import Patience
 from device_sdk.progress import Progress

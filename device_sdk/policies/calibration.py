@@ -17,12 +17,12 @@ from device_sdk.execution.deciders import confidence
 from device_sdk.execution.paging_plan import all_stay
 from device_sdk.execution.plan_segments import segments
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.answers import Answers, answer_everywhere
-from device_sdk.policies.expected_cost import expected_cost
+from device_sdk.policies.costs.answers import Answers, answer_everywhere
+from device_sdk.policies.costs.expected_cost import expected_cost
+from device_sdk.policies.costs.route import Route
+from device_sdk.policies.deciding.thresholds import choose_exits, hard_threshold
+from device_sdk.policies.exits.timed_exits import with_timed_exits
 from device_sdk.policies.placement import ExitCandidate, place
-from device_sdk.policies.route import Route
-from device_sdk.policies.thresholds import choose_exits, hard_threshold
-from device_sdk.policies.timed_exits import with_timed_exits
 from device_sdk.profiling.plans import mean_latencies_ms
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress

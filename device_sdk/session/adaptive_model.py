@@ -32,11 +32,11 @@ from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings
 from device_sdk.policies.calibration import Calibration, CalibrationSettings
-from device_sdk.policies.choice import Choice
-from device_sdk.policies.hybrid_choice import HybridChoice
-from device_sdk.policies.hybrid_costs import Resource
-from device_sdk.policies.joint_search import JointSettings
-from device_sdk.policies.plan_choice import Planned
+from device_sdk.policies.hybrid.choice import HybridChoice
+from device_sdk.policies.hybrid.costs import Resource
+from device_sdk.policies.hybrid.joint_search import JointSettings
+from device_sdk.policies.planning.choice import Choice
+from device_sdk.policies.planning.plan_choice import Planned
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import make_runtime, runs_on
@@ -64,7 +64,7 @@ from device_sdk.supernet.requirement import Requirement
 if TYPE_CHECKING:
     from PIL import Image
 
-    from device_sdk.policies.split_decision import SplitDecision
+    from device_sdk.policies.measured_splits.decision import SplitDecision
 
 
 _log = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ from device_sdk.errors import BudgetError, UsageError
 from device_sdk.files.atomic import remove_temporaries, write_atomically
 from device_sdk.files.untrusted_json import decode_json
 from device_sdk.live.plan_pool import POOL_FORMAT, PlanPool
-from device_sdk.policies.plan_front import FRONT_FORMAT, PlanFront
+from device_sdk.policies.planning.front import FRONT_FORMAT, PlanFront
 from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity
 from device_sdk.profiling.profile import FORMAT, Profile
 from device_sdk.runtimes.port import Runtime

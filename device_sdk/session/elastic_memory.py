@@ -12,7 +12,7 @@ from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.live.elastic import CapState, ElasticSettings, next_cap
 from device_sdk.logs.adaptation_log import AdaptationLog, Resized
 from device_sdk.memory_pressure import MemoryPressure, MemoryReading
-from device_sdk.policies.elastic_plan import least_plan_bytes, plan_within, whole_plan_bytes
+from device_sdk.policies.exits.elastic_plan import least_plan_bytes, plan_within, whole_plan_bytes
 from device_sdk.session.device_state import DeviceState
 from device_sdk.session.live_keeper import LiveKeeper
 from device_sdk.supernet.plan import Plan
@@ -22,7 +22,7 @@ _JOIN_S = 10.0
 
 
 class ElasticMemory:
-    """Changes the cap under running calls. ``live.elastic`` decides when, ``policies.elastic_plan`` what remains.
+    """Changes the cap under running calls. ``live.elastic`` decides when, ``policies.exits.elastic_plan`` what remains.
 
     The plan that was taken on purpose is remembered, and comes back as far as there is room.
     """

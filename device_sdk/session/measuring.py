@@ -18,13 +18,13 @@ from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, find_plan
-from device_sdk.policies.answers import answer_everywhere
 from device_sdk.policies.calibration import Calibration, CalibrationSettings, calibrate_plan
-from device_sdk.policies.hybrid_choice import HybridChoice, Network, choose_hybrid
-from device_sdk.policies.hybrid_costs import Resource, asked_cost, energy_costs, latency_costs, macs_costs
-from device_sdk.policies.joint_search import HybridMember, JointSettings
-from device_sdk.policies.plan_choice import Planned, choose_plan
-from device_sdk.policies.server_evidence import Servers
+from device_sdk.policies.costs.answers import answer_everywhere
+from device_sdk.policies.hybrid.choice import HybridChoice, Network, choose_hybrid
+from device_sdk.policies.hybrid.costs import Resource, asked_cost, energy_costs, latency_costs, macs_costs
+from device_sdk.policies.hybrid.joint_search import HybridMember, JointSettings
+from device_sdk.policies.planning.plan_choice import Planned, choose_plan
+from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.profiling.profile import Profile
 from device_sdk.profiling.profile import profile as measure_profile
 from device_sdk.progress import Progress
@@ -106,7 +106,7 @@ class Measuring:
         power: Power | None,
         progress: Progress,
     ) -> Planned:
-        """As ``policies.plan_choice``."""
+        """As ``policies.planning.plan_choice``."""
         profile = self.profile(progress=progress)
         workspace = self._in_use.lend_workspace()
         return choose_plan(
@@ -138,7 +138,7 @@ class Measuring:
         settings: JointSettings,
         progress: Progress,
     ) -> HybridChoice:
-        """As ``policies.hybrid_choice``; the server's speed and the way to it are asked for where they count."""
+        """As ``policies.hybrid.choice``; the server's speed and the way to it are asked for where they count."""
         device = self.profile(progress=progress).cost_model()
         name = bundle.manifest.name
         if resource == "macs":

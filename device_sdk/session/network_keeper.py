@@ -16,9 +16,9 @@ from device_sdk.live.network_drift import DriftSettings, NetworkDrift
 from device_sdk.live.network_follower import NetworkFollower
 from device_sdk.offload.link_estimate import LinkEstimate
 from device_sdk.offload.link_probe import LinkProbe, PlannedTail
-from device_sdk.policies.choice import Choice
-from device_sdk.policies.plan_choice import Planned
-from device_sdk.policies.plan_front import PlanFront, make_front
+from device_sdk.policies.planning.choice import Choice
+from device_sdk.policies.planning.front import PlanFront, make_front
+from device_sdk.policies.planning.plan_choice import Planned
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.supernet.cost import Power, Uplink
 from device_sdk.supernet.plan import Plan

@@ -18,12 +18,12 @@ from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.offload.named_path import takes_jpegs
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.hybrid_choice import HybridChoice
-from device_sdk.policies.hybrid_costs import Resource
-from device_sdk.policies.joint_search import JointSettings
-from device_sdk.policies.jpeg_inputs import JpegInputs
-from device_sdk.policies.plan_choice import Planned
-from device_sdk.policies.pool_fitting import fit_pool
+from device_sdk.policies.deciding.pool_fitting import fit_pool
+from device_sdk.policies.hybrid.choice import HybridChoice
+from device_sdk.policies.hybrid.costs import Resource
+from device_sdk.policies.hybrid.joint_search import JointSettings
+from device_sdk.policies.measured_splits.jpeg_inputs import JpegInputs
+from device_sdk.policies.planning.plan_choice import Planned
 from device_sdk.policies.scores import Targets, score_of
 from device_sdk.progress import Progress
 from device_sdk.session.device_state import DeviceState
@@ -37,9 +37,9 @@ from device_sdk.supernet.requirement import Requirement
 if TYPE_CHECKING:
     from PIL import Image
 
-    from device_sdk.policies.plan_front import PlanFront
-    from device_sdk.policies.split_decision import SplitDecision
-    from device_sdk.policies.split_limits import SplitLimits
+    from device_sdk.policies.measured_splits.decision import SplitDecision
+    from device_sdk.policies.measured_splits.limits import SplitLimits
+    from device_sdk.policies.planning.front import PlanFront
 
     Samples = npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image]
     Labels = npt.NDArray[np.int64] | Sequence[int]
@@ -155,8 +155,8 @@ class Planning:
 
         ``follow``: also the splits for other networks.
         """
-        from device_sdk.policies.split_decision import decide_split
-        from device_sdk.policies.split_front import split_front
+        from device_sdk.policies.measured_splits.decision import decide_split
+        from device_sdk.policies.planning.split_front import split_front
 
         plan, bundle = self._in_use.running().plan, self._in_use.workspace.bundle
         jpegs = self._jpegs(wish, quality=model.jpeg_quality) if model.privacy == "inputs" else None
@@ -179,8 +179,8 @@ class Planning:
     ) -> SplitDecision:
         """The same for a server as fast as this device, this one ``device_factor`` times slower."""
         from device_sdk.offload.tail import TAIL
-        from device_sdk.policies.split_decision import choose
-        from device_sdk.policies.split_measuring import codec_handling
+        from device_sdk.policies.measured_splits.decision import choose
+        from device_sdk.policies.measured_splits.measuring import codec_handling
 
         plan, bundle = self._in_use.running().plan, self._in_use.workspace.bundle
         jpegs = self._jpegs(wish)
@@ -220,8 +220,8 @@ class Planning:
 
     def _split_limits(self, plan: Plan, wish: SplitWish, jpegs: JpegInputs | None) -> SplitLimits:
         """The limits of a split; the score is measured on private samples where there are any."""
-        from device_sdk.policies.split_limits import SplitLimits
-        from device_sdk.policies.split_measuring import SplitScore
+        from device_sdk.policies.measured_splits.limits import SplitLimits
+        from device_sdk.policies.measured_splits.measuring import SplitScore
 
         SplitLimits(wish.memory_mb, None, storage_mb=wish.storage_mb)  # refused before anything runs
         if wish.samples is None:

@@ -24,7 +24,7 @@ from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_calls import RemoteReply
 from device_sdk.offload.remote_model import RemoteModel
 from device_sdk.offload.tail import TailClient, runs_tails
-from device_sdk.policies.server_evidence import Servers, ask_servers
+from device_sdk.policies.planning.server_evidence import Servers, ask_servers
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.answer import ABSTAINED, FALLBACK, SERVER, SUBNET
@@ -154,7 +154,10 @@ class RemoteAnswers:
         uplink: Uplink | None,
         progress: Progress,
     ) -> Servers:
-        """What the connected servers answer to all samples, and how long it takes (``policies.server_evidence``)."""
+        """What the connected servers answer to all samples, and how long it takes.
+
+        See ``policies.planning.server_evidence``.
+        """
         return ask_servers(
             self._escalator,
             self._tail,

@@ -21,6 +21,7 @@ _AT_MOST = ("latency_ms", "p95_latency_ms", "energy_mj", "bytes_sent", "peak_byt
 class Requirement(msgspec.Struct, frozen=True, kw_only=True):
     """Optimise one quantity under limits on others: ``accuracy`` and ``coverage`` from below, the rest from above.
 
+    Without ``coverage`` a plan may abstain from any share of the samples: its accuracy is that of those it answers.
     ``certainty``: the probability, over the draw of the private samples, with which the accuracy holds on new samples
     like them, between 0 and 1; None: it holds on the samples that the plan was chosen on.
 
@@ -59,9 +60,9 @@ class Requirement(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, budget: Budget) -> Requirement:
-        """The same as a budget: the most accurate within its latency and memory."""
+        """The same as a budget: the most accurate within its latency and memory that answers every sample."""
         peak_bytes = None if budget.memory_mb is None else round(budget.memory_mb * MB)
-        return cls(latency_ms=budget.latency_ms, peak_bytes=peak_bytes)
+        return cls(coverage=1.0, latency_ms=budget.latency_ms, peak_bytes=peak_bytes)
 
     @property
     def limits(self) -> list[tuple[str, float, bool]]:

@@ -1,10 +1,10 @@
 """Trains router, base and global in turn (Hybrid Alg. 3), resumable at any point.
 
 Each round: the global learns, then the base, with the weights that the router of the moment gives; after each, the
-router is fitted anew, since its inputs or its target have changed. A network that makes the hybrid worse on images that
-neither network learns from, by more than a standard error, goes back to where it began its turn. The statistics of the
-base's batch norms have a turn of their own before the others: those of a network that was trained on strongly augmented
-images rarely are those of plain ones.
+router is fitted anew, since its inputs or its target have changed. A network that does not make the hybrid better on
+images that neither network learns from goes back to where it began its turn. The statistics of the base's batch norms
+have a turn of their own before the others: those of a network that was trained on strongly augmented images rarely are
+those of plain ones.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from device_sdk.execution.deciders import hard
 from device_sdk.offload.pooling import LogarithmicPool
-from device_sdk.policies.pool_fitting import fit_pool
+from device_sdk.policies.deciding.pool_fitting import fit_pool
 from device_sdk.progress import Progress, Task
 from device_sdk.supernet.plan import Router
 from packager.errors import TrainingError
@@ -145,8 +145,7 @@ class AlternatingTrainer:
             self._recalibrate()
         router, right = self._routed()  # 3
         assert where.right is not None
-        change = right.double() - where.right.double()
-        kept = float(change.mean()) >= -float(change.std()) / len(change) ** 0.5
+        kept = bool(right.sum() > where.right.sum())
         known = self._known[learner]
         before, after = self._held_out(where.right), self._held_out(right)
         steps = known.done if learned != "statistics" else self._recipe.recalibrate_batches

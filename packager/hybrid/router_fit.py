@@ -1,7 +1,7 @@
 """Trains the router with the paper's routing loss, and tunes its threshold to a coverage (Hybrid Eq. 7, Alg. 2).
 
-The result is the ``Router`` that devices run. ``device_sdk/policies/router_fitting`` fits the same network on a device,
-without the coverage penalty.
+The result is the ``Router`` that devices run. ``device_sdk/policies/deciding/router_fitting`` fits the same network on
+a device, without the coverage penalty.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 from device_sdk.data.datasets import load_dataset
 from device_sdk.errors import TransferError
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.split_decision import with_split
+from device_sdk.policies.measured_splits.decision import with_split
 from device_sdk.progress import Progress
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 import msgspec
 
 from device_sdk.bundles.bundle import Bundle
-from device_sdk.policies.exits_in_search import competing
-from device_sdk.policies.timed_exits import with_further_exits
+from device_sdk.policies.exits.timed_exits import with_further_exits
+from device_sdk.policies.planning.exits_in_search import competing
 from device_sdk.random_source import SplitMix64
 from device_sdk.search.port import Candidate
 from device_sdk.supernet.cost import Budget, Cost

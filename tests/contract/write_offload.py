@@ -1,5 +1,5 @@
-"""Writes offload.json: messages of the Open Inference Protocol, what a device sends to which model, when it leaves a
-server alone, what it takes the network for, and the plans that it then takes.
+"""Writes offload.json: messages of the Open Inference Protocol, what a device sends to which model, for which samples,
+when it leaves a server alone, how answers are pooled, what it takes the network for, and the plans that it then takes.
 
 Times are dyadic, so that sums are exact; fits and costs agree to 1e-9.
 """
@@ -7,6 +7,7 @@ Times are dyadic, so that sums are exact; fits and costs agree to 1e-9.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,10 +21,12 @@ import numpy as np
 from device_sdk.data.preprocessing import Preprocessing, prepare, unprepare
 from device_sdk.errors import ProtocolError, UsageError
 from device_sdk.offload.agreement import agree, fill
+from device_sdk.offload.asked_share import AskedShare
 from device_sdk.offload.circuit_breaker import CircuitBreaker
 from device_sdk.offload.client import ModelMetadata, TensorMetadata, request_overhead_bytes
 from device_sdk.offload.link_estimate import LinkEstimate
 from device_sdk.offload.open_inference import (
+    BYTES,
     DATATYPES,
     InferRequest,
     InferResponse,
@@ -33,10 +36,11 @@ from device_sdk.offload.open_inference import (
     encode_request,
     encode_response,
 )
-from device_sdk.policies.plan_front import Offer, PlanFront, Way
+from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.policies.planning.front import Offer, PlanFront, Way
 from device_sdk.random_source import SplitMix64
 from device_sdk.supernet.cost import Power, Uplink
-from device_sdk.supernet.plan import Ask, Edge, MaxConfidence, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.plan import Ask, Edge, Margin, MaxConfidence, Plan, RemoteRef, Split, Subnet
 from device_sdk.supernet.requirement import Requirement
 
 Json = dict[str, Any]
@@ -55,6 +59,8 @@ def main(target: Path) -> None:
         ],
         "agreements": agreements(),
         "inputs": inputs(random),
+        "pools": [pool(random) for _ in range(8)],
+        "shares": [share(random, wanted) for wanted in (0.0, 0.125, 0.5, 1.0)],
         "breakers": [breaker(random) for _ in range(24)],
         "links": [link(random) for _ in range(40)],
         "fronts": [front(random) for _ in range(24)],
@@ -67,8 +73,11 @@ def main(target: Path) -> None:
 
 
 def described(tensor: NamedTensor) -> Json:
-    data = tensor.data.astype(DATATYPES[tensor.datatype]).tobytes().hex()
-    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.data.shape), "data": data}
+    if tensor.datatype == BYTES:
+        data = b"".join(len(one).to_bytes(4, "little") + one for one in tensor.data)
+    else:
+        data = tensor.data.astype(DATATYPES[tensor.datatype]).tobytes()
+    return {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.data.shape), "data": data.hex()}
 
 
 def every_type() -> list[NamedTensor]:
@@ -91,9 +100,12 @@ def requests() -> list[Json]:
         InferRequest(tuple(one), both, id="é/\\\n", binary_output=True),
         InferRequest((NamedTensor("none", np.zeros((1, 0), np.uint8)),), both[:1], id="1"),
     ]
+    strings = np.empty(3, object)
+    strings[:] = [b"\xff\xd8 first", b"", b"third"]
+    jpegs = InferRequest((NamedTensor("image", strings),), both[:1], id="2")
     written = []
-    for case in cases:
-        for binary in (True, False):
+    for case in [*cases, jpegs]:
+        for binary in (True,) if case is jpegs else (True, False):
             body, headers = encode_request(case, binary=binary)
             written.append(
                 {
@@ -195,9 +207,17 @@ def agreements() -> list[Json]:
     ends += [("UINT8", [-1, 2000, 5, 3]), ("FP32", [-1, 3, 8, 5]), ("FP32", [-1, -1, -1, -1]), ("FP16", [-1, 3, 4, 5])]
     ends += [("BYTES", [-1]), ("UINT8", [-1, 0, 5, 3])]
     known: Json = {"output": ["FP32", [-1, 3]], "classes": list(CLASSES), "task": "classification", "inputs": 1}
+    known |= {"content": None, "binary": True}
     cases: list[Json] = [known | {"input": [kind, shape]} for kind, shape in ends]
     others: list[Json] = [{"output": ["FP32", [-1, 4]]}, {"output": ["INT64", [-1, 3]]}, {"output": ["FP64", [-1, 3]]}]
     others += [{"output": ["FP32", [1, 3]]}, {"output": ["FP16", [-1, -1]]}, {"classes": None}, {"task": None}]
+    jpegs: Json = {"input": ["BYTES", [-1]], "content": "image/jpeg"}
+    others += [
+        jpegs,
+        jpegs | {"content": "image/png"},
+        jpegs | {"binary": False},
+        jpegs | {"input": ["BYTES", [-1, 1]]},
+    ]
     others += [{"classes": ["red", "green"]}, {"task": "segmentation"}, {"inputs": 2}, {"inputs": 0}]
     cases += [known | {"input": list(image)} | other for other in others]
     return [case | {"sends": sends(case)} for case in cases]
@@ -212,8 +232,8 @@ def metadata(case: Json) -> ModelMetadata:
         (),
         classes,
         None,
-        True,
-        None,
+        case.get("binary", True),
+        case.get("content"),
         case["task"],
     )
 
@@ -237,6 +257,36 @@ def inputs(random: SplitMix64) -> list[Json]:
         filled = fill(agreement, tensors, None, preprocessing=PREPROCESSING)
         cases.append(case | {"pixels": pixels.tobytes().hex(), "filled": described(filled)})
     return cases
+
+
+# for which samples, and how answers are pooled
+
+
+def logits(random: SplitMix64, samples: int) -> list[list[float]]:
+    return [[random.below(129) / 16 - 4 for _ in CLASSES] for _ in range(samples)]
+
+
+def pool(random: SplitMix64) -> Json:
+    weights = [random.below(9) / 4, random.below(8) / 4 + 0.25]
+    device, server = logits(random, 3), logits(random, 3)
+    pooled = LogarithmicPool(*weights).pooled(np.array(device, np.float32), np.array(server, np.float32))
+    return {"weights": weights, "device": device, "server": server, "pooled": pooled.tolist()}
+
+
+def share(random: SplitMix64, wanted: float) -> Json:
+    """Batches that become harder; the last are decided by another decider, and one sample is no answer."""
+    keeper = AskedShare(wanted)
+    steps: list[Json] = []
+    for number in range(40):
+        decider = MaxConfidence(0.75) if number < 30 else Margin(0.25)
+        found = logits(random, 1 + random.below(16))
+        found = [[value / (1 + number // 10) for value in row] for row in found]
+        if number == 20:
+            found[0][0] = math.inf
+        hard = keeper.hard(decider, np.array(found, np.float32))
+        rows = [[None if math.isinf(value) else value for value in row] for row in found]
+        steps.append({"margin": number >= 30, "logits": rows, "hard": hard.tolist()})
+    return {"share": wanted, "steps": steps}
 
 
 # when nothing is sent, and what the network is taken for

@@ -8,7 +8,7 @@ import pytest
 from device_sdk.bundles.signing import new_key_pair
 from device_sdk.errors import UsageError
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.split_measuring import as_received
+from device_sdk.policies.measured_splits.measuring import as_received
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER
 from pathweave.server_process import running_server

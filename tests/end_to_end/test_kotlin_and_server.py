@@ -162,13 +162,14 @@ def test_the_whole_round_with_cut_downloads_hard_samples_and_a_server_that_is_ki
             events = [type(line.event) for line in read_log(log)]
             assert events[:4] == [Opened, Profiled, Adapted, ExitsExchanged]  # 2
             assert {Escalating, Splitting} <= set(events)
-            for kind in ("asked", "split"):  # 3
+            for kind in ("asked", "split", "early"):  # 3
                 images = device.folder / "images"
                 found = python_answers(tmp_path / "python", first[kind]["plan"], server.url, images, token)
                 assert first[kind]["source"] == [answer.source[0] for answer in found[:COMPARED]]
                 assert first[kind]["labels"] == [answer.labels[0] for answer in found[:COMPARED]]
                 assert "server" in first[kind]["source"]
             assert {"server", "subnet"} == set(first["asked"]["source"])
+            assert len({"server", "subnet"} | set(first["early"]["source"])) == 3  # an exit answers some
             planned = python_answers(tmp_path / "python", first["planned"]["plan"], server.url, images, token)
             labels = np.frombuffer((device.folder / "labels").read_bytes(), np.uint8)
             right = [answer.output[0].argmax() == label for answer, label in zip(planned, labels, strict=True)]

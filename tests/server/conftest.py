@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 pytest.importorskip("flask", reason="needs the extra: pip install 'pathweave[server]'")
 pytest.importorskip("waitress", reason="needs the extra: pip install 'pathweave[server]'")
 
+from benchmarks.faults.serving import Reply, ask
 from device_sdk.bundles import signing
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import Stretch
@@ -75,18 +75,6 @@ def tiny_bundle(tiny: Tiny) -> Bundle:
     return Bundle.open(tiny.folder)
 
 
-@dataclass(frozen=True)
-class Reply:
-    """What a server answered; the names of ``headers`` are in lower case."""
-
-    status: int
-    headers: dict[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        return json.loads(self.body)
-
-
 @dataclass
 class Running:
     """A server that runs in this process."""
@@ -102,11 +90,7 @@ class Running:
         self, path: str, *, method: str = "GET", body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> Reply:
         """One request on a connection of its own."""
-        with closing(http.client.HTTPConnection(self.host, self.port, timeout=PATIENCE_S)) as connection:
-            with suppress(BrokenPipeError):  # a body may be refused before all of it has come; the reply is there
-                connection.request(method, path, body=body, headers=headers or {})
-            reply = connection.getresponse()
-            return Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+        return ask((self.host, self.port), path, method=method, body=body, headers=headers)
 
     def post(self, path: str, value: Any, **headers: str) -> Reply:
         """POST JSON."""

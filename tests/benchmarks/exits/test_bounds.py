@@ -6,7 +6,7 @@ import pytest
 from benchmarks.exits.bounds import Cascade, _temperature
 from benchmarks.exits.networks import NETWORKS
 from benchmarks.support.bundles import ZOO
-from device_sdk.policies.thresholds import ExitSamples
+from device_sdk.policies.deciding.thresholds import ExitSamples
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice
 
 FULL_MS = 10.0

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 
 from benchmarks.exits.mean_accuracy import _among_present, evenly
-from device_sdk.policies.answers import Answers
+from device_sdk.policies.costs.answers import Answers
 from device_sdk.supernet.plan import Subnet
 
 

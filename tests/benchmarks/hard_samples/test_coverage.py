@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.hard_samples.coverage import coverage_errors, fitting_bias, kept_share_errors
-from device_sdk.policies.decider_fitting import Viewed
+from device_sdk.policies.deciding.decider_fitting import Viewed
 from device_sdk.supernet.plan import Entropy
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from device_sdk.commands.plan_command import told_of_exits
-from device_sdk.policies.choice import Choice, Option
+from device_sdk.policies.planning.choice import Choice, Option
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import PlanCost
 from device_sdk.supernet.plan import (
@@ -53,6 +53,14 @@ def test_a_person_sees_the_best_of_each_kind_and_what_limits_it(plan):
     assert "on 20 samples that it did not see" in out
 
 
+def test_without_limits_the_most_accurate_plan_that_answers_everything_is_chosen(plan):
+    told = json.loads(plan("--json")[1])
+    assert told["expected"]["coverage"] == 1
+    assert told["expected"]["accuracy"] == max(
+        kind["expected"]["accuracy"] for kind in told["kinds"].values() if not kind["misses"]
+    )
+
+
 def test_a_promise_says_what_it_rests_on(plan):
     options = ("--accuracy", 0.8, "--certainty", 0.9, "--coverage", 1, "--optimise", "latency")
     status, out, _ = plan(*options, "--json")
@@ -72,7 +80,6 @@ def test_energy_follows_from_the_powers_that_are_stated(plan):
 @pytest.mark.parametrize(
     ("options", "status", "said"),
     [
-        ((), 1, "the requirement limits nothing"),
         (("--accuracy", 0.5, "--optimise", "energy"), 2, "give --active-w"),
         (("--accuracy", 0.5, "--network", "pigeons"), 2, "known: wifi, lte, 3g, ble, lora"),
         (("--accuracy", 0.5, "--network", "lte", "--uplink-mbps", 3), 2, "not both"),

@@ -364,9 +364,10 @@ def test_an_exit_that_answers_some_samples_stands_in_for_the_server_on_the_other
     np.testing.assert_allclose(failed.output, at_exit, atol=1e-5)
 
 
-def test_a_head_split_at_the_input_loads_nothing(bundle, tensor):
+@pytest.mark.parametrize("cap_bytes", [None, 1], ids=["no cap", "any cap"])
+def test_a_head_split_at_the_input_loads_nothing(bundle, tensor, cap_bytes):
     runtime = CountingRuntime()
-    plan = LoadedPlan(bundle, runtime, head("abstain", 0))
+    plan = LoadedPlan(bundle, runtime, head("abstain", 0), memory_cap_bytes=cap_bytes)
     assert runtime.samples == []
     assert set(plan.run(tensor).answered_by) == {UNANSWERED}
 

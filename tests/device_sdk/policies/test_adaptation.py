@@ -12,7 +12,7 @@ from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.policies.adaptation import EQUAL_LATENCY, AdaptationSettings, find_plan, search_positions
-from device_sdk.policies.exits_in_search import find_exits
+from device_sdk.policies.planning.exits_in_search import find_exits
 from device_sdk.profiling.profile import profile
 from device_sdk.progress import SilentProgress
 from device_sdk.search import STRATEGIES

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from device_sdk.errors import InfeasibleBudgetError
-from device_sdk.policies.evidence import Evidence, Network
-from device_sdk.policies.planner import Planner
+from device_sdk.policies.costs.evidence import Evidence, Network
+from device_sdk.policies.planning.planner import Planner
 from device_sdk.supernet.blocks import Block, CutPoint, Golden, Rendition, TensorSpec
 from device_sdk.supernet.cost import CostModel, EdgeCost, Power, Uplink
 from device_sdk.supernet.plan import Ask, Edge, Plan, RemoteRef, Subnet

@@ -21,7 +21,7 @@ from device_sdk.errors import (
 )
 from device_sdk.logs.adaptation_log import Adapted, Infeasible, Opened, PlanChosen, read_log
 from device_sdk.policies.adaptation import AdaptationSettings
-from device_sdk.policies.timed_exits import without_timed_exits
+from device_sdk.policies.exits.timed_exits import without_timed_exits
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.device_state import DeviceState
 from device_sdk.supernet.cost import Budget, Power

@@ -13,7 +13,7 @@ from device_sdk.execution.plan_in_use import Active
 from device_sdk.live.elastic import ElasticSettings
 from device_sdk.logs.adaptation_log import Resized, read_log
 from device_sdk.memory_pressure import MemoryReading
-from device_sdk.policies.elastic_plan import least_plan_bytes, whole_plan_bytes
+from device_sdk.policies.exits.elastic_plan import least_plan_bytes, whole_plan_bytes
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Plan
 

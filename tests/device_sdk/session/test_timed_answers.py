@@ -257,7 +257,7 @@ def test_a_run_that_is_slower_than_expected_ends_with_the_step_before(model):
     tensor = stated(model, 0.1, 0.1, 0.1, 0.1)
     paused = Paused(model)
     paused.passed.release()  # the first step passes; the second does not end by itself
-    answer = model.infer(tensor, deadline_ms=100)
+    answer = model.infer(tensor, deadline_ms=500)  # a busy machine takes its time before the first step
     assert answer.source == ("exit x1-pooled",)
     assert answer.latency_ms < 5_000
 

@@ -28,7 +28,8 @@ def test_the_quickest_that_is_accurate_enough():
 
 
 def test_a_budget_is_its_short_form():
-    assert Requirement.of(Budget(latency_ms=10.0, memory_mb=1.0)) == Requirement(latency_ms=10.0, peak_bytes=1_000_000)
+    wanted = Requirement(coverage=1.0, latency_ms=10.0, peak_bytes=1_000_000)
+    assert Requirement.of(Budget(latency_ms=10.0, memory_mb=1.0)) == wanted
 
 
 def test_what_is_unknown_keeps_no_limit_on_it():

@@ -18,7 +18,7 @@ from device_sdk.commands.hybrid_command import plan_hybrid
 from device_sdk.errors import BundleError, TransferError, UsageError
 from device_sdk.offload.named_path import path_model
 from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.policies.joint_search import JointSettings
+from device_sdk.policies.hybrid.joint_search import JointSettings
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import SERVER

@@ -19,6 +19,7 @@ class LiveScreen(
     private val pictures = column.box(R.string.live_pictures) { app.setLive(if (it) LiveSource.PICTURES else null) }
     private val pick = column.button(R.string.pick) { pickPicture() }
     private val exits = column.box(R.string.use_exits) { app.useExits(it) }
+    private val ask = column.box(R.string.ask_server) { app.askServer(it) }
     private val deadline = column.slider(R.string.deadline, ::deadlineWords) { position ->
         app.setMode(app.state.value.mode.copy(deadlineMs = DEADLINES_MS.at(position)))
     }
@@ -37,7 +38,9 @@ class LiveScreen(
     override fun show(state: AppState) {
         camera.isChecked = state.live == LiveSource.CAMERA
         pictures.isChecked = state.live == LiveSource.PICTURES
-        exits.isChecked = state.plan?.exits?.isNotEmpty() == true
+        exits.isChecked = state.plan?.exits?.any { it.decides } == true
+        ask.isChecked = state.asks
+        ask.isEnabled = state.ready && !state.offline && state.opened?.fromServer == true
         anytime.isChecked = state.mode.anytime
         deadline.moveTo(DEADLINES_MS.positionOf(state.mode.deadlineMs))
         listOf(camera, pictures).forEach { it.isEnabled = state.opened != null }

@@ -141,6 +141,7 @@ class MainActivity : Activity() {
         Busy.CLASSIFYING -> R.string.classifying
         Busy.PROFILING -> R.string.stage_profile
         Busy.ADAPTING -> R.string.adapting
+        Busy.PLANNING -> R.string.planning
         Busy.SENDING -> R.string.sending
     }
 

@@ -8,6 +8,7 @@ import android.os.Handler
 import android.os.Looper
 import java.io.File
 import pathweave.sdk.TrimMemory
+import pathweave.sdk.offload.JpegEncoder
 
 /** Holds what outlives every screen, and passes on what Android says of memory. Decides nothing. */
 class PathweaveApp : Application() {
@@ -19,7 +20,7 @@ class PathweaveApp : Application() {
     /** The app without its screens; made when the first one is shown. */
     val model: AppModel by lazy {
         val main = Handler(Looper.getMainLooper())
-        val device = Device(memory, BatteryPower(this), camera = { openCamera(this) })
+        val device = Device(memory, BatteryPower(this), camera = { openCamera(this) }, jpeg = JpegEncoder(::jpegOf))
         AppModel(bundlesOf(this), device, post = { main.post(it) }).also { it.reopen() }
     }
 

@@ -7,6 +7,7 @@ import android.graphics.Color
 import android.graphics.Matrix
 import android.media.ExifInterface
 import android.net.Uri
+import java.io.ByteArrayOutputStream
 import java.io.IOException
 import java.io.InputStream
 import pathweave.sdk.Image
@@ -65,6 +66,13 @@ fun pixelsOf(picture: Bitmap): Image {
         pixels[CHANNELS * at + 2] = Color.blue(colour).toByte()
     }
     return Image(pixels, size, CHANNELS)
+}
+
+/** [image], of three channels, as a JPEG. */
+fun jpegOf(image: Image, quality: Int): ByteArray {
+    val encoded = ByteArrayOutputStream()
+    bitmapOf(image).compress(Bitmap.CompressFormat.JPEG, quality, encoded)
+    return encoded.toByteArray()
 }
 
 /** [image], of one channel or three, for the screen. */

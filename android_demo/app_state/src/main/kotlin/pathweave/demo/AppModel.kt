@@ -16,6 +16,7 @@ import kotlinx.coroutines.sync.withLock
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.DeviceConditions
 import pathweave.sdk.ExitChoice
+import pathweave.sdk.Hard
 import pathweave.sdk.Image
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.Plan
@@ -26,11 +27,14 @@ import pathweave.sdk.adapt
 import pathweave.sdk.calibrate
 import pathweave.sdk.fitted
 import pathweave.sdk.logPath
+import pathweave.sdk.planning.Requirement
 import pathweave.sdk.readLog
 import pathweave.sdk.search.AdaptationProgress
 import pathweave.sdk.search.AdaptationStage
 
 private const val EARLY_CONFIDENCE = 0.9
+private const val ANY_LATENCY_MS = 1000.0 // on average, where no slider sets a limit
+private const val COLOURS = 3 // channels of what is encoded
 private const val LOG_LINES_SHOWN = 200
 private val NOW = WorkConstraints(unmetered = false, charging = false) // a person asked for it
 private val ANY_CONDITIONS = DeviceConditions(unmetered = false, charging = false)
@@ -79,9 +83,16 @@ class AppModel(
     }
 
     /** Whether nothing is fetched and nothing is sent from now on. */
-    fun setOffline(offline: Boolean) {
+    fun setOffline(offline: Boolean): Job {
         bundles.offline = offline
         state.change { it.copy(offline = offline) }
+        return begin(busy = null) { model?.let(::connect) }
+    }
+
+    /** Connects the server where it may be asked; else none, and the device answers what plans send. */
+    private fun connect(current: AdaptiveModel) {
+        val server = if (bundles.asking) bundles.serverModel(jpegFor(current)) else null
+        if (server == null) current.disconnect() else current.connect(server)
     }
 
     private fun openNow(source: BundleSource) {
@@ -93,6 +104,7 @@ class AppModel(
         device.memory?.let { opened.watchMemory(it) }
         pictures = PrivatePictures(opened.bundle.manifest.task.classNames)
         state.change { it.with(found, fromServer = source !is BundleSource.Folder) }
+        connect(opened)
         watch(opened)
         showPlan(opened)
         live.use(opened)
@@ -199,6 +211,52 @@ class AppModel(
         current.use(Plan(subnet, exits.map { ExitChoice(it.id, EARLY_CONFIDENCE, it.renditions.first().name) }))
         watch(current)
         showPlan(current)
+    }
+
+    /**
+     * Has the server asked about hard pictures from now on, or no longer.
+     *
+     * To begin with, device and server both answer the added pictures; then the most accurate plan is chosen whose mean
+     * latency keeps the limit of the sliders, or [ANY_LATENCY_MS] without one.
+     */
+    fun askServer(ask: Boolean, positions: BudgetPositions = BudgetPositions()): Job = begin(Busy.PLANNING) {
+        val current = requireModel()
+        try {
+            if (ask) askNow(current, positions) else askNoLonger(current)
+        } finally {
+            watch(current)
+            showPlan(current)
+        }
+    }
+
+    private fun askNow(current: AdaptiveModel, positions: BudgetPositions) {
+        val server = bundles.serverModel(jpegFor(current))
+            ?: throw UsageError("there is no server to ask", "open a bundle from a server, and go online")
+        val samples = pictures.sets(exits = false).adaptation
+        val limitMs = state.value.ranges?.budget(positions)?.latencyMs ?: ANY_LATENCY_MS
+        val before = current.plan
+        current.connect(server)
+        try {
+            val planned = current.planFor(samples.images, samples.labels, Requirement(latencyMs = limitMs, coverage = 1.0))
+            planned.notes.firstOrNull()?.let { throw UsageError(it, "try again when the server answers") }
+            bundles.asking = true
+        } catch (error: PathweaveError) {
+            current.use(before)
+            connect(current)
+            throw error
+        }
+    }
+
+    private fun jpegFor(current: AdaptiveModel) =
+        device.jpeg.takeIf { current.bundle.manifest.preprocessing.channels == COLOURS }
+
+    private fun askNoLonger(current: AdaptiveModel) {
+        bundles.asking = false
+        connect(current)
+        val plan = current.plan
+        if (plan.hard is Hard.Ask || plan.split != null) {
+            current.use(Plan(plan.subnet, plan.exits.map { it.copy(askBelow = 0.0) }))
+        }
     }
 
     /** Has live update keep the budget of the last adaptation, if there was one to a latency. */

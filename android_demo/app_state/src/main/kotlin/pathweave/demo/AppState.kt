@@ -1,13 +1,14 @@
 /** All that the screens show, and how they are told of changes. */
 package pathweave.demo
 
+import pathweave.sdk.Hard
 import pathweave.sdk.LogLine
 import pathweave.sdk.Plan
 import pathweave.sdk.search.AdaptationProgress
 import pathweave.sdk.subnetCount
 
 /** What takes a moment. */
-enum class Busy { OPENING, COPYING, READING, CLASSIFYING, PROFILING, ADAPTING, SENDING }
+enum class Busy { OPENING, COPYING, READING, CLASSIFYING, PROFILING, ADAPTING, PLANNING, SENDING }
 
 /** What is open. [classNames]: what it tells apart. */
 data class Opened(
@@ -52,7 +53,7 @@ sealed interface Notice {
     /** The server has the log: lines that were new to it, and lines that it had. */
     data class LogSent(val accepted: Long, val duplicates: Long) : Notice
 
-    /** The log was not sent, since the app is offline or the bundle came from a folder. */
+    /** Nothing was sent, since the app is offline or the bundle came from a folder. */
     data object NoServer : Notice
 }
 
@@ -77,6 +78,9 @@ data class AppState(
     val offline: Boolean = false,
     val notice: Notice? = null,
 ) {
+    /** Whether the plan in use sends pictures to a server. */
+    val asks: Boolean get() = plan?.let { it.hard is Hard.Ask || it.split != null } == true
+
     /** Whether a model is open and nothing else is under way. */
     val ready: Boolean get() = opened != null && busy == null
 

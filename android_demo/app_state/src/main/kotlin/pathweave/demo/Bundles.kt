@@ -8,16 +8,22 @@ import pathweave.sdk.OpenedBundle
 import pathweave.sdk.UpdateWork
 import pathweave.sdk.WorkConstraints
 import pathweave.sdk.loadTrust
+import pathweave.sdk.offload.JpegEncoder
+import pathweave.sdk.offload.Privacy
+import pathweave.sdk.offload.RemoteModel
 import pathweave.sdk.openAt
 import pathweave.sdk.openStored
+import pathweave.sdk.serverAndName
 
 private const val LAST_FOLDER = "last_folder"
 private const val LAST_URL = "last_url"
 private const val LAST_KEY = "last_key"
 private const val LAST_TOKEN = "last_token"
 private const val OFFLINE = "offline"
+private const val ASKING = "asking"
 private const val ADAPTING = "adapting"
 private const val YES = "yes"
+private const val TIMEOUT_S = 2.0
 
 /** Texts by name that outlive the process; the app keeps them in its private preferences. Thread-safe. */
 interface Settings {
@@ -49,6 +55,11 @@ class Bundles(val stateFolder: File, private val settings: Settings) {
     var offline: Boolean
         get() = settings[OFFLINE] == YES
         set(value) = settings.change(mapOf(OFFLINE to YES.takeIf { value }))
+
+    /** Whether the person lets the server be asked about hard pictures. */
+    var asking: Boolean
+        get() = settings[ASKING] == YES
+        set(value) = settings.change(mapOf(ASKING to YES.takeIf { value }))
 
     /** Whether an adaptation runs, or ran when the process ended. */
     var adapting: Boolean
@@ -88,6 +99,16 @@ class Bundles(val stateFolder: File, private val settings: Settings) {
     /** What sends the logs of the bundle that was opened last; null: it came from no server, or the app is offline. */
     fun logUploadWork(constraints: WorkConstraints = WorkConstraints()): LogUploadWork? = online { url ->
         LogUploadWork(url, stateFolder, settings[LAST_TOKEN], constraints)
+    }
+
+    /**
+     * The full network at the server of the bundle that was opened last, which may be sent pictures; null: it came from
+     * no server, or the app is offline. [jpeg]: encodes them; null: they travel as pixels.
+     */
+    fun serverModel(jpeg: JpegEncoder?): RemoteModel? = online { url ->
+        val (server, name) = serverAndName(url)
+        val model = name + if (jpeg == null) ":images" else ":jpeg"
+        RemoteModel(server, model, settings[LAST_TOKEN], Privacy.INPUTS, TIMEOUT_S, jpegEncoder = jpeg)
     }
 
     private fun <T> online(work: (url: String) -> T): T? = if (offline) null else settings[LAST_URL]?.let(work)

@@ -3,6 +3,7 @@ package pathweave.demo
 
 import pathweave.sdk.Image
 import pathweave.sdk.MemoryPressure
+import pathweave.sdk.offload.JpegEncoder
 
 /** A file or a folder that the person chose cannot be read, or the camera cannot be used. */
 class UnreadableException(message: String, cause: Throwable? = null) : Exception(message, cause)
@@ -18,4 +19,6 @@ class Device(
     val power: PowerMeter?,
     /** Opens the camera (UnreadableException: it was refused, or there is none). */
     val camera: () -> Frames,
+    /** Encodes colour pictures that are sent to a server; null: their pixels are sent. */
+    val jpeg: JpegEncoder? = null,
 )

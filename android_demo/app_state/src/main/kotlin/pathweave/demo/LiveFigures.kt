@@ -5,9 +5,9 @@ import pathweave.sdk.Answer
 import pathweave.sdk.FALLBACK
 import pathweave.sdk.Image
 import pathweave.sdk.Plan
+import pathweave.sdk.SERVER
 
 private const val RECENT = 30 // answers whose median is shown
-private const val SERVER = "server" // as Answer.source names it
 
 /** The answer to one picture. [label]: null where the plan gives none. */
 data class Classified(

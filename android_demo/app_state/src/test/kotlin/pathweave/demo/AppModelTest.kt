@@ -14,6 +14,7 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
 import org.junit.jupiter.api.io.TempDir
+import pathweave.sdk.SERVER
 import pathweave.sdk.SUBNET
 import pathweave.sdk.TrimMemory
 import pathweave.sdk.search.AdaptationStage
@@ -328,6 +329,46 @@ class AppModelTest {
             app.setOffline(true)
             app.open(source).done()
             assertTrue(app.state.value.ready && app.state.value.notice == null, "offline nobody is asked")
+        }
+    }
+
+    private fun AppModel.sources(): Set<String> = images.map { image ->
+        classify { image }.done()
+        checkNotNull(state.value.classified).source
+    }.toSet()
+
+    @Test
+    fun `the server is asked about hard pictures once the person wants it, and not offline`() {
+        val app = start()
+        app.askServer(true).done()
+        assertTrue("no bundle is open" in app.failure())
+        BundleServer().use { server ->
+            app.open(BundleSource.Server(server.url, null, Reference.key)).done()
+            assertFalse(SERVER in app.sources())
+            app.withPictures()
+            app.askServer(true).done()
+            assertTrue(app.state.value.asks, "${app.state.value}")
+            assertTrue(seen.any { it.busy == Busy.PLANNING })
+            assertTrue(SERVER in app.sources())
+            app.setOffline(true).done()
+            assertFalse(SERVER in app.sources())
+            app.setOffline(false).done()
+            assertTrue(SERVER in app.sources())
+            app.close()
+            val again = start()
+            again.reopen()
+            waitFor(again, "reopened") { it.ready }
+            assertTrue(SERVER in again.sources(), "what the person wanted is remembered")
+            again.askServer(false).done()
+            assertFalse(again.state.value.asks)
+            assertFalse(SERVER in again.sources())
+            server.close()
+            again.withPictures()
+            val before = again.state.value.plan
+            again.askServer(true).done()
+            assertTrue("no server is asked" in again.failure(), again.failure())
+            assertEquals(before, again.state.value.plan)
+            assertFalse(bundles.asking)
         }
     }
 

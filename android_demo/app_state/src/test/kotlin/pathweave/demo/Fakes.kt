@@ -52,7 +52,7 @@ class KeptSettings : Settings {
     }
 }
 
-/** A server with the signed reference bundle, which takes logs. */
+/** A server with the signed reference bundle, which takes logs, and whose model finds the first class in all images. */
 class BundleServer : Closeable {
     private val server = HttpServer.create(InetSocketAddress("127.0.0.1", 0), 0)
     private val path = "/v1/bundles/reference"
@@ -66,12 +66,32 @@ class BundleServer : Closeable {
             val file = File(Reference.signed, exchange.requestURI.path.removePrefix(path).trim('/'))
             answer(exchange, if (file.isFile) file.readBytes() else null)
         }
+        server.createContext("/v1/probe") { exchange ->
+            exchange.requestBody.readBytes()
+            answer(exchange, "{}".toByteArray())
+        }
+        server.createContext("/v2") { exchange -> answer(exchange, inferred(exchange).toByteArray()) }
         server.createContext("/v1/logs") { exchange ->
             val fresh = exchange.requestBody.readBytes().decodeToString().lines().filter { it.isNotEmpty() && it !in lines }
             lines += fresh
             answer(exchange, """{"accepted":${fresh.size},"duplicates":0}""".toByteArray())
         }
         server.start()
+    }
+
+    /** Open Inference in plain JSON. */
+    private fun inferred(exchange: HttpExchange): String {
+        val body = exchange.requestBody.readBytes().decodeToString()
+        val model = """"name": "reference:images", "versions": ["1"]"""
+        val ends = """"inputs": [{"name": "image", "datatype": "UINT8", "shape": [-1, 2, 2, 3]}],
+            "outputs": [{"name": "logits", "datatype": "FP32", "shape": [-1, 3]}]"""
+        if (exchange.requestURI.path == "/v2") return """{"extensions": []}"""
+        if (body.isEmpty()) return "{$model, $ends}"
+        fun found(pattern: String) = checkNotNull(Regex(pattern).find(body)).groupValues[1]
+        val (id, count) = found(""""id": ?"(\w+)"""") to found(""""shape": ?\[(\d+)""").toInt()
+        val logits = List(count) { "9.0, 1.0, 1.0" }.joinToString()
+        return """{"model_name": "reference:images", "model_version": "1", "id": "$id",
+            "outputs": [{"name": "logits", "datatype": "FP32", "shape": [$count, 3], "data": [$logits]}]}"""
     }
 
     private fun answer(exchange: HttpExchange, body: ByteArray?) = exchange.use {

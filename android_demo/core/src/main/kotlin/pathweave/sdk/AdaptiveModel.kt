@@ -77,7 +77,8 @@ public class AdaptiveModel private constructor(
      *
      * May be set under running calls. What does not fit at once runs in pages, with the same answers; below its largest
      * block the path ends with an exit. The plan comes back as far as there is room when the cap rises. An adaptation
-     * finds what runs under it without pages, if there is such a subnet; profiles and searches take more meanwhile.
+     * finds what runs under it without pages, if there is such a subnet, and searches under it; profiles, and confirming what
+     * was found, take more meanwhile.
      *
      * @throws BudgetError not even the path to the plan's first exit fits; says the least that works. Nothing changes.
      * @throws UsageError it is not above 0.
@@ -182,10 +183,11 @@ public class AdaptiveModel private constructor(
     /**
      * Choose a plan for [requirement] on private data, and run it from now on. Blocking. Live update ends.
      *
-     * Plans are made of the subnets of the last adaptation, the one in use and the full model: alone, abstaining from hard
-     * samples or asking the connected server about them, by three deciders, and of the server alone. The server is asked
-     * about all samples once, if its privacy setting allows inputs. Exits, splits and fitted deciders are left to Python's
-     * planner; costs are those on the samples that chose.
+     * Plans are made of the subnets of the last adaptation, the one in use and the full model, with and without exits:
+     * alone, abstaining from hard samples or asking the connected server about them, by three deciders, and of the server
+     * alone. The server is asked about all samples once, if its privacy setting allows inputs. Exits that ask, splits and
+     * fitted deciders are left to Python's planner; costs are those on the samples that chose. Unless memory is limited,
+     * plans keep an exit at each cut point for deadlines and anytime answers.
      *
      * [labels]: class indices, or null: then the server's answers stand in, or else the full model's. [uplink]: planned
      * with instead of the measured one. [power]: of the device; without it energies are unknown. [followNetwork]: keep
@@ -208,8 +210,7 @@ public class AdaptiveModel private constructor(
         if (requirement.certainty != null) throw UsageError("a certainty is promised by Python's planner only", "leave it out")
         val subnets = listOf(plan.subnet) + live.subnets
         val costs = profile().costModel()
-        val workspace = inUse.lendWorkspace()
-        val planned = Planning(bundle, costs, remote.escalator) { workspace.loadPlan(it) }
+        val planned = Planning(inUse.lendWorkspace(), costs, remote.escalator)
             .plan(images, labels, subnets, Wish(requirement, uplink, power))
         if (followNetwork && planned.front == null) {
             throw UsageError("there is no network to follow: the plan was made without a server", "connect first")
@@ -347,7 +348,7 @@ public class AdaptiveModel private constructor(
         labels: IntArray?,
         settings: CalibrationSettings = CalibrationSettings(),
     ): Calibration = synchronized(change) {
-        val calibration = Calibrator(bundle, runtime, profile(), settings).calibrate(plan.subnet, inputs, labels)
+        val calibration = Calibrator(inUse.lendWorkspace(), profile(), settings).calibrate(plan.subnet, inputs, labels)
         exchange(calibration.plan)
         live.follow()
         state?.log?.write(calibrated(calibration))

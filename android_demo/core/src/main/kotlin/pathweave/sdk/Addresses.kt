@@ -43,7 +43,7 @@ internal fun base(url: String): String {
  *
  * @throws UsageError [url] does not end in /v1/bundles/NAME.
  */
-internal fun serverAndName(url: String): Pair<String, String> {
+public fun serverAndName(url: String): Pair<String, String> {
     val address = base(url)
     val (server, name) = address.substringBeforeLast(BUNDLES, "") to address.substringAfterLast(BUNDLES, "")
     if (server.isEmpty()) {

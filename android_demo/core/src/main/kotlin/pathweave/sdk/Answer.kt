@@ -7,7 +7,7 @@ public const val SUBNET: String = "subnet"
 /** [Answer.source] of a sample that a server's model, or the tail of a split plan at a server, answered. */
 public const val SERVER: String = "server"
 
-/** [Answer.source] of a sample that the plan sends to a server which did not answer: the subnet's answer. */
+/** [Answer.source] of a sample that the plan sends to a server which did not answer: the device's answer. */
 public const val FALLBACK: String = "fallback"
 
 /** [Answer.source] of a hard sample that the plan leaves without an answer. */
@@ -17,8 +17,8 @@ public const val ABSTAINED: String = "abstained"
  * The answer to a batch.
  *
  * [output]: logits [batch, classes]; [source]: where each answer comes from: `exit <id>`, `subnet`, `server`,
- * `fallback` (the subnet in place of a server that did not answer) or `abstained` (the plan gives no answer; the logits
- * are the subnet's); [latencyMs]: of running the plan, without the preparation of raw images; [plan]: the one that ran.
+ * `fallback` (the device in place of a server that did not answer) or `abstained` (the plan gives no answer; the logits
+ * are the subnet's, or not numbers where nothing of it ran); [latencyMs]: of running the plan, without the preparation of raw images; [plan]: the one that ran.
  */
 public class Answer(
     public val output: Tensor,

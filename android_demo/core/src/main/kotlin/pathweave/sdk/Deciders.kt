@@ -31,14 +31,25 @@ internal fun entropy(logits: Tensor): DoubleArray = scores(logits) { powers ->
  * Logits that hold NaN, or whose largest is infinite, are no answer: they are hard for every decider.
  */
 internal fun hardSamples(decider: Decider, logits: Tensor): List<Boolean> {
-    val threshold = decider.threshold
-    return when (decider) {
-        is Decider.MaxConfidence -> confidence(logits).map { !(it >= threshold) }
-        is Decider.Entropy -> entropy(logits).map { !(it <= threshold) }
-        is Decider.Margin -> margin(logits).map { !(it >= threshold) }
-        is Decider.Logistic -> estimates(decider, logits).map { !(it >= threshold) }
-        is Decider.Router -> estimates(decider, logits).map { !(it >= threshold) }
+    val limit = if (decider is Decider.Entropy) -decider.threshold else decider.threshold
+    return ease(decider, logits).map { it < limit }
+}
+
+/**
+ * How easy each sample is, in the decider's own measure: the larger, the easier. [batch]
+ *
+ * The entropy counts negative, so that every kind is ordered the same way. Logits that hold NaN, or whose largest is
+ * infinite, are no answer: their ease is minus infinity.
+ */
+internal fun ease(decider: Decider, logits: Tensor): DoubleArray {
+    val found = when (decider) {
+        is Decider.MaxConfidence -> confidence(logits)
+        is Decider.Entropy -> entropy(logits).also { all -> all.indices.forEach { all[it] = -all[it] } }
+        is Decider.Margin -> margin(logits)
+        is Decider.Logistic -> estimates(decider, logits)
+        is Decider.Router -> estimates(decider, logits)
     }
+    return DoubleArray(found.size) { if (found[it].isNaN()) Double.NEGATIVE_INFINITY else found[it] }
 }
 
 /** Which samples an exit answers, and for which it asks a server; all others go on. */

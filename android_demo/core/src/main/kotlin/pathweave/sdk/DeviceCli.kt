@@ -94,7 +94,7 @@ private class Asking(
         for (kind in listOf(":images", TAIL)) {
             model.connect(RemoteModel(place.first, name + kind, token, Privacy.INPUTS, TIMEOUT_S))
         }
-        plans = listOf(asking(), split())
+        plans = listOf(asking(), split(), askingEarly())
     }
 
     /** The full model, which asks about the half of the images that it is least sure of. */
@@ -115,8 +115,20 @@ private class Asking(
         return Plan(supernet.original, split = Split(cut.index, List(cut.tensors.size) { BITS }, tail, server))
     }
 
+    /** The full model, whose first exit answers the surest third of the images and asks about the least sure. */
+    private fun askingEarly(): Plan {
+        val supernet = model.bundle.supernet
+        val exit = supernet.exitsAlong(supernet.original).first().let { ExitChoice(it.id, 0.0, it.renditions[0].name) }
+        model.use(Plan(supernet.original, listOf(exit)))
+        val sure = images.map { model.classify(it).confidence[0] }.sorted()
+        fun between(at: Int) = (sure[at - 1] + sure[at]) / 2
+        val choice = exit.copy(threshold = between(2 * sure.size / 3), askBelow = between(sure.size / 3))
+        val ask = Hard.Ask(Decider.MaxConfidence(0.0), RemoteRef("$name:images", model.bundle.digest))
+        return Plan(supernet.original, listOf(choice), hard = ask)
+    }
+
     /** Each plan with its answers to the first images. */
-    fun firstAnswers(): List<Pair<String, JsonElement>> = listOf("asked", "split").zip(plans) { kind, plan ->
+    fun firstAnswers(): List<Pair<String, JsonElement>> = listOf("asked", "split", "early").zip(plans) { kind, plan ->
         model.use(plan)
         val answers = images.take(COMPARED).map { model.classify(it) }
         kind to jsonOf(

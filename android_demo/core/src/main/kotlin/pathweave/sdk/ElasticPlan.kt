@@ -1,6 +1,6 @@
 /**
  * What remains of a plan when memory shrinks (MEEdge §3.4), decided by the footprints of its parts. Mirrors
- * device_sdk/policies/elastic_plan.py.
+ * device_sdk/policies/exits/elastic_plan.py.
  *
  * 1. Exits that only deadlines need stay as far as there is room beside all others, by placement. 2. What does not fit
  * at once runs in pages, with the same answers. 3. If the largest block does not even fit alone, the path ends with the
@@ -28,13 +28,13 @@ internal fun planWithin(bundle: Bundle, plan: Plan, capBytes: Long?): Plan {
 
 /** The least cap under which any part of [plan] that answers runs. */
 internal fun leastPlanBytes(bundle: Bundle, plan: Plan): Long {
-    val timedOut = plan.copy(exits = plan.exits.filter { it.decides })
+    val timedOut = plan.copy(exits = answeringExits(plan))
     return (listOf(timedOut) + plan.exits.map { endingWith(plan, it) }).minOf { leastMemoryCapBytes(bundle, it) }
 }
 
 /** The least cap under which all of [plan] stays loaded as it is without a cap, every exit included. */
 internal fun wholePlanBytes(bundle: Bundle, plan: Plan): Long {
-    val prints = forms(bundle, plan).flatten().map { oneModelFootprint(bundle, it) }
+    val prints = forms(bundle, plan).flatten().filter { it.runs }.map { oneModelFootprint(bundle, it) }
     var low = 0L
     var high = 1L
     while (!allStay(prints, high)) high *= 2
@@ -53,7 +53,7 @@ private fun forms(bundle: Bundle, plan: Plan): List<List<PlanSegment>> {
 
 /** [plan] without those exits for deadlines alone that would have pages loaded again and again. */
 private fun withExitsThatStay(bundle: Bundle, plan: Plan, capBytes: Long): Plan {
-    val timed = plan.exits.filter { !it.decides }
+    val timed = plan.exits - answeringExits(plan).toSet()
     val (candidates, fullMacs) = candidates(bundle, plan, timed)
     var limitBytes: Long? = null
     var found = plan

@@ -4,7 +4,7 @@
  *
  * A segment is the stretch from one exit of the plan to the next together with the branch at its end, composed into one
  * model (docs/bundle_format.md), or under a memory cap into several that are loaded in turns (Paging.kt). Samples that
- * an exit answers leave the batch; the others go on, here or at a server.
+ * an exit answers leave the batch, and so do those that it asks a server about; the others go on, here or at a server.
  */
 package pathweave.sdk
 
@@ -16,8 +16,8 @@ import pathweave.sdk.runtimes.StopSignal
 /**
  * A plan that is ready to run. [run] may be called from several threads at once.
  *
- * What follows a split is loaded too: it runs here when there is no server, or when it fails. The decider of [Plan.hard]
- * is applied to the outcome. Under a memory cap a plan that needs more runs in pages, of which as many stay as there is
+ * What follows a split is loaded too where it is the fallback: it runs here when there is no server, or when it fails.
+ * The decider of [Plan.hard] is applied to the outcome. Under a memory cap a plan that needs more runs in pages, of which as many stay as there is
  * room for: the same answers within 1e-5, bit for bit where the pages are the same.
  *
  * @throws UsageError the plan does not fit the bundle's graph, or does not run at its input size.
@@ -43,6 +43,9 @@ public class LoadedPlan internal constructor(
     private val found: List<PlanSegment>
     private val loaded: LoadedSegments
     private val segments: List<LoadedSegment>
+    private val branch: LoadedStretch? // the fallback's, where it did not run before
+    private val fallback = plan.split?.fallback ?: Fallback.SUBNET
+    private val outputShape = workspace.bundle.supernet.cutPoints.last().tensors.last().shape
     private val hurry = StopSignal()
     private val stepping = Any() // guards the next two
     private val everyLoaded = mutableListOf<LoadedSegments>()
@@ -54,10 +57,15 @@ public class LoadedPlan internal constructor(
         loaded = LoadedSegments(workspace, found, cap)
         everyLoaded += loaded
         val numbers = plan.exits.withIndex().associate { (number, choice) -> choice.exit to number }
-        segments = found.zip(loaded.stretches).map { (segment, stretch) ->
-            LoadedSegment(segment, stretch, segment.exit?.let { numbers.getValue(it.exit) })
+        val pairs = found.zip(loaded.stretches)
+        segments = pairs.filter { (segment, _) -> !segment.fallback }.mapIndexed { at, (segment, stretch) ->
+            LoadedSegment(at, segment, stretch, segment.exit?.let { numbers.getValue(it.exit) })
         }
+        branch = pairs.find { (segment, _) -> segment.fallback }?.second
     }
+
+    /** Whether anything answers on this device alone. */
+    internal val hasSteps: Boolean = steps(workspace.bundle.supernet, plan).isNotEmpty()
 
     /** What is loaded for this plan now, as footprints state it. */
     internal val takenBytes: Long get() = synchronized(stepping) { everyLoaded.sumOf { it.takenBytes } }
@@ -73,51 +81,99 @@ public class LoadedPlan internal constructor(
      * @throws BlobError a page had to be loaded again, and its blob is damaged.
      */
     public fun run(tensor: Tensor, runTail: ((List<Tensor>) -> Tensor?)? = null): Outcome =
-        BatchRun(tensor, runTail).run()
+        run(tensor, runTail, asks = false)
 
-    private inner class BatchRun(private val tensor: Tensor, private val runTail: ((List<Tensor>) -> Tensor?)?) {
-        private val answers = Answers(tensor.batch)
-        private var features = listOf(tensor)
-        private var rest = (0 until tensor.batch).toList() // samples without an answer
-        private var latest: Pair<Tensor, Int>? = null // what the last exit says of the rest, if no time is left
-        private var kept: KeptActivations? = null
+    /**
+     * The same; [asks]: a server can be asked from exits. The samples for which the plan does so leave the path there
+     * ([Outcome.asking]); otherwise they go on.
+     */
+    internal fun run(tensor: Tensor, runTail: ((List<Tensor>) -> Tensor?)?, asks: Boolean): Outcome {
+        val answers = Answers(tensor.batch)
+        val run = BatchRun(Waiting((0 until tensor.batch).toList(), listOf(tensor)), answers, runTail, asks)
+        run.run()
+        return answers.outcome(run.kept, run.asking)
+    }
+
+    /** Run the rest of the path here for the samples that left it to ask a server. Throws as [run]. */
+    internal fun goOn(outcome: Outcome): Outcome {
+        val answers = Answers(outcome)
+        for (waiting in outcome.asking) BatchRun(waiting, answers, runTail = null, asks = false).run()
+        return answers.outcome(outcome.kept)
+    }
+
+    /** Runs the segments from [start] on, and collects what they answer in [answers]. */
+    private inner class BatchRun(
+        private val start: Waiting,
+        private val answers: Answers,
+        private val runTail: ((List<Tensor>) -> Tensor?)?,
+        private val asks: Boolean,
+    ) {
+        val asking = mutableListOf<Waiting>()
+        var kept: KeptActivations? = null
+            private set
+        private var features = start.tensors
+        private var rest = start.samples // samples without an answer
+        private var latest = start.latest // what the last exit says of the rest, if no time is left
+        private var aside: List<Tensor> = emptyList()
         private var end = AT_END
 
-        fun run(): Outcome {
-            val left = if (plan.split?.position == 0) answeredElsewhere() else false
-            if (!left) for (segment in segments) if (ends(segment)) break
-            return answers.outcome(kept)
+        fun run() {
+            if (segments.drop(start.segment).any(::ends)) return
+            if (fallback == Fallback.SUBNET) answers.put(rest, features.last(), plan.exits.size + end) else fallBack()
         }
 
-        /** Run one segment; whether every sample has an answer now. */
+        /** Run one segment; whether every sample has an answer now, or waits for a server's. */
         private fun ends(segment: LoadedSegment): Boolean {
-            val outputs =
-                if (latest == null) segment.stretch.run(features) else segment.stretch.runUntil(features, hurry)
-            if (outputs == null) {
+            if (segment.stretch != null && !ran(segment.stretch)) {
                 latest?.let { (logits, number) -> answers.put(rest, logits, number) }
                 return true
             }
-            features = outputs
-            if (segment.number != null && leave(segment, segment.number)) return true
-            if (segment.kept) kept = KeptActivations(rest, features)
-            if (segment.split && answeredElsewhere()) return true
-            if (segment === segments.last()) answers.put(rest, features.last(), plan.exits.size + end)
-            return segment === segments.last()
+            val (found, exit) = segment.segment to segment.segment.exit
+            if (found.kept) kept = KeptActivations(rest, if (exit == null) features else features.dropLast(1))
+            if (exit != null && segment.number != null && leave(segment, exit, segment.number)) return true
+            if (found.aside) aside = features
+            return found.split && answeredElsewhere()
         }
 
-        /** Samples that are sure leave at the exit with this [number]; whether all did. */
-        private fun leave(segment: LoadedSegment, number: Int): Boolean {
+        /** Whether there was time to run it. */
+        private fun ran(stretch: LoadedStretch): Boolean {
+            features = (if (latest == null) stretch.run(features) else stretch.runUntil(features, hurry)) ?: return false
+            return true
+        }
+
+        /** Samples that are sure leave at [exit], the plan's exit [number], and so do those that ask; whether all did. */
+        private fun leave(segment: LoadedSegment, exit: ExitChoice, number: Int): Boolean {
             val logits = features.last()
-            val (sure, unsure) = segment.decide(logits, everything = segment === segments.last() || hurry.isSet)
-            answers.put(rest, logits, number, sure)
             features = features.dropLast(1)
-            if (unsure.isEmpty()) return true
-            latest = (if (sure.isEmpty()) logits else logits.rows(unsure)) to number
-            if (sure.isNotEmpty()) {
-                rest = unsure.map(rest::get)
-                features = features.map { it.rows(unsure) }
+            val ends = (segment === segments.last() && !segment.segment.split) || hurry.isSet
+            val leaving = leaving(exit, logits)
+            val asked = rest.indices.filter { asks && !ends && leaving.asked[it] }
+            val (gone, on) = rest.indices.partition { ends || leaving.answered[it] || asks && leaving.asked[it] }
+            answers.put(rest, logits, number, gone)
+            if (asked.isNotEmpty()) {
+                val tensors = features.map { it.rows(asked) }
+                asking += Waiting(asked.map(rest::get), tensors, segment.at + 1, logits.rows(asked) to number)
+            }
+            if (on.isEmpty()) return true
+            latest = (if (gone.isEmpty()) logits else logits.rows(on)) to number
+            if (gone.isNotEmpty()) {
+                rest = on.map(rest::get)
+                features = features.map { it.rows(on) }
             }
             return false
+        }
+
+        /** Answer what the split's server did not, without the rest of the subnet. */
+        private fun fallBack() {
+            val exits = plan.exits.size
+            if (fallback == Fallback.ABSTAIN) {
+                val shape = listOf(rest.size) + outputShape
+                val nothing = FloatArray(elements(shape, Float.SIZE_BYTES)) { Float.NaN }
+                answers.put(rest, Tensor.of(nothing, shape), exits + UNANSWERED)
+                return
+            }
+            val logits = if (branch == null) latest?.first else branch.run(aside).last()
+            answers.put(rest, checkNotNull(logits) { "no exit was tried" }, exits + AFTER_FAILURE)
         }
 
         /** The rest of the path, at a server; whether that answered. */
@@ -133,8 +189,16 @@ public class LoadedPlan internal constructor(
      * The same plan exit by exit, for deadlines and interruptions; loaded when it is first asked for.
      *
      * It shares what is loaded where all exits of the plan answer by confidence. Throws as the plan itself.
+     *
+     * @throws UsageError the plan answers nothing on this device alone.
      */
     internal fun stepped(): SteppedPlan = synchronized(stepping) {
+        if (!hasSteps) {
+            throw UsageError(
+                "the plan answers nothing here without its server, so it keeps no deadline",
+                "use a plan with an exit before the split",
+            )
+        }
         stepped ?: run {
             val everyStep = steps(workspace.bundle.supernet, plan)
             val stretches = if (everyStep == found) loaded else LoadedSegments(workspace, everyStep, cap)
@@ -159,17 +223,5 @@ public class LoadedPlan internal constructor(
     override fun close(): Unit = synchronized(stepping) { everyLoaded.forEach { it.close() } }
 }
 
-/** [number]: the position of its exit in the plan's exits; null without one. */
-private class LoadedSegment(segment: PlanSegment, val stretch: LoadedStretch, val number: Int?) {
-    val split: Boolean = segment.split
-    val kept: Boolean = segment.kept
-    private val threshold = segment.exit?.threshold ?: 0.0
-
-    /** The samples of the batch that are answered here, and those that go on; with [everything] none do. */
-    fun decide(logits: Tensor, everything: Boolean): Pair<List<Int>, List<Int>> {
-        val all = (0 until logits.batch).toList()
-        if (everything) return all to emptyList()
-        val confidence = confidence(logits)
-        return all.partition { confidence[it] >= threshold }
-    }
-}
+/** [at]: its position in the plan; [stretch]: null where nothing runs; [number]: of its exit in the plan's exits. */
+private class LoadedSegment(val at: Int, val segment: PlanSegment, val stretch: LoadedStretch?, val number: Int?)

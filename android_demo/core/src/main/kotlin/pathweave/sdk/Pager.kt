@@ -25,6 +25,9 @@ internal class Pager(private val runtime: Runtime, private val pages: List<Page>
     private val resident = HashMap<Int, Resident>() // guarded by the cap, as what follows
     private var closed = false
 
+    /** Whether it loads nothing any more. */
+    val isClosed: Boolean get() = cap.guard.withLock { closed }
+
     /** How often a page was loaded so far. */
     @Volatile
     var loads = 0

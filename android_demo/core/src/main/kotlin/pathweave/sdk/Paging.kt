@@ -8,20 +8,24 @@
 package pathweave.sdk
 
 import java.io.Closeable
+import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
 
 private const val INNER_TENSORS = 4L // what a block computes inside, in sizes of its inputs and outputs
 
 /** The smallest cap under which [plan] runs in pages: what its largest block takes while it is loaded. */
-internal fun leastMemoryCapBytes(bundle: Bundle, plan: Plan): Long =
-    leastCapBytes(segments(bundle.supernet, plan).flatMap { pieces(bundle, it) })
+internal fun leastMemoryCapBytes(bundle: Bundle, plan: Plan): Long = leastBytes(bundle, segments(bundle.supernet, plan))
+
+private fun leastBytes(bundle: Bundle, found: List<PlanSegment>, batch: Int = 1): Long =
+    leastCapBytes(found.flatMap { pieces(bundle, it, batch) })
 
 /** What [segment] takes if it is one model. */
-internal fun oneModelFootprint(bundle: Bundle, segment: PlanSegment): Footprint = footprint(pieces(bundle, segment))
+internal fun oneModelFootprint(bundle: Bundle, segment: PlanSegment, batch: Int = 1): Footprint =
+    footprint(pieces(bundle, segment, batch))
 
-/** What segments take if each is one model that stays, while one of them runs. */
-internal fun residentBytes(bundle: Bundle, found: List<PlanSegment>): Long {
-    val prints = found.map { oneModelFootprint(bundle, it) }
+/** What segments take if each is one model that stays, while one of them runs on [batch] samples. */
+internal fun residentBytes(bundle: Bundle, found: List<PlanSegment>, batch: Int = 1): Long {
+    val prints = found.filter { it.runs }.map { oneModelFootprint(bundle, it, batch) }
     return prints.sumOf { it.residentBytes } + (prints.maxOfOrNull { it.workingBytes } ?: 0L)
 }
 
@@ -38,6 +42,47 @@ internal fun allPagesStay(bundle: Bundle, plans: List<List<PlanSegment>>, capByt
     return allStay(prints, capBytes)
 }
 
+/** Every edge of the supernet at the model's own input size, the largest, as a segment of its own. */
+internal fun eachEdge(bundle: Bundle): List<PlanSegment> =
+    bundle.supernet.edges.filter { it.inputSize == null }.map { PlanSegment(listOf(it), null) }
+
+/** [wanted] samples at once, or half as many again and again until [found] runs in pages under the cap. */
+internal fun largestBatch(bundle: Bundle, found: List<PlanSegment>, capBytes: Long?, wanted: Int): Int =
+    generateSequence(wanted) { it / 2 }.first { it <= 1 || capBytes == null || leastBytes(bundle, found, it) <= capBytes }
+
+/** Bytes of the cap that are left when the largest block of [found] is loaded for one sample; at least 0. */
+internal fun roomBesideLargest(bundle: Bundle, found: List<PlanSegment>, capBytes: Long): Long =
+    maxOf(0L, capBytes - leastBytes(bundle, found))
+
+/**
+ * Edges on demand, each a page of its own: loaded when it runs, freed when another needs its room under the cap.
+ *
+ * Closing what it gives frees all pages; what it gives afterwards loads them again.
+ *
+ * @throws BudgetError the cap is too small for the largest edge; says the least that works.
+ */
+internal class PagedEdges(bundle: Bundle, private val runtime: Runtime, capBytes: Long, batch: Int) {
+    private val numbers = HashMap<Edge, Int>()
+    private val pages = eachEdge(bundle).mapIndexed { number, one ->
+        numbers[one.edges[0]] = number
+        Page({ bundle.stretch(one.edges, anySize = true) }, oneModelFootprint(bundle, one, batch))
+    }
+    private var pager: Pager? = null
+
+    /** What is taken. */
+    val cap = MemoryCap(capBytes)
+
+    init {
+        checkCap(eachEdge(bundle).flatMap { pieces(bundle, it, batch) }, capBytes)
+    }
+
+    /** What runs [edge]. Nothing is loaded before it does. */
+    fun load(edge: Edge): LoadedStretch {
+        val open = pager?.takeUnless { it.isClosed } ?: Pager(runtime, pages, cap).also { pager = it }
+        return PagedStretch(open, listOf(numbers.getValue(edge.at(null))))
+    }
+}
+
 /**
  * The segments of a plan in pages for [capBytes]. A page is loaded when it first runs, or by [loadEach].
  *
@@ -49,15 +94,16 @@ internal class PagedSegments(
     found: List<PlanSegment>,
     capBytes: Long,
     cap: MemoryCap,
+    batch: Int,
 ) : Closeable {
-    private val divided = pages(found.map { pieces(bundle, it) }, capBytes)
+    private val divided = pages(found.map { pieces(bundle, it, batch) }, capBytes)
     private val flat = divided.flatten()
     val pager: Pager = Pager(runtime, flat.map { Page({ read(bundle, it) }, footprint(it)) }, cap)
 
-    /** One per segment. */
-    val stretches: List<PagedStretch> = buildList {
+    /** One per segment; null where nothing runs. */
+    val stretches: List<PagedStretch?> = buildList {
         var next = 0
-        for (part in divided) add(PagedStretch(pager, part.map { next++ }))
+        for (part in divided) add(if (part.isEmpty()) null else PagedStretch(pager, part.map { next++ }))
     }
 
     /** Load all pages once, so that what fails, fails here. */
@@ -69,13 +115,14 @@ internal class PagedSegments(
 private fun read(bundle: Bundle, page: List<Piece>): Stretch =
     bundle.stretch(page.mapNotNull { it.edge }, page.last().exit)
 
-private fun pieces(bundle: Bundle, segment: PlanSegment): List<Piece> {
+private fun pieces(bundle: Bundle, segment: PlanSegment, batch: Int = 1): List<Piece> {
+    if (!segment.runs) return emptyList()
     val ends: List<Pair<Edge?, ExitChoice?>> =
         if (segment.edges.isEmpty()) listOf(null to segment.exit)
         else segment.edges.mapIndexed { at, edge -> edge to segment.exit.takeIf { at == segment.edges.lastIndex } }
     return ends.map { (edge, exit) ->
         val names = bundle.blobNames(listOfNotNull(edge), exit)
-        Piece(edge, exit, names.associateWith(bundle::loadedSize), workingBytes(bundle, edge, exit))
+        Piece(edge, exit, names.associateWith(bundle::loadedSize), batch * workingBytes(bundle, edge, exit))
     }
 }
 

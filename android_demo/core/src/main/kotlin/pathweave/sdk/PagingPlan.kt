@@ -48,8 +48,8 @@ internal fun footprint(pieces: List<Piece>): Footprint {
     )
 }
 
-/** The smallest cap under which [pieces] run: that of the largest, alone. */
-internal fun leastCapBytes(pieces: List<Piece>): Long = pieces.maxOf { footprint(listOf(it)).leastBytes }
+/** The smallest cap under which [pieces] run: that of the largest, alone; 0 where there are none. */
+internal fun leastCapBytes(pieces: List<Piece>): Long = pieces.maxOfOrNull { footprint(listOf(it)).leastBytes } ?: 0L
 
 /**
  * Divide each stretch into pages, so that under [capBytes] as few as possible have to be loaded again.
@@ -63,7 +63,7 @@ internal fun leastCapBytes(pieces: List<Piece>): Long = pieces.maxOf { footprint
 internal fun pages(stretches: List<List<Piece>>, capBytes: Long): List<List<List<Piece>>> {
     val every = stretches.flatten()
     checkCap(every, capBytes)
-    val smallest = every.maxOf { weightBytes(listOf(it)) }
+    val smallest = every.maxOfOrNull { weightBytes(listOf(it)) } ?: 0L
     for (doublings in DOUBLINGS downTo 0) {
         val divided = stretches.map { packed(it, smallest shl doublings, capBytes) }
         if (allStay(divided.flatten().map(::footprint), capBytes)) return divided

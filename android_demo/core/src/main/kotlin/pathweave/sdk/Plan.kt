@@ -84,8 +84,8 @@ public enum class Fallback(internal val key: String) {
  *
  * [bits]: for each tensor at the cut point, how many bits each of its values takes on the way. [tail]: the path from
  * there to the output that the server runs; it need not be that of the plan's subnet, whose own rest is the fallback.
- * Without a tail, at position 0, the server's model runs as a whole, whatever it is; then [bits] is empty.
- * Here the split is not taken, so the rest of the subnet answers whatever [fallback] says.
+ * Without a tail, at position 0, the server's model runs as a whole, whatever it is; then [bits] is empty. With another
+ * [fallback] than the subnet nothing behind the split is loaded here.
  */
 public data class Split(
     val position: Int,
@@ -229,7 +229,8 @@ public sealed interface Hard {
 /**
  * What a device runs: a subnet, the exits it may take, where it goes on at a server, what becomes of hard samples.
  *
- * With a split, the subnet up to it runs on the device; its rest is what runs there when the server does not answer.
+ * With a split, the subnet up to it runs on the device; its rest is what runs there when the server does not answer,
+ * unless the split names another fallback.
  */
 public data class Plan(
     val subnet: Subnet,
@@ -242,6 +243,9 @@ public data class Plan(
 
     /** Whether samples go to a server from an exit, before the end of the path. */
     val asksEarly: Boolean get() = exits.any { it.askBelow > 0.0 }
+
+    /** Whether nothing behind the split ever runs here. */
+    internal val isHead: Boolean get() = split != null && split.fallback != Fallback.SUBNET
 
     /** The same without the exits that are not [held]. */
     public fun withExitsOf(held: Collection<String>): Plan = copy(exits = exits.filter { it.exit in held })

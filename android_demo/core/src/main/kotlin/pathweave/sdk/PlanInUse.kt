@@ -68,7 +68,7 @@ internal class PlanInUse(workspace: Workspace) {
             val loaded = (workspace ?: this.workspace).loadPlan(plan, cap)
             try {
                 loaded.loadEach()
-                val batches = synchronized(timedBatches) { timedBatches.toList() }
+                val batches = if (loaded.hasSteps) synchronized(timedBatches) { timedBatches.toList() } else emptyList()
                 for (batch in batches) loaded.stepped().times(zeros(loaded, batch))
                 return loaded
             } catch (_: PlanRetired) { // the cap was lowered while it loaded: load it for the new cap

@@ -9,12 +9,16 @@ import pathweave.sdk.offload.Escalator
 import pathweave.sdk.offload.Privacy
 import pathweave.sdk.offload.measureUplink
 import pathweave.sdk.planning.Choice
+import pathweave.sdk.planning.PathEvidence
 import pathweave.sdk.planning.PlanEvidence
 import pathweave.sdk.planning.PlanFront
 import pathweave.sdk.planning.RemoteEvidence
 import pathweave.sdk.planning.Requirement
 import pathweave.sdk.planning.everyPlan
+import pathweave.sdk.search.AnswersEverywhere
+import pathweave.sdk.search.Answering
 import pathweave.sdk.search.median
+import pathweave.sdk.search.withFurtherExits
 
 private const val BATCH = 64
 private const val MOST_SUBNETS = 16
@@ -32,14 +36,15 @@ public class Planned internal constructor(
 /** What plans are made for; [uplink]: instead of the measured one, [power]: of the device. */
 internal class Wish(val requirement: Requirement, val uplink: Uplink?, val power: Power?)
 
-/** Makes plans for [bundle]; [load] makes them ready to run. */
+/** Makes plans for the bundle of [workspace]. */
 internal class Planning(
-    private val bundle: Bundle,
-    private val cost: CostModel,
+    workspace: Workspace,
+    private val costs: CostModel,
     private val escalator: Escalator?,
-    private val load: (Plan) -> LoadedPlan,
 ) {
+    private val bundle = workspace.bundle
     private val samples = SampleChecker(bundle)
+    private val answering = Answering(workspace, costs)
 
     /**
      * The best plan of [subnets], the first [MOST_SUBNETS] of them, and the connected server, for [wish].
@@ -53,12 +58,25 @@ internal class Planning(
         val client = escalator?.takeIf { it.model.privacy == Privacy.INPUTS }
         val remote = client?.let { asked(it, images, wish.uplink, notes) }
         val full = bundle.supernet.original
-        val ends = (listOf(full) + subnets).filter(::canBeFed).distinct().take(MOST_SUBNETS)
-            .associateWith { answered(it, images) }
-        val evidence = PlanEvidence(labels ?: argmax(remote?.logits ?: ends.getValue(full)), ends, remote)
-        val front = everyPlan(evidence, cost, full, wish.requirement, wish.power)
+        val (inputs, known) = samples.inputs(images) to (labels ?: remote?.let { argmax(it.logits) })
+        val answers = mutableListOf<AnswersEverywhere>()
+        for (subnet in (listOf(full) + subnets).filter(::canBeFed).distinct().take(MOST_SUBNETS)) {
+            answers += answering.answer(subnet, inputs, known ?: answers.firstOrNull()?.labels, areTimed(subnet), BATCH)
+        }
+        val paths = answers.map { PathEvidence(it, answering.exitSets(it)) }
+        val evidence = PlanEvidence(answers[0].labels, paths, remote)
+        val front = everyPlan(evidence, costs, full, wish.requirement, wish.power)
         val choice = required(front.best(remote?.uplink))
-        return Planned(choice, images.size, notes, front.takeIf { remote != null })
+        if (wish.requirement.peakBytes != null) return Planned(choice, images.size, notes, front.takeIf { remote != null })
+        // under a memory limit, what is left of it is not known to suffice for more exits
+        fun timed(plan: Plan) = withFurtherExits(bundle.supernet, plan)
+        val kept = front.takeIf { remote != null }?.let { all -> all.copy(offers = all.offers.map { it.copy(plan = timed(it.plan)) }) }
+        return Planned(choice.copy(plan = timed(choice.plan)), images.size, notes, kept)
+    }
+
+    /** Whether the profile knows the exits along [subnet]: they may be newer than it. */
+    private fun areTimed(subnet: Subnet) = bundle.supernet.exitsAlong(subnet).all { exit ->
+        listOf(null, subnet.inputSize).all { ExitAtSize(exit.id, exit.renditions[0].name, it) in costs.exitCosts }
     }
 
     private fun required(choice: Choice): Choice {
@@ -75,14 +93,6 @@ internal class Planning(
 
     /** Whether images become what [subnet] takes: for another input size the manifest has to say how. */
     private fun canBeFed(subnet: Subnet) = subnet.inputSize == null || bundle.manifest.preprocessing.resize != null
-
-    private fun answered(subnet: Subnet, images: List<Image>): Tensor = load(Plan(subnet)).let { loaded ->
-        try {
-            Tensor.joined(images.chunked(BATCH).map { loaded.run(samples.prepare(it, subnet.inputSize)).output })
-        } finally {
-            loaded.calls.leave()
-        }
-    }
 
     /** The server's answers to all samples, and the way to it; null with a note if it does not answer. */
     private fun asked(

@@ -7,6 +7,7 @@ package pathweave.sdk
 import java.io.Closeable
 import java.util.logging.Logger
 import kotlinx.serialization.json.JsonPrimitive
+import pathweave.sdk.offload.AskedShare
 import pathweave.sdk.offload.DeviceModel
 import pathweave.sdk.offload.Escalator
 import pathweave.sdk.offload.LinkEstimate
@@ -55,6 +56,9 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
     @Volatile
     private var told: Told? = null
 
+    @Volatile
+    private var share: AskedShare? = null
+
     /** Use this model from now on: for samples, or for tails if that is what it runs. Closes the one before. */
     fun connect(model: RemoteModel) {
         val old: Closeable?
@@ -66,6 +70,7 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
             } else {
                 old = escalator
                 escalator = Escalator(model, device, this)
+                share = model.share?.let(::AskedShare)
                 answering.remove(ESCALATING)
             }
         }
@@ -130,43 +135,71 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
     fun answer(plan: Plan, loaded: LoadedPlan, tensor: Tensor, images: List<Image>?): Pair<Tensor, List<String>> {
         val (split, client) = plan.split to tail
         val outcome = when {
-            split == null || splitUnfit(split) != null -> loaded.run(tensor)
+            split == null || splitUnfit(split) != null -> // past the split, or as its fallback says
+                loaded.run(tensor, null, asks = plan.asksEarly && isReady(plan.hard))
             split.isWhole || client == null -> loaded.run(tensor) { askAll(split.server, tensor, images) }
             else -> loaded.run(tensor) { features -> runTail(client, split.position, split.tail, features, split.bits) }
         }
         return when (val policy = plan.hard) {
             Hard.AnswerLocally -> outcome.output to marks(plan, outcome)
             is Hard.Abstain -> abstained(plan, policy, outcome)
-            is Hard.Ask -> asked(plan, policy, outcome, tensor, images)
+            is Hard.Ask -> asked(plan, policy, loaded, outcome, tensor, images)
         }
     }
 
     /** Hard samples at the end stay without an answer, those that a server answered too. */
     private fun abstained(plan: Plan, policy: Hard.Abstain, outcome: Outcome): Pair<Tensor, List<String>> {
-        val hard = hardAt(plan, policy.decider, outcome, setOf(AT_END, AT_SERVER, AFTER_FAILURE)).toSet()
+        val ends = setOf(AT_END, AT_SERVER, AFTER_FAILURE)
+        val hard = hardAt(plan, outcome, ends) { hardSamples(policy.decider, it) }.toSet()
         return outcome.output to marks(plan, outcome).mapIndexed { at, mark -> if (at in hard) ABSTAINED else mark }
     }
 
-    /** The server answers the hard samples that reached the end here, or else the subnet does. */
+    /**
+     * The server answers the hard samples that reached the end here, and with them, in one call with one time-out, those
+     * that ask from exits. If it does not, the subnet does: for the latter the rest of the path runs.
+     */
     private fun asked(
         plan: Plan,
         policy: Hard.Ask,
+        loaded: LoadedPlan,
         outcome: Outcome,
         tensor: Tensor,
         images: List<Image>?,
     ): Pair<Tensor, List<String>> {
-        val marks = marks(plan, outcome)
-        val positions = hardAt(plan, policy.decider, outcome, setOf(AT_END, AFTER_FAILURE))
-        if (positions.isEmpty()) return outcome.output to marks
-        val reply = ask(policy, outcome, positions, tensor, images)
+        val model = escalator?.model?.takeIf { policy.sends == Sends.Input } // whose pool and share count
+        val keptShare = share?.takeIf { model != null }
+        val early = outcome.asking.flatMap { it.samples }
+        val atEnd = hardAt(plan, outcome, setOf(AT_END, AFTER_FAILURE)) {
+            keptShare?.hard(policy.decider, it) ?: hardSamples(policy.decider, it)
+        }
+        val positions = (atEnd + early).sorted()
+        if (positions.isEmpty()) return outcome.output to marks(plan, outcome)
+        val reply = ask(policy, outcome, positions, tensor, images)?.let { found ->
+            val pool = model?.pool?.takeIf { atEnd.isNotEmpty() } ?: return@let found
+            val rows = atEnd.map { positions.binarySearch(it) } // not of exits: the pool was fitted to those at the end
+            found.withRows(rows, pool.pooled(outcome.output.rows(atEnd), found.rows(rows)))
+        }
+        val whole = if (reply == null && early.isNotEmpty()) loaded.goOn(outcome) else outcome
         val (hard, mark) = positions.toSet() to if (reply == null) FALLBACK else SERVER
-        val output = if (reply == null) outcome.output else outcome.output.withRows(positions, reply)
-        return output to marks.mapIndexed { at, before -> if (at in hard) mark else before }
+        val output = if (reply == null) whole.output else outcome.output.withRows(positions, reply)
+        return output to marks(plan, whole).mapIndexed { at, before -> if (at in hard) mark else before }
     }
 
-    private fun hardAt(plan: Plan, decider: Decider, outcome: Outcome, ends: Set<Int>): List<Int> {
-        val hard = hardSamples(decider, outcome.output)
-        return hard.indices.filter { hard[it] && outcome.answeredBy[it] - plan.exits.size in ends }
+    /** Whether the server that the plan asks is connected, may be sent to, and is not left alone after failures. */
+    private fun isReady(hard: Hard): Boolean {
+        if (hard !is Hard.Ask) return false
+        return when (val sends = hard.sends) {
+            Sends.Input -> escalatorUnfit(hard.server) == null && escalator?.ready == true
+            is Sends.Activations -> tailUnfit(hard.server, sends.position) == null && tail?.ready == true
+        }
+    }
+
+    /** The samples that were answered at one of [ends] and are [hard]. */
+    private fun hardAt(plan: Plan, outcome: Outcome, ends: Set<Int>, hard: (Tensor) -> List<Boolean>): List<Int> {
+        val atEnd = outcome.answeredBy.indices.filter { outcome.answeredBy[it] - plan.exits.size in ends }
+        if (atEnd.isEmpty()) return emptyList()
+        val found = hard(outcome.output.rows(atEnd))
+        return atEnd.filterIndexed { row, _ -> found[row] }
     }
 
     /** The server's logits for the samples at [positions]; null if there are none. */
@@ -227,6 +260,6 @@ private fun unfit(model: RemoteModel?, server: RemoteRef, position: Int): String
 }
 
 private fun marks(plan: Plan, outcome: Outcome): List<String> {
-    val names = plan.exits.map { "exit ${it.exit}" } + listOf(SUBNET, SERVER, FALLBACK)
+    val names = plan.exits.map { "exit ${it.exit}" } + listOf(SUBNET, SERVER, FALLBACK, ABSTAINED)
     return outcome.answeredBy.map(names::get)
 }

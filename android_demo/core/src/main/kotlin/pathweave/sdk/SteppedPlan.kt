@@ -21,12 +21,12 @@ internal class Step(val number: Int, val stretch: LoadedStretch, val exit: ExitC
 /** The steps of a loaded plan. Thread-safe; the caller keeps the plan from being freed. */
 internal class SteppedPlan(
     found: List<PlanSegment>,
-    stretches: List<LoadedStretch>,
+    stretches: List<LoadedStretch?>,
     private val hurry: StopSignal,
     private val clock: Clock = System::nanoTime,
 ) {
     val steps: List<Step> = found.zip(stretches).mapIndexed { number, (segment, stretch) ->
-        Step(number, stretch, segment.exit)
+        Step(number, checkNotNull(stretch) { "a step without edges" }, segment.exit)
     }
     private val times = LinkedHashMap<Int, StepTimes>() // by batch size; guarded by itself
 

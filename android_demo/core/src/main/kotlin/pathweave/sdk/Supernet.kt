@@ -318,6 +318,12 @@ public class Supernet(
         if (tail.any { it.inputSize != null }) throw UsageError("a server runs a tail at the model's own input size")
     }
 
+    /** The edges of the plan's subnet that may run on this device: all, or those before a split. */
+    internal fun edgesHere(plan: Plan): List<Edge> {
+        val split = plan.split?.takeIf { plan.isHead } ?: return plan.subnet.edges
+        return walk(plan.subnet).filter { (_, block) -> block.end <= split.position }.map { (edge, _) -> edge }
+    }
+
     /** The edges of [subnet] with their blocks, in order; [UsageError] if there is no such edge. */
     public fun walk(subnet: Subnet): List<Pair<Edge, Block>> = subnet.edges.map { edge ->
         rendition(edge)

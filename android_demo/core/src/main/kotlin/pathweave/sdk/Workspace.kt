@@ -13,10 +13,20 @@ import pathweave.sdk.runtimes.Runtime
 internal data class Workspace(val bundle: Bundle, val runtime: Runtime, val memoryCapBytes: Long? = null) {
     /** [plan], ready to run; [cap]: the model's, which its plans share. Throws as [LoadedPlan]. */
     fun loadPlan(plan: Plan, cap: MemoryCap? = null): LoadedPlan = LoadedPlan(this, plan, cap)
+
+    /** [wanted] samples at once, or half as many again and again until [found] runs in pages under the cap. */
+    fun largestBatch(found: List<PlanSegment>, wanted: Int): Int = largestBatch(bundle, found, memoryCapBytes, wanted)
+
+    /** Bytes for features that are kept: under a cap at most half of what the largest edge leaves. */
+    fun roomForFeatures(wantedBytes: Long): Long {
+        if (memoryCapBytes == null) return wantedBytes
+        return minOf(wantedBytes, roomBesideLargest(bundle, eachEdge(bundle), memoryCapBytes) / 2)
+    }
 }
 
 /**
- * Segments that are ready to run: each is one model, or under a memory cap all of them share it in pages.
+ * Segments that are ready to run on up to [batch] samples: each is one model, or under a memory cap all of them share it
+ * in pages.
  *
  * [cap]: that of the model, shared with its other plans; pages are loaded when they first run. Without it the segments
  * have a cap of their own, and all pages are loaded once, so that what fails, fails here.
@@ -28,14 +38,15 @@ internal class LoadedSegments(
     workspace: Workspace,
     found: List<PlanSegment>,
     private val cap: MemoryCap? = null,
+    batch: Int = 1,
 ) : Closeable {
     private val paged: PagedSegments? = workspace.memoryCapBytes?.let {
-        PagedSegments(workspace.bundle, workspace.runtime, found, it, cap ?: MemoryCap(it))
+        PagedSegments(workspace.bundle, workspace.runtime, found, it, cap ?: MemoryCap(it), batch)
     }
 
-    /** One per segment, in order. */
-    val stretches: List<LoadedStretch> = paged?.stretches ?: loadWhole(workspace, found)
-    private val wholeBytes = if (paged == null) residentBytes(workspace.bundle, found) else 0L
+    /** One per segment, in order; null where nothing runs. */
+    val stretches: List<LoadedStretch?> = paged?.stretches ?: loadWhole(workspace, found)
+    private val wholeBytes = if (paged == null) residentBytes(workspace.bundle, found, batch) else 0L
     private var counted = false // guarded by this
 
     init {
@@ -77,7 +88,7 @@ internal class LoadedSegments(
 
     /** Free the sessions. May be called twice. */
     override fun close() {
-        stretches.forEach { it.close() }
+        stretches.forEach { it?.close() }
         paged?.close()
         synchronized(this) {
             if (counted) cap?.take(-wholeBytes)
@@ -86,12 +97,13 @@ internal class LoadedSegments(
     }
 }
 
-private fun loadWhole(workspace: Workspace, found: List<PlanSegment>): List<LoadedStretch> {
-    val ready = mutableListOf<LoadedStretch>()
+private fun loadWhole(workspace: Workspace, found: List<PlanSegment>): List<LoadedStretch?> {
+    val (bundle, runtime) = workspace.bundle to workspace.runtime
+    val ready = mutableListOf<LoadedStretch?>()
     try {
-        for (one in found) ready += workspace.runtime.load(workspace.bundle.stretch(one.edges, one.exit))
+        for (one in found) ready += if (one.runs) runtime.load(bundle.stretch(one.edges, one.exit)) else null
     } catch (error: Throwable) {
-        ready.forEach { it.close() }
+        ready.forEach { it?.close() }
         throw error
     }
     return ready

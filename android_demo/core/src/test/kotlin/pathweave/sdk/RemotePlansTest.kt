@@ -98,6 +98,75 @@ class RemotePlansTest {
         assertNull(run(Plan(supernet.original), null).kept)
     }
 
+    /** An exit that answers the surer half of the samples, and below that asks about the least sure third. */
+    private fun asksEarly(): Plan {
+        val every = Plan(supernet.original, listOf(ExitChoice("x2-flat", 0.0)))
+        val sure = LoadedPlan(bundle, OnnxRuntime(), every).use { confidence(it.run(input).output) }.sorted()
+        val ask = Hard.Ask(Decider.MaxConfidence(0.0), server, Sends.Activations(2), tailFrom(2))
+        return Plan(supernet.original, listOf(ExitChoice("x2-flat", sure[3], askBelow = sure[2])), hard = ask)
+    }
+
+    @Test
+    fun `what asks at an exit leaves the path there, and goes on there if no answer comes`() {
+        val whole = run(Plan(supernet.original), null)
+        for (cap in listOf(null, leastMemoryCapBytes(bundle, asksEarly()))) {
+            LoadedPlan(bundle, OnnxRuntime(), asksEarly(), cap).use { loaded ->
+                val stays = loaded.run(input)
+                assertEquals(emptyList<Waiting>(), stays.asking)
+                assertEquals(3, stays.answeredBy.count { it == 0 })
+                val outcome = loaded.run(input, null, asks = true)
+                val waiting = outcome.asking.single()
+                assertEquals(2, waiting.samples.size)
+                assertEquals(waiting.samples, waiting.samples.sorted())
+                assertEquals(5, outcome.answeredBy.count { it == 0 }) // until then the exit's answer stands for them
+                val kept = checkNotNull(outcome.kept).of(waiting.samples)
+                assertEquals(waiting.tensors.map { it.floats().toList() }, kept.map { it.floats().toList() })
+                val after = loaded.goOn(outcome)
+                assertEquals(List(2) { 1 + AT_END }, waiting.samples.map { after.answeredBy[it] })
+                assertEquals(3, after.answeredBy.count { it == 0 })
+                assertEquals(5, outcome.answeredBy.count { it == 0 })
+                assertClose(whole.output.rows(waiting.samples), after.output.rows(waiting.samples))
+            }
+        }
+    }
+
+    private fun head(fallback: Fallback, position: Int, vararg exits: ExitChoice) =
+        split(position, exits.toList()).let { it.copy(split = it.split?.copy(fallback = fallback)) }
+
+    @Test
+    fun `nothing behind the split of a head is loaded, and without its server it abstains`() {
+        for (position in 0 until supernet.outputIndex) {
+            val plan = head(Fallback.ABSTAIN, position)
+            val edges = segments(supernet, plan).flatMap { it.edges }
+            assertEquals(supernet.walk(supernet.original).filter { it.second.end <= position }.map { it.first }, edges)
+            LoadedPlan(bundle, OnnxRuntime(), plan, leastMemoryCapBytes(bundle, plan)).use { loaded ->
+                val served = loaded.run(input, { features -> Tensor.of(FloatArray(18), listOf(features[0].batch, 3)) })
+                assertEquals(List(6) { AT_SERVER }, served.answeredBy.toList())
+                for (failed in listOf(loaded.run(input, { null }), loaded.run(input))) {
+                    assertEquals(List(6) { UNANSWERED }, failed.answeredBy.toList())
+                    assertTrue(failed.output.floats().all { it.isNaN() })
+                }
+                assertRefused<UsageError> { loaded.stepped() }
+            }
+        }
+    }
+
+    @Test
+    fun `an exit stands in for the server, whether it ran before or not`() {
+        val every = run(Plan(supernet.original, listOf(ExitChoice("x2-flat", 0.0))), null).output
+        val sure = confidence(every)
+        for (position in listOf(2, 3)) {
+            for (threshold in listOf(UNREACHABLE_CONFIDENCE, sure.sorted()[3])) {
+                val plan = head(Fallback.EXIT, position, ExitChoice("x2-flat", threshold))
+                var sent = 0
+                val failed = run(plan, { features -> null.also { sent = features[0].batch } })
+                assertEquals(sure.map { if (it >= threshold) 0 else 1 + AFTER_FAILURE }, failed.answeredBy.toList())
+                assertEquals(sure.count { it < threshold }, sent)
+                assertClose(every, failed.output)
+            }
+        }
+    }
+
     @Test
     fun `a server that a plan needs is named when it is not connected, is another or may not be sent to`() {
         val remote = RemoteAnswers(bundle, null)
@@ -133,6 +202,11 @@ class RemotePlansTest {
                 Plan(supernet.original, split = Split(0, emptyList(), emptyList(), images)),
                 Plan(supernet.original, hard = Hard.Ask(hard, images)),
                 Plan(supernet.original, hard = Hard.Ask(hard, server, Sends.Activations(2), tailFrom(2))),
+                Plan(
+                    supernet.original,
+                    listOf(ExitChoice("x2-flat", UNREACHABLE_CONFIDENCE, askBelow = UNREACHABLE_CONFIDENCE)),
+                    hard = Hard.Ask(hard, server, Sends.Activations(2), tailFrom(2)),
+                ),
             )) {
                 model.use(plan)
                 val answer = model.infer(input)
@@ -143,6 +217,13 @@ class RemotePlansTest {
             }
             model.use(split(1).copy(hard = Hard.Abstain(hard)))
             assertEquals(List(6) { ABSTAINED }, model.infer(input).source)
+            model.use(head(Fallback.ABSTAIN, 1))
+            val nothing = model.infer(input)
+            assertEquals(List(6) { ABSTAINED }, nothing.source)
+            assertEquals(List(6) { null }, nothing.labels)
+            model.use(head(Fallback.EXIT, 2, ExitChoice("x2-flat", UNREACHABLE_CONFIDENCE)))
+            assertEquals(List(6) { FALLBACK }, model.infer(input).source)
+            assertEquals(listOf("exit x2-flat"), model.answerTimesMs(input).keys.toList())
             model.disconnect()
             model.use(split(1))
             assertEquals(List(6) { SUBNET }, model.infer(input).source)

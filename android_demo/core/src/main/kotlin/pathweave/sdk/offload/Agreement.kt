@@ -1,6 +1,6 @@
 /**
  * Whether a server's model can replace the device's, and samples as its input. No I/O. Mirrors
- * device_sdk/offload/agreement.py, without JPEGs: Java and Android share no encoder.
+ * device_sdk/offload/agreement.py.
  */
 package pathweave.sdk.offload
 
@@ -11,10 +11,13 @@ import pathweave.sdk.InputError
 import pathweave.sdk.Preprocessing
 import pathweave.sdk.Tensor
 import pathweave.sdk.UsageError
+import pathweave.sdk.fitted
 import pathweave.sdk.resized
 import pathweave.sdk.unprepare
 
+private const val JPEG = "image/jpeg"
 private const val MAX_SENT_SIDE = 1024 // pixels; limit of the size to which a server can make a device resize images
+private const val NEEDS_ENCODER = "give the RemoteModel a jpegEncoder, or name another model of the server"
 private val RESIZABLE = setOf(1, 3) // channels
 private val FRACTIONS = setOf("FP16", "FP32", "FP64")
 
@@ -27,14 +30,24 @@ internal class DeviceModel(
     val task: String = "classification",
 )
 
-/** A model with one input and one output; [sendsImages]: as raw pixels, not as prepared tensors. */
-internal class Agreement(val sendsImages: Boolean, val metadata: ModelMetadata) {
+/** What samples are sent as. */
+internal enum class SentAs {
+    IMAGES, // raw pixels
+    TENSORS, // prepared
+    JPEG,
+    ;
+
+    override fun toString(): String = name.lowercase()
+}
+
+/** A model with one input and one output, and what it is sent. */
+internal class Agreement(val sends: SentAs, val metadata: ModelMetadata) {
     /** The model's only input. */
     val input: TensorMetadata get() = metadata.inputs[0]
 }
 
 /**
- * What to send to the model of [metadata]: images if it takes them, else tensors.
+ * What to send to the model of [metadata]: JPEGs or images if it takes them, else tensors.
  *
  * @throws UsageError classes, task, input or output are not those of the [device]; the message says which.
  */
@@ -51,9 +64,10 @@ internal fun agree(metadata: ModelMetadata, device: DeviceModel): Agreement {
     }
     val channels = device.inputShape.first().takeIf { device.inputShape.size == 3 }
     if (wanted.datatype == "UINT8" && channels != null && takesImages(wanted.shape, channels)) {
-        return Agreement(true, metadata)
+        return Agreement(SentAs.IMAGES, metadata)
     }
-    if (wanted.datatype == "FP32" && isBatchOf(device.inputShape, wanted.shape)) return Agreement(false, metadata)
+    if (wanted.datatype == "FP32" && isBatchOf(device.inputShape, wanted.shape)) return Agreement(SentAs.TENSORS, metadata)
+    if (takesJpegs(metadata) && channels in RESIZABLE) return Agreement(SentAs.JPEG, metadata)
     throw misfit("its input is ${wanted.datatype} ${wanted.shape}, the device's ${device.inputShape}")
 }
 
@@ -64,19 +78,32 @@ private fun onlyOnes(metadata: ModelMetadata): Pair<TensorMetadata, TensorMetada
 }
 
 /**
- * The samples as the model's input tensor.
+ * The samples as the model's input tensor; JPEGs have the height and width of [tensors] and are made by [jpeg].
  *
  * [tensors]: prepared, [n, ...]; [images]: the same samples as pixels, all of one size, or null to recover them.
  *
  * @throws InputError the pixels cannot be recovered or resized.
+ * @throws UsageError JPEGs are sent, and there is no encoder.
  */
-internal fun filled(agreement: Agreement, tensors: Tensor, images: List<Image>?, preprocessing: Preprocessing): NamedTensor {
+internal fun filled(
+    agreement: Agreement,
+    tensors: Tensor,
+    images: List<Image>?,
+    preprocessing: Preprocessing,
+    jpeg: ((Image) -> ByteArray)? = null,
+): NamedTensor {
     val input = agreement.input
-    if (!agreement.sendsImages) {
+    if (agreement.sends == SentAs.TENSORS) {
         val exact = if (tensors.dtype == DType.FLOAT32) tensors else Tensor.of(tensors.floats(), tensors.shape)
         return NamedTensor.of(input.name, exact)
     }
-    val pixels = (images ?: unprepare(tensors, preprocessing)).map { fitted(it, input.shape) }
+    val given = images ?: unprepare(tensors, preprocessing)
+    if (agreement.sends == SentAs.JPEG) {
+        val encode = jpeg ?: throw UsageError("the server's model takes JPEGs, and there is no encoder", NEEDS_ENCODER)
+        val size = ImageSize(tensors.shape[2], tensors.shape[3])
+        return NamedTensor.of(input.name, given.map { encode(fitted(it, preprocessing, size)) })
+    }
+    val pixels = given.map { fitted(it, input.shape) }
     val (size, channels) = pixels[0].size to pixels[0].channels
     val data = ByteArray(pixels.sumOf { it.pixels.size })
     pixels.forEachIndexed { number, image -> image.pixels.copyInto(data, number * image.pixels.size) }
@@ -92,6 +119,12 @@ private fun fitted(image: Image, shape: List<Int>): Image {
         throw InputError("the server needs images ${shape.drop(1)}; these cannot be resized: ${image.size}")
     }
     return resized(image, size)
+}
+
+/** Whether the input is a batch of byte strings that are stated to be JPEGs, and the server reads bytes. */
+private fun takesJpegs(metadata: ModelMetadata): Boolean {
+    val wanted = metadata.inputs[0]
+    return wanted.datatype == "BYTES" && wanted.shape == listOf(-1) && metadata.content == JPEG && metadata.binary
 }
 
 /** Whether [shape] is [-1, h, w, c] with sides of at most [MAX_SENT_SIDE]. */

@@ -72,13 +72,16 @@ internal class Escalator(
         return reply
     }
 
+    /** Whether the server would be asked now: not while it is left alone after failures. */
+    val ready: Boolean get() = calls.ready
+
     /** Ask again now, although the last calls failed: the server was seen to answer. */
     fun tryAgain(): Unit = calls.tryAgain()
 
     /** What a request with these samples takes on the wire, once the model's metadata is known; else 0. */
     fun requestBytes(tensors: Tensor, images: List<Image>?): Long {
         val agreed = agreement ?: return 0L
-        return filled(agreed, tensors, images, device.preprocessing).sizeBytes + overheadBytes
+        return filled(agreed, tensors, images).sizeBytes + overheadBytes
     }
 
     /** Of the bundle that the server's model comes from; empty if it states none, or before the first request. */
@@ -109,7 +112,7 @@ internal class Escalator(
             )
         }
         val logits = (0 until tensors.batch).chunked(model.maxBatch).map { batch -> // 2
-            val input = filled(agreed, tensors.rows(batch), images?.slice(batch), device.preprocessing)
+            val input = filled(agreed, tensors.rows(batch), images?.slice(batch))
             val (leftS, startedNs) = calls.leftS(untilNs) to clock()
             val response = client.infer(listOf(input), leftS, agreed.metadata)
             val seconds = (clock() - startedNs) / NANOSECONDS_PER_S
@@ -118,6 +121,11 @@ internal class Escalator(
             Tensor.of(found, listOf(batch.size) + device.outputShape)
         }
         return logits.singleOrNull() ?: Tensor.joined(logits) // 3
+    }
+
+    private fun filled(agreed: Agreement, tensors: Tensor, images: List<Image>?): NamedTensor {
+        val encode = model.jpegEncoder?.let { encoder -> { image: Image -> encoder.encode(image, model.jpegQuality) } }
+        return filled(agreed, tensors, images, device.preprocessing, encode)
     }
 
     private fun agreed(untilNs: Long): Agreement {

@@ -36,7 +36,8 @@ public class TensorMetadata(public val name: String, public val datatype: String
 /**
  * A model's inputs and outputs. Only Pathweave servers state [classNames] and [bundle] (its digest).
  *
- * [binary]: whether the server supports binary tensor data. [task]: what the model is for, if the server says so.
+ * [binary]: whether the server supports binary tensor data. [task]: what the model is for, [content]: the media type of
+ * the byte strings that it takes, if the server says so.
  */
 public class ModelMetadata(
     public val inputs: List<TensorMetadata>,
@@ -46,6 +47,7 @@ public class ModelMetadata(
     public val bundle: String? = null,
     public val binary: Boolean = false,
     public val task: String? = null,
+    public val content: String? = null,
 )
 
 /** Whether [shape] matches [wanted], in which an axis of -1 matches any size. */
@@ -88,7 +90,7 @@ internal class InferenceClient(
         } catch (_: RefusedError) { // a server without metadata of its own gets plain JSON
             false
         }
-        return with(known) { ModelMetadata(inputs, outputs, versions, classNames, bundle, binary, task) }
+        return with(known) { ModelMetadata(inputs, outputs, versions, classNames, bundle, binary, task, content) }
     }
 
     /**
@@ -166,6 +168,7 @@ private fun modelMetadata(reply: JsonPlace): ModelMetadata {
         own?.nullable("class_names")?.items()?.map { it.text() },
         own?.nullable("bundle")?.text(),
         task = own?.nullable("task")?.text(),
+        content = own?.nullable("content")?.text(),
     )
 }
 

@@ -10,8 +10,9 @@ import pathweave.sdk.floatToHalf
 import pathweave.sdk.halfToFloat
 
 private const val SHOWN_CHARACTERS = 60
+private const val LENGTH_BYTES = 4
 
-/** Element types of the protocol; byte strings and BF16 are not supported. */
+/** Element types of the protocol. [BYTES], one axis of byte strings, is sent and not read; BF16 is not supported. */
 public enum class Datatype(internal val bytes: Int, internal val floating: Boolean = false) {
     BOOL(1),
     INT8(1),
@@ -25,17 +26,20 @@ public enum class Datatype(internal val bytes: Int, internal val floating: Boole
     FP16(2, floating = true),
     FP32(4, floating = true),
     FP64(8, floating = true),
+    BYTES(0), // of any length
     ;
 
     internal companion object {
-        fun named(text: String): Datatype? = entries.find { it.name == text }
+        /** What a reply may hold. */
+        fun named(text: String): Datatype? = entries.find { it.name == text && it != BYTES }
     }
 }
 
 /**
- * A tensor of a message. [data]: the values in row-major order, little-endian; a BOOL is one byte, 0 or 1.
+ * A tensor of a message. [data]: the values in row-major order, little-endian; a BOOL is one byte, 0 or 1. Byte strings
+ * stand each behind its length, in 4 bytes.
  *
- * @throws ProtocolError [data] has another length than [shape] and [datatype] say.
+ * @throws ProtocolError [data] has another length than [shape] and [datatype] say, or not as many strings.
  */
 public class NamedTensor(
     public val name: String,
@@ -47,7 +51,10 @@ public class NamedTensor(
     public val sizeBytes: Int get() = data.size
 
     init {
-        val expected = sizeBytes(shape, datatype)
+        if (datatype == Datatype.BYTES && shape != listOf(countStrings(data))) {
+            throw ProtocolError("${shown(name)}: the data are not strings of shape $shape")
+        }
+        val expected = if (datatype == Datatype.BYTES) data.size.toLong() else sizeBytes(shape, datatype)
         if (expected != data.size.toLong()) {
             throw ProtocolError("${shown(name)}: $datatype of shape $shape takes $expected bytes, not ${data.size}")
         }
@@ -69,6 +76,7 @@ public class NamedTensor(
                 Datatype.FP16 -> halfToFloat(values.getShort(2 * at)).toDouble()
                 Datatype.FP32 -> values.getFloat(4 * at).toDouble()
                 Datatype.FP64 -> values.getDouble(8 * at)
+                Datatype.BYTES -> throw ProtocolError("${shown(name)} holds byte strings, not numbers")
             }
         }
     }
@@ -77,6 +85,13 @@ public class NamedTensor(
     internal fun isFinite(): Boolean = !datatype.floating || doubles().all { it.isFinite() }
 
     public companion object {
+        /** Byte strings by [name], with a copy of their values. */
+        public fun of(name: String, strings: List<ByteArray>): NamedTensor {
+            val data = littleEndian(ByteArray(strings.sumOf { LENGTH_BYTES + it.size }))
+            for (string in strings) data.putInt(string.size).put(string)
+            return NamedTensor(name, Datatype.BYTES, listOf(strings.size), data.array())
+        }
+
         /** [tensor] by [name], with a copy of its values. */
         public fun of(name: String, tensor: Tensor): NamedTensor {
             val datatype = when (tensor.dtype) {
@@ -98,6 +113,21 @@ public class NamedTensor(
             return NamedTensor(name, datatype, tensor.shape, data.array())
         }
     }
+}
+
+/** How many byte strings [data] holds, each behind its length; -1 where it is cut short. */
+private fun countStrings(data: ByteArray): Int {
+    val values = littleEndian(data)
+    var (count, at) = 0 to 0
+    while (at < data.size) {
+        if (data.size - at < LENGTH_BYTES) return -1
+        val size = values.getInt(at)
+        at += LENGTH_BYTES
+        if (size !in 0..data.size - at) return -1
+        at += size
+        count++
+    }
+    return count
 }
 
 /** Bytes that values of this [shape] take. */

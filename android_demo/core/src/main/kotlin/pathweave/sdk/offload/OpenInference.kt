@@ -6,7 +6,7 @@
  * (`parameters.binary_data_size`, in the order of the tensors). The header `Inference-Header-Content-Length` then states
  * the length of the JSON.
  *
- * Refused: byte strings, BF16, shared memory, and JSON values out of range of their type (NaN, infinity, 300 as INT8).
+ * Byte strings are only sent, and only as bytes. Refused: byte strings in a reply, BF16, shared memory, and JSON values out of range of their type (NaN, infinity, 300 as INT8).
  * Sources: KServe's "Open Inference Protocol" and Triton's "Binary Tensor Data Extension".
  */
 package pathweave.sdk.offload

@@ -76,6 +76,9 @@ internal class RemoteCalls(
     var closed = false
         private set
 
+    /** Whether a call would be made now: it is not closed, and the breaker not open. */
+    val ready: Boolean get() = !closed && breaker.state != BreakerState.OPEN
+
     /** Make no calls from now on. Idempotent. */
     override fun close() {
         closed = true

@@ -55,6 +55,9 @@ internal class TailClient(
         return reply
     }
 
+    /** Whether the server would be asked now: not while it is left alone after failures. */
+    val ready: Boolean get() = calls.ready
+
     /** Send nothing from now on. Idempotent. */
     override fun close(): Unit = calls.close()
 

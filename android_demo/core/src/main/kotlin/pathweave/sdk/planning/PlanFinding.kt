@@ -1,13 +1,14 @@
 /**
- * Plans made of subnets and a server's model, judged on private samples: a part of device_sdk/policies/planner.py. Pure.
+ * Plans made of subnets and a server's model, judged on private samples: a part of device_sdk/policies/planning/planner.py. Pure.
  *
- * Subnets alone, with the hard samples asked about or left unanswered, and the server alone. Deciders that are fitted,
- * exits and splits are judged by Python's planner only.
+ * Subnets with and without exits, with the hard samples asked about or left unanswered, and the server alone. Deciders
+ * that are fitted, exits that ask and splits are judged by Python's planner only.
  */
 package pathweave.sdk.planning
 
 import pathweave.sdk.CostModel
 import pathweave.sdk.Decider
+import pathweave.sdk.ExitChoice
 import pathweave.sdk.Hard
 import pathweave.sdk.Plan
 import pathweave.sdk.Power
@@ -18,22 +19,27 @@ import pathweave.sdk.Tensor
 import pathweave.sdk.UPLINKS
 import pathweave.sdk.Uplink
 import pathweave.sdk.argmax
-import pathweave.sdk.confidence
-import pathweave.sdk.entropy
-import pathweave.sdk.margin
+import pathweave.sdk.ease
+import pathweave.sdk.search.AnswersEverywhere
+import pathweave.sdk.search.Route
+import pathweave.sdk.search.exitBytes
 
 private const val THRESHOLDS = 64 // of each decider
+private const val THRESHOLDS_BEHIND_EXITS = 16
 private val GRID = (-6..6).flatMap { half ->
     val mbps = Math.pow(10.0, half / 2.0)
     listOf(0.0, 10.0, 100.0, 1000.0).map { Uplink(mbps, it) }
 }
 
+/** What a subnet answers, and sets of its exits with thresholds. */
+internal class PathEvidence(val answers: AnswersEverywhere, val exitSets: List<List<ExitChoice>>)
+
 /**
- * Logits on the same private samples: of subnets, [ends], and of the server's model, [remote].
+ * Answers to the same private samples: of subnets, [paths], and of the server's model, [remote].
  *
  * [labels]: class indices, one per sample.
  */
-internal class PlanEvidence(val labels: IntArray, val ends: Map<Subnet, Tensor>, val remote: RemoteEvidence?) {
+internal class PlanEvidence(val labels: IntArray, val paths: List<PathEvidence>, val remote: RemoteEvidence?) {
     fun right(logits: Tensor): BooleanArray = argmax(logits).let { found -> BooleanArray(labels.size) { found[it] == labels[it] } }
 }
 
@@ -57,7 +63,8 @@ internal fun everyPlan(
     requirement: Requirement,
     power: Power?,
 ): PlanFront {
-    val offers = evidence.ends.keys.flatMap { subnet -> SubnetPlans(evidence, costs, subnet).offers() } +
+    val sets = evidence.paths.flatMap { path -> (listOf(emptyList<ExitChoice>()) + path.exitSets).map { path.answers to it } }
+    val offers = sets.flatMap { (answers, exits) -> PathPlans(evidence, costs, answers, exits).offers() } +
         listOfNotNull(evidence.remote?.let { whole(evidence, it, costs, fallback) })
     val remote = evidence.remote
     return PlanFront(
@@ -84,36 +91,51 @@ private fun whole(evidence: PlanEvidence, remote: RemoteEvidence, costs: CostMod
     return Offer(plan, share(right), costs.peakBytes(fallback), 0.0, 0.0, 0.0, listOf(way))
 }
 
-/** The plans of one subnet. */
-private class SubnetPlans(evidence: PlanEvidence, costs: CostModel, private val subnet: Subnet) {
-    private val logits = evidence.ends.getValue(subnet)
-    private val right = evidence.right(logits)
+/** The plans of one subnet with [exits]. */
+private class PathPlans(
+    evidence: PlanEvidence,
+    costs: CostModel,
+    answers: AnswersEverywhere,
+    private val exits: List<ExitChoice>,
+) {
+    private val subnet = answers.subnet
+    private val logits = answers.end
     private val remote = evidence.remote
     private val remoteRight = remote?.let { evidence.right(it.logits) }
-    private val count = right.size
-    private val peakBytes = costs.peakBytes(subnet)
-    private val deviceMs = costs.latencyMs(subnet)
+    private val count = evidence.labels.size
+    private val route = Route(
+        exits.map { choice -> answers.atExit(answers.exits.indexOfFirst { it.id == choice.exit }, costs) },
+        exits.map { it.threshold },
+        answers.rightAtEnd,
+    )
+    private val right = route.right
+    private val atEnd = (0 until count).filter { route.open[it] }
+    private val early = route.answered.map { (samples, ms) -> Way(samples, ms) }
+    private val endMs = route.endMs(costs.latencyMs(subnet))
+    private val peakBytes = costs.peakBytes(subnet) + exitBytes(costs, Plan(subnet, exits))
 
     fun offers(): List<Offer> {
-        val alone = offer(Plan(subnet), share(right), listOf(Way(count, deviceMs)))
-        // hard are the samples whose ease lies below a threshold
-        val kinds = listOf<Pair<DoubleArray, (Double) -> Decider>>(
-            confidence(logits) to { Decider.MaxConfidence(it) },
-            margin(logits) to { Decider.Margin(it) },
-            DoubleArray(count).also { ease -> entropy(logits).forEachIndexed { at, value -> ease[at] = -value } } to
-                { Decider.Entropy(-it) },
+        val alone = offer(Plan(subnet, exits), share(right), listOf(Way(atEnd.size, endMs)))
+        // hard are the samples at the end whose ease lies below a threshold
+        val kinds = listOf<(Double) -> Decider>(
+            { Decider.MaxConfidence(it) },
+            { Decider.Margin(it) },
+            { Decider.Entropy(-it) },
         )
-        return listOf(alone) + kinds.flatMap { (ease, decider) -> thresholds(ease).flatMap { decided(ease, it, decider(it)) } }
+        return listOf(alone) + kinds.flatMap { decider ->
+            val ease = ease(decider(0.0), logits)
+            thresholds(ease).flatMap { decided(ease, it, decider(it)) }
+        }
     }
 
     private fun decided(ease: DoubleArray, threshold: Double, decider: Decider): List<Offer> {
-        val hard = BooleanArray(count) { !(ease[it] >= threshold) }
+        val hard = BooleanArray(count) { route.open[it] && !(ease[it] >= threshold) }
         val share = hard.count { it }.toDouble() / count
         if (share == 0.0) return emptyList()
         val abstaining = if (share == 1.0) null else offer(
-            Plan(subnet, hard = Hard.Abstain(decider)),
+            Plan(subnet, exits, hard = Hard.Abstain(decider)),
             share(right.filterIndexed { at, _ -> !hard[at] }.toBooleanArray()),
-            listOf(Way(count, deviceMs)),
+            listOf(Way(atEnd.size, endMs)),
             abstained = share,
         )
         return listOfNotNull(abstaining, asking(hard, share, decider))
@@ -122,19 +144,21 @@ private class SubnetPlans(evidence: PlanEvidence, costs: CostModel, private val 
     private fun asking(hard: BooleanArray, share: Double, decider: Decider): Offer? {
         if (remote == null || remoteRight == null) return null
         val asked = hard.count { it }
-        val ways = listOf(Way(count - asked, deviceMs), Way(asked, deviceMs, remote.inputBytes, 0.0, remote.answerMs))
+        val ways = listOf(Way(atEnd.size - asked, endMs), Way(asked, endMs, remote.inputBytes, 0.0, remote.answerMs))
         val system = BooleanArray(count) { if (hard[it]) remoteRight[it] else right[it] }
-        val plan = Plan(subnet, hard = Hard.Ask(decider, remote.server))
-        return offer(plan, share(system), ways.filter { it.samples > 0 }, asked = share)
+        return offer(Plan(subnet, exits, hard = Hard.Ask(decider, remote.server)), share(system), ways, asked = share)
     }
 
-    private fun offer(plan: Plan, accuracy: Double, ways: List<Way>, asked: Double = 0.0, abstained: Double = 0.0) =
-        Offer(plan, accuracy, peakBytes, 0.0, asked, abstained, ways)
+    /** [ways]: of the samples that reach the end. */
+    private fun offer(plan: Plan, accuracy: Double, ways: List<Way>, asked: Double = 0.0, abstained: Double = 0.0): Offer {
+        val all = (early + ways).filter { it.samples > 0 }
+        return Offer(plan, accuracy, peakBytes, early.sumOf { it.samples }.toDouble() / count, asked, abstained, all)
+    }
 
-    /** Values of [ease] that divide the samples, evenly spread. */
+    /** Values of [ease] that divide the samples at the end, evenly spread. */
     private fun thresholds(ease: DoubleArray): List<Double> {
-        val distinct = ease.filter { it.isFinite() }.distinct().sorted()
-        val step = maxOf(1, distinct.size / THRESHOLDS)
+        val distinct = atEnd.map { ease[it] }.filter { it.isFinite() }.distinct().sorted()
+        val step = maxOf(1, distinct.size / if (exits.isEmpty()) THRESHOLDS else THRESHOLDS_BEHIND_EXITS)
         return distinct.filterIndexed { at, _ -> at % step == 0 }
     }
 }

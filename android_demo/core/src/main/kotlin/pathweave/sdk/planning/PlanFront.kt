@@ -1,6 +1,6 @@
 /**
  * The plans of which each is the best on some network, for one requirement: what is kept of planning. Pure. Mirrors
- * device_sdk/policies/plan_front.py; the same file keeps it (PlanFrontJson.kt).
+ * device_sdk/policies/planning/front.py; the same file keeps it (PlanFrontJson.kt).
  *
  * Each plan is kept with what its samples take apart from the way to the server. What it costs on another network follows
  * from that, without the logits that it was judged by.

@@ -9,18 +9,26 @@ import pathweave.sdk.Budget
 import pathweave.sdk.BudgetError
 import pathweave.sdk.Bundle
 import pathweave.sdk.CostModel
+import pathweave.sdk.Edge
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.InputError
 import pathweave.sdk.Latency
+import pathweave.sdk.LoadedSegments
 import pathweave.sdk.MB
+import pathweave.sdk.PagedEdges
 import pathweave.sdk.Patience
 import pathweave.sdk.Plan
+import pathweave.sdk.PlanSegment
 import pathweave.sdk.Profile
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.Subnet
 import pathweave.sdk.Supernet
 import pathweave.sdk.UsageError
+import pathweave.sdk.Workspace
+import pathweave.sdk.eachEdge
+import pathweave.sdk.largestBatch
 import pathweave.sdk.measureSubnets
+import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
 
 private const val SEARCH_S = 20.0
@@ -94,7 +102,7 @@ public data class AdaptationProgress(val stage: AdaptationStage, val share: Doub
 
 /**
  * Finds plans for [bundle] on [runtime], blocking. [onProgress] may throw to give up. Under [memoryCapBytes], subnets that
- * would run in pages are left out if there is any that would not; the search itself does not keep to the cap.
+ * would run in pages are left out if there is any that would not; the search keeps to the cap, confirming does not.
  */
 internal class PlanFinder(
     private val bundle: Bundle,
@@ -106,6 +114,7 @@ internal class PlanFinder(
 ) {
     private val supernet = bundle.supernet
     private val costModel = profile.costModel()
+    private val workspace = Workspace(bundle, runtime, memoryCapBytes)
 
     /**
      * Find the most accurate subnet within [limits], and the memory cap, on [inputs] with [labels] [count].
@@ -115,7 +124,7 @@ internal class PlanFinder(
      * one on what was held back.
      *
      * @throws InfeasibleBudgetError no subnet fits; names the nearest.
-     * @throws BudgetError the search was stopped before it had anything.
+     * @throws BudgetError the search was stopped before it had anything, or the cap is too small for the largest block.
      * @throws InputError there are no inputs, or labels do not match them or the classes.
      */
     fun find(inputs: Inputs, labels: IntArray?, limits: Budget): Adaptation {
@@ -150,7 +159,7 @@ internal class PlanFinder(
         )
         if (!settings.useExits) return adaptation
         val mostMs = budget.latencyMs?.let { it * EQUAL_LATENCY } ?: Double.POSITIVE_INFINITY
-        val finder = ExitsFinder(bundle, runtime, costModel, settings.batch) {
+        val finder = ExitsFinder(workspace, costModel, settings.batch) {
             onProgress(AdaptationProgress(AdaptationStage.JUDGE, it))
         }
         val exits = finder.find(found.pool, budget, inputs, targets, held, mostMs) ?: return adaptation
@@ -194,24 +203,34 @@ internal class PlanFinder(
         }
     }
 
-    private fun evaluator(inputs: Inputs, labels: IntArray, positions: List<Int>) = PrefixTreeEvaluator(
-        supernet,
-        load = { edge -> runtime.load(bundle.stretch(listOf(edge), anySize = true)) },
-        SomeInputs(inputs, positions),
-        IntArray(positions.size) { labels[positions[it]] },
-        costModel,
-        batch = batchWithin(supernet, settings),
-        cacheBytes = settings.cacheBytes,
-    )
+    /**
+     * Under a memory cap, edges leave memory for others, features get at most half of what the largest edge leaves, and
+     * batches are as large as then fits.
+     */
+    private fun evaluator(inputs: Inputs, labels: IntArray, positions: List<Int>): PrefixTreeEvaluator {
+        val cacheBytes = workspace.roomForFeatures(settings.cacheBytes)
+        var batch = batchWithin(supernet, settings)
+        var load: (Edge) -> LoadedStretch = { edge -> runtime.load(bundle.stretch(listOf(edge), anySize = true)) }
+        if (memoryCapBytes != null) {
+            val roomBytes = memoryCapBytes - cacheBytes
+            batch = largestBatch(bundle, eachEdge(bundle), roomBytes, wanted = batch)
+            load = PagedEdges(bundle, runtime, roomBytes, batch)::load
+        }
+        val chosen = IntArray(positions.size) { labels[positions[it]] }
+        return PrefixTreeEvaluator(supernet, load, SomeInputs(inputs, positions), chosen, costModel, batch, cacheBytes)
+    }
 
     /** The full model's answers to [inputs], in place of labels. */
-    private fun standInLabels(inputs: Inputs): IntArray =
-        runtime.load(bundle.stretch(supernet.original.edges)).use { whole ->
-            val answers = (0 until inputs.count).chunked(settings.batch).flatMap { batch ->
-                rows(whole.run(listOf(inputs.take(batch, null))).last()).map(::argmax)
-            }
-            answers.toIntArray()
+    private fun standInLabels(inputs: Inputs): IntArray {
+        val whole = listOf(PlanSegment(supernet.original.edges, null))
+        val batch = workspace.largestBatch(whole, wanted = settings.batch)
+        return LoadedSegments(workspace, whole, batch = batch).use { loaded ->
+            val stretch = checkNotNull(loaded.stretches[0])
+            (0 until inputs.count).chunked(batch).flatMap { positions ->
+                rows(stretch.run(listOf(inputs.take(positions, null))).last()).map(::argmax)
+            }.toIntArray()
         }
+    }
 
     /**
      * What a search finds, and the best of it that measures within the budget.

@@ -1,30 +1,29 @@
 /**
- * What a subnet answers at every exit and at its end, and what that costs. Mirrors device_sdk/policies/answers.py and
+ * What a subnet answers at every exit and at its end, and what that costs. Mirrors device_sdk/policies/costs/answers.py and
  * parts of calibration.py.
  */
 package pathweave.sdk.search
 
-import pathweave.sdk.Bundle
 import pathweave.sdk.CostModel
-import pathweave.sdk.Edge
 import pathweave.sdk.Exit
 import pathweave.sdk.ExitAtSize
 import pathweave.sdk.ExitCandidate
 import pathweave.sdk.ExitChoice
-import pathweave.sdk.LoadedPlan
+import pathweave.sdk.LoadedSegments
 import pathweave.sdk.Plan
+import pathweave.sdk.PlanSegment
 import pathweave.sdk.Subnet
 import pathweave.sdk.Tensor
 import pathweave.sdk.UNREACHABLE_CONFIDENCE
+import pathweave.sdk.Workspace
 import pathweave.sdk.confidence
 import pathweave.sdk.measureInterleaved
 import pathweave.sdk.placeExactly
-import pathweave.sdk.runtimes.LoadedStretch
-import pathweave.sdk.runtimes.Runtime
 
 private const val MEASURED_SAMPLES = 200
 private const val MEASURED_ROUNDS = 3
 private const val PLACEMENT_NS = 1_000_000_000L
+private val DROPS = listOf(0.0025, 0.01, 0.03) // accuracy that exits may cost: a set of exits for each
 
 /**
  * What the exits along a subnet and its end answer to private samples.
@@ -39,9 +38,12 @@ internal class AnswersEverywhere(
     labels: IntArray?,
 ) {
     val count: Int = logits.last().size
-    private val labels = labels ?: IntArray(count) { argmax(logits.last()[it]) }
+    val labels: IntArray = labels ?: IntArray(count) { argmax(logits.last()[it]) }
     val rightAtEnd: BooleanArray = right(exits.size)
     val confidenceAtEnd: DoubleArray get() = confidences(exits.size)
+
+    /** Logits at the end, [count, classes]. */
+    val end: Tensor get() = tensor(exits.size)
 
     /** Those to the samples at [positions] alone. */
     fun part(positions: List<Int>): AnswersEverywhere = AnswersEverywhere(
@@ -54,10 +56,12 @@ internal class AnswersEverywhere(
 
     private fun right(number: Int) = BooleanArray(count) { argmax(logits[number][it]) == labels[it] }
 
-    private fun confidences(number: Int): DoubleArray {
+    private fun confidences(number: Int): DoubleArray = confidence(tensor(number))
+
+    private fun tensor(number: Int): Tensor {
         val rows = logits[number]
         val values = FloatArray(rows.size * rows[0].size) { rows[it / rows[0].size][it % rows[0].size] }
-        return confidence(Tensor.of(values, listOf(rows.size, rows[0].size)))
+        return Tensor.of(values, listOf(rows.size, rows[0].size))
     }
 
     fun atExit(number: Int, costs: CostModel): ExitSamples {
@@ -83,39 +87,42 @@ internal class ExitSamples(
     val branchMs: Double,
 )
 
-/** Runs subnets of [bundle] with their exits on private samples. [costs]: of this device. */
-internal class Answering(private val bundle: Bundle, private val runtime: Runtime, private val costs: CostModel) {
-    private val supernet = bundle.supernet
+/** Runs subnets of a bundle with their exits on private samples. [costs]: of this device. */
+internal class Answering(private val workspace: Workspace, private val costs: CostModel) {
+    private val supernet = workspace.bundle.supernet
 
     /** Run the subnet once over all samples, batch by batch, and every branch on the features at its cut point. */
     fun answer(subnet: Subnet, inputs: Inputs, labels: IntArray?, useExits: Boolean, batch: Int): AnswersEverywhere {
         val exits = if (useExits) supernet.exitsAlong(subnet) else emptyList()
         val ends = supernet.walk(subnet).map { (_, block) -> block.end }
         val needed = exits.map { ends.indexOf(it.position) + 1 }
-        val open = mutableListOf<LoadedStretch>()
-        try {
-            fun load(edges: List<Edge>, exit: ExitChoice? = null) =
-                runtime.load(bundle.stretch(edges, exit)).also { open += it }
-            // of several exits at one cut point only the first has edges before it
-            val parts = exits.mapIndexed { number, exit ->
-                val edges = subnet.edges.subList(if (number == 0) 0 else needed[number - 1], needed[number])
-                val before = if (edges.isEmpty()) null else load(edges)
-                before to load(emptyList(), choice(exit))
-            }
-            val end = load(subnet.edges.drop(needed.lastOrNull() ?: 0))
-            val logits = List(exits.size + 1) { mutableListOf<FloatArray>() }
-            for (positions in (0 until inputs.count).chunked(batch)) {
-                var features = listOf(inputs.take(positions, subnet.inputSize))
-                for ((number, part) in parts.withIndex()) {
-                    features = part.first?.run(features) ?: features
-                    logits[number] += rows(part.second.run(features).last())
-                }
-                logits.last() += rows(end.run(features).last())
-            }
-            return AnswersEverywhere(subnet, exits, needed, logits, labels)
-        } finally {
-            open.forEach { it.close() }
+        // of several exits at one cut point only the first has edges before it
+        val parts = exits.flatMapIndexed { number, exit ->
+            val edges = subnet.edges.subList(if (number == 0) 0 else needed[number - 1], needed[number])
+            listOf(PlanSegment(edges, null), PlanSegment(emptyList(), choice(exit)))
         }
+        val found = parts + PlanSegment(subnet.edges.drop(needed.lastOrNull() ?: 0), null)
+        val logits = List(exits.size + 1) { mutableListOf<FloatArray>() }
+        val fitting = workspace.largestBatch(found, wanted = batch)
+        LoadedSegments(workspace, found, batch = fitting).use { loaded ->
+            for (positions in (0 until inputs.count).chunked(fitting)) {
+                var features = listOf(inputs.take(positions, subnet.inputSize))
+                for ((number, stretch) in loaded.stretches.withIndex()) {
+                    val isBranch = number % 2 == 1
+                    val outputs = stretch?.run(features) ?: features
+                    if (isBranch) logits[number / 2] += rows(outputs.last()) else features = outputs
+                }
+                logits.last() += rows(features.last())
+            }
+        }
+        return AnswersEverywhere(subnet, exits, needed, logits, labels)
+    }
+
+    /** Exits with thresholds for a subnet: one set for each accuracy that they may cost. */
+    fun exitSets(answers: AnswersEverywhere): List<List<ExitChoice>> {
+        val exits = placed(answers, memoryBytes = null).map { answers.atExit(it, costs) }
+        val fullMs = costs.latencyMs(answers.subnet)
+        return DROPS.map { chooseExits(exits, answers.rightAtEnd, fullMs, it) }.filter { it.isNotEmpty() }.distinct()
     }
 
     /** Which exits are kept in memory, by their number: accuracies and times are this device's own. */
@@ -139,7 +146,7 @@ internal class Answering(private val bundle: Bundle, private val runtime: Runtim
 
     /** Mean latency at batch 1 of [plan] and of its subnet alone, sample by sample in turns. */
     fun measured(plan: Plan, inputs: Inputs): List<Double> {
-        val plans = listOf(plan, Plan(plan.subnet)).map { LoadedPlan(bundle, runtime, it) }
+        val plans = listOf(plan, Plan(plan.subnet)).map { workspace.loadPlan(it) }
         try {
             val samples = 0 until minOf(inputs.count, MEASURED_SAMPLES)
             val totals = DoubleArray(plans.size)
@@ -160,12 +167,13 @@ internal class Answering(private val bundle: Bundle, private val runtime: Runtim
 internal class Route(private val exits: List<ExitSamples>, thresholds: List<Double>, rightAtEnd: BooleanArray) {
     val open = BooleanArray(rightAtEnd.size) { true }
     val right = rightAtEnd.copyOf()
-    private var answeredMs = 0.0
+
+    /** Samples that an exit answered, and the milliseconds that each of them takes, by exit. */
+    val answered: List<Pair<Int, Double>>
     private var triedMs = 0.0
 
     init {
-        for ((exit, threshold) in exits.zip(thresholds)) {
-            if (threshold >= UNREACHABLE_CONFIDENCE) continue
+        answered = exits.zip(thresholds).filter { (_, threshold) -> threshold < UNREACHABLE_CONFIDENCE }.map { (exit, threshold) ->
             triedMs += exit.branchMs
             var answered = 0
             for (sample in open.indices) {
@@ -174,9 +182,13 @@ internal class Route(private val exits: List<ExitSamples>, thresholds: List<Doub
                 right[sample] = exit.right[sample]
                 answered++
             }
-            answeredMs += answered * (exit.reachMs + triedMs)
+            answered to exit.reachMs + triedMs
         }
     }
 
-    fun meanMs(fullMs: Double): Double = (answeredMs + open.count { it } * (fullMs + triedMs)) / open.size
+    /** What a sample takes that no exit answers. */
+    fun endMs(fullMs: Double): Double = fullMs + triedMs
+
+    fun meanMs(fullMs: Double): Double =
+        (answered.sumOf { (count, ms) -> count * ms } + open.count { it } * endMs(fullMs)) / open.size
 }

@@ -1,12 +1,11 @@
 /**
  * Calibrating a plan: which exits answer early and when, and which samples count as hard.
  *
- * Mirrors device_sdk/policies/calibration.py and thresholds.py. There are no memory caps here yet.
+ * Mirrors device_sdk/policies/calibration.py and deciding/thresholds.py.
  */
 package pathweave.sdk.search
 
 import kotlin.math.sqrt
-import pathweave.sdk.Bundle
 import pathweave.sdk.Decider
 import pathweave.sdk.ExitChoice
 import pathweave.sdk.Hard
@@ -18,8 +17,8 @@ import pathweave.sdk.RemoteRef
 import pathweave.sdk.Subnet
 import pathweave.sdk.UNREACHABLE_CONFIDENCE
 import pathweave.sdk.UsageError
+import pathweave.sdk.Workspace
 import pathweave.sdk.percentile
-import pathweave.sdk.runtimes.Runtime
 
 private const val TRIED = 32 // thresholds per exit
 private const val HIGHEST_TRIED = 0.99 // quantile
@@ -77,13 +76,12 @@ public data class Calibration(
 
 /** Finds exits, their thresholds and the threshold of hard samples, blocking. */
 internal class Calibrator(
-    bundle: Bundle,
-    runtime: Runtime,
+    workspace: Workspace,
     profile: Profile,
     private val settings: CalibrationSettings,
 ) {
     private val costs = profile.costModel()
-    private val answering = Answering(bundle, runtime, costs)
+    private val answering = Answering(workspace, costs)
 
     /**
      * Calibrate [subnet] on [inputs] that were neither trained nor searched on; without [labels] its own answers stand

@@ -1,26 +1,24 @@
 /**
  * Exits as a part of the search: a slower subnet whose exits answer most samples may be better than any quick one.
  *
- * Mirrors device_sdk/policies/exits_in_search.py. The budget limits the mean latency, and samples that take no exit may
+ * Mirrors device_sdk/policies/planning/exits_in_search.py. The budget limits the mean latency, and samples that take no exit may
  * take longer.
  */
 package pathweave.sdk.search
 
 import pathweave.sdk.Budget
-import pathweave.sdk.Bundle
 import pathweave.sdk.CostModel
 import pathweave.sdk.ExitAtSize
 import pathweave.sdk.ExitChoice
 import pathweave.sdk.Plan
 import pathweave.sdk.Subnet
-import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.Workspace
 
 private const val SUBNETS = 12 // of the pool that are looked at
 private const val SLOWEST = 3.0 // times the budget: exits rarely save more
 private const val ENOUGH = 90 // samples held back from the search; with fewer, thresholds are chosen on all
 private const val HELD_OUT = 3 // every third sample judges the choice
 private const val FEW_SAMPLES = 30 // below, all of them choose
-private val DROPS = listOf(0.0025, 0.01, 0.03) // accuracy that exits may cost: a set of exits for each
 
 /**
  * A plan with exits that beats the plain subnet. [accuracy] and [predictedMs], a mean: on the samples that chose;
@@ -44,16 +42,20 @@ public fun competing(original: Subnet, pool: List<Candidate>, budget: Budget): L
     return (listOf(original) + best.map { it.subnet }).distinct()
 }
 
+/** What the exits of [plan] take while they are loaded. */
+internal fun exitBytes(costs: CostModel, plan: Plan): Long = plan.exits.sumOf {
+    costs.exitCosts.getValue(ExitAtSize(it.exit, it.rendition, plan.inputSize)).residentBytes
+}
+
 /** Has subnets compete with and without exits, blocking. */
 internal class ExitsFinder(
-    private val bundle: Bundle,
-    runtime: Runtime,
+    workspace: Workspace,
     private val costs: CostModel,
     private val batch: Int,
     private val onShare: (Double) -> Unit,
 ) {
-    private val supernet = bundle.supernet
-    private val answering = Answering(bundle, runtime, costs)
+    private val supernet = workspace.bundle.supernet
+    private val answering = Answering(workspace, costs)
 
     /**
      * The best plan with exits; null where a plain subnet is better, or exits measure above [mostMs] on average.
@@ -111,17 +113,12 @@ internal class ExitsFinder(
         val all = 0 until answers.count
         val (judging, choosing) = all.partition { answers.count >= FEW_SAMPLES && it % HELD_OUT == 0 }
         val known = answers.part(choosing)
-        val exits = answering.placed(known, memoryBytes = null).map { known.atExit(it, costs) }
         val fullMs = costs.latencyMs(answers.subnet)
-        val sets = DROPS.map { chooseExits(exits, known.rightAtEnd, fullMs, it) }.filter { it.isNotEmpty() }.distinct()
-        return (listOf(emptyList<ExitChoice>()) + sets).map { choices ->
+        return (listOf(emptyList<ExitChoice>()) + answering.exitSets(known)).map { choices ->
             val plan = Plan(answers.subnet, choices)
-            val bytes = choices.sumOf {
-                costs.exitCosts.getValue(ExitAtSize(it.exit, it.rendition, plan.inputSize)).residentBytes
-            }
             Option(
                 plan,
-                costs.peakBytes(answers.subnet) + bytes,
+                costs.peakBytes(answers.subnet) + exitBytes(costs, plan),
                 judge(known, plan, fullMs),
                 if (judging.isEmpty()) null else judge(answers.part(judging), plan, fullMs),
                 judging.size,

@@ -1,4 +1,4 @@
-/** Exits that a plan has for deadlines and interruptions alone. Mirrors device_sdk/policies/timed_exits.py. */
+/** Exits that a plan has for deadlines and interruptions alone. Mirrors device_sdk/policies/exits/timed_exits.py. */
 package pathweave.sdk.search
 
 import pathweave.sdk.ExitChoice

@@ -89,6 +89,30 @@ class EscalatorTest {
     }
 
     @Test
+    fun `JPEGs are sent as the encoder makes them, at the size of the tensors`() {
+        val asked = escalator(RemoteModel("http://server", "bright:jpeg", privacy = Privacy.INPUTS, jpegQuality = 75, jpegEncoder = plainEncoder))
+        assertNull(ask(asked).failure)
+        val head = server.bodies.last().size - 6 * (4 + 1 + 60)
+        assertEquals(listOf(61, 0, 0, 0, 75), server.bodies.last().drop(head).take(5).map { it.toInt() })
+        val images = images()
+        assertEquals(brightness(images), asked.answer(tensors(images), null).output!!.floats().toList())
+        val other = images.map { Image(it.pixels + it.pixels, ImageSize(8, 5), 3) } // resized as the model would
+        assertNull(asked.answer(tensors(images), other).failure)
+        assertEquals(server.bodies.last().size.toLong() - head, asked.requestBytes(tensors(images), images) - requestOverheadBytes("bright:jpeg"))
+    }
+
+    @Test
+    fun `without an encoder a model that takes JPEGs is refused`() {
+        val failure = ask(escalator(model("bright:jpeg"))).failure!!
+        assertTrue("there is no encoder" in failure, failure)
+        server.extensions = "[]" // then byte strings cannot travel
+        assertTrue("does not fit" in ask(escalator(model("bright:jpeg"))).failure!!)
+        for (quality in listOf(0, 96)) {
+            assertRefused<UsageError> { RemoteModel("http://s", "m", jpegQuality = quality) }
+        }
+    }
+
+    @Test
     fun `a server without binary tensors gets JSON`() {
         server.extensions = "[]"
         assertNull(ask(escalator()).failure)

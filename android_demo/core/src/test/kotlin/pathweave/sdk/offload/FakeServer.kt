@@ -14,7 +14,8 @@ import pathweave.sdk.text
 /**
  * An Open Inference server behind the transport's port: it answers with the mean of each channel, or as [fault] says.
  *
- * Two models: `bright:images` takes UINT8 [-1, 4, 5, 3], `bright` FP32 [-1, 3, 4, 5].
+ * Three models: `bright:images` takes UINT8 [-1, 4, 5, 3], `bright` FP32 [-1, 3, 4, 5], `bright:jpeg` byte strings: the
+ * quality and the pixels, as [plainEncoder] makes them.
  */
 internal class FakeServer : Transport {
     @Volatile
@@ -54,6 +55,7 @@ internal class FakeServer : Transport {
         }
         val input = when {
             fault == "large_input" -> """{"name": "image", "datatype": "UINT8", "shape": [-1, 100000, 100000, 3]}"""
+            model == "bright:jpeg" -> """{"name": "image", "datatype": "BYTES", "shape": [-1]}"""
             model == "bright" -> """{"name": "input", "datatype": "FP32", "shape": [-1, 3, 4, 5]}"""
             else -> """{"name": "image", "datatype": "UINT8", "shape": [-1, 4, 5, 3]}"""
         }
@@ -63,7 +65,7 @@ internal class FakeServer : Transport {
             200,
             """{"name": "$name", "versions": ["1"], "inputs": [$input],
                 "outputs": [{"name": "logits", "datatype": "FP32", "shape": [-1, 3]}],
-                "pathweave": {"bundle": "${"0".repeat(64)}", "class_names": $classes}}""",
+                "pathweave": {"bundle": "${"0".repeat(64)}", "class_names": $classes, "content": "image/jpeg"}}""",
             maxBytes = maxBytes,
         )
     }
@@ -85,7 +87,8 @@ internal class FakeServer : Transport {
             tensor["data"].items.map { it.text.toDouble() }.toDoubleArray()
         } else {
             val shape = tensor["shape"].items.map { it.int }
-            NamedTensor("", Datatype.valueOf(tensor["datatype"].text), shape, body.copyOfRange(head, body.size)).doubles()
+            val sent = NamedTensor("", Datatype.valueOf(tensor["datatype"].text), shape, body.copyOfRange(head, body.size))
+            if (sent.datatype == Datatype.BYTES) pixels(sent) else sent.doubles()
         }
         val means = FloatArray(count * 3) { at ->
             val (sample, channel) = at / 3 to at % 3
@@ -104,6 +107,10 @@ internal class FakeServer : Transport {
         }
         return FakeReply(200, cut, mapOf(HEADER_LENGTH to "$givenLength"), maxBytes)
     }
+
+    /** The pixels of all strings, each behind its length and its quality. */
+    private fun pixels(sent: NamedTensor): DoubleArray = sent.data.toList().chunked(4 + 1 + 60)
+        .flatMap { string -> string.drop(5).map { (it.toInt() and 255).toDouble() } }.toDoubleArray()
 
     private fun encoded(id: String, means: FloatArray, count: Int): Pair<ByteArray, Int> {
         val (rows, columns) = if (fault == "wrong shape") 3 to count else count to 3
@@ -124,6 +131,9 @@ internal class FakeServer : Transport {
 
     private fun modelOf() = asked.last().substringAfter("/models/").substringBefore("/").replace("%3A", ":")
 }
+
+/** In place of a JPEG: the quality, and the pixels as they are. */
+internal val plainEncoder = JpegEncoder { image, quality -> byteArrayOf(quality.toByte()) + image.pixels }
 
 private class FakeReply(
     override val status: Int,

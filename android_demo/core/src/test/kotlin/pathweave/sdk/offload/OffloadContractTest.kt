@@ -11,10 +11,12 @@ import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.Contract
+import pathweave.sdk.Decider
 import pathweave.sdk.Image
 import pathweave.sdk.ImageSize
 import pathweave.sdk.Preprocessing
 import pathweave.sdk.ProtocolError
+import pathweave.sdk.Tensor
 import pathweave.sdk.Uplink
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
@@ -100,6 +102,8 @@ class OffloadContractTest {
             listOf(one("out", case["output"])),
             classNames = case["classes"].orNull { it.texts },
             task = case["task"].orNull { it.text },
+            content = case.jsonObject["content"]?.orNull { it.text },
+            binary = case.jsonObject["binary"]?.text != "false",
         )
     }
 
@@ -107,7 +111,7 @@ class OffloadContractTest {
     fun `what is sent to a model follows from its metadata`() {
         for (case in vectors["agreements"].items) {
             val sends = try {
-                if (agree(metadata(case), device).sendsImages) "images" else "tensors"
+                agree(metadata(case), device).sends.toString()
             } catch (_: UsageError) {
                 null
             }
@@ -132,6 +136,38 @@ class OffloadContractTest {
                 val apart = expected.data.zip(filled.data) { one, other -> abs((one.toInt() and 255) - (other.toInt() and 255)) }
                 assertTrue(apart.max() <= 1, "$apart")
             }
+        }
+    }
+
+    private fun logits(value: JsonElement): Tensor {
+        val rows = value.items.map { row -> row.items.map { one -> one.orNull { it.double } ?: Double.POSITIVE_INFINITY } }
+        return Tensor.of(rows.flatten().map { it.toFloat() }.toFloatArray(), listOf(rows.size, rows[0].size))
+    }
+
+    @Test
+    fun `answers of device and server are pooled alike`() {
+        for (case in vectors["pools"].items) {
+            val (device, server) = case["weights"].items.map { it.double }
+            val found = LogarithmicPool(device, server).pooled(logits(case["device"]), logits(case["server"]))
+            assertArrayEquals(logits(case["pooled"]).floats(), found.floats(), 1e-6f)
+        }
+        for ((device, server) in listOf(-1.0 to 1.0, 0.0 to 0.0, 1.0 to Double.NaN, Double.POSITIVE_INFINITY to 1.0)) {
+            assertRefused<UsageError> { LogarithmicPool(device, server) }
+        }
+    }
+
+    @Test
+    fun `the same samples are hard where a share is kept`() {
+        for (case in vectors["shares"].items) {
+            val keeper = AskedShare(case["share"].double)
+            for (step in case["steps"].items) {
+                val margin = step["margin"].text == "true"
+                val decider = if (margin) Decider.Margin(0.25) else Decider.MaxConfidence(0.75)
+                assertEquals(step["hard"].texts.map { it == "true" }, keeper.hard(decider, logits(step["logits"])), "$step")
+            }
+        }
+        for (share in listOf(-0.1, 1.1, Double.NaN)) {
+            assertRefused<UsageError> { RemoteModel("http://server", "m", share = share) }
         }
     }
 

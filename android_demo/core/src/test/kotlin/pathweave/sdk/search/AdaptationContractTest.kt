@@ -22,6 +22,7 @@ import pathweave.sdk.LoadedPlan
 import pathweave.sdk.Plan
 import pathweave.sdk.Preprocessing
 import pathweave.sdk.SplitMix64
+import pathweave.sdk.Workspace
 import pathweave.sdk.argmax
 import pathweave.sdk.decodeProfile
 import pathweave.sdk.double
@@ -127,7 +128,7 @@ class AdaptationContractTest {
             timedExits = case["timed_exits"].text == "true",
         )
         val labels = Adaptations.labels.takeIf { case["labelled"].text == "true" }
-        val found = Calibrator(Adaptations.bundle, OnnxRuntime(), profile, settings)
+        val found = Calibrator(Workspace(Adaptations.bundle, OnnxRuntime()), profile, settings)
             .calibrate(subnetOf(case["subnet"].text), Adaptations.inputs(), labels)
         assertEquals(case["exits"].jsonObject.keys.toList(), found.plan.exits.map { it.exit })
         for (one in found.plan.exits) assertEquals(case["exits"][one.exit].double, one.threshold, EXPECTED_TOLERANCE)

@@ -15,6 +15,7 @@ import pathweave.sdk.Contract
 import pathweave.sdk.Cost
 import pathweave.sdk.ExitChoice
 import pathweave.sdk.Plan
+import pathweave.sdk.Workspace
 import pathweave.sdk.double
 import pathweave.sdk.get
 import pathweave.sdk.items
@@ -65,7 +66,7 @@ class ExitsInSearchTest {
     private fun find(budget: Budget, mostMs: Double = Double.POSITIVE_INFINITY): ExitsFound? {
         val costs = Adaptations.profile.costModel()
         val pool = listOf(supernet.original).map { Candidate(Plan(it), costs.cost(it), 1.0) }
-        return ExitsFinder(bundle, OnnxRuntime(), costs, batch = 64, onShare = {})
+        return ExitsFinder(Workspace(bundle, OnnxRuntime()), costs, batch = 64, onShare = {})
             .find(pool, budget, inputs, Adaptations.labels, held, mostMs)
     }
 

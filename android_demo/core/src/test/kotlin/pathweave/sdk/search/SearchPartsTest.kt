@@ -7,17 +7,23 @@ import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.Budget
+import pathweave.sdk.BudgetError
 import pathweave.sdk.ClosedError
 import pathweave.sdk.DataError
 import pathweave.sdk.Edge
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.InputError
+import pathweave.sdk.PagedEdges
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.Subnet
 import pathweave.sdk.Tensor
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
+import pathweave.sdk.eachEdge
 import pathweave.sdk.enumerateSubnets
+import pathweave.sdk.largestBatch
+import pathweave.sdk.oneModelFootprint
+import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.OnnxRuntime
 
 class SearchPartsTest {
@@ -72,6 +78,27 @@ class SearchPartsTest {
         for ((one, other) in kept.first.zip(alone.first)) assertArrayEquals(one, other)
         assertEquals(alone.second, kept.second)
         assertTrue(kept.third < alone.third)
+    }
+
+    @Test
+    fun `under a memory cap edges are loaded in turns, with the same results`() {
+        fun correct(load: (Edge) -> LoadedStretch, batch: Int) = PrefixTreeEvaluator(
+            supernet, load, Adaptations.inputs(), Adaptations.labels, costs, batch,
+        ).use { evaluator ->
+            val first = evaluator.correct(everything.take(20), 0 until 64)
+            evaluator.release() // what was loaded is loaded again
+            (first + evaluator.correct(everything.drop(20).take(20), 0 until 64)).map { it.toList() }
+        }
+        val runtime = OnnxRuntime()
+        val whole = correct({ edge -> runtime.load(bundle.stretch(listOf(edge), anySize = true)) }, batch = 64)
+        val least = eachEdge(bundle).maxOf { oneModelFootprint(bundle, it).leastBytes }
+        val fitting = largestBatch(bundle, eachEdge(bundle), least, wanted = 64)
+        assertTrue(fitting in listOf(1, 2, 4, 8, 16, 32, 64))
+        val edges = PagedEdges(bundle, runtime, least, batch = fitting)
+        assertEquals(whole, correct(edges::load, batch = fitting))
+        assertTrue(edges.cap.peakBytes in 1..least)
+        assertEquals(0, edges.cap.usedBytes)
+        assertRefused<BudgetError> { PagedEdges(bundle, runtime, least - 1, batch = 1) }
     }
 
     @Test

@@ -1,0 +1,81 @@
+"""What plans are judged by: logits on private samples, and what is known of the network."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.policies.splitting.handling import NO_HANDLING, Handling
+from device_sdk.runtimes.port import Array
+from device_sdk.supernet.cost import CostModel, Uplink
+from device_sdk.supernet.plan import Edge, RemoteRef, Subnet
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Logits [count, classes] on the same private samples, and their ``labels`` [count].
+
+    ``ends``: of whole paths, also of those whose rest a server runs; ``exits``: of an exit's branch, by the edges
+    before it, its id and its rendition; ``servers``: of the server's models on the inputs. ``views``: of whole paths
+    on views of the samples (``data/views``), [views, count, classes], where deciders may learn from them. ``received``:
+    of whole paths whose activations travel in few bits, by cut point and bits of each tensor. ``pool``: how a server's
+    answer to a hard sample is pooled with the device's own; None: it replaces it.
+    """
+
+    labels: npt.NDArray[np.int64]
+    ends: Mapping[Subnet, Array] = field(default_factory=dict)
+    exits: Mapping[tuple[tuple[Edge, ...], str, str], Array] = field(default_factory=dict)
+    servers: Mapping[RemoteRef, Array] = field(default_factory=dict)
+    views: Mapping[Subnet, Array] = field(default_factory=dict)
+    received: Mapping[tuple[Subnet, int, tuple[int, ...]], Array] = field(default_factory=dict)
+    pool: LogarithmicPool | None = None
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return len(self.labels)
+
+    def right(self, logits: Array) -> npt.NDArray[np.bool_]:
+        """Which samples ``logits`` [..., count, classes] answer rightly: [..., count]."""
+        return np.asarray(logits.argmax(axis=-1) == self.labels)
+
+    def asked(self, server: RemoteRef, own: Array) -> Array | None:
+        """The logits of hard samples [count, classes] once ``server`` was asked; None if its answers are not known.
+
+        ``own``: the device's, on the same samples or on views of them [..., count, classes].
+        """
+        answers = self.servers.get(server)
+        return answers if answers is None or self.pool is None else self.pool.pooled(own, answers)
+
+    def part(self, positions: npt.NDArray[np.int64]) -> Evidence:
+        """The same for the samples at ``positions``."""
+        return Evidence(
+            self.labels[positions],
+            ends={subnet: logits[positions] for subnet, logits in self.ends.items()},
+            exits={branch: logits[positions] for branch, logits in self.exits.items()},
+            servers={server: logits[positions] for server, logits in self.servers.items()},
+            views={subnet: logits[:, positions] for subnet, logits in self.views.items()},
+            received={crossing: logits[positions] for crossing, logits in self.received.items()},
+            pool=self.pool,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """What lies between a device and its servers.
+
+    ``server``: the cost model of the machine that runs tails; ``answer_ms``: how long a server's model takes for one
+    input; ``input_bytes``: what a request with one input takes; ``overhead_bytes``: what a request adds to a packet;
+    ``handling``: what a packet takes beside the way and the tail.
+    """
+
+    uplink: Uplink
+    server: CostModel | None = None
+    answer_ms: Mapping[RemoteRef, float] = field(default_factory=dict)
+    input_bytes: int = 0
+    overhead_bytes: int = 0
+    handling: Handling = NO_HANDLING

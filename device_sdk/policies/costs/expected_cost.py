@@ -1,0 +1,44 @@
+"""What a plan is expected to cost per sample, from logits on private samples and a cost model. Pure.
+
+One function judges every plan, whatever proposed it: subnets alone, exits, splits, abstention, asking a server. The
+latency of asking is that of HI (Eq. 3): what runs here comes first, then the transfer and the server.
+"""
+
+from __future__ import annotations
+
+from device_sdk.policies.costs.evidence import Evidence, Network
+from device_sdk.policies.costs.route import Route
+from device_sdk.supernet.cost import CostModel, PlanCost, Power
+from device_sdk.supernet.plan import Abstain, Ask, Plan
+from device_sdk.supernet.supernet import Supernet
+
+
+def expected_cost(
+    supernet: Supernet,
+    plan: Plan,
+    evidence: Evidence,
+    cost_model: CostModel,
+    network: Network | None = None,
+    power: Power | None = None,
+) -> PlanCost:
+    """The cost of ``plan`` per sample, estimated from the evidence.
+
+    Accuracy is that of the samples that get an answer. What a server adds is unknown (None) where nothing is known of
+    the server or the way to it: its logits, its time. Energy is known with ``power`` alone.
+
+    Raises:
+        UsageError: the evidence lacks the logits of the plan's own path or of one of its exits.
+    """
+    return whole_route(supernet, plan, evidence, cost_model, network).cost(power)
+
+
+def whole_route(
+    supernet: Supernet, plan: Plan, evidence: Evidence, cost_model: CostModel, network: Network | None = None
+) -> Route:
+    """The way of all samples through ``plan``, with what becomes of the hard ones. Raises as ``expected_cost``."""
+    route = Route.to_end(supernet, plan, evidence, cost_model, network)
+    if isinstance(plan.hard, Abstain):
+        route.abstain(plan.hard)
+    elif isinstance(plan.hard, Ask):
+        route.ask(plan.hard, network)
+    return route

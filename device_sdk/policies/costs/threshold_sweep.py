@@ -1,0 +1,157 @@
+"""Costs of a plan at every threshold of its decider at once: what ``expected_cost`` says of each, in closed form. Pure.
+
+Samples are ordered by ease. The threshold that calls the k hardest ones hard changes only k, so all costs are
+cumulative sums.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.execution.deciders import ease, everything_is_hard, with_limit
+from device_sdk.policies.costs.route import NO_CALL, Asking, Route
+from device_sdk.supernet.cost import PlanCost, Power
+from device_sdk.supernet.plan import Decider
+
+Column = npt.NDArray[np.float64]
+_PERCENTILE = 0.95
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The costs of several plans: a column per field of ``PlanCost``, NaN where it is unknown."""
+
+    accuracy: Column
+    latency_ms: Column
+    p95_latency_ms: Column
+    energy_mj: Column
+    bytes_sent: Column
+    peak_bytes: Column
+    coverage: Column
+
+    @classmethod
+    def of(cls, cost: PlanCost) -> Costs:
+        """The columns of one plan."""
+        values = {name: getattr(cost, name) for name in cls.__dataclass_fields__}
+        return cls(**{name: np.array([math.nan if one is None else float(one)]) for name, one in values.items()})
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The samples that reach the end of a plan, by ease: what all thresholds of a decider have in common.
+
+    ``samples``: the hardest first; ``eases``: of them; ``hardest``: how many each threshold calls hard [thresholds].
+    """
+
+    route: Route
+    kind: Decider
+    samples: npt.NDArray[np.int64]
+    eases: Column
+    hardest: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, route: Route, decider: Decider) -> Ranking | None:
+        """All thresholds of ``decider`` behind ``route``, which has reached its end. None if no sample gets there."""
+        open_ = np.flatnonzero(route.open)
+        if not len(open_):
+            return None
+        eases = ease(decider, route.logits[open_])
+        order = np.argsort(eases, kind="stable")
+        ordered = eases[order]
+        hardest = np.append(1 + np.flatnonzero(ordered[:-1] < ordered[1:]), len(open_))
+        return cls(route, decider, open_[order], ordered, hardest)
+
+    def by_sample(self) -> Column:
+        """The eases in the order of the samples that reach the end."""
+        return self.eases[np.argsort(self.samples)]
+
+    def decider(self, number: int) -> Decider:
+        """The decider with the threshold of this number."""
+        count = int(self.hardest[number])
+        if count == len(self.eases):
+            return everything_is_hard(self.kind)
+        below, above = float(self.eases[count - 1]), float(self.eases[count])
+        middle = (below + above) / 2
+        return with_limit(self.kind, middle if below < middle else above)
+
+
+class Sweep:
+    """All thresholds of several deciders behind one route, one after the other."""
+
+    def __init__(self, rankings: Sequence[Ranking], route: Route | None = None) -> None:
+        """``route``: another one to the same end, through the same exits."""
+        self.rankings, self._route = rankings, route or rankings[0].route
+        self._starts = np.cumsum([0, *(len(one.hardest) for one in rankings)])
+        self._hardest = np.concatenate([one.hardest for one in rankings])
+
+    def ranking(self, number: int) -> tuple[Ranking, int]:
+        """The ranking that the threshold of this number is one of, and its number there."""
+        place = int(np.searchsorted(self._starts, number, side="right")) - 1
+        return self.rankings[place], number - int(self._starts[place])
+
+    def decider(self, number: int) -> Decider:
+        """The decider with the threshold of this number."""
+        ranking, own = self.ranking(number)
+        return ranking.decider(own)
+
+    def costs(self, asking: Asking | None, power: Power | None) -> Costs:
+        """The costs at all thresholds. ``asking``: what becomes of hard samples; None: they stay without an answer."""
+        route, hardest, count = self._route, self._hardest, len(self._route.open)
+        call = NO_CALL if asking is None else asking.call
+        right = route.correct.sum() - self._of_hardest(route.correct)
+        answered = count if asking is not None else count - hardest
+        if asking is not None:
+            won = np.full(count, math.nan) if asking.correct is None else asking.correct
+            right = right + self._of_hardest(won)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            accuracy = np.where(answered > 0, right / answered, math.nan)
+        transfer_ms = math.nan if call.transfer_ms is None else call.transfer_ms
+        server_ms = math.nan if call.server_ms is None else call.server_ms
+        added_ms = call.packing_ms + transfer_ms + server_ms
+        known = route.latency_known
+        share = hardest / count
+        own_ms = route.latency_ms
+        energy_mj = _unknown(hardest)
+        if power is not None and known:
+            added_mj = power.active_w * call.packing_ms + power.radio_w * transfer_ms + power.waiting_w * server_ms
+            energy_mj = route.energy_mj(power).mean() + share * added_mj
+        return Costs(
+            accuracy=accuracy,
+            latency_ms=own_ms.mean() + share * added_ms if known else _unknown(hardest),
+            p95_latency_ms=_percentiles(own_ms, hardest, added_ms) if known else _unknown(hardest),
+            energy_mj=energy_mj,
+            bytes_sent=route.bytes_sent.mean() + share * call.size_bytes,
+            peak_bytes=np.full(len(hardest), float(route.peak_bytes)),
+            coverage=np.ones(len(hardest)) if asking is not None else 1 - share,
+        )
+
+    def _of_hardest(self, values: npt.NDArray[np.bool_] | Column) -> Column:
+        """The sum of ``values`` [count] over the samples that each threshold calls hard."""
+        sums = [np.append(0, np.cumsum(values[one.samples]))[one.hardest] for one in self.rankings]
+        return np.concatenate(sums).astype(float)
+
+
+def _percentiles(own_ms: Column, hardest: npt.NDArray[np.int64], added_ms: float) -> Column:
+    """The 95th percentile of latencies; all samples that reach the end take equally long, and longest."""
+    if math.isnan(added_ms):
+        return _unknown(hardest)
+    count = len(own_ms)
+    place = _PERCENTILE * (count - 1)
+    low = math.floor(place)
+    ordered = np.partition(own_ms, sorted({low, min(low + 1, count - 1)}))
+
+    def at(rank: int) -> Column:
+        rank = min(rank, count - 1)
+        return ordered[rank] + np.where(rank < count - hardest, 0.0, added_ms)
+
+    below, above = at(low), at(low + 1)
+    return np.asarray(below + (above - below) * (place - low))
+
+
+def _unknown(like: npt.NDArray[np.int64]) -> Column:
+    return np.full(len(like), math.nan)

@@ -1,0 +1,219 @@
+"""Fitting the routing network on private samples, from the entropy outwards. Pure.
+
+1. A regression on the entropy alone. 2. A regression on all meta-features that departs from it as far as left-out
+samples justify: its penalty is chosen by cross-validation, and infinity is one of the choices. 3. A network per fold
+that corrects the regression's score; they are kept if that lowers the loss on samples that neither they nor their
+regression learned from, by more than a standard error. The router is all of that as one network of two hidden layers:
+one neuron of each passes the regression's score on, the others are the networks side by side.
+
+Source: Hybrid Eq. 6 (the target: asking gains) and Eq. 7 (samples of which that is so weigh three times). Its coverage
+penalty is left out: the threshold is tuned afterwards, to any coverage (Alg. 2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.execution.router import FARTHEST, TOP, meta_features, packed, standardised
+from device_sdk.policies.deciding.decider_fitting import (
+    Fitted,
+    Viewed,
+    can_be_learned,
+    fold_of,
+    logistic_weights,
+    mean_gain,
+)
+from device_sdk.policies.deciding.router_networks import (
+    Layers,
+    Positions,
+    Values,
+    losses,
+    output,
+    side_by_side,
+    trained,
+)
+from device_sdk.policies.deciding.router_settings import RouterSettings
+from device_sdk.runtimes.port import Array
+from device_sdk.supernet.plan import Router
+
+_ENTROPY = TOP  # its place among the meta-features
+_ENTROPY_PENALTY = 1.0  # in samples: a few samples may be separable
+
+
+def fit_router(
+    logits: Array,
+    easy: npt.NDArray[np.bool_],
+    settings: RouterSettings | None = None,
+    *,
+    views: Viewed | None = None,
+) -> Fitted[Router] | None:
+    """A router that estimates the probability of ``easy`` [count] from ``logits`` [count, classes].
+
+    The target is whether asking a server gains nothing. The threshold is 0.5 until it is tuned. None if all samples
+    that it learns from are easy, or none is: there is nothing to learn.
+
+    Args:
+        views: what it learns from in place of the samples; all views of a sample are left out with it.
+
+    Raises:
+        InputError: the numbers of samples differ, or a logit is not finite.
+    """
+    settings = settings or RouterSettings()
+    can_be_learned(logits, easy)  # refuses samples that are none; all may be easy where some of their views are not
+    views = views or Viewed(logits[None], easy[None])
+    views.require_of(logits)
+    rows = views.logits.reshape(-1, logits.shape[1])
+    if not can_be_learned(rows, views.easy.ravel()):
+        return None
+    features = meta_features(rows)
+    mean, spread = features.mean(axis=0), features.std(axis=0)
+    known = spread > 1e-12
+    factor = np.where(known, 1.0 / np.where(known, spread, 1.0), 0.0)
+    samples = _Samples(
+        standardised(features, mean, factor),
+        views.easy.ravel().astype(np.float64),
+        np.tile(fold_of(len(easy)), len(views.logits)),
+    )
+    own = standardised(meta_features(logits), mean, factor)
+    weights, networks, eases = _fitted(samples, own, fold_of(len(easy)), settings)
+    layers = _with_regression(weights, networks)
+    hidden = (layers[0][0].shape[1], layers[1][0].shape[1])
+    return Fitted(Router(0.5, hidden, packed(mean, factor, layers)), eases)
+
+
+def fit_router_if_better(
+    logits: Array,
+    easy: npt.NDArray[np.bool_],
+    rival: Values,
+    settings: RouterSettings | None = None,
+    *,
+    views: Viewed | None = None,
+) -> Fitted[Router] | None:
+    """A router, if it ranks left-out samples better than a rival does, else None. ``rival``: its eases of them [count].
+
+    A rival that was fitted has to have left the samples out too (``cross_fitted_eases``): judged on what it learned
+    from, it would win too often. Better: sending the hardest samples gains more, on the mean of all shares up to half.
+    """
+    found = fit_router(logits, easy, settings, views=views)
+    return found if found is not None and mean_gain(found.eases, ~easy) > mean_gain(rival, ~easy) else None
+
+
+@dataclass(frozen=True)
+class _Samples:
+    """Rows to learn from: standardised features [rows, 101], targets [rows], and the fold of each [rows]."""
+
+    values: Values
+    targets: Values
+    folds: npt.NDArray[np.int64]
+
+    @property
+    def count(self) -> int:
+        """Of the folds."""
+        return int(self.folds.max()) + 1
+
+    def in_fold(self, fold: int) -> Positions:
+        return np.flatnonzero(self.folds == fold % self.count)
+
+    def outside(self, *folds: int) -> Positions:
+        return np.flatnonzero(~np.isin(self.folds, [fold % self.count for fold in folds]))
+
+
+def _fitted(
+    samples: _Samples, own: Values, own_folds: npt.NDArray[np.int64], settings: RouterSettings
+) -> tuple[Values, list[Layers], Values]:
+    """The regression's weights, its bias first; the networks, if they are kept; the eases of left-out samples [count].
+
+    ``own``: features of the samples themselves [count, 101], with their folds.
+    """
+    regressions = [_regressions(samples, samples.outside(fold), settings) for fold in range(samples.count)]
+    risks = _left_out(samples, regressions, settings)
+    best = min(range(len(settings.penalties)), key=lambda number: float(risks[number].mean()))
+    per_fold = [weights[best] for weights in regressions]
+    networks = [_network(samples, per_fold[fold], fold, settings) for fold in range(samples.count)]
+    corrected = np.empty(len(samples.targets))
+    for fold, (weights, network) in enumerate(zip(per_fold, networks, strict=True)):
+        rows = samples.in_fold(fold)
+        scores = _scores(weights, samples.values[rows]) + output(network, samples.values[rows])
+        corrected[rows] = losses(scores, samples.targets[rows], settings.gain_weight)
+    keeps = _is_lower(corrected, risks[best], len(own))
+    scores = np.empty(len(own))
+    for fold, (weights, network) in enumerate(zip(per_fold, networks, strict=True)):
+        rows = own_folds == fold
+        scores[rows] = _scores(weights, own[rows]) + (output(network, own[rows]) if keeps else 0.0)
+    weights = _regressions(samples, np.arange(len(samples.targets)), settings)[best]
+    return weights, networks if keeps else [], 1.0 / (1.0 + np.exp(-np.clip(scores, -700, 700)))
+
+
+def _regressions(samples: _Samples, rows: Positions, settings: RouterSettings) -> list[Values]:
+    """The weights [102] for each penalty, learned from ``rows``; with each the entropy's weight is free."""
+    values, targets = samples.values[rows], samples.targets[rows]
+    importance = np.where(targets > 0, 1.0, settings.gain_weight)
+    found: list[Values] = []
+    start = np.zeros(1 + values.shape[1])
+    used = [0, 1 + _ENTROPY]
+    for penalty in settings.penalties:
+        if math.isinf(penalty):
+            start[used] = logistic_weights(
+                values[:, [_ENTROPY]], targets, np.array([_ENTROPY_PENALTY]), importance=importance
+            )
+        else:
+            penalties = np.full(values.shape[1], penalty)
+            penalties[_ENTROPY] = _ENTROPY_PENALTY
+            start = logistic_weights(values, targets, penalties, importance=importance, start=start)
+        found.append(start.copy())
+    return found
+
+
+def _left_out(samples: _Samples, regressions: Sequence[Sequence[Values]], settings: RouterSettings) -> Values:
+    """The loss of each row by the regressions that did not learn from it: [penalties, rows]."""
+    found = np.empty((len(settings.penalties), len(samples.targets)))
+    for fold, by_penalty in enumerate(regressions):
+        rows = samples.in_fold(fold)
+        for number, weights in enumerate(by_penalty):
+            scores = _scores(weights, samples.values[rows])
+            found[number, rows] = losses(scores, samples.targets[rows], settings.gain_weight)
+    return found
+
+
+def _network(samples: _Samples, weights: Values, fold: int, settings: RouterSettings) -> Layers:
+    """A network for the regression that left out ``fold``; the next fold says when it stops."""
+    random = np.random.default_rng([settings.seed, fold])
+    scores = _scores(weights, samples.values)
+    stopping = samples.in_fold(fold + 1)
+    learned = samples.outside(fold, fold + 1)
+    if not len(learned):
+        learned = stopping
+    return trained(samples.values, samples.targets, scores, settings, random, learned=learned, stopping=stopping)
+
+
+def _is_lower(new: Values, old: Values, count: int) -> bool:
+    """Whether the mean of ``new`` [views × count] is lower by more than a standard error; views of a sample are one."""
+    change = (new - old).reshape(-1, count).mean(axis=0)
+    return bool(change.mean() < -change.std() / count**0.5)
+
+
+def _scores(weights: Values, values: Values) -> Values:
+    return np.asarray(weights[0] + values @ weights[1:])
+
+
+def _with_regression(weights: Values, networks: list[Layers]) -> Layers:
+    """One network of two hidden layers whose output is the regression's score plus the mean of the networks' outputs.
+
+    The first neuron's input stays above 0, since features are bounded; what is added for that is taken off at the end.
+    """
+    above = 1.0 + FARTHEST * float(np.abs(weights[1:]).sum())
+    column = weights[1:, None]
+    regression: Layers = [
+        (column, np.array([above])),
+        (np.ones((1, 1)), np.zeros(1)),
+        (np.ones((1, 1)), np.array([weights[0] - above])),
+    ]
+    if not networks:
+        return regression
+    both = side_by_side([regression, side_by_side(networks)])
+    return [*both[:-1], (2 * both[-1][0], 2 * both[-1][1])]  # their sum, not their mean

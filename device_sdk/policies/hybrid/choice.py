@@ -1,0 +1,210 @@
+"""Choosing a base and a global subnet of one bundle: the device runs many of them, ``joint_search`` chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.errors import InfeasibleBudgetError, InputError
+from device_sdk.execution.deciders import ease, everything_is_hard, with_limit
+from device_sdk.execution.workspace import Workspace
+from device_sdk.offload.named_path import path_model
+from device_sdk.policies.costs.answers import answer_everywhere
+from device_sdk.policies.hybrid.costs import HybridCosts
+from device_sdk.policies.hybrid.joint_search import (
+    HybridMember,
+    HybridPair,
+    HybridPool,
+    JointSettings,
+    best_pair,
+    joint_search,
+    separate_pair,
+)
+from device_sdk.progress import Progress, SilentProgress
+from device_sdk.random_source import SplitMix64
+from device_sdk.runtimes.port import Array
+from device_sdk.search.nearby import Neighbourhood, latency_range_ms, mutate, within_budget
+from device_sdk.supernet.cost import Budget, CostModel
+from device_sdk.supernet.plan import Ask, Entropy, Plan, RemoteRef, Subnet
+from device_sdk.supernet.supernet import Supernet
+
+_BATCH = 64
+_HELD_OUT = 3  # every third sample judges the choice
+
+Network = Subnet | RemoteRef
+"""What can be the global network: a subnet of the bundle, or a server's own model."""
+
+Both = tuple[HybridMember[Subnet] | None, HybridMember[Subnet] | None]
+"""A subnet as base and as global network; None where it cannot be that."""
+
+
+Member = HybridMember[Network] | None
+
+
+@dataclass(frozen=True)
+class HybridChoice:
+    """The plan of the best pair, and what it is expected to reach.
+
+    ``held_out``: its accuracy on samples that did not choose; ``separate``: the pair of networks picked one by one,
+    None where none keeps the limit; ``answered``: how many subnets have answered the samples.
+    """
+
+    plan: Plan
+    pair: HybridPair[Network]
+    held_out: float
+    separate: HybridPair[Network] | None
+    answered: int
+
+    @property
+    def base(self) -> Subnet:
+        """The subnet for the device."""
+        assert isinstance(self.pair.base, Subnet)
+        return self.pair.base
+
+
+class SubnetAnswers:
+    """Has subnets answer samples on the device; each is run once. Everything that the joint search knows.
+
+    ``inputs`` [count, *input]; ``labels`` [count]. Paths with exits are not tried, nor other input sizes.
+    """
+
+    def __init__(
+        self, workspace: Workspace, inputs: Array, labels: npt.NDArray[np.int64], costs: HybridCosts, progress: Progress
+    ) -> None:
+        if not len(inputs) or len(inputs) != len(labels):
+            raise InputError(f"there are {len(inputs)} samples and {len(labels)} labels")
+        self._workspace, self._inputs, self._labels, self._costs = workspace, inputs, labels, costs
+        self._progress = progress
+        self.logits: dict[Subnet, Array] = {}
+
+    def __call__(self, subnets: Sequence[Subnet]) -> Mapping[Subnet, Both]:
+        """Each subnet as a base and as a global network."""
+        new = [one for one in dict.fromkeys(subnets) if one not in self.logits]
+        with self._progress.task("answer with subnets", len(new)) as task:
+            for subnet in new:
+                answers = answer_everywhere(
+                    self._workspace, subnet, self._inputs, self._labels, use_exits=False, batch=_BATCH
+                )
+                self.logits[subnet] = answers.logits[-1]
+                task.advance()
+        return {one: self._both(one) for one in subnets}
+
+    def _both(self, subnet: Subnet) -> Both:
+        logits, costs = self.logits[subnet], self._costs
+        return (
+            HybridMember(subnet, logits, costs.base(subnet)),
+            HybridMember(subnet, logits, costs.global_(subnet)),
+        )
+
+
+def choose_hybrid(
+    workspace: Workspace,
+    bundle: tuple[str, str],
+    profile: CostModel,
+    subnets: Sequence[Subnet],
+    inputs: Array,
+    labels: npt.NDArray[np.int64],
+    limit: float,
+    costs: HybridCosts,
+    settings: JointSettings,
+    *,
+    others: Sequence[HybridMember[Network]] = (),
+    progress: Progress | None = None,
+) -> HybridChoice:
+    """The best base for the device and global network for the server within ``limit`` per sample.
+
+    Two thirds of the samples choose, the rest judge.
+
+    Args:
+        bundle: name and digest, by which the server is asked.
+        profile: of the device; subnets are mutated within its range.
+        subnets: to begin with; the full model among them.
+        others: servers' own models that may be the global one, with their logits on all samples.
+
+    Raises:
+        InfeasibleBudgetError: no pair keeps the limit; names the cheapest base.
+        InputError: there are no samples, or labels and samples differ in number.
+    """
+    answers = SubnetAnswers(workspace, inputs, labels, costs, progress or SilentProgress())
+    judging = np.arange(0, len(labels), _HELD_OUT)
+    choosing = np.setdiff1d(np.arange(len(labels)), judging)
+    nearby = any_subnet(workspace.supernet, profile)
+
+    def mutated(network: Network, random: SplitMix64) -> Network | None:
+        found = mutate(nearby, network, random=random) if isinstance(network, Subnet) else None
+        return None if found is None or found.input_size else found
+
+    def answer(wanted: Sequence[Network]) -> dict[Network, tuple[Member, Member]]:
+        found = answers([one for one in wanted if isinstance(one, Subnet)])
+        return {key: (_part(base, choosing), _part(global_, choosing)) for key, (base, global_) in found.items()}
+
+    pool: HybridPool[Network] = HybridPool(labels[choosing])
+    known = answer([one for one in dict.fromkeys(subnets) if not one.input_size]).values()
+    pool.add(
+        bases=[one for one, _ in known if one],
+        globals_=[*(one for _, one in known if one), *(_sampled(one, choosing) for one in others)],
+    )
+    pair = joint_search(pool, limit, settings, mutate=mutated, answer=answer)
+    if pair is None:
+        raise _infeasible(pool, limit, costs, profile)
+    assert isinstance(pair.base, Subnet)
+    decider = _sending(ease(Entropy(0.0), answers.logits[pair.base][choosing]), pair.sent)
+    plan = Plan(pair.base, hard=Ask(decider, _server_of(pair.global_, bundle)))
+    everything = {one.key: one for one in others} | {
+        key: both[1] for key, both in answers(list(answers.logits)).items()
+    }
+    held: HybridPool[Network] = HybridPool(labels[judging])
+    base, global_ = answers([pair.base])[pair.base][0], everything[pair.global_]
+    assert base is not None
+    assert global_ is not None
+    held.add(bases=[_sampled(base, judging)], globals_=[_sampled(global_, judging)])
+    judged = best_pair(held, limit, replace(settings, fitness="routed"))
+    separate = separate_pair(pool, limit, settings)
+    return HybridChoice(plan, pair, 0.0 if judged is None else judged.accuracy, separate, len(answers.logits))
+
+
+def _server_of(network: Network, bundle: tuple[str, str]) -> RemoteRef:
+    name, digest = bundle
+    return network if isinstance(network, RemoteRef) else RemoteRef(path_model(name, network, images=True), digest)
+
+
+def _infeasible(
+    pool: HybridPool[Network], limit: float, costs: HybridCosts, profile: CostModel
+) -> InfeasibleBudgetError:
+    cheapest = min(pool.bases.values(), key=lambda one: one.cost)
+    assert isinstance(cheapest.key, Subnet)
+    return InfeasibleBudgetError(
+        f"no pair costs at most {limit:g} {costs.resource}; the cheapest base takes {cheapest.cost:g}",
+        nearest=cheapest.key.block_ids,
+        nearest_latency_ms=profile.latency_ms(cheapest.key),
+        nearest_peak_bytes=profile.peak_bytes(cheapest.key),
+        hint="raise the limit",
+    )
+
+
+def any_subnet(supernet: Supernet, costs: CostModel) -> Neighbourhood:
+    """All subnets, to draw and mutate without a limit."""
+    _, slowest_ms = latency_range_ms(supernet, costs)
+    return within_budget(supernet, costs, Budget(latency_ms=(1 + 1e-9) * slowest_ms))
+
+
+def _part(one: HybridMember[Subnet] | None, positions: npt.NDArray[np.int64]) -> Member:
+    return None if one is None else _sampled(one, positions)
+
+
+def _sampled(one: HybridMember[Network], positions: npt.NDArray[np.int64]) -> HybridMember[Network]:
+    return HybridMember(one.key, one.logits[positions], one.cost)
+
+
+def _sending(eases: npt.NDArray[np.float64], share: float) -> Entropy:
+    """The decider that calls ``share`` of the samples hard."""
+    count = round(share * len(eases))
+    if count == len(eases):
+        found = everything_is_hard(Entropy(0.0))
+    else:
+        found = with_limit(Entropy(0.0), float(np.sort(eases)[count]))
+    assert isinstance(found, Entropy)
+    return found

@@ -1,0 +1,299 @@
+"""Deciding on a split with what both sides measured. Asks the server; ``splitting`` decides."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+import msgspec
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.bundles.held_part import EVERYTHING
+from device_sdk.errors import ProtocolError, UsageError
+from device_sdk.execution.workspace import Workspace
+from device_sdk.offload.client import request_overhead_bytes
+from device_sdk.offload.named_path import JPEG
+from device_sdk.offload.packing import BITS
+from device_sdk.offload.remote_calls import default_transport
+from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.server_facts import measure_uplink, server_profile
+from device_sdk.offload.tail import TailClient
+from device_sdk.policies.measured_splits.fallback import Fallbacks
+from device_sdk.policies.measured_splits.limits import FEW_BITS, NO_LIMITS, SplitLimits, fastest, reason
+from device_sdk.policies.measured_splits.measuring import MOST_OF_A_BYTE, call_handling, codec_handling
+from device_sdk.policies.splitting.handling import Handling, JpegCoding, corrected, ms_per_byte
+from device_sdk.policies.splitting.head_renditions import Head, best_heads, block_choices, own_head
+from device_sdk.policies.splitting.path_splits import NO_HANDLING, SplitCost, nothing_lost, split_costs
+from device_sdk.profiling.profile import Profile
+from device_sdk.progress import Progress
+from device_sdk.supernet.cost import MB, CostModel, Uplink
+from device_sdk.supernet.plan import Fallback, Plan, RemoteRef, Split, Subnet
+
+
+@dataclass(frozen=True)
+class SplitDecision:
+    """Where a plan crosses to the server, and all other ways with their predicted costs.
+
+    ``plan`` has no split where the device alone is fastest. ``server_profile``, ``device_profile``: whose profiles
+    stood for the two sides. ``fallbacks``: what answers at each place when the server does not.
+    ``drops``: the accuracy lost by the ways that were measured; ``reason``: why ``best`` was chosen.
+    """
+
+    plan: Plan
+    best: SplitCost
+    costs: tuple[SplitCost, ...]
+    uplink: Uplink
+    server_profile: str
+    server: RemoteRef
+    fallbacks: Fallbacks
+    handling: Handling = NO_HANDLING
+    drops: tuple[tuple[SplitCost, float], ...] = ()
+    reason: str = ""
+    device_profile: str = "this device's"
+
+    @property
+    def is_head_only(self) -> bool:
+        """Whether the device does not hold what follows the last place to split at."""
+        return bool(self.costs[-1].tail)
+
+    @property
+    def on_device(self) -> SplitCost:
+        """The cost of running everything here.
+
+        Raises:
+            UsageError: the device does not hold everything.
+        """
+        if self.is_head_only:
+            raise UsageError("this device holds a head only: it cannot run everything")
+        return self.costs[-1]
+
+    def drop_of(self, cost: SplitCost) -> float | None:
+        """The accuracy that ``cost`` loses; None if it was not measured."""
+        return next((drop for measured, drop in self.drops if measured == cost), None)
+
+
+def decide_split(
+    workspace: Workspace,
+    plan: Plan,
+    profile: Callable[[], Profile],
+    model: RemoteModel,
+    *,
+    uplink_mbps: float | None,
+    progress: Progress,
+    limits: SplitLimits = NO_LIMITS,
+    jpeg: JpegCoding | None = None,
+    fallback: Fallback | None = None,
+) -> SplitDecision:
+    """Ask the server for its profile, measure the uplink unless it is given, time real calls, and choose.
+
+    ``profile`` is called after the server has answered: measuring this device takes seconds, and the server may rule a
+    split out. What requests take beside their parts is measured over the uplink as it is, with noise as the input;
+    unless the uplink is given, what they take per byte corrects its bandwidth. ``jpeg``: of private images, where the
+    input may compete as JPEG. ``fallback``: as for ``choose``.
+
+    Raises:
+        UsageError, TransferError: see ``AdaptiveModel.split``.
+    """
+    if model.privacy == "never":
+        raise UsageError("a split sends activations to the server", hint='allow it with privacy="activations"')
+    bundle = workspace.bundle
+    given = None if uplink_mbps is None else Uplink(uplink_mbps)  # refused before anything is sent
+    theirs, measured = ask_server(bundle, model, progress)
+    ours = profile().cost_model()
+    least_per_byte = 0.0 if given is not None else -MOST_OF_A_BYTE * ms_per_byte(measured)
+    handling = _timed_calls(workspace, plan, ours, theirs.cost_model(), measured, model, least_per_byte)
+    if given is None:
+        measured, handling = corrected(measured, handling)
+    return choose(
+        bundle,
+        plan,
+        ours,
+        theirs.cost_model(),
+        measured if given is None else Uplink(given.mbps, measured.round_trip_ms),
+        model_name=model.model,
+        source="the server's",
+        sends_input=model.privacy == "inputs",
+        handling=handling,
+        limits=limits,
+        jpeg=jpeg,
+        fallback=fallback,
+    )
+
+
+def ask_server(bundle: Bundle, model: RemoteModel, progress: Progress) -> tuple[Profile, Uplink]:
+    """The server's profile of ``bundle``, and the uplink to it as probes measure it.
+
+    Raises:
+        TransferError: it has no profile, or serves another version.
+    """
+    with contextlib.closing(default_transport(model)) as transport, progress.task("measure the server", 2) as task:
+        theirs = server_profile(transport, model.server, bundle.manifest.name)
+        if theirs.bundle != bundle.digest:
+            raise ProtocolError("the server has another version of the bundle", hint="fetch the bundle again")
+        task.advance()
+        measured = measure_uplink(transport, model.server)
+        task.advance()
+    return theirs, measured
+
+
+def _timed_calls(
+    workspace: Workspace,
+    plan: Plan,
+    ours: CostModel,
+    theirs: CostModel,
+    uplink: Uplink,
+    model: RemoteModel,
+    least_per_byte: float,
+) -> Handling:
+    bundle = workspace.bundle
+    costs = split_costs(
+        bundle.supernet,
+        plan.subnet,
+        device=ours,
+        server=theirs,
+        uplink=uplink,
+        overhead_bytes=request_overhead_bytes(model.model),
+        sends_input=False,
+    )
+    client = TailClient(model, bundle=bundle.digest, output_shape=bundle.manifest.cut_points[-1].tensors[0].shape)
+    with contextlib.closing(client):
+        return call_handling(
+            client,
+            bundle.supernet,
+            bundle.digest,
+            costs,
+            codec_handling(),
+            least_per_byte=least_per_byte,
+            heads=workspace,
+            subnet=plan.subnet,
+        )
+
+
+def choose(
+    bundle: Bundle,
+    plan: Plan,
+    ours: CostModel,
+    theirs: CostModel,
+    uplink: Uplink,
+    *,
+    model_name: str,
+    source: str,
+    sends_input: bool = True,
+    handling: Handling = NO_HANDLING,
+    limits: SplitLimits = NO_LIMITS,
+    device_factor: float = 1.0,
+    jpeg: JpegCoding | None = None,
+    fallback: Fallback | None = None,
+    device_source: str = "this device's",
+) -> SplitDecision:
+    """The plan with the least predicted end-to-end latency within ``limits``, from the costs of both sides.
+
+    Args:
+        sends_input: whether the input itself may travel, then also as ``jpeg`` if a drop is allowed; else only what is
+            live inside the network.
+        device_factor: k for a device k times slower than ``ours``.
+        fallback: what answers when the server does not; None: the subnet where the device holds it and its memory
+            allows it, else an exit, or nothing where there is none before the split.
+        device_source: whose costs ``ours`` are.
+
+    Raises:
+        UsageError: nothing fits the memory, or keeps the drop; the message names the nearest.
+    """
+    device, judge = ours.slowed(device_factor), limits.judge if limits.may_lose else None
+    costs = split_costs(
+        bundle.supernet,
+        plan.subnet,
+        device=device,
+        server=theirs,
+        uplink=uplink,
+        overhead_bytes=request_overhead_bytes(model_name),
+        sends_input=sends_input,
+        widths=(BITS,) if judge is None else FEW_BITS,
+        handling=handling.slowed(device_factor),
+        heads=_heads(bundle, plan.subnet, device, limits),
+        sent_error=judge.sent_error if judge is not None else nothing_lost,
+        jpeg=None if jpeg is None or judge is None else jpeg.slowed(device_factor),
+    )
+    whole = None if costs[-1].tail else costs[-1]
+    fallbacks = Fallbacks(bundle.supernet, plan, ours, _checked_fallback(bundle, fallback, whole, limits))
+    costs = [
+        replace(cost, device_bytes=cost.device_bytes + fallbacks.size_bytes(cost.position)) if cost.tail else cost
+        for cost in costs
+    ]
+    best, drops = fastest(costs, plan.subnet, limits)
+    server = RemoteRef(model_name, bundle.digest)
+    return SplitDecision(
+        with_split(bundle, plan, best, server, fallbacks),
+        best,
+        tuple(costs),
+        uplink,
+        source,
+        server,
+        fallbacks,
+        handling=handling,
+        drops=tuple(drops),
+        reason=reason(best, costs, limits),
+        device_profile=device_source,
+    )
+
+
+def _checked_fallback(
+    bundle: Bundle, wanted: Fallback | None, whole: SplitCost | None, limits: SplitLimits
+) -> Fallback:
+    """What answers when the server does not; the subnet only where the device holds it and it fits the memory."""
+    if wanted is None:
+        return "subnet" if whole is not None and limits.fits(whole) else "exit"
+    if wanted == "subnet":
+        if whole is None:
+            bundle.require_whole("a split that falls back to the subnet")
+        elif not limits.fits(whole):
+            raise UsageError(
+                f"the subnet as fallback takes {whole.device_bytes / MB:.3g} MB, and {limits.named} are allowed",
+                hint="fall back to an exit, or abstain",
+            )
+    return wanted
+
+
+def _heads(bundle: Bundle, subnet: Subnet, device: CostModel, limits: SplitLimits) -> list[list[Head]]:
+    """The device's part of each length: as the subnet has it, last in each list, and the best in other renditions.
+
+    As far as the device has costs of the subnet's blocks: the others are not there. Shared blobs, whose sizes no
+    manifest states, count where the bundle is whole.
+    """
+    here = Subnet(tuple(takewhile(lambda edge: edge in device.edge_costs, subnet.edges)))
+    stated = EVERYTHING.blobs(bundle.offered)
+
+    def size_bytes(name: str) -> int:
+        return bundle.blob_size(name) if bundle.part.is_whole else stated[name] or 0
+
+    renditions = {edge: bundle.supernet.rendition(edge) for edge in device.edge_costs if edge.block in here.block_ids}
+    stored = {edge: sum(map(size_bytes, (one.blob, *one.shared))) for edge, one in renditions.items()}
+    choices = block_choices(bundle.supernet, here, device, stored)
+    own = [own_head(choices, device, count) for count in range(len(choices) + 1)]
+    if not limits.may_lose:
+        return [[head] for head in own]
+    found = best_heads(choices, device, memory_bytes=limits.memory_bytes, stored_bytes=limits.stored_bytes)
+    return [[*(one for one in others if one != head), head] for others, head in zip(found.by_count, own, strict=True)]
+
+
+def with_split(
+    bundle: Bundle, plan: Plan, cost: SplitCost, server: RemoteRef, fallbacks: Fallbacks | None = None
+) -> Plan:
+    """``plan`` divided as ``cost`` says, its tail run by ``server``; exits behind the split are left out.
+
+    The device's part runs in the renditions of ``cost``; behind it the plan's own rest stays. The exits that stay ask
+    no server: with a split the path itself goes on at one. A JPEG goes to the model of the bundle that takes JPEGs, at
+    the same server. ``fallbacks``: what answers when the server does not; by default the rest of the subnet.
+    """
+    supernet = bundle.supernet
+    subnet = Subnet(cost.head + plan.subnet.edges[len(cost.head) :])
+    if cost.position == supernet.output_index:
+        return msgspec.structs.replace(plan, subnet=subnet, split=None)
+    bits = cost.bits or (BITS,) * len(supernet.cut_points[cost.position].tensors)
+    split = Split(cost.position, bits, cost.tail, server)
+    if cost.sends == "jpeg":
+        split = Split(0, (), (), RemoteRef(bundle.manifest.name + JPEG, server.digest))
+    found = (fallbacks or Fallbacks(supernet, plan, CostModel({}))).applied(split)
+    return msgspec.structs.replace(found, subnet=subnet)

@@ -1,0 +1,221 @@
+"""What a split decision measures: how long real calls to a server take, and what few bits on the way lose."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+
+import numpy as np
+
+from device_sdk.execution.workspace import Workspace
+from device_sdk.offload.packing import BITS, Activations
+from device_sdk.offload.quantisation import MAX_BITS, dequantise, quantise
+from device_sdk.offload.tail import TailClient
+from device_sdk.policies.measured_splits.jpeg_inputs import JpegInputs
+from device_sdk.policies.scores import Score, Targets
+from device_sdk.policies.splitting.handling import Handling, TimedCall, fit_calls
+from device_sdk.policies.splitting.path_splits import SplitCost
+from device_sdk.policies.splitting.quantisation_error import relative_error
+from device_sdk.runtimes.port import Array
+from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.supernet import Supernet
+
+_CODEC_VALUES = 65_536  # packed and unpacked to time the codec
+_CODEC_ROUNDS, _CALLS = 9, 5  # whose median counts; calls of a turn
+_FEW_CALLS, _TURN_MS = 2, 2_000.0  # where calls are slow, a turn has fewer, and takes little longer than this
+_BATCH = 50
+_MEASURED = 64  # samples for the error of what crosses
+MOST_OF_A_BYTE = 0.9  # of the time that a byte takes by the probes; real calls may correct it downwards by so much
+
+
+def codec_handling(*, rounds: int = _CODEC_ROUNDS) -> Handling:
+    """The time to pack and to unpack a value on this device, in 8 bits; the server is taken to unpack as fast."""
+    values = np.random.default_rng(0).standard_normal((1, 1, _CODEC_VALUES), dtype=np.float32)
+    ranges, packed = quantise(values, BITS)
+    packing_ms = median(_timed_ms(lambda: quantise(values, BITS)) for _ in range(rounds))
+    unpacking_ms = median(
+        _timed_ms(lambda: dequantise(ranges, packed, BITS, width=_CODEC_VALUES)) for _ in range(rounds)
+    )
+    return Handling(packing_ms / _CODEC_VALUES, unpacking_ms / _CODEC_VALUES)
+
+
+def call_handling(
+    client: TailClient,
+    supernet: Supernet,
+    bundle: str,
+    costs: Sequence[SplitCost],
+    codec: Handling,
+    *,
+    least_per_byte: float = 0.0,
+    heads: Workspace | None = None,
+    subnet: Subnet | None = None,
+    turn_ms: float = _TURN_MS,
+) -> Handling:
+    """``codec`` with what real requests take beyond ``costs``, predicted for the uplink as it is, without handling.
+
+    Requests are made at the inner cut points with the most and the fewest bytes and at one between them, there and
+    back, so that a drift of the machine is shared out. Cut points where two calls would take longer than ``turn_ms``
+    are left out. With ``heads``, the head of ``subnet`` runs on noise before each call, as in use: profiles repeat a
+    part in a warm cache, whereas both sides of a split have waited for each other. Without, noise stands for the
+    activations. The first call of each turn is not counted; a turn that takes long has fewer calls.
+    ``least_per_byte``: what a byte takes more at least, in ms; below zero where the uplink was measured and may be
+    better than that. A call that fails leaves ``codec`` as it is.
+    """
+    inner = sorted((cost for cost in costs if cost.tail and cost.position), key=lambda cost: cost.bytes_sent)
+    inner = [cost for cost in inner if cost.transfer_ms <= turn_ms / 2] or inner[:1]
+    chosen = list(dict.fromkeys([*inner[:1], *inner[len(inner) // 2 : len(inner) // 2 + 1], *inner[-1:]]))
+    took_ms: dict[SplitCost, list[float]] = {cost: [] for cost in chosen}
+    for cost in (*chosen, *reversed(chosen)):
+        with _head(heads, supernet, subnet, cost) as head:
+            found = _timed_requests(client, bundle, cost, head, turn_ms)
+        if found is None:
+            return codec
+        took_ms[cost] += found
+    calls = [_timed_call(supernet, cost, took_ms[cost], codec, with_head=heads is not None) for cost in chosen]
+    call_ms, ms_per_byte = fit_calls(calls, least_per_byte=least_per_byte)
+    return Handling(codec.packing_ms_per_value, codec.unpacking_ms_per_value, call_ms, ms_per_byte)
+
+
+@contextlib.contextmanager
+def _head(
+    heads: Workspace | None, supernet: Supernet, subnet: Subnet | None, cost: SplitCost
+) -> Iterator[Callable[[], tuple[Array, ...]]]:
+    """What makes the activations at the cut point of ``cost``."""
+    if heads is None or subnet is None:
+        noise = _noise(supernet, cost.position)
+        yield lambda: noise
+        return
+    edges = tuple(edge for edge, block in supernet.walk(subnet) if block.end <= cost.position)
+    inputs = _noise(supernet, 0, input_size=subnet.input_size)
+    with contextlib.closing(heads.load_stretch(edges, batch=1)) as stretch:
+        yield lambda: tuple(stretch.run(inputs))
+
+
+def _timed_requests(
+    client: TailClient, bundle: str, cost: SplitCost, head: Callable[[], tuple[Array, ...]], turn_ms: float
+) -> list[float] | None:
+    """What each of some requests took in ms, of few that are slow; None if the server did not answer one."""
+    took_ms: list[float] = []
+    while len(took_ms) <= _CALLS and (len(took_ms) <= _FEW_CALLS or sum(took_ms) < turn_ms):
+        started = time.perf_counter()
+        activations = Activations(bundle, cost.position, cost.tail, head())
+        if client.run(activations, bits=cost.bits).output is None:
+            return None
+        took_ms.append((time.perf_counter() - started) * 1e3)
+    return took_ms[1:]
+
+
+def _timed_call(
+    supernet: Supernet, cost: SplitCost, took_ms: Sequence[float], codec: Handling, *, with_head: bool
+) -> TimedCall:
+    values = sum(spec.size for spec in supernet.cut_points[cost.position].tensors)
+    predicted_ms = cost.transfer_ms + cost.server_ms + (cost.device_ms if with_head else 0.0)
+    predicted_ms += values * (codec.packing_ms_per_value + codec.unpacking_ms_per_value)
+    return TimedCall(cost.bytes_sent, median(took_ms) - predicted_ms, median(took_ms))
+
+
+def _noise(supernet: Supernet, position: int, *, input_size: tuple[int, ...] = ()) -> tuple[Array, ...]:
+    random = np.random.default_rng(position)
+    shapes = [spec.shape for spec in supernet.cut_points[position].tensors]
+    if input_size:
+        shapes = [(shapes[0][0], *input_size)]
+    return tuple(random.standard_normal((1, *shape), dtype=np.float32) for shape in shapes)
+
+
+def _timed_ms(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return (time.perf_counter() - started) * 1e3
+
+
+class SplitScore:
+    """What a split loses on private samples: both parts run here, what crosses is quantised as on the way.
+
+    ``whole``: the score of the subnet as it is.
+
+    Args:
+        inputs: [count, *input], prepared; ``targets`` [count, …] as ``score`` takes them; None: what the subnet answers
+            stands in.
+        jpegs: the same samples as JPEGs, where the input may be sent so.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        subnet: Subnet,
+        inputs: Array,
+        targets: Targets | None,
+        score: Score,
+        *,
+        jpegs: JpegInputs | None = None,
+    ) -> None:
+        self._workspace, self._subnet, self._inputs, self._score = workspace, subnet, inputs, score
+        self._jpegs = jpegs
+        self._head: tuple[tuple[Edge, ...], tuple[Array, ...]] = ((), (inputs,))  # that was asked for last
+        answers = run_all(workspace, subnet.edges, (inputs,))[-1]
+        self._targets = score.stand_in(answers) if targets is None else targets
+        self.whole = score.of(answers, self._targets)
+        self._sent: list[dict[int, float]] | None = None
+
+    def drop(self, cost: SplitCost) -> float:
+        """The score of the whole subnet minus that of the split; 0 where nothing differs."""
+        if cost.head == self._subnet.edges:
+            return 0.0
+        if cost.sends == "jpeg":
+            assert self._jpegs is not None, "the input is sent as JPEG only where there are JPEGs"
+            received = (self._jpegs.received(),)
+            return self.whole - self._score.of(run_all(self._workspace, cost.tail, received)[-1], self._targets)
+        features = self._after(cost.head)
+        if cost.tail:
+            sent = tuple(as_received(tensor, bits) for tensor, bits in zip(features, cost.bits, strict=True))
+            features = run_all(self._workspace, cost.tail, sent)
+        return self.whole - self._score.of(features[-1], self._targets)
+
+    def sent_error(self, position: int, bits: int) -> float:
+        """Noise to signal of what crosses at ``position`` in ``bits``, on some of the samples."""
+        if self._sent is None:
+            self._sent = [_noise_by_bits(tensors) for tensors in self._live()]
+        return self._sent[position].get(bits, 0.0)
+
+    def _live(self) -> Iterator[tuple[Array, ...]]:
+        """The tensors at each cut point along the subnet; nothing at those that it does not pass."""
+        ends = {block.end: edge for edge, block in self._workspace.supernet.walk(self._subnet)}
+        live: tuple[Array, ...] = (self._inputs[:_MEASURED],)
+        for position in range(len(self._workspace.supernet.cut_points)):
+            if position in ends:
+                live = run_all(self._workspace, (ends[position],), live)
+            yield live if position in ends or not position else ()
+
+    def _after(self, head: tuple[Edge, ...]) -> tuple[Array, ...]:
+        if not head:
+            return (self._inputs,)
+        if self._head[0] != head:
+            self._head = (head, run_all(self._workspace, head, (self._inputs,)))
+        return self._head[1]
+
+
+def run_all(workspace: Workspace, edges: Sequence[Edge], tensors: tuple[Array, ...]) -> tuple[Array, ...]:
+    """What ``edges`` make of all samples, tensors [count, ...], batch by batch."""
+    found = []
+    with contextlib.closing(workspace.load_stretch(edges, batch=_BATCH)) as stretch:
+        for at in range(0, len(tensors[0]), _BATCH):
+            found.append(stretch.run([tensor[at : at + _BATCH] for tensor in tensors]))
+    return tuple(np.concatenate(one) for one in zip(*found, strict=True))
+
+
+def _noise_by_bits(tensors: Sequence[Array]) -> dict[int, float]:
+    """Noise to signal in 1 to 8 bits, summed over ``tensors``."""
+    travelling = [tensor for tensor in tensors if tensor.dtype == np.float32]
+    return {
+        bits: sum(relative_error(as_received(tensor, bits), tensor) for tensor in travelling)
+        for bits in range(1, MAX_BITS + 1)
+    }
+
+
+def as_received(tensor: Array, bits: int) -> Array:
+    """``tensor`` [batch, ...] as the server gets it in ``bits`` per value, one range per sample."""
+    flat = np.ascontiguousarray(tensor).reshape(len(tensor), 1, -1)
+    ranges, packed = quantise(flat, bits)
+    return dequantise(ranges, packed, bits, width=flat.shape[2]).reshape(tensor.shape)

@@ -1,0 +1,212 @@
+"""The plans of which each is the best on some network, for one requirement: what is kept of planning. Pure.
+
+Each plan is kept with what its samples take apart from the way to the server. What it costs on another network follows
+from that, without the logits that it was judged by: a plan for a network is then a comparison of a few dozen.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Callable, Iterable
+
+import msgspec
+import numpy as np
+
+from device_sdk.errors import UsageError
+from device_sdk.offload.link_probe import PlannedTail
+from device_sdk.policies.costs.evidence import Network
+from device_sdk.policies.costs.route import Route
+from device_sdk.policies.planning.choice import Choice
+from device_sdk.supernet.cost import UPLINKS, PlanCost, Power, Uplink
+from device_sdk.supernet.plan import Plan, RemoteRef
+from device_sdk.supernet.requirement import Requirement
+from device_sdk.supernet.supernet import Supernet
+
+FRONT_FORMAT = 1  # of what is stored
+_MBPS = tuple(10 ** (power / 2) for power in range(-6, 7))  # 0.001 to 1,000
+_ROUND_TRIPS_MS = (0.0, 10.0, 100.0, 1000.0)
+_MOST_OFFERS = 256
+
+
+class Way(msgspec.Struct, frozen=True):
+    """How ``samples`` are answered: the time here, the bytes that are sent, if any, and the time at the server.
+
+    ``beside_ms``: of the transfer, beside that of the bytes on the uplink.
+    """
+
+    samples: int
+    device_ms: float
+    sent_bytes: int = 0
+    beside_ms: float = 0.0
+    server_ms: float = 0.0
+
+
+class Offer(msgspec.Struct, frozen=True):
+    """A plan, what of its cost no network changes, and the ways of the samples through it."""
+
+    plan: Plan
+    accuracy: float | None
+    peak_bytes: int
+    share_early: float
+    share_asked: float
+    share_abstained: float
+    ways: tuple[Way, ...]
+    share_asked_early: float = 0.0
+
+    @classmethod
+    def of(cls, plan: Plan, route: Route, uplink: Uplink) -> Offer:
+        """``route``: of all samples through ``plan``, over ``uplink``; its times are known."""
+        columns = np.stack([route.device_ms, route.bytes_sent, route.transfer_ms, route.server_ms], axis=1)
+        rows, counts = np.unique(columns, axis=0, return_counts=True)
+        ways = [
+            Way(count, own_ms, int(size), transfer_ms - uplink.transfer_ms(int(size)) if size else 0.0, server_ms)
+            for (own_ms, size, transfer_ms, server_ms), count in zip(rows.tolist(), counts.tolist(), strict=True)
+        ]
+        cost = route.cost()
+        return cls(
+            plan,
+            cost.accuracy,
+            cost.peak_bytes,
+            cost.share_early,
+            cost.share_asked,
+            cost.share_abstained,
+            tuple(ways),
+            cost.share_asked_early,
+        )
+
+    def cost(self, uplink: Uplink | None, power: Power | None) -> PlanCost:
+        """The cost of the plan over ``uplink``; None: no server is in reach, so that what needs one is unknown."""
+        counts = np.array([way.samples for way in self.ways])
+        device_ms, sent, server_ms = np.array([(way.device_ms, way.sent_bytes, way.server_ms) for way in self.ways]).T
+        transfer_ms = np.array([_transfer_ms(way, uplink) for way in self.ways])
+        total_ms = device_ms + transfer_ms + server_ms
+        is_known, count = bool(np.isfinite(total_ms).all()), counts.sum()
+        energy_mj = None
+        if power is not None and is_known:
+            each = power.active_w * device_ms + power.radio_w * transfer_ms + power.waiting_w * server_ms
+            energy_mj = float(counts @ each / count)
+        return PlanCost(
+            accuracy=self.accuracy,
+            latency_ms=float(counts @ total_ms / count) if is_known else None,
+            p95_latency_ms=float(np.percentile(np.repeat(total_ms, counts), 95)) if is_known else None,
+            bytes_sent=float(counts @ sent / count),
+            peak_bytes=self.peak_bytes,
+            energy_mj=energy_mj,
+            share_early=self.share_early,
+            share_asked=self.share_asked,
+            share_asked_early=self.share_asked_early,
+            share_abstained=self.share_abstained,
+        )
+
+
+def _transfer_ms(way: Way, uplink: Uplink | None) -> float:
+    if not way.sent_bytes:
+        return 0.0
+    if uplink is None:
+        return math.inf
+    return max(uplink.transfer_ms(way.sent_bytes) + way.beside_ms, uplink.round_trip_ms)
+
+
+class PlanFront(msgspec.Struct, frozen=True):
+    """The offers for a requirement, and what is known of the network and the server that they were made with.
+
+    ``input_bytes``: of a request with one input; ``answer_ms``: what the server works on one; ``samples``: that judged.
+    """
+
+    requirement: Requirement
+    power: Power | None
+    uplink: Uplink
+    input_bytes: int
+    answer_ms: float
+    samples: int
+    offers: tuple[Offer, ...]
+
+    def best(self, uplink: Uplink | None) -> Choice:
+        """The offer that the requirement puts first over ``uplink``, or the one that comes nearest to it."""
+        judged = [(offer.plan, offer.cost(uplink, self.power)) for offer in self.offers]
+
+        def order(pair: tuple[Plan, PlanCost]) -> tuple[float, float, float]:
+            cost = pair[1]
+            latency_ms = math.inf if cost.latency_ms is None else cost.latency_ms
+            return self.requirement.excess(cost), -self.requirement.value(cost), latency_ms
+
+        plan, cost = min(judged, key=order)
+        return Choice(plan, cost, {}, len(judged), self.requirement.misses(cost))
+
+    def cheapest_tail(self) -> PlannedTail | None:
+        """The tail of the plan that sends the least inside the network; None if none sends anything there."""
+        found = [
+            (way.sent_bytes, PlannedTail(split.position, split.tail, split.bits, way.beside_ms + way.server_ms))
+            for offer in self.offers
+            for way in offer.ways
+            if (split := offer.plan.split) is not None and split.position and way.sent_bytes
+        ]
+        return min(found, key=lambda pair: pair[0])[1] if found else None
+
+    def with_offers(self, fits: Callable[[Plan], bool]) -> PlanFront | None:
+        """The same with the plans that fit; None if none does."""
+        offers = tuple(one for one in self.offers if fits(one.plan))
+        return msgspec.structs.replace(self, offers=offers) if offers else None
+
+    def known_to(self, supernet: Supernet) -> PlanFront | None:
+        """What of it is in ``supernet`` and makes sense; None if nothing is."""
+
+        def is_plan(plan: Plan) -> bool:
+            try:
+                supernet.check_plan(plan)
+            except UsageError:
+                return False
+            return True
+
+        sound = msgspec.structs.replace(self, offers=tuple(filter(_is_sound, self.offers[:_MOST_OFFERS])))
+        return sound.with_offers(is_plan)
+
+
+def _is_sound(offer: Offer) -> bool:
+    numbers = [(way.device_ms, way.beside_ms, way.server_ms) for way in offer.ways]
+    counts = [way.samples for way in offer.ways]
+    is_count = bool(counts) and all(0 < count < 10**6 for count in counts) and sum(counts) < 10**6
+    return is_count and all(map(math.isfinite, itertools.chain(*numbers)))
+
+
+def make_front(
+    nearest: Callable[[Network | None], Choice],
+    route: Callable[[Plan, Network], Route],
+    requirement: Requirement,
+    network: Network,
+    power: Power | None,
+    *,
+    asked: RemoteRef | None,
+) -> PlanFront:
+    """Plan for typical networks, the present one, and none; keep what is the best on any of many.
+
+    Args:
+        nearest: the planner, for the requirement; ``route``: the way of its samples through a plan.
+        asked: the server's model that may be asked.
+    """
+    uplinks = dict.fromkeys((network.uplink, *UPLINKS.values()))
+    choices = [nearest(dataclasses.replace(network, uplink=uplink)) for uplink in uplinks]
+    choices.append(nearest(None))
+    plans = dict.fromkeys(plan for choice in choices for plan in _plans(choice))
+    offers = []
+    for plan in plans:
+        found = route(plan, network)
+        if found.latency_known and found.accuracy_known:
+            offers.append(Offer.of(plan, found, network.uplink))
+    answer_ms = 0.0 if asked is None else network.answer_ms.get(asked, 0.0)
+    samples = sum(way.samples for way in offers[0].ways) if offers else 0
+    everything = PlanFront(requirement, power, network.uplink, network.input_bytes, answer_ms, samples, tuple(offers))
+    return best_on_networks(everything, [*uplinks, None])
+
+
+def best_on_networks(front: PlanFront, uplinks: Iterable[Uplink | None]) -> PlanFront:
+    """``front`` with the offers that are the best on one of ``uplinks``, or on one of many others."""
+    grid = [Uplink(mbps, trip_ms) for mbps in _MBPS for trip_ms in _ROUND_TRIPS_MS]
+    best = {front.best(uplink).plan for uplink in (*uplinks, *grid)}
+    return msgspec.structs.replace(front, offers=tuple(one for one in front.offers if one.plan in best))
+
+
+def _plans(choice: Choice) -> Iterable[Plan]:
+    return choice.plan, *(option.plan for option in choice.by_kind.values())

@@ -1,0 +1,199 @@
+"""What servers add to the evidence: their answers to private samples, and how long the way to them takes."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.errors import PathweaveError, ProtocolError, TransferError
+from device_sdk.offload.client import request_overhead_bytes
+from device_sdk.offload.escalation import Escalator
+from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_calls import default_transport
+from device_sdk.offload.remote_model import Privacy, RemoteModel
+from device_sdk.offload.server_facts import measure_uplink, server_profile
+from device_sdk.offload.tail import TailClient
+from device_sdk.policies.costs.evidence import Network
+from device_sdk.policies.measured_splits.measuring import MOST_OF_A_BYTE, call_handling, codec_handling
+from device_sdk.policies.splitting.handling import Handling, ms_per_byte
+from device_sdk.policies.splitting.path_splits import split_costs
+from device_sdk.progress import Progress
+from device_sdk.runtimes.port import Array
+from device_sdk.supernet.cost import CostModel, Uplink
+from device_sdk.supernet.plan import RemoteRef
+
+_TIMED = 7  # requests with one sample, whose median counts
+_SIZED = 32  # samples, about, whose requests are encoded to know their mean size
+
+
+@dataclass(frozen=True)
+class Servers:
+    """What is known of the connected servers.
+
+    ``asked``: the model that may be asked, with its ``logits`` [count, classes]; ``tails``: the model that runs the
+    rest of paths; ``pool``: of the answers of the first and the device's own; ``privacy``: the most that may be sent;
+    ``notes``: what could not be learned, and why.
+    """
+
+    privacy: Privacy = "never"
+    network: Network | None = None
+    asked: RemoteRef | None = None
+    logits: Array | None = None
+    tails: RemoteRef | None = None
+    pool: LogarithmicPool | None = None
+    notes: tuple[str, ...] = ()
+
+
+def ask_servers(
+    escalator: Escalator | None,
+    tails: TailClient | None,
+    bundle: Bundle,
+    tensors: Array,
+    images: Sequence[npt.NDArray[np.uint8]] | None,
+    *,
+    uplink: Uplink | None,
+    progress: Progress,
+) -> Servers:
+    """Collect the answers of the model that may be asked, and measure the way to it and to the one that runs tails.
+
+    What calls of tails take beside the way and the tail is measured with noise instead of activations. Nothing is sent
+    that a model's privacy setting forbids. A server that does not answer is left out, with a note.
+
+    Args:
+        bundle: whose tails are run.
+        tensors: all samples, prepared [count, *input]; ``images``: the same as pixels, each [height, width, channels].
+        uplink: planned with instead of the measured one.
+    """
+    servers = Servers()
+    if escalator is not None and escalator.model.privacy == "inputs":
+        servers = _with_answers(servers, escalator, tensors, images, uplink, progress)
+    if tails is not None and tails.model.privacy != "never":
+        servers = _with_tails(servers, tails, bundle, uplink)
+    return servers
+
+
+def _with_answers(
+    servers: Servers,
+    escalator: Escalator,
+    tensors: Array,
+    images: Sequence[npt.NDArray[np.uint8]] | None,
+    uplink: Uplink | None,
+    progress: Progress,
+) -> Servers:
+    try:
+        measured = _measured_uplink(escalator.model)
+        logits = _all_answers(escalator, tensors, images, progress)
+        one_ms = _time_of_one_ms(escalator, tensors, images)
+    except PathweaveError as error:
+        return replace(servers, notes=(*servers.notes, f"no server is asked: {error}"))
+    size = _mean_request_bytes(escalator, tensors, images)
+    asked = RemoteRef(escalator.model.model, escalator.digest)
+    network = Network(
+        uplink=uplink or measured,
+        answer_ms={asked: max(one_ms - measured.transfer_ms(size), 0.0)},
+        input_bytes=size,
+        overhead_bytes=request_overhead_bytes(escalator.model.model),
+    )
+    return replace(servers, privacy="inputs", network=network, asked=asked, logits=logits, pool=escalator.model.pool)
+
+
+def _with_tails(servers: Servers, client: TailClient, bundle: Bundle, uplink: Uplink | None) -> Servers:
+    tails, name = client.model, bundle.manifest.name
+    try:
+        with contextlib.closing(default_transport(tails)) as transport:
+            profile = server_profile(transport, tails.server, name)
+            if profile.bundle != bundle.digest:
+                raise ProtocolError("the server has another version of the bundle", hint="fetch the bundle again")
+            measured = measure_uplink(transport, tails.server)
+    except PathweaveError as error:
+        return replace(servers, notes=(*servers.notes, f"no path is split: {error}"))
+    overhead = request_overhead_bytes(tails.model)
+    network = servers.network or Network(uplink=uplink or measured, overhead_bytes=overhead)
+    privacy = "inputs" if "inputs" in (tails.privacy, servers.privacy) else tails.privacy
+    costs = profile.cost_model()
+    handling = _handling(client, bundle, costs, measured, overhead, is_given=uplink is not None)
+    network = replace(network, server=costs, handling=handling)
+    return replace(servers, privacy=privacy, network=network, tails=RemoteRef(tails.model, bundle.digest))
+
+
+def _handling(
+    client: TailClient, bundle: Bundle, costs: CostModel, measured: Uplink, overhead_bytes: int, *, is_given: bool
+) -> Handling:
+    """What real calls of the full model's tails take beside their parts, over the uplink as it is.
+
+    ``is_given``: plans are made with another uplink, to whose bandwidth these calls say nothing.
+    """
+    subnet = bundle.supernet.original
+    if any(edge not in costs.edge_costs for edge in subnet.edges):
+        return codec_handling()
+    ways = split_costs(
+        bundle.supernet,
+        subnet,
+        device=costs,
+        server=costs,
+        uplink=measured,
+        overhead_bytes=overhead_bytes,
+        sends_input=False,
+    )
+    least_per_byte = 0.0 if is_given else -MOST_OF_A_BYTE * ms_per_byte(measured)
+    found = call_handling(client, bundle.supernet, bundle.digest, ways, codec_handling(), least_per_byte=least_per_byte)
+    return replace(found, ms_per_byte=0.0) if is_given else found
+
+
+def _measured_uplink(model: RemoteModel) -> Uplink:
+    with contextlib.closing(default_transport(model)) as transport:
+        return measure_uplink(transport, model.server)
+
+
+def _all_answers(
+    escalator: Escalator, tensors: Array, images: Sequence[npt.NDArray[np.uint8]] | None, progress: Progress
+) -> Array:
+    """Logits [count, classes] of all samples, in requests that each keep the model's time-out."""
+    count, size = len(tensors), escalator.model.max_batch
+    if images is not None and len({image.shape for image in images}) > 1:
+        size = 1
+    found = []
+    with progress.task("ask the server", count) as task:
+        for start in range(0, count, size):
+            stop = min(start + size, count)
+            found.append(_answer(escalator, tensors[start:stop], _pixels(images, start, stop)))
+            task.advance(stop - start)
+    return np.concatenate(found)
+
+
+def _time_of_one_ms(escalator: Escalator, tensors: Array, images: Sequence[npt.NDArray[np.uint8]] | None) -> float:
+    def timed(number: int) -> float:
+        started = time.perf_counter()
+        _answer(escalator, tensors[number : number + 1], _pixels(images, number, number + 1))
+        return (time.perf_counter() - started) * 1e3
+
+    return median(timed(number % len(tensors)) for number in range(_TIMED))
+
+
+def _mean_request_bytes(escalator: Escalator, tensors: Array, images: Sequence[npt.NDArray[np.uint8]] | None) -> int:
+    """Of one sample; JPEGs differ in size."""
+    places = range(0, len(tensors), max(1, len(tensors) // _SIZED))
+    sizes = [escalator.request_bytes(tensors[at : at + 1], _pixels(images, at, at + 1)) for at in places]
+    return round(sum(sizes) / len(sizes))
+
+
+def _answer(escalator: Escalator, tensors: Array, images: npt.NDArray[np.uint8] | None) -> Array:
+    reply = escalator.answer(tensors, images)
+    if reply.output is None:
+        raise TransferError(f"the server does not answer: {reply.failure}")
+    return reply.output
+
+
+def _pixels(images: Sequence[npt.NDArray[np.uint8]] | None, start: int, stop: int) -> npt.NDArray[np.uint8] | None:
+    """Images as [n, height, width, channels]; of different sizes only one fits."""
+    if images is None:
+        return None
+    found = [image if image.ndim == 3 else image[..., np.newaxis] for image in images[start:stop]]
+    return np.stack(found)

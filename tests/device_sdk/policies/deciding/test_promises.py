@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from device_sdk.errors import InputError, UsageError
+from device_sdk.policies.deciding.promises import Promise, binomial_tail, fewest_asked
+
+
+@pytest.mark.parametrize(
+    ("successes", "trials", "probability"), [(0, 10, 0.3), (3, 10, 0.3), (10, 10, 0.3), (40, 1000, 0.05)]
+)
+def test_the_tail_of_the_binomial_distribution_is_the_sum_of_its_terms(successes, trials, probability):
+    terms = [math.comb(trials, k) * probability**k * (1 - probability) ** (trials - k) for k in range(successes + 1)]
+    assert binomial_tail(successes, trials, probability) == pytest.approx(sum(terms))
+
+
+def drawn(random, count):
+    """Ease, and right answers here (the likelier, the easier) and at a server that is right for 96 %."""
+    ease = random.uniform(size=count)
+    return ease, random.uniform(size=count) < 0.6 + 0.4 * ease, random.uniform(size=count) < 0.96
+
+
+def system(limit, ease, here, server):
+    return np.where(ease < limit, server, here).mean()
+
+
+def test_promises_are_kept_as_often_as_stated():
+    random = np.random.default_rng(0)
+    ease, here, server = drawn(random, 400_000)
+    kept = []
+    for _ in range(200):
+        limit = fewest_asked(*drawn(random, 500), accuracy=0.88, certainty=0.9)
+        kept.append(system(limit, ease, here, server) >= 0.88)
+    assert np.mean(kept) >= 0.87  # two standard errors of 200 draws below 0.9
+
+
+def test_more_samples_send_fewer_for_the_same_promise():
+    random = np.random.default_rng(1)
+    limits = [fewest_asked(*drawn(random, count), accuracy=0.88, certainty=0.9) for count in (300, 30_000)]
+    assert limits[1] < limits[0]
+
+
+def test_a_device_that_is_sure_enough_sends_nothing():
+    ease, right = np.linspace(0, 1, 500), np.ones(500, dtype=bool)
+    assert fewest_asked(ease, right, right, accuracy=0.9, certainty=0.95) == 0.0
+
+
+def test_a_promise_above_the_server_cannot_be_made():
+    ease, here, server = drawn(np.random.default_rng(2), 500)
+    assert fewest_asked(ease, here, server, accuracy=0.99, certainty=0.9) is None
+
+
+def test_samples_of_one_ease_are_sent_together_or_not_at_all():
+    ease = np.zeros(400)
+    here, server = np.arange(400) % 2 == 0, np.ones(400, dtype=bool)
+    assert fewest_asked(ease, here, server, accuracy=0.9, certainty=0.9) == math.inf
+
+
+def test_nonsense_is_refused():
+    with pytest.raises(InputError, match="0 eases"):
+        fewest_asked(np.zeros(0), np.zeros(0, bool), np.zeros(0, bool), accuracy=0.9, certainty=0.9)
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        fewest_asked(np.zeros(1), np.ones(1, bool), np.ones(1, bool), accuracy=1.0, certainty=0.9)
+
+
+def test_the_tail_agrees_with_scipys():
+    stats = pytest.importorskip("scipy.stats")
+    for successes, trials, probability in [(0, 1, 0.5), (12, 113, 0.1), (400, 3989, 0.1), (3989, 3989, 0.1)]:
+        expected = stats.binom.cdf(successes, trials, probability)
+        assert binomial_tail(successes, trials, probability) == pytest.approx(expected, abs=1e-9)
+
+
+@pytest.mark.parametrize(("samples", "wrong"), [(113, 5), (1000, 100), (20, 0)])
+def test_the_least_accuracy_is_the_bound_of_clopper_and_pearson(samples, wrong):
+    stats = pytest.importorskip("scipy.stats")
+    promise = Promise(0.9, samples, wrong)
+    assert promise.least_accuracy == pytest.approx(1 - stats.beta.ppf(0.9, wrong + 1, samples - wrong), abs=1e-7)
+    assert promise.holds(promise.least_accuracy - 1e-6)
+    assert not promise.holds(promise.least_accuracy + 1e-6)
+
+
+def test_no_samples_promise_nothing():
+    assert Promise(0.9, 0, 0).least_accuracy == pytest.approx(0, abs=1e-6)
+    assert not Promise(0.9, 0, 0).holds(0.5)
