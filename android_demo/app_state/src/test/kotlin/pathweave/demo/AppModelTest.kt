@@ -108,10 +108,15 @@ class AppModelTest {
     @Test
     fun `before a bundle is open everything says so`() {
         val app = start()
-        for (job in listOf(
-            app.profile(), app.classify { images[0] }, app.adapt(BudgetPositions(), true), app.useExits(true), app.showLog(),
+        for (begin in listOf<() -> Job>(
+            { app.profile() },
+            { app.classify { images[0] } },
+            { app.adapt(BudgetPositions(), exits = true) },
+            { app.useExits(true) },
+            { app.askServer(true) },
+            { app.showLog() },
         )) {
-            job.done()
+            begin().done()
             assertEquals("no bundle is open\nopen one from a server or a folder", app.failure())
         }
     }

@@ -103,10 +103,10 @@ class EscalatorTest {
 
     @Test
     fun `without an encoder a model that takes JPEGs is refused`() {
-        val failure = ask(escalator(model("bright:jpeg"))).failure!!
+        val failure = ask(escalator(model("bright:jpeg"), CircuitBreaker())).failure!!
         assertTrue("there is no encoder" in failure, failure)
         server.extensions = "[]" // then byte strings cannot travel
-        assertTrue("does not fit" in ask(escalator(model("bright:jpeg"))).failure!!)
+        assertTrue("does not fit" in ask(escalator(model("bright:jpeg"), CircuitBreaker())).failure!!)
         for (quality in listOf(0, 96)) {
             assertRefused<UsageError> { RemoteModel("http://s", "m", jpegQuality = quality) }
         }
