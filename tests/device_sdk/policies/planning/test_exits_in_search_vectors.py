@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-CONTRACT = Path(__file__).parents[2] / "contract"
+CONTRACT = Path(__file__).parents[3] / "contract"
 CASES = json.loads((CONTRACT / "exits_in_search.json").read_text())
 
 
