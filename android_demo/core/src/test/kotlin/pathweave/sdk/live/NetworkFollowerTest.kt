@@ -163,7 +163,9 @@ class NetworkFollowerTest {
                 waitUntil { model.plan == here }
                 server.post = { PostAnswer(200, "{}") }
                 waitUntil { model.plan == there }
-                val notes = logPath(stateFolder, model.bundle).readLines().filter { "plan_chosen" in it }
+                fun notes() = logPath(stateFolder, model.bundle).readLines().filter { "plan_chosen" in it }
+                waitUntil { notes().size == 2 } // written after the exchange
+                val notes = notes()
                 assertTrue("the network changed: out of reach" in notes[0])
                 assertTrue("Mbit/s" in notes[1])
                 model.use(here)
