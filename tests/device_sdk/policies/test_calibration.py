@@ -70,7 +70,7 @@ def test_without_timed_exits_only_those_stay_that_confidence_takes(calibrated):
 
 
 def test_timed_exits_change_no_other_choice(calibrated):
-    found, without = calibrated(accuracy_drop=0.0), calibrated(accuracy_drop=0.0, timed_exits=False)
+    found, without = (calibrated(accuracy_drop=0.0, confirm=False, timed_exits=timed) for timed in (True, False))
     assert set(without.plan.exits) <= set(found.plan.exits)
     assert (found.share_early, found.accuracy) == (without.share_early, without.accuracy)
 
