@@ -28,7 +28,6 @@ from device_sdk.runtimes.port import Array
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
 from device_sdk.supernet.plan import ExitChoice, Plan, Subnet
 from device_sdk.supernet.requirement import Requirement
-from device_sdk.supernet.supernet import Supernet
 
 _BATCH = 64
 _DROPS = (0.0025, 0.01, 0.03)  # accuracy that exits may cost: a set of exits for each
@@ -93,11 +92,13 @@ def choose_plan(
             labels = answers[0].labels
             task.advance()
     views = {}
-    for subnet in _worth_views(subnets, len(answers[0].labels), costs):
+    count, supernet = len(answers[0].labels), workspace.supernet
+    for subnet in _affordable(subnets, _VIEWS_S, lambda one: VIEWS * count * costs.latency_ms(one) / 1e3):
         views[subnet] = answer_views(workspace, subnet, prepared(subnet.input_size), batch=_BATCH)
     received: Received = {}
     if servers.tails is not None:
-        for subnet in _worth_few_bits(subnets, len(answers[0].labels), costs, workspace.supernet):
+        own_size = [subnet for subnet in subnets if not subnet.input_size]
+        for subnet in _affordable(own_size, _FEW_BITS_S, lambda one: count * few_bits_ms(supernet, one, costs) / 1e3):
             received |= answers_in_few_bits(workspace, subnet, prepared(()))
     evidence = replace(_joined(answers, servers), views=views, received=received)
     judging = np.arange(0, evidence.count, HELD_OUT) if evidence.count >= _FEW_SAMPLES else np.arange(0)
@@ -132,23 +133,11 @@ def choose_plan(
     return Planned(choice, held_out, evidence.count, held.count, servers, promising)
 
 
-def _worth_views(subnets: Sequence[Subnet], count: int, costs: CostModel) -> Iterator[Subnet]:
-    """The first subnets, as far as there is time to answer all views of the samples."""
-    left_s = _VIEWS_S
+def _affordable(subnets: Sequence[Subnet], limit_s: float, seconds: Callable[[Subnet], float]) -> Iterator[Subnet]:
+    """The first subnets, as far as what each takes fits into the time limit together."""
+    left_s = limit_s
     for subnet in subnets:
-        left_s -= VIEWS * count * costs.latency_ms(subnet) / 1e3
-        if left_s < 0:
-            return
-        yield subnet
-
-
-def _worth_few_bits(subnets: Sequence[Subnet], count: int, costs: CostModel, supernet: Supernet) -> Iterator[Subnet]:
-    """The first subnets of the model's own input size, as far as there is time to measure what few bits lose."""
-    left_s = _FEW_BITS_S
-    for subnet in subnets:
-        if subnet.input_size:
-            continue
-        left_s -= count * few_bits_ms(supernet, subnet, costs) / 1e3
+        left_s -= seconds(subnet)
         if left_s < 0:
             return
         yield subnet

@@ -21,7 +21,7 @@ def inputs(bundle, tiny_bundle):
 def test_fewer_bytes_cross_at_each_narrow_cut_than_at_all_before(bundle):
     supernet = bundle.supernet
     subnet = supernet.original
-    found = narrow_cuts(supernet, subnet)
+    found = [position for position, _ in narrow_cuts(supernet, subnet)]
     assert found
     assert 0 not in found
     sizes = [
