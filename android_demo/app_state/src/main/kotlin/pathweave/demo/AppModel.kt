@@ -33,7 +33,7 @@ import pathweave.sdk.search.AdaptationProgress
 import pathweave.sdk.search.AdaptationStage
 
 private const val EARLY_CONFIDENCE = 0.9
-private const val ANY_LATENCY_MS = 1000.0 // on average, where no slider sets a limit
+private const val LONGEST_MEAN_MS = 1000.0 // of a plan that asks the server
 private const val COLOURS = 3 // channels of what is encoded
 private const val LOG_LINES_SHOWN = 200
 private val NOW = WorkConstraints(unmetered = false, charging = false) // a person asked for it
@@ -217,27 +217,27 @@ class AppModel(
      * Has the server asked about hard pictures from now on, or no longer.
      *
      * To begin with, device and server both answer the added pictures; then the most accurate plan is chosen whose mean
-     * latency keeps the limit of the sliders, or [ANY_LATENCY_MS] without one.
+     * latency is at most [LONGEST_MEAN_MS].
      */
-    fun askServer(ask: Boolean, positions: BudgetPositions = BudgetPositions()): Job = begin(Busy.PLANNING) {
+    fun askServer(ask: Boolean): Job = begin(Busy.PLANNING) {
         val current = requireModel()
         try {
-            if (ask) askNow(current, positions) else askNoLonger(current)
+            if (ask) askNow(current) else askNoLonger(current)
         } finally {
             watch(current)
             showPlan(current)
         }
     }
 
-    private fun askNow(current: AdaptiveModel, positions: BudgetPositions) {
+    private fun askNow(current: AdaptiveModel) {
         val server = bundles.serverModel(jpegFor(current))
             ?: throw UsageError("there is no server to ask", "open a bundle from a server, and go online")
         val samples = pictures.sets(exits = false).adaptation
-        val limitMs = state.value.ranges?.budget(positions)?.latencyMs ?: ANY_LATENCY_MS
+        val wanted = Requirement(latencyMs = LONGEST_MEAN_MS, coverage = 1.0)
         val before = current.plan
         current.connect(server)
         try {
-            val planned = current.planFor(samples.images, samples.labels, Requirement(latencyMs = limitMs, coverage = 1.0))
+            val planned = current.planFor(samples.images, samples.labels, wanted)
             planned.notes.firstOrNull()?.let { throw UsageError(it, "try again when the server answers") }
             bundles.asking = true
         } catch (error: PathweaveError) {
