@@ -21,6 +21,8 @@ from packager.inputs.job_loader import load_job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
 from packager.pipeline import Limits, dry_run, package
+from packager.planning import run_plan
+from packager.planning.estimate import Machine
 from packager.supernet.branch_weights import read_branches
 from packager.supernet.expansion import expand
 
@@ -104,7 +106,8 @@ def test_minutes_end_the_training_of_the_zoo(zoo_job, tmp_path):
     assert packaged.seconds < 60
 
 
-def test_an_estimate_counts_the_exits_that_will_be_left(zoo_job):
+def test_an_estimate_counts_the_exits_that_will_be_left(zoo_job, monkeypatch):
+    monkeypatch.setattr(run_plan, "measured_machine", lambda *_: Machine(mac_s=1e-9, pace=1.0))
     without = dry_run(replace(zoo_job, recipe=structs.replace(zoo_job.recipe, exit_positions=0)))
     with_exits = dry_run(zoo_job)
     assert with_exits["bundle_mb"] >= without["bundle_mb"]
