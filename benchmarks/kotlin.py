@@ -32,7 +32,7 @@ RATIO = 0.6  # the budget, of the full model's latency
 REPEATS, QUICK_REPEATS = 2, 1
 ROUNDS, QUICK_ROUNDS = 400, 40
 OPENINGS = 7
-_MAIN = "pathweave.sdk.BenchCliKt"
+_MAIN = "pathweave.sdk.commands.BenchCliKt"
 
 
 def run(options: BenchOptions) -> BenchOutcome:

@@ -25,7 +25,7 @@ SEED, COUNT = 2**64 - 1, 20
 def kotlin(classpath: str, demo_folder: Path) -> dict[str, Any]:
     bundle = demo_folder / "bundles" / "digits"
     options = ["--trust", str(demo_folder / "demo.pub"), "--seed", str(SEED), "--count", str(COUNT)]
-    command = ["java", "-cp", classpath, "pathweave.sdk.CliKt", str(bundle), *options]
+    command = ["java", "-cp", classpath, "pathweave.sdk.commands.CliKt", str(bundle), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -80,7 +80,7 @@ def test_a_bundle_that_another_key_signed_is_refused_in_kotlin_too(
     stranger = tmp_path / "stranger.pub"
     stranger.write_bytes(new_key_pair()[1])
     bundle = demo_folder / "bundles" / "digits"
-    command = ["java", "-cp", classpath, "pathweave.sdk.CliKt", str(bundle), "--trust", str(stranger)]
+    command = ["java", "-cp", classpath, "pathweave.sdk.commands.CliKt", str(bundle), "--trust", str(stranger)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "signature" in done.stderr

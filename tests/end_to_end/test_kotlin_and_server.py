@@ -47,7 +47,7 @@ class Device:
 
     def begin(self, server: str, token: str | None, asks: int | None = None) -> subprocess.Popen[str]:
         files = [str(self.folder / name) for name in ("state", "key.pub", "images", "labels")]
-        main = ["java", "-XX:TieredStopAtLevel=1", "-cp", self._classpath, "pathweave.sdk.DeviceCliKt"]
+        main = ["java", "-XX:TieredStopAtLevel=1", "-cp", self._classpath, "pathweave.sdk.commands.DeviceCliKt"]
         command = [*main, f"{server}/v1/bundles/reference", *files, str(LATENCY_MS)]
         command += [] if asks is None else [str(asks)]
         environment = os.environ | ({"PATHWEAVE_TOKEN": token} if token else {})

@@ -1,7 +1,7 @@
 import java.io.File
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.Image
-import pathweave.sdk.TrustedKey
+import pathweave.sdk.bundles.TrustedKey
+import pathweave.sdk.data.Image
 
 fun main(arguments: Array<String>) {
     val (bundle, key) = arguments.map(::File)

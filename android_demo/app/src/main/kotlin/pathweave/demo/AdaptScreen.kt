@@ -4,7 +4,7 @@ import android.app.Activity
 import android.text.InputType
 import android.view.View
 import android.widget.ProgressBar
-import pathweave.sdk.search.AdaptationStage
+import pathweave.sdk.policies.AdaptationStage
 
 private const val PROGRESS_STEPS = 1000
 

@@ -16,8 +16,8 @@ import android.os.HandlerThread
 import android.util.Size
 import android.view.Surface
 import android.view.WindowManager
-import pathweave.sdk.Image
-import pathweave.sdk.ImageSize
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
 
 private const val LEAST_SIDE = 240 // pixels; of the sizes that a camera has, the smallest that is not below
 private const val BUFFERS = 2

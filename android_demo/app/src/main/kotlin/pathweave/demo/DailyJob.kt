@@ -10,8 +10,8 @@ import android.net.ConnectivityManager
 import android.os.BatteryManager
 import java.util.concurrent.atomic.AtomicBoolean
 import kotlin.concurrent.thread
-import pathweave.sdk.DeviceConditions
-import pathweave.sdk.WorkResult
+import pathweave.sdk.delivery.DeviceConditions
+import pathweave.sdk.delivery.WorkResult
 
 private const val PERIOD_MS = 24L * 60 * 60 * 1000
 

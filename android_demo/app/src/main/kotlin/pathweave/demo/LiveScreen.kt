@@ -3,7 +3,7 @@ package pathweave.demo
 import android.app.Activity
 import android.view.View
 import android.widget.ImageView
-import pathweave.sdk.Image
+import pathweave.sdk.data.Image
 
 private const val PICTURE_DP = 240
 

@@ -7,7 +7,7 @@ import android.content.SharedPreferences
 import android.os.Handler
 import android.os.Looper
 import java.io.File
-import pathweave.sdk.TrimMemory
+import pathweave.sdk.memory_pressure.TrimMemory
 import pathweave.sdk.offload.JpegEncoder
 
 /** Holds what outlives every screen, and passes on what Android says of memory. Decides nothing. */

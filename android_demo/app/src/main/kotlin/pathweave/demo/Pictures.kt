@@ -10,8 +10,8 @@ import android.net.Uri
 import java.io.ByteArrayOutputStream
 import java.io.IOException
 import java.io.InputStream
-import pathweave.sdk.Image
-import pathweave.sdk.ImageSize
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
 
 /** Pixels; a photo is decoded at about this size, however large it is. */
 const val PHOTO_SIDE: Int = 2048

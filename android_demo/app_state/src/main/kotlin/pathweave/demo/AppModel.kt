@@ -14,23 +14,23 @@ import kotlinx.coroutines.launch
 import kotlinx.coroutines.sync.Mutex
 import kotlinx.coroutines.sync.withLock
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.DeviceConditions
-import pathweave.sdk.ExitChoice
-import pathweave.sdk.Hard
-import pathweave.sdk.Image
 import pathweave.sdk.PathweaveError
-import pathweave.sdk.Plan
 import pathweave.sdk.UsageError
-import pathweave.sdk.WorkConstraints
-import pathweave.sdk.WorkResult
 import pathweave.sdk.adapt
 import pathweave.sdk.calibrate
-import pathweave.sdk.fitted
-import pathweave.sdk.logPath
-import pathweave.sdk.planning.Requirement
-import pathweave.sdk.readLog
-import pathweave.sdk.search.AdaptationProgress
-import pathweave.sdk.search.AdaptationStage
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.fitted
+import pathweave.sdk.delivery.DeviceConditions
+import pathweave.sdk.delivery.WorkConstraints
+import pathweave.sdk.delivery.WorkResult
+import pathweave.sdk.logs.readLog
+import pathweave.sdk.policies.AdaptationProgress
+import pathweave.sdk.policies.AdaptationStage
+import pathweave.sdk.session.logPath
+import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Requirement
 
 private const val EARLY_CONFIDENCE = 0.9
 private const val LONGEST_MEAN_MS = 1000.0 // of a plan that asks the server

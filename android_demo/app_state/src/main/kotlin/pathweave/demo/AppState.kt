@@ -1,11 +1,11 @@
 /** All that the screens show, and how they are told of changes. */
 package pathweave.demo
 
-import pathweave.sdk.Hard
-import pathweave.sdk.LogLine
-import pathweave.sdk.Plan
-import pathweave.sdk.search.AdaptationProgress
-import pathweave.sdk.subnetCount
+import pathweave.sdk.logs.LogLine
+import pathweave.sdk.policies.AdaptationProgress
+import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.subnetCount
 
 /** What takes a moment. */
 enum class Busy { OPENING, COPYING, READING, CLASSIFYING, PROFILING, ADAPTING, PLANNING, SENDING }

@@ -5,12 +5,12 @@ import kotlin.math.abs
 import kotlin.math.exp
 import kotlin.math.ln
 import kotlin.math.roundToInt
-import pathweave.sdk.Budget
-import pathweave.sdk.MB
-import pathweave.sdk.Profile
-import pathweave.sdk.Supernet
+import pathweave.sdk.profiling.Profile
 import pathweave.sdk.search.fastestWithin
 import pathweave.sdk.search.smallestSubnet
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.MB
+import pathweave.sdk.supernet.Supernet
 
 /** The highest position of a slider, which sets no limit. */
 const val SLIDER_STEPS: Int = 100

@@ -3,17 +3,17 @@ package pathweave.demo
 
 import java.io.File
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.LogUploadWork
-import pathweave.sdk.OpenedBundle
-import pathweave.sdk.UpdateWork
-import pathweave.sdk.WorkConstraints
-import pathweave.sdk.loadTrust
+import pathweave.sdk.bundles.loadTrust
+import pathweave.sdk.delivery.LogUploadWork
+import pathweave.sdk.delivery.UpdateWork
+import pathweave.sdk.delivery.WorkConstraints
 import pathweave.sdk.offload.JpegEncoder
 import pathweave.sdk.offload.Privacy
 import pathweave.sdk.offload.RemoteModel
-import pathweave.sdk.openAt
-import pathweave.sdk.openStored
-import pathweave.sdk.serverAndName
+import pathweave.sdk.session.OpenedBundle
+import pathweave.sdk.session.openAt
+import pathweave.sdk.session.openStored
+import pathweave.sdk.transports.serverAndName
 
 private const val LAST_FOLDER = "last_folder"
 private const val LAST_URL = "last_url"

@@ -1,8 +1,8 @@
 /** What the app needs of the device that it runs on. */
 package pathweave.demo
 
-import pathweave.sdk.Image
-import pathweave.sdk.MemoryPressure
+import pathweave.sdk.data.Image
+import pathweave.sdk.memory_pressure.MemoryPressure
 import pathweave.sdk.offload.JpegEncoder
 
 /** A file or a folder that the person chose cannot be read, or the camera cannot be used. */

@@ -2,9 +2,9 @@
 package pathweave.demo
 
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.Image
 import pathweave.sdk.InfeasibleDeadlineError
-import pathweave.sdk.Plan
+import pathweave.sdk.data.Image
+import pathweave.sdk.supernet.Plan
 
 private const val PAUSE_MS = 300L // between pictures that were picked
 

@@ -3,9 +3,9 @@ package pathweave.demo
 
 import pathweave.sdk.Answer
 import pathweave.sdk.FALLBACK
-import pathweave.sdk.Image
-import pathweave.sdk.Plan
 import pathweave.sdk.SERVER
+import pathweave.sdk.data.Image
+import pathweave.sdk.supernet.Plan
 
 private const val RECENT = 30 // answers whose median is shown
 

@@ -10,11 +10,11 @@ import kotlin.concurrent.withLock
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.Answer
 import pathweave.sdk.ClosedError
-import pathweave.sdk.Image
 import pathweave.sdk.InfeasibleDeadlineError
 import pathweave.sdk.NoAnswerYetError
 import pathweave.sdk.PathweaveError
-import pathweave.sdk.Plan
+import pathweave.sdk.data.Image
+import pathweave.sdk.supernet.Plan
 
 /** Where pictures come from. */
 interface Frames : Closeable {

@@ -1,8 +1,8 @@
 /** The pictures that a person picked to adapt on. They stay in memory and never leave the device. */
 package pathweave.demo
 
-import pathweave.sdk.Image
 import pathweave.sdk.UsageError
+import pathweave.sdk.data.Image
 
 /** Most bytes of pixels that are kept. */
 const val PICTURES_MAX_BYTES: Long = 64_000_000

@@ -2,8 +2,8 @@
 package pathweave.demo
 
 import java.nio.ByteBuffer
-import pathweave.sdk.Image
-import pathweave.sdk.ImageSize
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
 
 private const val QUARTER_TURN = 90
 private const val SHIFT = 16 // of the fixed-point factors below

@@ -16,8 +16,8 @@ import org.junit.jupiter.api.Timeout
 import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.SERVER
 import pathweave.sdk.SUBNET
-import pathweave.sdk.TrimMemory
-import pathweave.sdk.search.AdaptationStage
+import pathweave.sdk.memory_pressure.TrimMemory
+import pathweave.sdk.policies.AdaptationStage
 
 private const val WATTS = 2.0
 private const val ROOMY_BYTES = 1_000_000_000L

@@ -6,7 +6,7 @@ import org.junit.jupiter.api.Assertions.assertThrows
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.Budget
+import pathweave.sdk.supernet.Budget
 
 class BudgetSlidersTest {
     private val ranges = BudgetRanges(SliderRange(2.0, 32.0), SliderRange(1.0, 10.0))

@@ -9,9 +9,9 @@ import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CopyOnWriteArrayList
 import kotlin.concurrent.thread
 import kotlin.io.path.createTempDirectory
-import pathweave.sdk.Image
-import pathweave.sdk.ImageSize
 import pathweave.sdk.SplitMix64
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
 
 /** The reference bundle of tests/contract: three classes, images of 2x2 pixels with three channels. */
 object Reference {

@@ -3,10 +3,10 @@ package pathweave.demo
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Test
-import pathweave.sdk.Edge
-import pathweave.sdk.ExitChoice
-import pathweave.sdk.Plan
-import pathweave.sdk.Subnet
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Subnet
 
 class LiveFiguresTest {
     private val image = Reference.images(1)[0]

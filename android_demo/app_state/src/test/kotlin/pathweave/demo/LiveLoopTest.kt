@@ -12,11 +12,11 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.Image
-import pathweave.sdk.ImageSize
 import pathweave.sdk.InfeasibleDeadlineError
-import pathweave.sdk.LogLine
-import pathweave.sdk.Plan
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
+import pathweave.sdk.logs.LogLine
+import pathweave.sdk.supernet.Plan
 
 @Timeout(60)
 class LiveLoopTest {

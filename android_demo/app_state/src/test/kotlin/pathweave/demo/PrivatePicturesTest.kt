@@ -7,9 +7,9 @@ import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertThrows
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
-import pathweave.sdk.Image
-import pathweave.sdk.ImageSize
 import pathweave.sdk.UsageError
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
 
 class PrivatePicturesTest {
     private val none = PrivatePictures(listOf("blue", "Green", "green", "red"))

@@ -6,8 +6,8 @@ import org.junit.jupiter.api.Assertions.assertSame
 import org.junit.jupiter.api.Assertions.assertThrows
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
-import pathweave.sdk.Image
-import pathweave.sdk.ImageSize
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
 
 class YuvFrameTest {
     private fun plane(values: List<Int>, width: Int, rowStride: Int = width, pixelStride: Int = 1): Plane {

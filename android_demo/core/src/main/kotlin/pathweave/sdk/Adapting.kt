@@ -9,12 +9,15 @@ import kotlinx.coroutines.flow.buffer
 import kotlinx.coroutines.flow.channelFlow
 import kotlinx.coroutines.isActive
 import kotlinx.coroutines.withContext
-import pathweave.sdk.search.Adaptation
-import pathweave.sdk.search.AdaptationProgress
-import pathweave.sdk.search.AdaptationSettings
-import pathweave.sdk.search.Calibration
-import pathweave.sdk.search.CalibrationSettings
-import pathweave.sdk.search.Inputs
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.Inputs
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.policies.Adaptation
+import pathweave.sdk.policies.AdaptationProgress
+import pathweave.sdk.policies.AdaptationSettings
+import pathweave.sdk.policies.Calibration
+import pathweave.sdk.policies.CalibrationSettings
+import pathweave.sdk.supernet.Budget
 
 /**
  * Search for the most accurate subnet within [budget] on private data, and switch to it.

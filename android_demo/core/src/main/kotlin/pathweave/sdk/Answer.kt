@@ -1,6 +1,14 @@
 /** What a model answers. */
 package pathweave.sdk
 
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.data.argmax
+import pathweave.sdk.execution.Outcome
+import pathweave.sdk.execution.confidence
+import pathweave.sdk.execution.hardSamples
+import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.Plan
+
 /** [Answer.source] of a sample that reached the end of the subnet on the device. */
 public const val SUBNET: String = "subnet"
 
@@ -33,15 +41,6 @@ public class Answer(
     /** The name of the most probable class of each sample; null where the plan abstained. */
     public val labels: List<String?> by lazy {
         argmax(output).map(classNames::get).zip(source) { name, from -> name.takeUnless { from == ABSTAINED } }
-    }
-}
-
-/** The most probable class of each sample, the first of equals: logits [batch, classes] -> [batch]. */
-public fun argmax(logits: Tensor): IntArray {
-    val size = logits.size / logits.batch
-    return IntArray(logits.batch) { sample ->
-        val first = sample * size
-        (0 until size).reduce { best, at -> if (logits[first + at] > logits[first + best]) at else best }
     }
 }
 

@@ -9,9 +9,27 @@ import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
+import pathweave.sdk.bundles.Stretch
+import pathweave.sdk.data.DType
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.data.prepare
+import pathweave.sdk.execution.confidence
+import pathweave.sdk.execution.goldenInputs
+import pathweave.sdk.execution.hardSamples
+import pathweave.sdk.execution.planOf
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.supernet.Decider
+import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.RemoteRef
+import pathweave.sdk.supernet.Sends
+import pathweave.sdk.supernet.Split
+import pathweave.sdk.supernet.decodePlan
 
 @Timeout(60)
 class AdaptiveModelTest {

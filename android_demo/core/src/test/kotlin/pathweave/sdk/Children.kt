@@ -3,8 +3,20 @@ package pathweave.sdk
 import java.io.File
 import java.util.concurrent.TimeUnit
 import kotlin.concurrent.thread
+import pathweave.sdk.bundles.Bundle
+import pathweave.sdk.bundles.Stretch
+import pathweave.sdk.bundles.loadTrust
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
+import pathweave.sdk.data.prepare
+import pathweave.sdk.delivery.DeliveryOptions
+import pathweave.sdk.files.exclusive
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.session.openAt
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Plan
 
 private const val KILLED = 128 + 9 // exit value after SIGKILL
 private const val ADAPTATIONS = 5 // by each profile

@@ -9,7 +9,23 @@ import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.io.TempDir
+import pathweave.sdk.bundles.TrustedKeys
+import pathweave.sdk.bundles.loadTrust
+import pathweave.sdk.delivery.Delivered
+import pathweave.sdk.delivery.DeliveryOptions
+import pathweave.sdk.delivery.digestOf
+import pathweave.sdk.delivery.partials
+import pathweave.sdk.delivery.timeMark
+import pathweave.sdk.delivery.withStoredLists
+import pathweave.sdk.files.decodeJson
+import pathweave.sdk.files.exclusive
+import pathweave.sdk.files.tryLock
+import pathweave.sdk.profiling.currentConditions
 import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.session.DeviceState
+import pathweave.sdk.session.openAt
+import pathweave.sdk.session.openStored
+import pathweave.sdk.session.storeIn
 
 private const val KILLS = 6 // PATHWEAVE_KILLS: more
 private const val SEED = 35L // PATHWEAVE_SEED: other moments

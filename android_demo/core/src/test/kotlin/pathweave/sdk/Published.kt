@@ -4,6 +4,9 @@ import java.io.File
 import kotlinx.serialization.json.Json
 import kotlinx.serialization.json.JsonPrimitive
 import org.bouncycastle.math.ec.rfc8032.Ed25519
+import pathweave.sdk.bundles.SIGNATURE_BYTES
+import pathweave.sdk.bundles.changed
+import pathweave.sdk.bundles.sha256
 
 /** The reference bundle in several versions, signed with the key of the golden vectors. */
 object Published {

@@ -5,6 +5,12 @@ import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonPrimitive
 import kotlinx.serialization.json.buildJsonObject
 import org.bouncycastle.math.ec.rfc8032.Ed25519
+import pathweave.sdk.bundles.MANIFEST
+import pathweave.sdk.bundles.RELEASE
+import pathweave.sdk.bundles.SIGNATURE
+import pathweave.sdk.bundles.SIGNATURE_BYTES
+import pathweave.sdk.bundles.hex
+import pathweave.sdk.bundles.sha256
 
 const val DAY_S = 24L * 3600
 const val START_S = 1_800_000_000L // 2027-01-15

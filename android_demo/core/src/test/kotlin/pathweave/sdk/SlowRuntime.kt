@@ -1,6 +1,8 @@
 package pathweave.sdk
 
 import java.util.concurrent.atomic.AtomicInteger
+import pathweave.sdk.bundles.Stretch
+import pathweave.sdk.data.Tensor
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime

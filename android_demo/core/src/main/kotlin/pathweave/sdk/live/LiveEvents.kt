@@ -4,10 +4,9 @@ package pathweave.sdk.live
 import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.PathweaveError
-import pathweave.sdk.Subnet
-import pathweave.sdk.event
+import pathweave.sdk.logs.event
 import pathweave.sdk.search.Candidate
-import pathweave.sdk.search.PlanPool
+import pathweave.sdk.supernet.Subnet
 
 /** Live update began with [subnet] in use. */
 internal fun watching(pool: PlanPool, subnet: Subnet): JsonObject {

@@ -7,24 +7,23 @@
 package pathweave.sdk.live
 
 import java.io.Closeable
-import java.util.concurrent.Semaphore
 import java.util.concurrent.ConcurrentHashMap
+import java.util.concurrent.Semaphore
 import java.util.logging.Level
 import java.util.logging.Logger
 import kotlin.concurrent.thread
-import pathweave.sdk.Active
-import pathweave.sdk.AdaptationLog
 import pathweave.sdk.ClosedError
-import pathweave.sdk.MB
-import pathweave.sdk.NANOSECONDS_PER_MS
-import pathweave.sdk.LoadedPlan
 import pathweave.sdk.PathweaveError
-import pathweave.sdk.Plan
-import pathweave.sdk.PlanInUse
-import pathweave.sdk.ServiceTimes
-import pathweave.sdk.Subnet
+import pathweave.sdk.execution.Active
+import pathweave.sdk.execution.LoadedPlan
+import pathweave.sdk.execution.PlanInUse
+import pathweave.sdk.execution.ServiceTimes
+import pathweave.sdk.logs.AdaptationLog
+import pathweave.sdk.profiling.NANOSECONDS_PER_MS
 import pathweave.sdk.search.Candidate
-import pathweave.sdk.search.PlanPool
+import pathweave.sdk.supernet.MB
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Subnet
 
 private const val PAUSE_MS = 20L // between two looks
 private const val NOTE_AGAIN_S = 60.0 // a budget out of reach is not noted again sooner

@@ -4,7 +4,7 @@
  */
 package pathweave.sdk.live
 
-import pathweave.sdk.Uplink
+import pathweave.sdk.supernet.Uplink
 
 private const val LEAST_MS = 1e-9
 

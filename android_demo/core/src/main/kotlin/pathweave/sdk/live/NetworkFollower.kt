@@ -11,13 +11,13 @@ import java.util.concurrent.TimeUnit.MILLISECONDS
 import java.util.logging.Level
 import java.util.logging.Logger
 import kotlin.concurrent.thread
-import pathweave.sdk.Active
 import pathweave.sdk.ClosedError
 import pathweave.sdk.PathweaveError
-import pathweave.sdk.Plan
-import pathweave.sdk.PlanInUse
-import pathweave.sdk.Uplink
+import pathweave.sdk.execution.Active
+import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.offload.LinkEstimate
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Uplink
 
 private const val PAUSE_MS = 200L // between two looks
 private const val PROBE_AFTER_S = 0.6 // without a request

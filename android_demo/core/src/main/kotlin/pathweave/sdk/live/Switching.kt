@@ -8,12 +8,12 @@
  */
 package pathweave.sdk.live
 
-import pathweave.sdk.Budget
-import pathweave.sdk.MB
 import pathweave.sdk.UsageError
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.search.bestWithin
 import pathweave.sdk.search.median
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.MB
 
 private const val EXCESS_CALLS = 15
 

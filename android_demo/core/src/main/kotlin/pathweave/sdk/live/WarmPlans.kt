@@ -1,10 +1,10 @@
 /** Plans that are ready before they are needed. Mirrors device_sdk/live/warm_plans.py. */
 package pathweave.sdk.live
 
-import pathweave.sdk.LoadedPlan
-import pathweave.sdk.Plan
-import pathweave.sdk.Subnet
+import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.search.Candidate
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Subnet
 
 /** A plan, the model that runs it, of which this is one use, and how long it took to make it ready. */
 internal class PreparedPlan(val plan: Plan, val loaded: LoadedPlan, val prepareMs: Double)

@@ -4,16 +4,16 @@
  */
 package pathweave.sdk.offload
 
-import pathweave.sdk.DType
-import pathweave.sdk.Image
-import pathweave.sdk.ImageSize
 import pathweave.sdk.InputError
-import pathweave.sdk.Preprocessing
-import pathweave.sdk.Tensor
 import pathweave.sdk.UsageError
-import pathweave.sdk.fitted
-import pathweave.sdk.resized
-import pathweave.sdk.unprepare
+import pathweave.sdk.data.DType
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
+import pathweave.sdk.data.Preprocessing
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.data.fitted
+import pathweave.sdk.data.resized
+import pathweave.sdk.data.unprepare
 
 private const val JPEG = "image/jpeg"
 private const val MAX_SENT_SIDE = 1024 // pixels; limit of the size to which a server can make a device resize images

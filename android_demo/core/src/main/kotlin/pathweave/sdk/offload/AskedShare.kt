@@ -1,11 +1,11 @@
 /** Keeps the share of samples that a server is asked about. Mirrors device_sdk/offload/asked_share.py. */
 package pathweave.sdk.offload
 
-import pathweave.sdk.Decider
-import pathweave.sdk.Tensor
-import pathweave.sdk.ease
-import pathweave.sdk.hardSamples
-import pathweave.sdk.percentile
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.execution.ease
+import pathweave.sdk.execution.hardSamples
+import pathweave.sdk.profiling.percentile
+import pathweave.sdk.supernet.Decider
 
 private const val REMEMBERED = 4096 // eases
 private const val FEWEST = 64 // below, they say less than the limit that was calibrated

@@ -5,14 +5,14 @@
 package pathweave.sdk.offload
 
 import java.io.Closeable
-import pathweave.sdk.Clock
-import pathweave.sdk.HttpTransport
-import pathweave.sdk.Image
 import pathweave.sdk.InputError
-import pathweave.sdk.Tensor
-import pathweave.sdk.Transport
 import pathweave.sdk.UsageError
-import pathweave.sdk.prepare
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.data.prepare
+import pathweave.sdk.profiling.Clock
+import pathweave.sdk.transports.HttpTransport
+import pathweave.sdk.transports.Transport
 
 private const val NANOSECONDS_PER_S = 1e9
 

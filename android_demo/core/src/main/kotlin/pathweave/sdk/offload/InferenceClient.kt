@@ -5,20 +5,20 @@
 package pathweave.sdk.offload
 
 import java.util.UUID
-import pathweave.sdk.Clock
 import pathweave.sdk.DeadlineError
-import pathweave.sdk.Deadlines
-import pathweave.sdk.JsonError
-import pathweave.sdk.JsonPlace
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.RefusedError
-import pathweave.sdk.Reply
 import pathweave.sdk.TransferError
-import pathweave.sdk.Transport
-import pathweave.sdk.base
-import pathweave.sdk.decodeJson
-import pathweave.sdk.readAll
-import pathweave.sdk.requireSuccess
+import pathweave.sdk.delivery.Deadlines
+import pathweave.sdk.files.JsonError
+import pathweave.sdk.files.JsonPlace
+import pathweave.sdk.files.decodeJson
+import pathweave.sdk.profiling.Clock
+import pathweave.sdk.transports.Reply
+import pathweave.sdk.transports.Transport
+import pathweave.sdk.transports.base
+import pathweave.sdk.transports.readAll
+import pathweave.sdk.transports.requireSuccess
 
 private const val MAX_METADATA_BYTES = 4L shl 20
 private const val BINARY_EXTENSION = "binary_tensor_data"

@@ -5,8 +5,8 @@
 package pathweave.sdk.offload
 
 import kotlin.math.sqrt
-import pathweave.sdk.Clock
-import pathweave.sdk.Uplink
+import pathweave.sdk.profiling.Clock
+import pathweave.sdk.supernet.Uplink
 
 private const val NANOSECONDS_PER_S = 1e9
 private const val KEPT = 64 // observations

@@ -4,16 +4,16 @@
  */
 package pathweave.sdk.offload
 
-import pathweave.sdk.Clock
-import pathweave.sdk.Deadlines
-import pathweave.sdk.HttpTransport
 import pathweave.sdk.PathweaveError
-import pathweave.sdk.Transport
-import pathweave.sdk.Uplink
-import pathweave.sdk.base
-import pathweave.sdk.readAll
-import pathweave.sdk.requireSuccess
+import pathweave.sdk.delivery.Deadlines
+import pathweave.sdk.profiling.Clock
 import pathweave.sdk.search.median
+import pathweave.sdk.supernet.Uplink
+import pathweave.sdk.transports.HttpTransport
+import pathweave.sdk.transports.Transport
+import pathweave.sdk.transports.base
+import pathweave.sdk.transports.readAll
+import pathweave.sdk.transports.requireSuccess
 
 private const val NANOSECONDS_PER_S = 1e9
 private const val TIMEOUT_S = 1.5

@@ -3,11 +3,11 @@ package pathweave.sdk.offload
 
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
-import pathweave.sdk.DType
 import pathweave.sdk.ProtocolError
-import pathweave.sdk.Tensor
-import pathweave.sdk.floatToHalf
-import pathweave.sdk.halfToFloat
+import pathweave.sdk.data.DType
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.data.floatToHalf
+import pathweave.sdk.data.halfToFloat
 
 private const val SHOWN_CHARACTERS = 60
 private const val LENGTH_BYTES = 4

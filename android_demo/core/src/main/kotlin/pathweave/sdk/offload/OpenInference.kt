@@ -16,11 +16,11 @@ import java.math.BigInteger
 import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonElement
 import kotlinx.serialization.json.JsonPrimitive
-import pathweave.sdk.JsonError
-import pathweave.sdk.JsonPlace
 import pathweave.sdk.ProtocolError
-import pathweave.sdk.decodeJson
-import pathweave.sdk.jsonOf
+import pathweave.sdk.files.JsonError
+import pathweave.sdk.files.JsonPlace
+import pathweave.sdk.files.decodeJson
+import pathweave.sdk.session.jsonOf
 
 /** The header that states the length of the JSON before binary data. */
 public const val HEADER_LENGTH: String = "Inference-Header-Content-Length"

@@ -1,8 +1,8 @@
 /** A model at a server, and the privacy setting for it. Mirrors device_sdk/offload/remote_model.py. */
 package pathweave.sdk.offload
 
-import pathweave.sdk.Image
 import pathweave.sdk.UsageError
+import pathweave.sdk.data.Image
 
 private const val MAX_TIMEOUT_S = 3600.0
 private const val JPEG_QUALITY = 90

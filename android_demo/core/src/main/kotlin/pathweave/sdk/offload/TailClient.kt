@@ -5,13 +5,11 @@
 package pathweave.sdk.offload
 
 import java.io.Closeable
-import pathweave.sdk.Activations
-import pathweave.sdk.Clock
-import pathweave.sdk.HttpTransport
-import pathweave.sdk.Tensor
-import pathweave.sdk.Transport
 import pathweave.sdk.UsageError
-import pathweave.sdk.pack
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.profiling.Clock
+import pathweave.sdk.transports.HttpTransport
+import pathweave.sdk.transports.Transport
 
 /** Suffix of the bundle's name in the name of the model that runs tails. */
 public const val TAIL: String = ":tail"

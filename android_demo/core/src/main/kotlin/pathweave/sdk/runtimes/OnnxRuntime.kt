@@ -11,15 +11,15 @@ import java.nio.ByteBuffer
 import java.util.concurrent.locks.ReentrantReadWriteLock
 import kotlin.concurrent.read
 import kotlin.concurrent.write
-import pathweave.sdk.DType
-import pathweave.sdk.Rendition
 import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.StorageError
-import pathweave.sdk.Stretch
-import pathweave.sdk.Tensor
-import pathweave.sdk.composedParts
-import pathweave.sdk.rewind
-import pathweave.sdk.withModelFile
+import pathweave.sdk.bundles.Stretch
+import pathweave.sdk.bundles.composedParts
+import pathweave.sdk.bundles.withModelFile
+import pathweave.sdk.data.DType
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.data.rewind
+import pathweave.sdk.supernet.Rendition
 
 /** Runs composed ONNX models on the CPU with a fixed number of [threads]. */
 public class OnnxRuntime(private val threads: Int = 1) : Runtime {

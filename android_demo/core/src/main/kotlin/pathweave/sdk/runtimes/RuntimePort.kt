@@ -4,8 +4,8 @@ package pathweave.sdk.runtimes
 import java.io.Closeable
 import pathweave.sdk.CompositionError
 import pathweave.sdk.RuntimeFailedError
-import pathweave.sdk.Stretch
-import pathweave.sdk.Tensor
+import pathweave.sdk.bundles.Stretch
+import pathweave.sdk.data.Tensor
 
 /** A stretch that is ready to run. [run] may be called from several threads at once. */
 public interface LoadedStretch : Closeable {

@@ -12,11 +12,11 @@ package pathweave.sdk.search
 
 import kotlin.math.ln
 import kotlin.math.sqrt
-import pathweave.sdk.BlockKind
-import pathweave.sdk.Edge
 import pathweave.sdk.SplitMix64
-import pathweave.sdk.Subnet
-import pathweave.sdk.Supernet
+import pathweave.sdk.supernet.BlockKind
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
 
 private const val CONSTANT_MEAN = 2.5 // log odds of a typical deployed model
 private const val CONSTANT_SPREAD = 1.5

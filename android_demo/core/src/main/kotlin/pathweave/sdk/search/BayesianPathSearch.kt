@@ -8,11 +8,11 @@
 package pathweave.sdk.search
 
 import java.math.BigInteger
-import pathweave.sdk.Budget
-import pathweave.sdk.Edge
-import pathweave.sdk.Subnet
 import pathweave.sdk.UsageError
-import pathweave.sdk.subnetCount
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.subnetCount
 
 private val LADDER = listOf(0.8, 0.9, 1.1, 1.2) // other budgets, relative to the one asked for, that the pool serves
 private const val EXPECTED_PATIENCE = 2 // generations by expectation without a better subnet

@@ -12,7 +12,7 @@ package pathweave.sdk.search
 import kotlin.math.exp
 import kotlin.math.ln
 import kotlin.math.sqrt
-import pathweave.sdk.Subnet
+import pathweave.sdk.supernet.Subnet
 
 private const val COMPARABLE = 2.0 // log odds below the best: candidates further below are left out of the regression
 private const val SLOPE_MEAN = 0.5 // prior: log odds lost at the median distance

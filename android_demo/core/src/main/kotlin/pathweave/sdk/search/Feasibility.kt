@@ -6,14 +6,14 @@ import java.math.MathContext
 import java.math.RoundingMode
 import java.util.Locale
 import java.util.PriorityQueue
-import pathweave.sdk.Budget
-import pathweave.sdk.CostModel
-import pathweave.sdk.Edge
 import pathweave.sdk.InfeasibleBudgetError
-import pathweave.sdk.MB
-import pathweave.sdk.Subnet
-import pathweave.sdk.Supernet
-import pathweave.sdk.kCheapest
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.MB
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.supernet.kCheapest
 
 private const val LABEL_LIMIT = 200_000 // partial paths that the memory-constrained search expands before it falls back
 private const val SHOWN_BLOCKS = 6

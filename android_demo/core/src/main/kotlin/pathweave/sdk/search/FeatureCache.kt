@@ -3,9 +3,9 @@ package pathweave.sdk.search
 
 import java.util.PriorityQueue
 import kotlin.math.expm1
-import pathweave.sdk.Edge
-import pathweave.sdk.Subnet
-import pathweave.sdk.Tensor
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.Subnet
 
 /** A batch, and the edges that it has run through. */
 internal data class FeatureKey(val batch: Int, val prefix: Prefix)

@@ -6,16 +6,16 @@
 package pathweave.sdk.search
 
 import java.math.BigInteger
-import pathweave.sdk.Budget
-import pathweave.sdk.CostModel
-import pathweave.sdk.Edge
 import pathweave.sdk.SplitMix64
-import pathweave.sdk.Subnet
-import pathweave.sdk.Supernet
-import pathweave.sdk.WindowSampler
-import pathweave.sdk.enumerateSubnets
-import pathweave.sdk.kCheapest
-import pathweave.sdk.subnetCount
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.supernet.WindowSampler
+import pathweave.sdk.supernet.enumerateSubnets
+import pathweave.sdk.supernet.kCheapest
+import pathweave.sdk.supernet.subnetCount
 
 /** Supernets with at most this many subnets are listed instead of sampled. */
 internal const val LISTING_LIMIT: Int = 4096

@@ -4,12 +4,12 @@ package pathweave.sdk.search
 import java.util.PriorityQueue
 import kotlin.math.abs
 import kotlin.math.pow
-import pathweave.sdk.Budget
-import pathweave.sdk.CostModel
-import pathweave.sdk.Edge
-import pathweave.sdk.MB
-import pathweave.sdk.Subnet
-import pathweave.sdk.Supernet
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.MB
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
 
 private const val FRONT_LIMIT = 4096 // paths kept per node; larger fronts are thinned out evenly over their cost
 private val PRICES = (-4..4).map { 4.0.pow(it) } // Lagrange multipliers for memory, relative to value / excess

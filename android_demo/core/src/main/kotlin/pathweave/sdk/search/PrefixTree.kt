@@ -7,10 +7,10 @@
  */
 package pathweave.sdk.search
 
-import pathweave.sdk.CutPoint
-import pathweave.sdk.Edge
-import pathweave.sdk.Subnet
-import pathweave.sdk.Supernet
+import pathweave.sdk.supernet.CutPoint
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
 
 /** Edges that a batch has run through, from the input on. */
 internal typealias Prefix = List<Edge>

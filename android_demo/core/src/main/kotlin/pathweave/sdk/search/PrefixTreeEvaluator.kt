@@ -4,16 +4,18 @@ package pathweave.sdk.search
 import java.io.Closeable
 import kotlin.math.abs
 import pathweave.sdk.ClosedError
-import pathweave.sdk.CostModel
 import pathweave.sdk.DataError
-import pathweave.sdk.Edge
-import pathweave.sdk.ImageSize
 import pathweave.sdk.InputError
-import pathweave.sdk.Subnet
-import pathweave.sdk.Supernet
-import pathweave.sdk.Tensor
 import pathweave.sdk.UsageError
+import pathweave.sdk.data.ImageSize
+import pathweave.sdk.data.Inputs
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.data.argmax
 import pathweave.sdk.runtimes.LoadedStretch
+import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
 
 private const val PARENTS = 64 // at most this many of the best subnets are expected to have children in the next group
 
@@ -246,13 +248,6 @@ private class Answers(sampleCount: Int) {
 internal fun rows(logits: Tensor): List<FloatArray> {
     val (values, classes) = logits.floats() to logits.size / logits.batch
     return List(logits.batch) { values.copyOfRange(it * classes, (it + 1) * classes) }
-}
-
-/** The most probable class, the first of equals. */
-internal fun argmax(logits: FloatArray): Int {
-    var best = 0
-    for (at in logits.indices) if (logits[at] > logits[best]) best = at
-    return best
 }
 
 /** Logits shifted to a mean of 0, which leaves the probabilities unchanged. */

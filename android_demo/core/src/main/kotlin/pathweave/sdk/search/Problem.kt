@@ -1,15 +1,15 @@
 /** The search port: a strategy's problem, its evaluator, and its result. Mirrors device_sdk/search/port.py. */
 package pathweave.sdk.search
 
-import pathweave.sdk.Budget
-import pathweave.sdk.Cost
-import pathweave.sdk.CostModel
-import pathweave.sdk.Edge
-import pathweave.sdk.ImageSize
-import pathweave.sdk.Plan
 import pathweave.sdk.SplitMix64
-import pathweave.sdk.Subnet
-import pathweave.sdk.Supernet
+import pathweave.sdk.data.ImageSize
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Cost
+import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
 
 /** Why a search ended. [text] is how results and logs write it. */
 public enum class Stopped(public val text: String) {

@@ -1,7 +1,7 @@
 /** Racing: subnets are evaluated on a growing share of the samples, and unpromising ones are dropped early. */
 package pathweave.sdk.search
 
-import pathweave.sdk.Subnet
+import pathweave.sdk.supernet.Subnet
 
 private const val COMPARED = 32 // best finished candidates, from which the unfinished ones are extrapolated
 private const val REMEMBERED = 128 // latest unfinished candidates per stage that are used as observations

@@ -2,8 +2,8 @@
 package pathweave.sdk.search
 
 import java.util.Locale
-import pathweave.sdk.Plan
-import pathweave.sdk.Subnet
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Subnet
 
 /**
  * The state of one search, which plans at most [planned] generations.

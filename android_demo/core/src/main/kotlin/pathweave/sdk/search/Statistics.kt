@@ -7,7 +7,7 @@ import kotlin.math.exp
 import kotlin.math.ln
 import kotlin.math.sqrt
 import pathweave.sdk.SplitMix64
-import pathweave.sdk.percentile
+import pathweave.sdk.profiling.percentile
 
 private const val ERROR_SERIES_UP_TO = 2.0 // below, the series of erf converges fast; above, the continued fraction
 private const val TINY = 1e-300

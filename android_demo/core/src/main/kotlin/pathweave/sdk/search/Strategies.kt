@@ -4,8 +4,8 @@ package pathweave.sdk.search
 import kotlin.math.exp
 import kotlin.math.pow
 import pathweave.sdk.SplitMix64
-import pathweave.sdk.Subnet
 import pathweave.sdk.UsageError
+import pathweave.sdk.supernet.Subnet
 
 /** The default strategy's name. */
 public const val DEFAULT_STRATEGY: String = "pathweave"

@@ -8,24 +8,23 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
 import org.junit.jupiter.api.io.TempDir
-import pathweave.sdk.Active
-import pathweave.sdk.AdaptationLog
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.Budget
 import pathweave.sdk.Contract
-import pathweave.sdk.Cost
-import pathweave.sdk.ExitChoice
-import pathweave.sdk.Plan
-import pathweave.sdk.PlanInUse
 import pathweave.sdk.SlowRuntime
-import pathweave.sdk.Subnet
 import pathweave.sdk.UsageError
-import pathweave.sdk.Workspace
 import pathweave.sdk.assertRefused
-import pathweave.sdk.goldenInputs
+import pathweave.sdk.execution.Active
+import pathweave.sdk.execution.PlanInUse
+import pathweave.sdk.execution.Workspace
+import pathweave.sdk.execution.goldenInputs
+import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.search.Candidate
-import pathweave.sdk.search.PlanPool
 import pathweave.sdk.subnetOf
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Cost
+import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Subnet
 
 private const val SMALL = "m0-2 s2 o3"
 private const val FULL = "o0 o1 o2 o3"

@@ -13,29 +13,29 @@ import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.ClosedError
 import pathweave.sdk.Contract
-import pathweave.sdk.DeviceState
-import pathweave.sdk.Edge
 import pathweave.sdk.FaultServer
-import pathweave.sdk.Plan
-import pathweave.sdk.PlanInUse
 import pathweave.sdk.PostAnswer
-import pathweave.sdk.RemoteRef
-import pathweave.sdk.Split
-import pathweave.sdk.Subnet
-import pathweave.sdk.Tensor
-import pathweave.sdk.Uplink
 import pathweave.sdk.UsageError
-import pathweave.sdk.Workspace
 import pathweave.sdk.assertRefused
-import pathweave.sdk.logPath
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.execution.PlanInUse
+import pathweave.sdk.execution.Workspace
 import pathweave.sdk.offload.LinkEstimate
 import pathweave.sdk.offload.Privacy
 import pathweave.sdk.offload.RemoteModel
-import pathweave.sdk.planning.Offer
-import pathweave.sdk.planning.PlanFront
-import pathweave.sdk.planning.Requirement
-import pathweave.sdk.planning.Way
+import pathweave.sdk.policies.planning.Offer
+import pathweave.sdk.policies.planning.PlanFront
+import pathweave.sdk.policies.planning.Way
 import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.session.DeviceState
+import pathweave.sdk.session.logPath
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.RemoteRef
+import pathweave.sdk.supernet.Requirement
+import pathweave.sdk.supernet.Split
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Uplink
 
 @Timeout(60)
 class NetworkFollowerTest {

@@ -7,11 +7,7 @@ import kotlinx.serialization.json.JsonNull
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
-import pathweave.sdk.Budget
 import pathweave.sdk.Contract
-import pathweave.sdk.Cost
-import pathweave.sdk.Plan
-import pathweave.sdk.Uplink
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.double
@@ -19,6 +15,10 @@ import pathweave.sdk.get
 import pathweave.sdk.items
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.subnetOf
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Cost
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Uplink
 import pathweave.sdk.text
 import pathweave.sdk.texts
 

@@ -11,15 +11,15 @@ import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
-import pathweave.sdk.HttpTransport
-import pathweave.sdk.Image
-import pathweave.sdk.ImageSize
-import pathweave.sdk.Preprocessing
-import pathweave.sdk.Tensor
-import pathweave.sdk.Transport
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.prepare
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
+import pathweave.sdk.data.Preprocessing
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.data.prepare
+import pathweave.sdk.transports.HttpTransport
+import pathweave.sdk.transports.Transport
 
 private const val SLACK_MS = 500 // other processes want the cores, too
 private val FAULTS = listOf(

@@ -1,15 +1,15 @@
 package pathweave.sdk.offload
 
 import kotlinx.serialization.json.Json
-import pathweave.sdk.Deadlines
 import pathweave.sdk.ProtocolError
-import pathweave.sdk.Reply
 import pathweave.sdk.TransferError
-import pathweave.sdk.Transport
+import pathweave.sdk.delivery.Deadlines
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
 import pathweave.sdk.text
+import pathweave.sdk.transports.Reply
+import pathweave.sdk.transports.Transport
 
 /**
  * An Open Inference server behind the transport's port: it answers with the mean of each channel, or as [fault] says.

@@ -11,27 +11,27 @@ import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.Contract
-import pathweave.sdk.Decider
-import pathweave.sdk.Image
-import pathweave.sdk.ImageSize
-import pathweave.sdk.Preprocessing
 import pathweave.sdk.ProtocolError
-import pathweave.sdk.Tensor
-import pathweave.sdk.Uplink
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bytes
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
+import pathweave.sdk.data.Preprocessing
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.data.prepare
+import pathweave.sdk.data.unprepare
 import pathweave.sdk.double
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
-import pathweave.sdk.planning.PlanFront
-import pathweave.sdk.planning.decodeFront
-import pathweave.sdk.planning.encodeFront
-import pathweave.sdk.prepare
+import pathweave.sdk.policies.planning.PlanFront
+import pathweave.sdk.policies.planning.decodeFront
+import pathweave.sdk.policies.planning.encodeFront
+import pathweave.sdk.supernet.Decider
+import pathweave.sdk.supernet.Uplink
 import pathweave.sdk.text
 import pathweave.sdk.texts
-import pathweave.sdk.unprepare
 
 private const val TOLERANCE = 1e-9
 

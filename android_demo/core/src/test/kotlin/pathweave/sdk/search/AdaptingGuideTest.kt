@@ -8,12 +8,13 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.Budget
 import pathweave.sdk.Contract
-import pathweave.sdk.Tensor
-import pathweave.sdk.TrustedKey
 import pathweave.sdk.adapt
+import pathweave.sdk.bundles.TrustedKey
 import pathweave.sdk.calibrate
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.policies.Adaptations
+import pathweave.sdk.supernet.Budget
 
 /** docs/guide/embed_in_an_android_app.md is right about adapting: its lines are those below, and they run. */
 class AdaptingGuideTest {

@@ -6,25 +6,28 @@ import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
-import pathweave.sdk.Budget
 import pathweave.sdk.BudgetError
 import pathweave.sdk.ClosedError
 import pathweave.sdk.DataError
-import pathweave.sdk.Edge
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.InputError
-import pathweave.sdk.PagedEdges
 import pathweave.sdk.SplitMix64
-import pathweave.sdk.Subnet
-import pathweave.sdk.Tensor
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.eachEdge
-import pathweave.sdk.enumerateSubnets
-import pathweave.sdk.largestBatch
-import pathweave.sdk.oneModelFootprint
+import pathweave.sdk.data.Inputs
+import pathweave.sdk.data.SomeInputs
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.execution.PagedEdges
+import pathweave.sdk.execution.eachEdge
+import pathweave.sdk.execution.largestBatch
+import pathweave.sdk.execution.oneModelFootprint
+import pathweave.sdk.policies.Adaptations
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.enumerateSubnets
 
 class SearchPartsTest {
     private val bundle = Adaptations.bundle

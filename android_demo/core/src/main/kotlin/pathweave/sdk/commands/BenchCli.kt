@@ -1,0 +1,125 @@
+/**
+ * What this implementation takes for opening, adapting and calls, as JSON, to be compared with Python's.
+ *
+ * ```
+ * java -cp … pathweave.sdk.commands.BenchCliKt BUNDLE IMAGES LABELS PROFILE LATENCY_MS ROUNDS
+ * ```
+ *
+ * IMAGES: 8-bit pixels of the model's own size, [count, h, w, c]; LABELS: a byte each; PROFILE: the profile that Python
+ * measured here, whose predictions both languages search with and whose blocks Kotlin's are compared with.
+ */
+package pathweave.sdk.commands
+
+import ai.onnxruntime.OnnxTensor
+import ai.onnxruntime.OrtEnvironment
+import ai.onnxruntime.OrtSession
+import java.io.File
+import kotlin.system.exitProcess
+import kotlinx.serialization.json.JsonObject
+import kotlinx.serialization.json.JsonPrimitive
+import pathweave.sdk.AdaptiveModel
+import pathweave.sdk.PathweaveError
+import pathweave.sdk.UsageError
+import pathweave.sdk.bundles.Bundle
+import pathweave.sdk.bundles.compose
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.ImageSize
+import pathweave.sdk.data.RawInputs
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.policies.AdaptationSettings
+import pathweave.sdk.policies.PlanFinder
+import pathweave.sdk.profiling.Profile
+import pathweave.sdk.profiling.measureInterleaved
+import pathweave.sdk.profiling.percentile
+import pathweave.sdk.profiling.profile
+import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.search.bestWithin
+import pathweave.sdk.search.median
+import pathweave.sdk.session.decodeProfile
+import pathweave.sdk.session.json
+import pathweave.sdk.session.jsonOf
+import pathweave.sdk.supernet.Budget
+
+private const val OPENINGS = 7
+private const val CALL_WARMUP = 200 // rounds, for the compiler
+
+/** Prints one JSON object; exits 1 (failed, one line why). */
+public fun main(arguments: Array<String>) {
+    try {
+        if (arguments.size != 6) throw UsageError("needs BUNDLE IMAGES LABELS PROFILE LATENCY_MS ROUNDS")
+        val (bundle, images, labels, profile, latencyMs) = arguments
+        val limits = latencyMs.toDouble() to arguments[5].toInt()
+        println(bench(File(bundle), File(images), File(labels), decodeProfile(File(profile).readBytes()), limits))
+    } catch (error: PathweaveError) {
+        System.err.println(error.message)
+        exitProcess(1)
+    }
+}
+
+private fun bench(folder: File, images: File, labels: File, profile: Profile, limits: Pair<Double, Int>): JsonObject {
+    val openings = List(OPENINGS) {
+        val startedNs = System.nanoTime()
+        AdaptiveModel.open(folder, selfTested = { true }).close()
+        (System.nanoTime() - startedNs) / 1e6
+    }
+    val (runtime, bundle) = OnnxRuntime() to Bundle.open(folder)
+    val shape = bundle.supernet.cutPoints[0].tensors[0].shape
+    val samples = imagesOf(images.readBytes(), shape)
+    val inputs = RawInputs(samples, bundle.manifest.preprocessing, shape)
+    val targets = labelsOf(labels.readBytes())
+    val finder = PlanFinder(bundle, runtime, profile, AdaptationSettings(timeLimitS = null))
+    val found = finder.find(inputs, targets, Budget(latencyMs = limits.first))
+    val (callMs, rawMs) = AdaptiveModel.open(folder, selfTested = { true }).use { model ->
+        calls(model, inputs.take(listOf(0), null), limits.second)
+    }
+    val alone = profile(bundle, runtime).edges
+    val ratios = profile.edges.map { (edge, cost) -> alone.getValue(edge).latencyMs / cost.latencyMs }
+    return jsonOf(
+        "block_ms_over_python" to json(median(ratios)),
+        "first_open_ms" to json(openings[0]),
+        "open_ms" to json(percentile(openings.drop(1).sorted(), 0.5)),
+        "adapt_seconds" to json(found.seconds),
+        "subnet" to JsonPrimitive(found.subnet.toString()),
+        "best" to JsonPrimitive(bestWithin(found.pool, found.budget)?.subnet.toString()),
+        "pool" to JsonPrimitive(found.pool.size),
+        "subnets_evaluated" to JsonPrimitive(found.subnetsEvaluated),
+        "accuracy_search" to json(found.accuracySearch),
+        "accuracy_holdout" to json(found.accuracyHoldout),
+        "call_ms" to json(callMs),
+        "raw_ms" to json(rawMs),
+    )
+}
+
+/** Images of [shape], channels first, from 8-bit pixels [count, h, w, c]. */
+internal fun imagesOf(pixels: ByteArray, shape: List<Int>): List<Image> {
+    val (channels, height, width) = shape
+    val bytes = channels * height * width
+    return List(pixels.size / bytes) {
+        Image(pixels.copyOfRange(it * bytes, (it + 1) * bytes), ImageSize(height, width), channels)
+    }
+}
+
+/** A class index per byte. */
+internal fun labelsOf(bytes: ByteArray): IntArray = bytes.map { it.toInt() and 0xff }.toIntArray()
+
+/** `model.infer` of the plan in use and ONNX Runtime alone on the same composed model, in turns: medians. */
+private fun calls(model: AdaptiveModel, sample: Tensor, rounds: Int): Pair<Double, Double> {
+    val environment = OrtEnvironment.getEnvironment()
+    val composed = compose(model.bundle.stretch(model.plan.subnet.edges))
+    val options = OrtSession.SessionOptions().apply {
+        setIntraOpNumThreads(1)
+        setInterOpNumThreads(1)
+    }
+    environment.createSession(composed, options).use { session ->
+        val shape = LongArray(sample.shape.size) { sample.shape[it].toLong() }
+        val name = session.inputNames.first()
+        val raw: () -> Unit = {
+            OnnxTensor.createTensor(environment, sample.view().asFloatBuffer(), shape).use { input ->
+                session.run(mapOf(name to input)).use { (it[0] as OnnxTensor).floatBuffer.get(0) }
+            }
+        }
+        val call: () -> Unit = { model.infer(sample) }
+        val timed = measureInterleaved(listOf(call, raw), rounds, CALL_WARMUP)
+        return timed[0].medianMs to timed[1].medianMs
+    }
+}

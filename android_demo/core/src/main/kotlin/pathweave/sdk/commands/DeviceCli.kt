@@ -1,0 +1,199 @@
+/**
+ * A device's round against a server, as JSON: opens the bundle at URL, adapts, sends its log.
+ *
+ * ```
+ * java -cp … pathweave.sdk.commands.DeviceCliKt URL STATE KEY IMAGES LABELS LATENCY_MS [ASKS]
+ * ```
+ *
+ * KEY: a public key or key list; IMAGES and LABELS as for BenchCli. `PATHWEAVE_TOKEN` holds the server's token, if it
+ * needs one. With ASKS the bundle is fetched without exits, which follow on demand, and the server answers hard samples and
+ * the rest of a split path; then the images are asked about again and again, until so many answers came from the server
+ * and after them as many from the device in its place (at most a minute): a second line says which came from where.
+ */
+package pathweave.sdk.commands
+
+import java.io.File
+import kotlin.system.exitProcess
+import kotlinx.serialization.json.JsonArray
+import kotlinx.serialization.json.JsonElement
+import kotlinx.serialization.json.JsonObject
+import kotlinx.serialization.json.JsonPrimitive
+import pathweave.sdk.AdaptiveModel
+import pathweave.sdk.FALLBACK
+import pathweave.sdk.PathweaveError
+import pathweave.sdk.SERVER
+import pathweave.sdk.SUBNET
+import pathweave.sdk.UsageError
+import pathweave.sdk.bundles.loadTrust
+import pathweave.sdk.data.DType
+import pathweave.sdk.data.Image
+import pathweave.sdk.data.prepare
+import pathweave.sdk.delivery.DeliveryOptions
+import pathweave.sdk.delivery.uploadLog
+import pathweave.sdk.offload.Privacy
+import pathweave.sdk.offload.RemoteModel
+import pathweave.sdk.offload.TAIL
+import pathweave.sdk.session.deviceId
+import pathweave.sdk.session.json
+import pathweave.sdk.session.jsonOf
+import pathweave.sdk.session.logPath
+import pathweave.sdk.session.openAt
+import pathweave.sdk.session.parsed
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Decider
+import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.RemoteRef
+import pathweave.sdk.supernet.Requirement
+import pathweave.sdk.supernet.Split
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.encodePlan
+import pathweave.sdk.transports.serverAndName
+
+private const val ARGUMENTS = 6
+private const val COMPARED = 20 // images whose answers are printed
+private const val PATIENCE_NS = 60_000_000_000L
+private const val TIMEOUT_S = 2.0
+private const val BITS = 8
+
+/** Prints one JSON object a line; exits 1 (failed, one line why). */
+public fun main(arguments: Array<String>) {
+    try {
+        if (arguments.size !in ARGUMENTS..ARGUMENTS + 1) {
+            throw UsageError("needs URL STATE KEY IMAGES LABELS LATENCY_MS [ASKS]")
+        }
+        val asks = arguments.getOrNull(ARGUMENTS)?.let { it.toIntOrNull() ?: throw UsageError("ASKS is no number") }
+        Round(arguments.toList(), System.getenv("PATHWEAVE_TOKEN")).run(asks)
+    } catch (error: PathweaveError) {
+        System.err.println(error.message)
+        exitProcess(1)
+    }
+}
+
+private class Round(private val arguments: List<String>, private val token: String?) {
+    private val url = arguments[0]
+    private val stateFolder = File(arguments[1])
+    private val budget =
+        Budget(latencyMs = arguments[ARGUMENTS - 1].toDoubleOrNull() ?: throw UsageError("LATENCY_MS is no number"))
+
+    fun run(asks: Int?) {
+        val options = if (asks == null) DeliveryOptions() else DeliveryOptions(exits = { _, _ -> emptyList() })
+        val opened = openAt(url, stateFolder, loadTrust(File(arguments[2])), token, options = options)
+        AdaptiveModel.open(opened, stateFolder = stateFolder).use { model ->
+            val shape = model.bundle.supernet.cutPoints[0].tensors[0].shape
+            val images = imagesOf(File(arguments[3]).readBytes(), shape)
+            val samples = model.inputs(prepare(images, model.bundle.manifest.preprocessing, shape))
+            val labels = labelsOf(File(arguments[4]).readBytes())
+            val found = model.adaptBlocking(samples, labels, budget)
+            val asking = asks?.let { Asking(model, serverAndName(url), token, images) }
+            val answered = asking?.run { firstAnswers() + planned(labels, budget) }.orEmpty()
+            println(jsonOf(*answered.toTypedArray(), *sent(model, found.subnet).toTypedArray()))
+            if (asking != null) println(asking.untilUnanswered(asks))
+        }
+    }
+
+    /** Send the log; what the server has of it. */
+    private fun sent(model: AdaptiveModel, subnet: Subnet): List<Pair<String, JsonElement>> {
+        val (device, log) = deviceId(stateFolder) to logPath(stateFolder, model.bundle)
+        val stored = uploadLog(log, serverAndName(url).first, device, token)
+        return listOf(
+            "device" to JsonPrimitive(device),
+            "log" to JsonPrimitive(log.path),
+            "subnet" to JsonPrimitive(subnet.toString()),
+            "accepted" to JsonPrimitive(stored.accepted),
+            "duplicates" to JsonPrimitive(stored.duplicates),
+        )
+    }
+}
+
+/** Hard samples and the rest of a split path are answered by the server of the bundle. */
+private class Asking(
+    private val model: AdaptiveModel,
+    place: Pair<String, String>,
+    token: String?,
+    private val images: List<Image>,
+) {
+    private val name = place.second
+    private val plans: List<Plan>
+
+    init {
+        model.setExits(model.bundle.offered.exits.map { it.id })
+        for (kind in listOf(":images", TAIL)) {
+            model.connect(RemoteModel(place.first, name + kind, token, Privacy.INPUTS, TIMEOUT_S))
+        }
+        plans = listOf(asking(), split(), askingEarly())
+    }
+
+    /** The full model, which asks about the half of the images that it is least sure of. */
+    private fun asking(): Plan {
+        model.use(Plan(model.bundle.supernet.original))
+        val sure = images.map { model.classify(it).confidence[0] }.sorted()
+        val decider = Decider.MaxConfidence(sure[sure.size / 2])
+        return model.plan.copy(hard = Hard.Ask(decider, RemoteRef("$name:images", model.bundle.digest)))
+    }
+
+    /** The full model, split at the last cut point whose tensors can travel. */
+    private fun split(): Plan {
+        val supernet = model.bundle.supernet
+        val inner = supernet.cutPoints.subList(1, supernet.outputIndex)
+        val cut = inner.last { point -> point.tensors.all { it.dtype == DType.FLOAT32 } }
+        val tail = supernet.walk(supernet.original).filter { (_, block) -> block.start >= cut.index }.map { it.first }
+        val server = RemoteRef(name + TAIL, model.bundle.digest)
+        return Plan(supernet.original, split = Split(cut.index, List(cut.tensors.size) { BITS }, tail, server))
+    }
+
+    /** The full model, whose first exit answers the surest third of the images and asks about the least sure. */
+    private fun askingEarly(): Plan {
+        val supernet = model.bundle.supernet
+        val exit = supernet.exitsAlong(supernet.original).first().let { ExitChoice(it.id, 0.0, it.renditions[0].name) }
+        model.use(Plan(supernet.original, listOf(exit)))
+        val sure = images.map { model.classify(it).confidence[0] }.sorted()
+        fun between(at: Int) = (sure[at - 1] + sure[at]) / 2
+        val choice = exit.copy(threshold = between(2 * sure.size / 3), askBelow = between(sure.size / 3))
+        val ask = Hard.Ask(Decider.MaxConfidence(0.0), RemoteRef("$name:images", model.bundle.digest))
+        return Plan(supernet.original, listOf(choice), hard = ask)
+    }
+
+    /** Each plan with its answers to the first images. */
+    fun firstAnswers(): List<Pair<String, JsonElement>> = listOf("asked", "split", "early").zip(plans) { kind, plan ->
+        model.use(plan)
+        val answers = images.take(COMPARED).map { model.classify(it) }
+        kind to jsonOf(
+            "plan" to parsed(encodePlan(plan)),
+            "source" to JsonArray(answers.map { JsonPrimitive(it.source[0]) }),
+            "labels" to JsonArray(answers.map { JsonPrimitive(it.labels[0]) }),
+        )
+    }
+
+    /** The most accurate plan that answers everything within the [budget]. */
+    fun planned(labels: IntArray, budget: Budget): Pair<String, JsonElement> {
+        val found = model.planFor(images, labels, Requirement(latencyMs = budget.latencyMs, coverage = 1.0))
+        return "planned" to jsonOf("plan" to parsed(encodePlan(model.plan)), "accuracy" to json(found.choice.cost.accuracy))
+    }
+
+    /** Ask until [wanted] answers came from the server, and after them as many in its place. */
+    fun untilUnanswered(wanted: Int): JsonObject {
+        val counts = sortedMapOf(SUBNET to 0, SERVER to 0, FALLBACK to 0)
+        var unanswered = 0
+        val untilNs = System.nanoTime() + PATIENCE_NS
+        for (round in generateSequence(0) { it + 1 }) {
+            if (counts.getValue(FALLBACK) >= wanted || System.nanoTime() > untilNs) break
+            model.use(plans[round % plans.size])
+            for (image in images) {
+                try {
+                    val source = model.classify(image).source[0]
+                    counts[source] = counts.getOrDefault(source, 0) + 1
+                } catch (error: PathweaveError) {
+                    System.err.println(error.message)
+                    unanswered++
+                }
+            }
+            if (counts.getValue(SERVER) >= wanted && round > 0) System.err.println("the server answers")
+        }
+        return jsonOf(
+            "sources" to JsonObject(counts.mapValues { JsonPrimitive(it.value) }),
+            "unanswered" to JsonPrimitive(unanswered),
+        )
+    }
+}

@@ -1,0 +1,130 @@
+/**
+ * Downloads a bundle's blobs to the store, one after the other: resumes interrupted transfers, refuses altered blobs.
+ * Mirrors device_sdk/delivery/blobs.py, which uses four connections.
+ */
+package pathweave.sdk.delivery
+
+import pathweave.sdk.BlobError
+import pathweave.sdk.TransferError
+import pathweave.sdk.bundles.BLOBS
+import pathweave.sdk.bundles.BLOB_MAX_BYTES
+import pathweave.sdk.bundles.Manifest
+import pathweave.sdk.transports.Reply
+import pathweave.sdk.transports.Transport
+import pathweave.sdk.transports.requireSuccess
+
+private const val REQUESTS_PER_BLOB = 100 // regardless of progress
+private const val ALTERED_TRIES = 2 // the first may have resumed from a damaged orphan
+
+/** The blobs of [manifest] that are not in the [store], with their sizes where they are stated. */
+internal fun missingBlobs(store: BundleStore, manifest: Manifest): Map<String, Long?> =
+    manifest.blobs().filterNot { (name, size) -> store.hasBlob(name, size) }
+
+/** Transfer counters. */
+internal class Tally {
+    var blobs = 0
+    var bytes = 0L
+    var resumed = 0
+}
+
+/** Fetches blobs of the bundle at [url]. [onBytes] is called with the bytes of each chunk. */
+internal class BlobFetcher(
+    val url: String,
+    val store: BundleStore,
+    val transport: Transport,
+    val schedule: Schedule,
+    val tally: Tally,
+    private val onBytes: (Int) -> Unit,
+) {
+    /**
+     * Fetch [blobs], given with their sizes where known.
+     *
+     * @throws BlobError a digest does not match. [TransferError] a blob could not be fetched. [StorageError] written.
+     */
+    fun fetchAll(blobs: Map<String, Long?>) {
+        for ((name, size) in blobs) {
+            if (store.hasBlob(name, size)) continue // fetched by another process since the check
+            store.writer(name, size ?: BLOB_MAX_BYTES).use { BlobTransfer(this, name, size, it).run() }
+            tally.blobs++
+        }
+    }
+
+    fun received(count: Int) {
+        tally.bytes += count
+        onBytes(count)
+        schedule.received(count)
+    }
+}
+
+/** The transfer of one blob in a bounded number of requests. */
+private class BlobTransfer(
+    private val fetcher: BlobFetcher,
+    private val name: String,
+    private val size: Long?,
+    private val writer: BlobWriter,
+) {
+    private val what = "blob ${name.take(12)}…"
+    private var etag: String? = null
+    private var failures = 0 // consecutive, without a new byte
+    private var altered = 0
+
+    /** Run until the blob is in the store. */
+    fun run() {
+        repeat(REQUESTS_PER_BLOB) {
+            val before = writer.size
+            try {
+                request()
+                writer.commit()
+                return
+            } catch (error: BlobError) {
+                startOver(error)
+            } catch (error: TransferError) {
+                countFailure(error, progress = writer.size > before)
+            }
+            fetcher.schedule.pause(failures)
+        }
+        throw TransferError("$what did not come whole in $REQUESTS_PER_BLOB requests")
+    }
+
+    private fun startOver(error: BlobError) {
+        writer.restart()
+        if (++altered == ALTERED_TRIES) throw error
+    }
+
+    private fun countFailure(error: TransferError, progress: Boolean) {
+        failures = if (progress) 0 else failures + 1
+        if (!transient(error) || failures >= fetcher.schedule.attempts) throw error
+    }
+
+    private fun request() {
+        val offset = writer.size
+        if (offset > 0 && offset == size) return
+        fetcher.transport.get(
+            "${fetcher.url}/$BLOBS/$name",
+            headers = requestHeaders(offset, etag),
+            deadlines = fetcher.schedule.left(),
+            maxBytes = size ?: BLOB_MAX_BYTES,
+        ) { reply ->
+            if (reply.status != RANGE_NOT_SATISFIABLE || offset == 0L) requireSuccess(reply, what)
+            take(reply, offset)
+        }
+        if (size != null && writer.size < size) throw TransferError("$what ended after ${writer.size} of $size bytes")
+    }
+
+    private fun take(reply: Reply, offset: Long) {
+        when (nextStep(reply.status, reply.header("Content-Range"), offset)) {
+            NextStep.COMPLETE -> return
+            NextStep.AGAIN -> {
+                writer.restart()
+                throw TransferError("the server cannot resume $what")
+            }
+            NextStep.REPLACE -> writer.restart()
+            NextStep.APPEND -> if (offset > 0) fetcher.tally.resumed++
+        }
+        etag = strongEtag(reply.header("ETag"))
+        reply.chunks { buffer, count ->
+            writer.append(buffer, count)
+            fetcher.received(count)
+        }
+    }
+}

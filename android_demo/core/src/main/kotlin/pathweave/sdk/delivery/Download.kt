@@ -1,0 +1,202 @@
+/**
+ * Downloads a bundle to the store, or falls back to the last good one (docs/bundle_format.md, "Over HTTP"). Mirrors
+ * device_sdk/delivery/download.py.
+ */
+package pathweave.sdk.delivery
+
+import java.io.File
+import pathweave.sdk.PathweaveError
+import pathweave.sdk.RefusedError
+import pathweave.sdk.TransferError
+import pathweave.sdk.UsageError
+import pathweave.sdk.bundles.Manifest
+import pathweave.sdk.bundles.Trust
+import pathweave.sdk.bundles.partWithExits
+import pathweave.sdk.bundles.runnablePart
+import pathweave.sdk.files.pauseMs
+import pathweave.sdk.profiling.Clock
+import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.transports.HttpTransport
+import pathweave.sdk.transports.NOT_FOUND
+import pathweave.sdk.transports.Transport
+import pathweave.sdk.transports.base
+
+internal const val ATTEMPTS = 5
+internal const val REPLACED_TRIES = 3 // restarts after the server has replaced the bundle during the download
+private const val MS_PER_S = 1_000
+
+/** Of the first download. */
+public val DEADLINES: Deadlines = Deadlines(idleS = 10.0, totalS = 600.0)
+
+/** Where the last good bundle can open instead. */
+public val UPDATE_DEADLINES: Deadlines = Deadlines(idleS = 5.0, totalS = 20.0)
+
+/** Where a [Delivered] comes from. */
+public enum class DeliverySource {
+    DOWNLOADED,
+
+    /** The server still has the last good bundle. */
+    UNCHANGED,
+
+    /** Fetching failed, so it is the last good bundle. */
+    KEPT,
+}
+
+/**
+ * A bundle in the store, ready for `Bundle.open(folder, trust, blobs)`.
+ *
+ * [resumed]: number of resumed transfers. [failure]: why it is the last good bundle, in one line.
+ */
+public data class Delivered(
+    public val folder: File,
+    public val blobs: File,
+    public val name: String,
+    public val digest: String,
+    public val version: Long,
+    public val source: DeliverySource,
+    public val blobsFetched: Int = 0,
+    public val bytesFetched: Long = 0,
+    public val resumed: Int = 0,
+    public val failure: String? = null,
+    internal val error: PathweaveError? = null,
+)
+
+/** How a delivery goes on: what [fetchBundle] may wait for, and who hears of it. */
+public class DeliveryOptions(
+    /** Install an older version, or other contents under the same version, too. */
+    public val allowRollback: Boolean = false,
+    /** Of the first download. */
+    public val deadlines: Deadlines = DEADLINES,
+    /** Where there is a last good bundle. */
+    public val updateDeadlines: Deadlines = UPDATE_DEADLINES,
+    /** Consecutive attempts without a new byte. */
+    public val attempts: Int = ATTEMPTS,
+    /** Told how many bytes of how many have come. */
+    public val progress: (doneBytes: Long, ofBytes: Long) -> Unit = { _, _ -> },
+    /** Asked at every chunk; true ends the delivery with CancellationException, and what came is kept. */
+    public val stopped: () -> Boolean = { false },
+    /** The exits that the device wants of the bundle with this name and digest; null: all. */
+    public val exits: (name: String, digest: String) -> Collection<String>? = { _, _ -> null },
+    /** Seconds since 1970, for what expires. */
+    public val wallClockS: () -> Long = { System.currentTimeMillis() / MS_PER_S },
+)
+
+/**
+ * Fetch the bundle at [url] (`http(s)://…/v1/bundles/NAME`) to the [store]; on failure, the last good one of that URL.
+ *
+ * 1. fetch manifest.json and manifest.sig; 2. verify the signature over the exact bytes, then parse them. With key lists
+ * ([TrustedKeys]) instead: newer lists, release.json, and the manifest that it names, unless something has expired; 3.
+ * refuse another name than this URL had at first, a version below the high-water mark, and other bytes under the version
+ * of the mark; 4. fetch the blobs that are not in the store, each verified before it is stored; 5. store manifest and
+ * signature.
+ *
+ * The result is not yet the last good bundle: call `store.rememberGood(url, name, digest)` after its self-test passed;
+ * [openAt] does all of it. [trust]: null takes a bundle whatever key signed it. If the server replaces the bundle during the
+ * transfer, the download restarts; verified blobs are kept.
+ *
+ * @throws UsageError [url] is not an address.
+ * @throws BundleError refused; TransferError: not received; StorageError, RuntimeFailedError (nothing runs here): and
+ *   there is no last good bundle.
+ */
+public fun fetchBundle(
+    url: String,
+    store: BundleStore,
+    trust: Trust?,
+    token: String? = null,
+    options: DeliveryOptions = DeliveryOptions(),
+): Delivered = fetchBundle(url, store, HttpTransport(token), trust, options)
+
+internal fun fetchBundle(
+    url: String,
+    store: BundleStore,
+    transport: Transport,
+    trust: Trust?,
+    options: DeliveryOptions = DeliveryOptions(),
+    clock: Clock = System::nanoTime,
+    sleep: (seconds: Double) -> Unit = { pauseMs((it * MS_PER_S).toLong()) },
+): Delivered {
+    val address = base(url)
+    val good = store.lastGoodAt(address, options.allowRollback)
+    val limits = if (good == null) options.deadlines else options.updateDeadlines
+    val schedule = Schedule(limits, options.attempts, clock, sleep, options.stopped)
+    val delivery = Delivery(address, store, transport, trust, options, schedule)
+    return try {
+        delivery.run()
+    } catch (error: UsageError) {
+        throw error
+    } catch (error: PathweaveError) {
+        val kept = store.lastGoodAt(address, options.allowRollback) ?: throw error
+        deliveryLog.warning("$address: ${error.message}; the last good version, ${kept.version}, stays in use")
+        delivery.delivered(kept, DeliverySource.KEPT, error)
+    }
+}
+
+private class Delivery(
+    private val url: String,
+    private val store: BundleStore,
+    private val transport: Transport,
+    private val trust: Trust?,
+    private val options: DeliveryOptions,
+    private val schedule: Schedule,
+) {
+    private val tally = Tally()
+    private val manifests =
+        ManifestFetcher(url, store, transport, trust, options.allowRollback, schedule, options.wallClockS)
+
+    /** The steps of [fetchBundle], restarted if the server replaced the bundle in between. */
+    fun run(): Delivered {
+        repeat(REPLACED_TRIES) { turn ->
+            val fetched = manifests.fetch() // 1, 2
+            refuse(fetched) // 3
+            try {
+                fetchBlobs(wanted(fetched)) // 4
+                return keep(fetched) // 5
+            } catch (error: RefusedError) {
+                if (error.status != NOT_FOUND || turn == REPLACED_TRIES - 1) throw error
+                schedule.pause(turn)
+            }
+        }
+        throw TransferError("$url was replaced again and again while it was fetched")
+    }
+
+    fun delivered(bundle: StoredBundle, source: DeliverySource, error: PathweaveError? = null) = Delivered(
+        folder = bundle.folder,
+        blobs = store.blobs,
+        name = bundle.name,
+        digest = bundle.digest,
+        version = bundle.version,
+        source = source,
+        blobsFetched = tally.blobs,
+        bytesFetched = tally.bytes,
+        resumed = tally.resumed,
+        failure = error?.message,
+        error = error,
+    )
+
+    private fun refuse(fetched: FetchedManifest) =
+        store.refuse(url, fetched.manifest.name, fetched.manifest.version, fetched.digest, options.allowRollback)
+
+    private fun wanted(fetched: FetchedManifest): Manifest {
+        val manifest = fetched.manifest.runnablePart(OnnxRuntime::runs)
+        val exits = options.exits(manifest.name, fetched.digest)
+        return if (exits == null) manifest else manifest.partWithExits(exits)
+    }
+
+    private fun fetchBlobs(wanted: Manifest) {
+        val missing = missingBlobs(store, wanted)
+        val totalBytes = missing.values.sumOf { it ?: 0L }
+        var doneBytes = 0L
+        BlobFetcher(url, store, transport, schedule, tally) { count ->
+            doneBytes += count
+            options.progress(doneBytes, totalBytes)
+        }.fetchAll(missing)
+    }
+
+    private fun keep(fetched: FetchedManifest): Delivered {
+        val name = fetched.manifest.name
+        val folder = store.saveBundle(name, fetched.data, fetched.signature, fetched.release)
+        val same = store.lastGood(name)?.digest == fetched.digest && tally.blobs == 0
+        val bundle = StoredBundle(name, fetched.manifest.version, fetched.digest, folder)
+        return delivered(bundle, if (same) DeliverySource.UNCHANGED else DeliverySource.DOWNLOADED)
+    }
+}

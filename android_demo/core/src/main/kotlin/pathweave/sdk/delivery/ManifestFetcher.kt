@@ -1,0 +1,118 @@
+/** The first steps of a delivery: a bundle's manifest, verified before it is parsed. Of device_sdk/delivery/download.py. */
+package pathweave.sdk.delivery
+
+import java.io.ByteArrayOutputStream
+import pathweave.sdk.RefusedError
+import pathweave.sdk.SignatureError
+import pathweave.sdk.bundles.MANIFEST
+import pathweave.sdk.bundles.MANIFEST_MAX_BYTES
+import pathweave.sdk.bundles.Manifest
+import pathweave.sdk.bundles.RELEASE
+import pathweave.sdk.bundles.RELEASE_MAX_BYTES
+import pathweave.sdk.bundles.Release
+import pathweave.sdk.bundles.SIGNATURE
+import pathweave.sdk.bundles.SIGNATURE_BYTES
+import pathweave.sdk.bundles.SignedParts
+import pathweave.sdk.bundles.Trust
+import pathweave.sdk.bundles.TrustedKeys
+import pathweave.sdk.bundles.decodeManifest
+import pathweave.sdk.bundles.noRelease
+import pathweave.sdk.bundles.sha256
+import pathweave.sdk.bundles.verify
+import pathweave.sdk.bundles.verifyRelease
+import pathweave.sdk.transports.NOT_FOUND
+import pathweave.sdk.transports.Transport
+import pathweave.sdk.transports.requireSuccess
+
+private const val SIGNATURE_MAX_BYTES = 1024L // a signature has 64; the rest is for error pages
+
+/** A verified manifest. [release]: release.json, if it was verified by that. */
+internal class FetchedManifest(
+    val manifest: Manifest,
+    val data: ByteArray,
+    val signature: ByteArray?,
+    val release: ByteArray? = null,
+) {
+    val digest = sha256(data)
+}
+
+/** The bytes of a manifest, and what proves them. */
+private class Proven(val data: ByteArray, val signature: ByteArray?, val releaseData: ByteArray?, val release: Release?)
+
+/** Fetches the manifest of the bundle at [url]. [wallClockS]: seconds since 1970, for what expires. */
+internal class ManifestFetcher(
+    private val url: String,
+    private val store: BundleStore,
+    private val transport: Transport,
+    private val trust: Trust?,
+    private val allowRollback: Boolean,
+    private val schedule: Schedule,
+    private val wallClockS: () -> Long,
+) {
+    /**
+     * With key lists, newer lists, release.json and the manifest that it names, unless something has expired; else the
+     * manifest and its signature.
+     *
+     * The server may replace any of them between the requests, so what does not match is fetched again.
+     *
+     * @throws BundleError it is refused. [TransferError] it could not be fetched. [StorageError] a list or a time could
+     *   not be kept.
+     */
+    fun fetch(): FetchedManifest {
+        val proven = fetchProven()
+        val manifest = decodeManifest(proven.data)
+        proven.release?.requireSameName(manifest.name, manifest.version)
+        return FetchedManifest(manifest, proven.data, proven.signature, proven.releaseData)
+    }
+
+    private fun fetchProven(): Proven {
+        repeat(REPLACED_TRIES) { turn ->
+            try {
+                return if (trust is TrustedKeys) fetchReleased(trust) else fetchSigned()
+            } catch (error: SignatureError) {
+                if (turn == REPLACED_TRIES - 1) throw error
+            }
+            schedule.pause(turn)
+        }
+        throw SignatureError("$url has no manifest with a signature of its own")
+    }
+
+    private fun fetchReleased(pinned: TrustedKeys): Proven {
+        val trusted = fetchLists(pinned, store, ::fetchSmall)
+        val releaseData = fetchOptional(RELEASE, RELEASE_MAX_BYTES.toLong()) ?: throw noRelease(url)
+        val release = verifyRelease(releaseData, trusted, wallClockS(), allowRollback) { name, raise ->
+            updateTimeMark(store, name, raise)
+        }
+        val data = fetchSmall(MANIFEST, MANIFEST_MAX_BYTES).also(release::requireSameManifest)
+        return Proven(data, null, releaseData, release)
+    }
+
+    private fun fetchSigned(): Proven {
+        val data = fetchSmall(MANIFEST, MANIFEST_MAX_BYTES)
+        val signature = fetchOptional(SIGNATURE, SIGNATURE_MAX_BYTES)
+        if (signature != null && signature.size != SIGNATURE_BYTES) {
+            throw SignatureError("$SIGNATURE has ${signature.size} bytes instead of $SIGNATURE_BYTES")
+        }
+        trust?.verify(SignedParts(url, data, signature, null))
+        return Proven(data, signature, null, null)
+    }
+
+    private fun fetchOptional(name: String, maxBytes: Long): ByteArray? = try {
+        fetchSmall(name, maxBytes)
+    } catch (error: RefusedError) {
+        if (error.status != NOT_FOUND) throw error
+        null
+    }
+
+    private fun fetchSmall(name: String, maxBytes: Long): ByteArray = schedule.retry { deadlines ->
+        transport.get("$url/$name", deadlines = deadlines, maxBytes = maxBytes) { reply ->
+            requireSuccess(reply, "$url/$name")
+            val body = ByteArrayOutputStream()
+            reply.chunks { buffer, count ->
+                body.write(buffer, 0, count)
+                schedule.received(count)
+            }
+            body.toByteArray()
+        }
+    }
+}

@@ -1,0 +1,112 @@
+/** Where what a bundle has becomes something that runs: device_sdk/execution/workspace.py and loaded_segments.py. */
+package pathweave.sdk.execution
+
+import java.io.Closeable
+import pathweave.sdk.bundles.Bundle
+import pathweave.sdk.runtimes.LoadedStretch
+import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.supernet.Plan
+
+/**
+ * One bundle, one runtime, and the bytes that all that is loaded may take beyond the bare runtime; null for no limit.
+ *
+ * What needs more than the cap runs in pages.
+ */
+internal data class Workspace(val bundle: Bundle, val runtime: Runtime, val memoryCapBytes: Long? = null) {
+    /** [plan], ready to run; [cap]: the model's, which its plans share. Throws as [LoadedPlan]. */
+    fun loadPlan(plan: Plan, cap: MemoryCap? = null): LoadedPlan = LoadedPlan(this, plan, cap)
+
+    /** [wanted] samples at once, or half as many again and again until [found] runs in pages under the cap. */
+    fun largestBatch(found: List<PlanSegment>, wanted: Int): Int = largestBatch(bundle, found, memoryCapBytes, wanted)
+
+    /** Bytes for features that are kept: under a cap at most half of what the largest edge leaves. */
+    fun roomForFeatures(wantedBytes: Long): Long {
+        if (memoryCapBytes == null) return wantedBytes
+        return minOf(wantedBytes, roomBesideLargest(bundle, eachEdge(bundle), memoryCapBytes) / 2)
+    }
+}
+
+/**
+ * Segments that are ready to run on up to [batch] samples: each is one model, or under a memory cap all of them share it
+ * in pages.
+ *
+ * [cap]: that of the model, shared with its other plans; pages are loaded when they first run. Without it the segments
+ * have a cap of their own, and all pages are loaded once, so that what fails, fails here.
+ *
+ * @throws BudgetError the cap is too small for the largest block; says the least that works.
+ * @throws BlobError, CompositionError, RuntimeFailedError: a segment does not load.
+ */
+internal class LoadedSegments(
+    workspace: Workspace,
+    found: List<PlanSegment>,
+    private val cap: MemoryCap? = null,
+    batch: Int = 1,
+) : Closeable {
+    private val paged: PagedSegments? = workspace.memoryCapBytes?.let {
+        PagedSegments(workspace.bundle, workspace.runtime, found, it, cap ?: MemoryCap(it), batch)
+    }
+
+    /** One per segment, in order; null where nothing runs. */
+    val stretches: List<LoadedStretch?> = paged?.stretches ?: loadWhole(workspace, found)
+    private val wholeBytes = if (paged == null) residentBytes(workspace.bundle, found, batch) else 0L
+    private var counted = false // guarded by this
+
+    init {
+        if (paged != null && cap == null) loadEach()
+    }
+
+    /** What is loaded here now, as footprints state it. */
+    val takenBytes: Long get() = paged?.pager?.takenBytes ?: wholeBytes
+
+    /** How often a page was loaded so far; null without a memory cap. */
+    val pageLoads: Int? get() = paged?.pager?.loads
+
+    /** Load all pages once, so that what fails, fails now: then they are closed. */
+    fun loadEach() {
+        val paged = paged ?: return
+        try {
+            paged.loadEach()
+        } catch (error: Throwable) {
+            close()
+            throw error
+        }
+    }
+
+    /**
+     * Count what is loaded without pages under the model's cap until it is closed: something else needs its room.
+     *
+     * It is not counted before, since nothing makes it go.
+     */
+    fun count(): Unit = synchronized(this) {
+        if (cap == null || counted) return
+        counted = true
+        cap.take(wholeBytes)
+    }
+
+    /** Evict idle pages; they are loaded again when they are needed. Without a memory cap this does nothing. */
+    fun release() {
+        paged?.pager?.release()
+    }
+
+    /** Free the sessions. May be called twice. */
+    override fun close() {
+        stretches.forEach { it?.close() }
+        paged?.close()
+        synchronized(this) {
+            if (counted) cap?.take(-wholeBytes)
+            counted = false
+        }
+    }
+}
+
+private fun loadWhole(workspace: Workspace, found: List<PlanSegment>): List<LoadedStretch?> {
+    val (bundle, runtime) = workspace.bundle to workspace.runtime
+    val ready = mutableListOf<LoadedStretch?>()
+    try {
+        for (one in found) ready += if (one.runs) runtime.load(bundle.stretch(one.edges, one.exit)) else null
+    } catch (error: Throwable) {
+        ready.forEach { it?.close() }
+        throw error
+    }
+    return ready
+}

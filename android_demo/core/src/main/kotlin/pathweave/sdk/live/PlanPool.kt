@@ -1,0 +1,91 @@
+/** The plan pool: the plans that a device exchanges as it becomes slower and faster (AdaptiveNet §5.1, §5.3). */
+package pathweave.sdk.live
+
+import pathweave.sdk.UsageError
+import pathweave.sdk.policies.Adaptation
+import pathweave.sdk.search.BY_EDGES
+import pathweave.sdk.search.BY_EXPECTED_ACCURACY
+import pathweave.sdk.search.Candidate
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
+
+private const val OUT_OF_BUDGET = 1.06 // what measured too slow counts as this much of the budget
+
+/** Of stored pools. */
+public const val POOL_FORMAT: Int = 2
+
+/**
+ * [plan, latency, accuracy] of the subnets worth running at some latency, and the budget that they are for.
+ *
+ * Latencies are estimates for the device as it was when [chosen] was measured: predictions times [correction].
+ */
+public data class PlanPool(
+    val budget: Budget,
+    val chosen: Subnet,
+    val candidates: List<Candidate>,
+    val correction: Double = 1.0,
+) {
+    /** The candidate of this subnet, if it is here. */
+    public fun find(subnet: Subnet): Candidate? = candidates.find { it.subnet == subnet }
+
+    /** The pool with others, their latencies as predicted, as far as they are worth it. */
+    public fun withMore(predicted: List<Candidate>): PlanPool {
+        val kept = front(candidates + predicted.map { it.at(it.cost.latencyMs * correction) })
+        val chosen = find(chosen)?.takeIf { one -> kept.none { it.subnet == one.subnet } }
+        return copy(candidates = (kept + listOfNotNull(chosen)).sortedBy { it.cost.latencyMs })
+    }
+
+    /** What of the pool is in [supernet] and makes sense; null if the chosen subnet or the budget is not. */
+    public fun knownTo(supernet: Supernet): PlanPool? {
+        val pool = copy(candidates = candidates.filter { it.isSound() && supernet.has(it) })
+        return pool.takeIf { it.find(chosen) != null && budget.latencyMs != null && correction > 0 }
+    }
+}
+
+/**
+ * The pool that an adaptation leaves; estimates agree with what the chosen measured.
+ *
+ * A candidate that was predicted to fit, is more accurate and was not chosen measured too slow: it counts as a little
+ * over the budget, for better times.
+ *
+ * @throws UsageError there is no latency budget to keep.
+ */
+public fun poolOf(adaptation: Adaptation): PlanPool {
+    val budget = adaptation.budget
+    val limitMs = budget.latencyMs
+        ?: throw UsageError("live update keeps a latency budget, and there is none", "set Budget(latencyMs = …)")
+    val correction = adaptation.measuredMs / adaptation.predictedMs
+    val found = adaptation.pool.first { it.subnet == adaptation.subnet }
+    val overMs = OUT_OF_BUDGET * limitMs / correction
+    val others = adaptation.pool.filter { it.subnet != found.subnet }.map { one ->
+        val refused = BY_EXPECTED_ACCURACY.compare(one, found) < 0 && budget.fits(one.cost)
+        if (refused) one.at(overMs) else one
+    }
+    return PlanPool(budget, found.subnet, listOf(found.at(adaptation.measuredMs)), correction).withMore(others)
+}
+
+/** Those than which none is as quick, as small and as accurate, by latency (AdaptiveNet §5.3). */
+internal fun front(candidates: List<Candidate>): List<Candidate> {
+    val ordered = candidates.sortedWith(
+        compareBy<Candidate>({ it.cost.latencyMs }, { -it.expectedAccuracy }, { it.cost.peakBytes })
+            .thenBy(BY_EDGES) { it.subnet.edges },
+    )
+    return ordered.fold(mutableListOf()) { kept, one ->
+        val beaten = kept.any {
+            it.expectedAccuracy >= one.expectedAccuracy && it.cost.peakBytes <= one.cost.peakBytes
+        }
+        kept.apply { if (!beaten) add(one) }
+    }
+}
+
+private fun Candidate.at(latencyMs: Double) = copy(cost = cost.copy(latencyMs = latencyMs))
+
+private fun Candidate.isSound() = cost.latencyMs.isFinite() && cost.latencyMs > 0 && accuracy in 0.0..1.0
+
+private fun Supernet.has(candidate: Candidate): Boolean = try {
+    checkPlan(candidate.plan)
+    true
+} catch (_: UsageError) {
+    false
+}

@@ -1,0 +1,198 @@
+/**
+ * What a subnet answers at every exit and at its end, and what that costs. Mirrors device_sdk/policies/costs/answers.py and
+ * parts of calibration.py.
+ */
+package pathweave.sdk.policies.costs
+
+import pathweave.sdk.data.Inputs
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.data.argmax
+import pathweave.sdk.execution.LoadedSegments
+import pathweave.sdk.execution.PlanSegment
+import pathweave.sdk.execution.Workspace
+import pathweave.sdk.execution.confidence
+import pathweave.sdk.policies.chooseExits
+import pathweave.sdk.policies.placement.ExitCandidate
+import pathweave.sdk.policies.placement.placeExactly
+import pathweave.sdk.profiling.measureInterleaved
+import pathweave.sdk.search.rows
+import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Exit
+import pathweave.sdk.supernet.ExitAtSize
+import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
+
+private const val MEASURED_SAMPLES = 200
+private const val MEASURED_ROUNDS = 3
+private const val PLACEMENT_NS = 1_000_000_000L
+private val DROPS = listOf(0.0025, 0.01, 0.03) // accuracy that exits may cost: a set of exits for each
+
+/**
+ * What the exits along a subnet and its end answer to private samples.
+ *
+ * [logits]: of each exit, then of the end, by sample; [edges]: how many of the subnet's an exit needs.
+ */
+internal class AnswersEverywhere(
+    val subnet: Subnet,
+    val exits: List<Exit>,
+    val edges: List<Int>,
+    private val logits: List<List<FloatArray>>,
+    labels: IntArray?,
+) {
+    val count: Int = logits.last().size
+    val labels: IntArray = labels ?: IntArray(count) { argmax(logits.last()[it]) }
+    val rightAtEnd: BooleanArray = right(exits.size)
+    val confidenceAtEnd: DoubleArray get() = confidences(exits.size)
+
+    /** Logits at the end, [count, classes]. */
+    val end: Tensor get() = tensor(exits.size)
+
+    /** Those to the samples at [positions] alone. */
+    fun part(positions: List<Int>): AnswersEverywhere = AnswersEverywhere(
+        subnet,
+        exits,
+        edges,
+        logits.map { rows -> positions.map(rows::get) },
+        IntArray(positions.size) { labels[positions[it]] },
+    )
+
+    private fun right(number: Int) = BooleanArray(count) { argmax(logits[number][it]) == labels[it] }
+
+    private fun confidences(number: Int): DoubleArray = confidence(tensor(number))
+
+    private fun tensor(number: Int): Tensor {
+        val rows = logits[number]
+        val values = FloatArray(rows.size * rows[0].size) { rows[it / rows[0].size][it % rows[0].size] }
+        return Tensor.of(values, listOf(rows.size, rows[0].size))
+    }
+
+    fun atExit(number: Int, costs: CostModel): ExitSamples {
+        val choice = choice(exits[number])
+        return ExitSamples(
+            choice,
+            confidences(number),
+            right(number),
+            reachMs = costs.latencyMs(Subnet(subnet.edges.take(edges[number]))),
+            branchMs = costs.exitLatencyMs(choice, subnet.inputSize),
+        )
+    }
+}
+
+private fun choice(exit: Exit) = ExitChoice(exit.id, UNREACHABLE_CONFIDENCE, exit.renditions[0].name)
+
+/** An exit on the calibration samples. [reachMs]: from the input to its cut point; [branchMs]: what trying it costs. */
+internal class ExitSamples(
+    val choice: ExitChoice,
+    val confidence: DoubleArray,
+    val right: BooleanArray,
+    val reachMs: Double,
+    val branchMs: Double,
+)
+
+/** Runs subnets of a bundle with their exits on private samples. [costs]: of this device. */
+internal class Answering(private val workspace: Workspace, private val costs: CostModel) {
+    private val supernet = workspace.bundle.supernet
+
+    /** Run the subnet once over all samples, batch by batch, and every branch on the features at its cut point. */
+    fun answer(subnet: Subnet, inputs: Inputs, labels: IntArray?, useExits: Boolean, batch: Int): AnswersEverywhere {
+        val exits = if (useExits) supernet.exitsAlong(subnet) else emptyList()
+        val ends = supernet.walk(subnet).map { (_, block) -> block.end }
+        val needed = exits.map { ends.indexOf(it.position) + 1 }
+        // of several exits at one cut point only the first has edges before it
+        val parts = exits.flatMapIndexed { number, exit ->
+            val edges = subnet.edges.subList(if (number == 0) 0 else needed[number - 1], needed[number])
+            listOf(PlanSegment(edges, null), PlanSegment(emptyList(), choice(exit)))
+        }
+        val found = parts + PlanSegment(subnet.edges.drop(needed.lastOrNull() ?: 0), null)
+        val logits = List(exits.size + 1) { mutableListOf<FloatArray>() }
+        val fitting = workspace.largestBatch(found, wanted = batch)
+        LoadedSegments(workspace, found, batch = fitting).use { loaded ->
+            for (positions in (0 until inputs.count).chunked(fitting)) {
+                var features = listOf(inputs.take(positions, subnet.inputSize))
+                for ((number, stretch) in loaded.stretches.withIndex()) {
+                    val isBranch = number % 2 == 1
+                    val outputs = stretch?.run(features) ?: features
+                    if (isBranch) logits[number / 2] += rows(outputs.last()) else features = outputs
+                }
+                logits.last() += rows(features.last())
+            }
+        }
+        return AnswersEverywhere(subnet, exits, needed, logits, labels)
+    }
+
+    /** Exits with thresholds for a subnet: one set for each accuracy that they may cost. */
+    fun exitSets(answers: AnswersEverywhere): List<List<ExitChoice>> {
+        val exits = placed(answers, memoryBytes = null).map { answers.atExit(it, costs) }
+        val fullMs = costs.latencyMs(answers.subnet)
+        return DROPS.map { chooseExits(exits, answers.rightAtEnd, fullMs, it) }.filter { it.isNotEmpty() }.distinct()
+    }
+
+    /** Which exits are kept in memory, by their number: accuracies and times are this device's own. */
+    fun placed(answers: AnswersEverywhere, memoryBytes: Long?): List<Int> {
+        val candidates = answers.exits.mapIndexed { number, exit ->
+            val found = answers.atExit(number, costs)
+            val bytes = costs.exitCosts.getValue(ExitAtSize(exit.id, found.choice.rendition)).residentBytes
+            val accuracy = found.right.count { it }.toDouble() / found.right.size
+            ExitCandidate(exit.id, exit.position, accuracy, found.reachMs, found.branchMs, bytes)
+        }
+        if (candidates.isEmpty()) return emptyList()
+        val startedNs = System.nanoTime()
+        val kept = placeExactly(
+            candidates,
+            fullTime = costs.latencyMs(answers.subnet),
+            memoryBytes = memoryBytes,
+            late = { System.nanoTime() - startedNs > PLACEMENT_NS },
+        ).exits
+        return answers.exits.indices.filter { answers.exits[it].id in kept }
+    }
+
+    /** Mean latency at batch 1 of [plan] and of its subnet alone, sample by sample in turns. */
+    fun measured(plan: Plan, inputs: Inputs): List<Double> {
+        val plans = listOf(plan, Plan(plan.subnet)).map { workspace.loadPlan(it) }
+        try {
+            val samples = 0 until minOf(inputs.count, MEASURED_SAMPLES)
+            val totals = DoubleArray(plans.size)
+            for (at in samples) {
+                val sample = inputs.take(listOf(at), plan.inputSize)
+                val calls = plans.map { loaded -> { loaded.run(sample); Unit } }
+                val timed = measureInterleaved(calls, MEASURED_ROUNDS, warmup = 1)
+                for ((number, latency) in timed.withIndex()) totals[number] += latency.medianMs
+            }
+            return totals.map { it / samples.count() }
+        } finally {
+            plans.forEach { it.close() }
+        }
+    }
+}
+
+/** The way of all samples through exits that answer from their thresholds on: which reach the end, which are right. */
+internal class Route(private val exits: List<ExitSamples>, thresholds: List<Double>, rightAtEnd: BooleanArray) {
+    val open = BooleanArray(rightAtEnd.size) { true }
+    val right = rightAtEnd.copyOf()
+
+    /** Samples that an exit answered, and the milliseconds that each of them takes, by exit. */
+    val answered: List<Pair<Int, Double>>
+    private var triedMs = 0.0
+
+    init {
+        answered = exits.zip(thresholds).filter { (_, threshold) -> threshold < UNREACHABLE_CONFIDENCE }.map { (exit, threshold) ->
+            triedMs += exit.branchMs
+            var answered = 0
+            for (sample in open.indices) {
+                if (!open[sample] || exit.confidence[sample] < threshold) continue
+                open[sample] = false
+                right[sample] = exit.right[sample]
+                answered++
+            }
+            answered to exit.reachMs + triedMs
+        }
+    }
+
+    /** What a sample takes that no exit answers. */
+    fun endMs(fullMs: Double): Double = fullMs + triedMs
+
+    fun meanMs(fullMs: Double): Double =
+        (answered.sumOf { (count, ms) -> count * ms } + open.count { it } * endMs(fullMs)) / open.size
+}

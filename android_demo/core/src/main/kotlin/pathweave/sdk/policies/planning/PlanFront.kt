@@ -1,0 +1,154 @@
+/**
+ * The plans of which each is the best on some network, for one requirement: what is kept of planning. Pure. Mirrors
+ * device_sdk/policies/planning/front.py; the same file keeps it (PlanFrontJson.kt).
+ *
+ * Each plan is kept with what its samples take apart from the way to the server. What it costs on another network follows
+ * from that, without the logits that it was judged by.
+ */
+package pathweave.sdk.policies.planning
+
+import kotlin.math.ceil
+import kotlin.math.floor
+import pathweave.sdk.UsageError
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.PlanCost
+import pathweave.sdk.supernet.Power
+import pathweave.sdk.supernet.Requirement
+import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.supernet.Uplink
+
+private const val MOST_OFFERS = 256
+private const val MOST_SAMPLES = 1_000_000
+private const val P95 = 0.95
+
+/**
+ * How [samples] are answered: the time here, the bytes that are sent, if any, and the time at the server.
+ *
+ * [besideMs]: of the transfer, beside that of the bytes on the uplink.
+ */
+public data class Way(
+    val samples: Int,
+    val deviceMs: Double,
+    val sentBytes: Long = 0,
+    val besideMs: Double = 0.0,
+    val serverMs: Double = 0.0,
+) {
+    /** Over [uplink]; null: no server is in reach. */
+    internal fun transferMs(uplink: Uplink?): Double = when {
+        sentBytes == 0L -> 0.0
+        uplink == null -> Double.POSITIVE_INFINITY
+        else -> maxOf(uplink.transferMs(sentBytes) + besideMs, uplink.roundTripMs)
+    }
+}
+
+/** A plan, what of its cost no network changes, and the ways of the samples through it. */
+public data class Offer(
+    val plan: Plan,
+    val accuracy: Double?,
+    val peakBytes: Long,
+    val shareEarly: Double,
+    val shareAsked: Double,
+    val shareAbstained: Double,
+    val ways: List<Way>,
+    val shareAskedEarly: Double = 0.0,
+) {
+    /** The cost of the plan over [uplink]; null: no server is in reach, so that what needs one is unknown. */
+    public fun cost(uplink: Uplink?, power: Power?): PlanCost {
+        val count = ways.sumOf { it.samples }
+        fun mean(each: (Way) -> Double) = ways.sumOf { it.samples * each(it) } / count
+        fun totalMs(way: Way) = way.deviceMs + way.transferMs(uplink) + way.serverMs
+        val isKnown = ways.all { totalMs(it).isFinite() }
+        return PlanCost(
+            accuracy = accuracy,
+            latencyMs = if (isKnown) mean(::totalMs) else null,
+            p95LatencyMs = if (isKnown) quantile(ways.map { totalMs(it) to it.samples }, P95) else null,
+            bytesSent = mean { it.sentBytes.toDouble() },
+            peakBytes = peakBytes,
+            energyMj = power?.takeIf { isKnown }?.let {
+                mean { way ->
+                    it.activeW * way.deviceMs + it.radioW * way.transferMs(uplink) + it.waitingW * way.serverMs
+                }
+            },
+            shareEarly = shareEarly,
+            shareAsked = shareAsked,
+            shareAbstained = shareAbstained,
+            shareAskedEarly = shareAskedEarly,
+        )
+    }
+
+    internal val isSound: Boolean
+        get() = ways.isNotEmpty() && ways.all { it.samples in 1 until MOST_SAMPLES } &&
+            ways.sumOf { it.samples.toLong() } < MOST_SAMPLES &&
+            ways.all { it.deviceMs.isFinite() && it.besideMs.isFinite() && it.serverMs.isFinite() }
+}
+
+/**
+ * The plan that a requirement puts first; [misses]: the limits that it breaks all the same, with what it has.
+ *
+ * [considered]: how many plans were judged.
+ */
+public data class Choice(
+    val plan: Plan,
+    val cost: PlanCost,
+    val considered: Int,
+    val misses: Map<String, Double> = emptyMap(),
+)
+
+/**
+ * The offers for a requirement, and what is known of the network and the server that they were made with.
+ *
+ * [inputBytes]: of a request with one input; [answerMs]: what the server works on one; [samples]: that judged.
+ */
+public data class PlanFront(
+    val requirement: Requirement,
+    val power: Power?,
+    val uplink: Uplink,
+    val inputBytes: Long,
+    val answerMs: Double,
+    val samples: Int,
+    val offers: List<Offer>,
+) {
+    /** The offer that the requirement puts first over [uplink], or the one that comes nearest to it. */
+    public fun best(uplink: Uplink?): Choice {
+        val judged = offers.map { it.plan to it.cost(uplink, power) }
+        val order = compareBy<Pair<Plan, PlanCost>>(
+            { requirement.excess(it.second) },
+            { -requirement.value(it.second) },
+            { it.second.latencyMs ?: Double.POSITIVE_INFINITY },
+        )
+        val (plan, cost) = judged.minWith(order)
+        return Choice(plan, cost, judged.size, requirement.misses(cost))
+    }
+
+    /** The same with the plans that [fits] takes; null if there is none. */
+    public fun withOffers(fits: (Plan) -> Boolean): PlanFront? =
+        copy(offers = offers.filter { fits(it.plan) }).takeIf { it.offers.isNotEmpty() }
+
+    /** What of it is in [supernet] and makes sense; null if nothing is. */
+    internal fun knownTo(supernet: Supernet): PlanFront? =
+        copy(offers = offers.take(MOST_OFFERS).filter { it.isSound }).withOffers { plan ->
+            try {
+                supernet.checkPlan(plan)
+                true
+            } catch (_: UsageError) {
+                false
+            }
+        }
+}
+
+/** The value below which a [share] of what is counted lies, between neighbours in proportion. */
+private fun quantile(counted: List<Pair<Double, Int>>, share: Double): Double {
+    val ordered = counted.sortedBy { it.first }
+    val at = share * (ordered.sumOf { it.second } - 1)
+
+    fun value(position: Double): Double {
+        var before = 0
+        for ((found, count) in ordered) {
+            before += count
+            if (position < before) return found
+        }
+        return ordered.last().first
+    }
+    val (low, high) = value(floor(at)) to value(ceil(at))
+    return low + (high - low) * (at - floor(at))
+}

@@ -1,0 +1,377 @@
+/**
+ * Profiling: measures every block on this device, and fits the predictions to measured whole subnets.
+ *
+ * AdaptiveNet §5.1 sums block latencies. A composed subnet is faster than that sum, since the runtime optimises across
+ * block boundaries, so the sums are corrected with a few dozen measured whole subnets (ProfileFitting.kt). Mirrors
+ * device_sdk/profiling; there are no memory caps here yet.
+ */
+package pathweave.sdk.profiling
+
+import java.text.SimpleDateFormat
+import java.util.Date
+import java.util.Locale
+import java.util.TimeZone
+import pathweave.sdk.SplitMix64
+import pathweave.sdk.bundles.Bundle
+import pathweave.sdk.data.ImageSize
+import pathweave.sdk.execution.LoadedPlan
+import pathweave.sdk.execution.goldenInputs
+import pathweave.sdk.runtimes.LoadedStretch
+import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.search.nbytes
+import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.CutPoint
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.EdgeCost
+import pathweave.sdk.supernet.ExitAtSize
+import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.MB
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.supernet.kCheapest
+import pathweave.sdk.supernet.sampleUniformly
+
+/** Of the stored profile; a profile of another format is measured again. */
+public const val PROFILE_FORMAT: Int = 5
+
+private const val MOST_ROUNDS = 120
+private const val WARMUP = 5
+private const val HIGHEST_CONFIDENCE = 1.0 // exits with a threshold above it would not be loaded
+private const val FITTED_SUBNETS = 32
+private const val FIRST_RUNS = 2 // runs after which a runtime has allocated its working memory
+private const val GROUP_BYTES = 128L * MB // loaded at once: weights, and arenas of whole subnets
+private const val ARENA_TENSORS = 4 // size of a session's arena, in units of its largest block's inputs and outputs
+private val PATIENCE = Patience(rounds = 40, precision = 0.01, limitS = 4.5, least = 8)
+
+/**
+ * A measured whole subnet at batch 1: Σ of its block latencies, its latency, and its peak memory if known.
+ *
+ * Under a memory cap Python's profiler measures some [inPages]; those are not fitted.
+ */
+public data class MeasuredSubnet(
+    val subnet: Subnet,
+    val blocksMs: Double,
+    val measuredMs: Double,
+    val peakBytes: Long? = null,
+    val inPages: Boolean = false,
+)
+
+/**
+ * Measured costs of one bundle on one device under its [conditions], with one runtime, at batch 1.
+ *
+ * [edges]: each alone; `factor · scale` gives its share of a composed subnet, and [changesMs] what it costs more after
+ * a block of another rendition. [fitted]: measured subnets, the full model first.
+ */
+public data class Profile(
+    val bundle: String,
+    val conditions: Conditions,
+    val runtime: String,
+    val created: String,
+    val edges: Map<Edge, EdgeCost>,
+    val factors: Map<Edge, Double>,
+    val changesMs: Map<Edge, Double>,
+    val exits: Map<ExitAtSize, EdgeCost>,
+    val scale: Double,
+    val offsetMs: Double,
+    val fitted: List<MeasuredSubnet>,
+    val originalMs: Double,
+    val memoryScale: Double = 1.0,
+    val memoryOffsetBytes: Long = 0,
+    /** What trying an exit costs beyond its branch: a further session, and the decision on each sample. */
+    val exitOverheadMs: Double = 0.0,
+) {
+    /** The cost model of this profile, with edge costs as within a composed subnet. */
+    public fun costModel(): CostModel =
+        CostModel(edges.mapValues { (edge, alone) -> share(edge, alone) }, scale, offsetMs, exits, changesMs, exitOverheadMs)
+
+    /** The memory offset is added to every working set; only the largest counts. */
+    private fun share(edge: Edge, alone: EdgeCost): EdgeCost {
+        val factor = factors[edge] ?: 1.0
+        return EdgeCost(
+            latencyMs = factor * alone.latencyMs,
+            p95LatencyMs = factor * alone.p95LatencyMs,
+            residentBytes = Math.rint(memoryScale * alone.residentBytes).toLong(),
+            workingBytes = alone.workingBytes + memoryOffsetBytes,
+        )
+    }
+
+    /** Whether it was measured for this bundle, with its exits, and runtime under these conditions. */
+    public fun validFor(bundle: Bundle, runtime: Runtime, conditions: Conditions): Boolean =
+        this.bundle == bundle.digest && this.runtime == runtime.identity && this.conditions == conditions &&
+            exits.keys.map { it.exit }.containsAll(bundle.exits)
+}
+
+/**
+ * Measure every edge and every exit alone and a few dozen whole subnets, all at batch 1 on the runtime's threads.
+ *
+ * 1. time edges and exits, in turns, at every input size; 2. time whole subnets, in turns, and their memory: the
+ * original at every input size, the cheapest and random ones, also in a single rendition; 3. fit edge costs and memory
+ * to them; 4. time what an exit costs beyond its branch. [onProgress]: the share of the work that is done.
+ *
+ * @throws BundleError a blob or a fragment is broken.
+ * @throws RuntimeFailedError a block does not load or run.
+ * @throws MeasurementError the clock stood still or was set back.
+ */
+public fun profile(
+    bundle: Bundle,
+    runtime: Runtime,
+    rounds: Int = MOST_ROUNDS,
+    seed: Long = 0,
+    clock: Clock = System::nanoTime,
+    onProgress: (Double) -> Unit = {},
+): Profile {
+    val (conditions, supernet) = currentConditions() to bundle.supernet
+    val parts = partsAlone(bundle)
+    val largest = parts.indices.filter { parts[it].exit == null && parts[it].inputSize == null }
+        .maxBy { supernet.block(parts[it].edges[0].block).macs }
+    val alone = PartTimer(bundle, runtime, rounds, clock, PATIENCE) { onProgress(it / 2) }.measure(parts, largest)
+    val costs = parts.zip(alone) { part, measured ->
+        val workingBytes = part.bytesAtEnds(supernet)
+        part to EdgeCost(measured.latency.medianMs, measured.latency.p95Ms, part.weightBytes, workingBytes)
+    }
+    val edges = costs.filter { (part, _) -> part.exit == null }.associate { (part, cost) -> part.edges[0] to cost }
+    val subnets = subnetsToFit(supernet, CostModel(edges), seed)
+    val whole = PartTimer(bundle, runtime, rounds, clock, PATIENCE) { onProgress((1 + it) / 2) }
+        .measure(subnets.map { Part.of(bundle, it.edges) })
+    val fitted = subnets.zip(whole) { subnet, measured ->
+        val blocksMs = subnet.edges.sumOf { edges.getValue(it).latencyMs }
+        MeasuredSubnet(subnet, blocksMs, measured.latency.medianMs, measured.peakBytes)
+    }
+    val exits = costs.filter { (part, _) -> part.exit != null }.associate { (part, cost) ->
+        ExitAtSize(part.exit!!.exit, part.exit.rendition, part.inputSize) to cost
+    }
+    val latency = fitLatency(supernet, edges.mapValues { it.value.latencyMs }, subnets, fitted.map { it.measuredMs })
+    val memory = fitMemory(edges, subnets, fitted.map { it.peakBytes })
+    return Profile(
+        bundle = bundle.digest,
+        conditions = conditions,
+        runtime = runtime.identity,
+        created = now("yyyy-MM-dd'T'HH:mm:ss"),
+        edges = edges,
+        factors = latency.factors,
+        changesMs = latency.changesMs,
+        exits = exits,
+        scale = latency.scale,
+        offsetMs = latency.offsetMs,
+        fitted = fitted,
+        originalMs = fitted[0].measuredMs,
+        memoryScale = memory.scale,
+        memoryOffsetBytes = memory.offsetBytes,
+        exitOverheadMs = exitOverheadMs(bundle, runtime, rounds, clock) { choice ->
+            exits.getValue(ExitAtSize(choice.exit, choice.rendition)).latencyMs
+        },
+    )
+}
+
+/**
+ * What trying one exit costs beyond its branch alone ([branchMs]): a further session, and the decision on each sample.
+ *
+ * The mean over all exits of the original path at different cut points, none of which answers. At least 0; 0 without
+ * exits.
+ */
+private fun exitOverheadMs(
+    bundle: Bundle,
+    runtime: Runtime,
+    rounds: Int,
+    clock: Clock,
+    branchMs: (ExitChoice) -> Double,
+): Double {
+    val supernet = bundle.supernet
+    val tried = supernet.exitsAlong(supernet.original).associateBy { it.position }.toSortedMap().values
+        .map { ExitChoice(it.id, HIGHEST_CONFIDENCE, it.renditions[0].name) }
+    if (tried.isEmpty()) return 0.0
+    val inputs = goldenInputs(supernet.cutPoints[0], seed = 0, batch = 1)[0]
+    val plans = listOf(emptyList(), tried).map { LoadedPlan(bundle, runtime, Plan(supernet.original, it)) }
+    try {
+        val leaves = plans[1].run(inputs).answeredBy.any { it < tried.size } // even noise can be certain
+        val calls = listOf<() -> Unit>(
+            { plans[0].run(inputs) },
+            { if (leaves) plans[1].stepped().runThrough(inputs) else plans[1].run(inputs) },
+        )
+        val (without, with) = measureInterleaved(calls, rounds, WARMUP, clock, PATIENCE)
+        return maxOf(0.0, (with.medianMs - without.medianMs - tried.sumOf(branchMs)) / tried.size)
+    } finally {
+        plans.forEach { it.close() }
+    }
+}
+
+/** The time now in UTC, in this pattern of SimpleDateFormat, with the offset that Python writes. */
+internal fun now(pattern: String): String =
+    SimpleDateFormat(pattern, Locale.ROOT).apply { timeZone = TimeZone.getTimeZone("UTC") }.format(Date()) + "+00:00"
+
+/** The latencies of whole subnets as deployed at batch 1, in turns. */
+internal fun measureSubnets(
+    bundle: Bundle,
+    runtime: Runtime,
+    subnets: List<Subnet>,
+    rounds: Int,
+    patience: Patience? = null,
+    clock: Clock = System::nanoTime,
+): List<Latency> = PartTimer(bundle, runtime, rounds, clock, patience)
+    .measure(subnets.map { Part.of(bundle, it.edges) }).map { it.latency }
+
+/** A unit of timing: consecutive edges, or an exit's branch alone on a path of [inputSize]. */
+internal class Part(
+    val edges: List<Edge>,
+    val exit: ExitChoice?,
+    val inputSize: ImageSize?,
+    val weightBytes: Long,
+) {
+    /** Equal for parts that share a session: the same single block or branch at any input size. */
+    val model: Any get() = (if (edges.size > 1) edges else edges.map { it.at(null) }) to exit
+
+    fun start(supernet: Supernet): CutPoint = supernet.cutPointsAt(inputSize)[
+        exit?.let { supernet.exit(it.exit).position } ?: supernet.block(edges[0].block).start,
+    ]
+
+    /** Bytes of the tensors that go in and come out. */
+    fun bytesAtEnds(supernet: Supernet): Long = start(supernet).nbytes +
+        if (exit == null) supernet.ends(edges[0]).second.nbytes
+        else supernet.exitTensor(supernet.exit(exit.exit)).nbytes
+
+    companion object {
+        fun of(bundle: Bundle, edges: List<Edge>, exit: ExitChoice? = null, inputSize: ImageSize? = null): Part {
+            val supernet = bundle.supernet
+            val bytes = bundle.blobNames(edges, exit).sumOf(bundle::loadedSize)
+            return Part(edges, exit, if (exit == null) edges[0].inputSize else inputSize, bytes)
+        }
+    }
+}
+
+/** Every edge and every exit's branch at every input size; the sizes of one block are adjacent. */
+private fun partsAlone(bundle: Bundle): List<Part> {
+    val supernet = bundle.supernet
+    val edges = supernet.edges.sortedWith(
+        compareBy<Edge>({ supernet.block(it.block).start }, { it.block }, { it.rendition })
+            .thenBy { supernet.sizes.indexOf(it.inputSize) },
+    )
+    val exits = supernet.exits.flatMap { exit ->
+        exit.renditions.flatMap { rendition ->
+            supernet.sizes.filter { it == null || rendition.anySize }
+                .map { Part.of(bundle, emptyList(), ExitChoice(exit.id, 1.0, rendition.name), it) }
+        }
+    }
+    return edges.map { Part.of(bundle, listOf(it)) } + exits
+}
+
+/**
+ * The subnets to measure: the original, the cheapest, the original in each rendition and input size, random ones.
+ *
+ * With several renditions, some random subnets keep their mix of renditions; the others use one rendition wherever they
+ * can, as good subnets do.
+ */
+private fun subnetsToFit(supernet: Supernet, costs: CostModel, seed: Long): List<Subnet> {
+    val cheapest = kCheapest(supernet, costs::edgeLatencyMs, k = 1)[0].subnet
+    val names = supernet.edges.map { it.rendition }.distinct().sorted()
+    val there = supernet.edges.toSet()
+
+    fun inRendition(subnet: Subnet, name: String) =
+        Subnet(subnet.edges.map { edge -> Edge(edge.block, name, edge.inputSize).takeIf { it in there } ?: edge })
+
+    val whole = listOf(supernet.original) + supernet.sizes.drop(1).map { supernet.anySizeOriginal.at(it) }
+    val plain = whole.flatMap { path -> names.map { inRendition(path, it) } }
+    val random = sampleUniformly(supernet, 3 * FITTED_SUBNETS, SplitMix64(seed)).mapIndexed { number, drawn ->
+        val variants = if (names.size > 1) listOf(drawn) + names.map { inRendition(drawn, it) } else listOf(drawn)
+        variants[number % variants.size]
+    }
+    return (listOf(supernet.original, cheapest) + plain + random).distinct().take(FITTED_SUBNETS)
+}
+
+/** A part's latency, and the peak growth of the process while it was loaded and first run (null: unknown). */
+internal class MeasuredPart(val latency: Latency, val peakBytes: Long?)
+
+/** Times parts in turns, in groups that fit in memory. [onProgress]: the share that is done. */
+internal class PartTimer(
+    private val bundle: Bundle,
+    private val runtime: Runtime,
+    private val rounds: Int,
+    private val clock: Clock,
+    private val patience: Patience? = null,
+    private val onProgress: (Double) -> Unit = {},
+) {
+    private val supernet = bundle.supernet
+
+    /**
+     * Load each part, record its memory, and time all of them, in turns, on golden inputs.
+     *
+     * Parts that do not fit in memory at once are timed in groups, each with that at [reference]. Latencies are
+     * normalised by the reference's latency in the group over that in the first group, to cancel speed drift.
+     */
+    fun measure(parts: List<Part>, reference: Int = 0): List<MeasuredPart> {
+        val results = HashMap<Int, MeasuredPart>()
+        var firstMs: Double? = null
+        val groups = groups(sizes(parts), reference)
+        for ((number, group) in groups.withIndex()) {
+            val patience = patience?.let { it.copy(limitS = it.limitS / groups.size) }
+            val measured = measureGroup(group.map(parts::get), patience) { onProgress((number + it) / groups.size) }
+            val referenceMs = measured[group.indexOf(reference)].latency.medianMs
+            val speed = referenceMs / (firstMs ?: referenceMs.also { firstMs = it })
+            for ((index, one) in group.zip(measured)) {
+                results.getOrPut(index) { MeasuredPart(one.latency.at(speed), one.peakBytes) }
+            }
+        }
+        return parts.indices.map(results::getValue)
+    }
+
+    private fun sizes(parts: List<Part>): List<Long> = parts.mapIndexed { index, part ->
+        if (index > 0 && part.model == parts[index - 1].model) 0L else part.weightBytes + arenaBytes(part)
+    }
+
+    /** Of its session, about; 0 for a single block, whose arena is small beside those of whole subnets. */
+    private fun arenaBytes(part: Part): Long {
+        if (part.edges.size < 2) return 0L
+        return ARENA_TENSORS * part.edges.map(supernet::ends).maxOf { (start, end) -> start.nbytes + end.nbytes }
+    }
+
+    private fun measureGroup(parts: List<Part>, patience: Patience?, onShare: (Double) -> Unit): List<MeasuredPart> {
+        val open = mutableListOf<LoadedStretch>()
+        try {
+            val models = HashMap<Any, LoadedStretch>()
+            val steps = parts.size + WARMUP + rounds
+            var done = 0
+            val loaded = parts.map { part ->
+                val inputs = goldenInputs(part.start(supernet), seed = 0, batch = 1)
+                val (stretch, peakBytes) = peakDuring {
+                    val stretch = models[part.model] ?: load(part).also { open += it }
+                    stretch.also { repeat(FIRST_RUNS) { _ -> it.run(inputs) } }
+                }
+                models[part.model] = stretch
+                onShare((++done).toDouble() / steps)
+                val call: () -> Unit = { stretch.run(inputs) }
+                call to peakBytes
+            }
+            val timed = measureInterleaved(loaded.map { it.first }, rounds, WARMUP, clock, patience) {
+                onShare((++done).toDouble() / steps)
+            }
+            return loaded.zip(timed) { (_, peakBytes), latency -> MeasuredPart(latency, peakBytes) }
+        } finally {
+            open.forEach { it.close() }
+        }
+    }
+
+    /** A single block runs at all input sizes, a whole subnet at its own, as deployed. */
+    private fun load(part: Part): LoadedStretch {
+        val alone = part.edges.size < 2
+        val edges = if (alone) part.edges.map { it.at(null) } else part.edges
+        return runtime.load(bundle.stretch(edges, part.exit, anySize = alone))
+    }
+}
+
+/** Indices in groups of at most 128 MB in total; each has [reference] and at least one other index. */
+private fun groups(sizes: List<Long>, reference: Int): List<List<Int>> {
+    val grouped = mutableListOf<MutableList<Int>>()
+    var room = 0L
+    for ((index, size) in sizes.withIndex()) {
+        if (index == reference) continue
+        if (grouped.isEmpty() || size > room) {
+            grouped += mutableListOf(reference)
+            room = GROUP_BYTES - sizes[reference]
+        }
+        grouped.last() += index
+        room -= size
+    }
+    return if (grouped.isEmpty()) listOf(listOf(reference)) else grouped.map { it.sorted() }
+}
+
+private fun Latency.at(speed: Double) = Latency(medianMs / speed, p95Ms / speed, p25Ms / speed, p75Ms / speed, runs)

@@ -1,0 +1,164 @@
+/**
+ * Latency of calls: medians with spread, interleaved between competitors. Mirrors device_sdk/profiling/timing.py.
+ *
+ * Calls during which the thread was interrupted count for p95 only: long calls are interrupted more often than short
+ * ones, so the sum of short calls would underestimate a long one.
+ */
+package pathweave.sdk.profiling
+
+import java.io.File
+import java.io.IOException
+import kotlin.math.sqrt
+import pathweave.sdk.MeasurementError
+
+internal const val NANOSECONDS_PER_MS = 1e6
+private const val LEAST_UNDISTURBED = 3 // calls; with fewer, the fastest of all are used
+private const val FASTEST = 0.1 // share of all calls
+private const val LEAST_VALID = 0.5 // share of timed calls that must take any time, so that the median is above zero
+private const val CHECK_EVERY = 5 // rounds
+private const val ERROR_PER_QUARTILES = 0.93 // standard error of a median = 0.93 · (p75 − p25) / √runs
+private const val SETTLED_SHARE = 0.9 // share of the calls whose median must have the requested precision
+
+/** Nanoseconds from any start; monotonic. */
+public typealias Clock = () -> Long
+
+/**
+ * Early stopping of rounds.
+ *
+ * [precision]: stop after [rounds] once 90 % of the medians have a relative standard error below this; [limitS]: stop
+ * after this time, but not before [least] rounds.
+ */
+public data class Patience(
+    val rounds: Int,
+    val precision: Double,
+    val limitS: Double,
+    val least: Int = rounds,
+)
+
+/**
+ * How long one call takes, over [runs] timed calls; half of them lie from [p25Ms] to [p75Ms].
+ *
+ * Median and quartiles are of uninterrupted calls, [p95Ms] of all.
+ */
+public data class Latency(
+    val medianMs: Double,
+    val p95Ms: Double,
+    val p25Ms: Double,
+    val p75Ms: Double,
+    val runs: Int,
+)
+
+/**
+ * Time competitors in turns: each has one turn per round, in an order that is another one every round.
+ *
+ * The order rotates, so that each starts equally often, and every second rotation runs backwards, so that none
+ * always follows the same neighbour. Where there are several, each is called twice in its turn and the second call
+ * timed. The first [warmup] rounds do not count. With [patience] fewer than [rounds] may suffice. [onRound] is called
+ * after each round, warm-up included; [interruptions] counts those of this thread.
+ *
+ * @throws MeasurementError the clock stood still, or was set back more often than not.
+ */
+public fun measureInterleaved(
+    calls: List<() -> Unit>,
+    rounds: Int,
+    warmup: Int,
+    clock: Clock = System::nanoTime,
+    patience: Patience? = null,
+    interruptions: () -> Long = ::interruptionsOfThisThread,
+    onRound: () -> Unit = {},
+): List<Latency> {
+    require(rounds >= 1 && warmup >= 0) { "needs at least 1 round and no negative warm-up, got $rounds and $warmup" }
+    val samples = calls.map { Durations() }
+    val startedNs = clock()
+    var timedRounds = 0
+    for (round in -warmup until rounds) {
+        if (patience != null && isEnough(round, patience, samples, (clock() - startedNs) / 1e9)) break
+        for (index in order(calls.size, round)) {
+            if (calls.size > 1 && round >= 0) calls[index]()
+            val before = interruptions()
+            val callNs = clock()
+            calls[index]()
+            val elapsedNs = clock() - callNs
+            if (round >= 0) samples[index].add(elapsedNs, interrupted = interruptions() != before)
+        }
+        if (round >= 0) timedRounds++
+        onRound()
+    }
+    return samples.map { it.latency(timedRounds) }
+}
+
+private fun isEnough(round: Int, patience: Patience, samples: List<Durations>, elapsedS: Double): Boolean {
+    if (round >= maxOf(patience.least, 1) && elapsedS >= patience.limitS) return true
+    if (round < maxOf(patience.rounds, 1) || round % CHECK_EVERY != 0 || samples.isEmpty()) return false
+    val errors = samples.map { it.relativeError() }.sorted()
+    return errors[(SETTLED_SHARE * (errors.size - 1)).toInt()] <= patience.precision
+}
+
+internal fun order(count: Int, round: Int): List<Int> {
+    val rotated = List(count) { (it + Math.floorMod(round, count)) % count }
+    return if (Math.floorMod(Math.floorDiv(round, maxOf(count, 1)), 2) == 1) rotated.reversed() else rotated
+}
+
+/** The durations of one call, and which of them were interrupted. */
+private class Durations {
+    private val undisturbedMs = mutableListOf<Double>()
+    private val allMs = mutableListOf<Double>()
+
+    fun add(elapsedNs: Long, interrupted: Boolean) {
+        if (elapsedNs < 0) return // the clock was set back during the call
+        allMs += elapsedNs / NANOSECONDS_PER_MS
+        if (!interrupted) undisturbedMs += elapsedNs / NANOSECONDS_PER_MS
+    }
+
+    /** The durations that medians are computed from, sorted. */
+    private fun counting(): List<Double> =
+        if (undisturbedMs.size >= minOf(LEAST_UNDISTURBED, allMs.size)) undisturbedMs.sorted()
+        else allMs.sorted().take(maxOf(LEAST_UNDISTURBED, Math.rint(FASTEST * allMs.size).toInt()))
+
+    fun relativeError(): Double {
+        val counting = counting()
+        if (counting.isEmpty()) return Double.POSITIVE_INFINITY
+        val (low, median, high) = listOf(0.25, 0.5, 0.75).map { percentile(counting, it) }
+        return if (median > 0) ERROR_PER_QUARTILES * (high - low) / sqrt(counting.size.toDouble()) / median
+        else Double.POSITIVE_INFINITY
+    }
+
+    fun latency(wanted: Int): Latency {
+        val valid = allMs.count { it > 0 }
+        if (valid <= LEAST_VALID * wanted) {
+            throw MeasurementError(
+                "only $valid of $wanted timed calls took any time: the clock stood still or was set back",
+                hint = "measure again while nothing sets this device's clock",
+            )
+        }
+        val counting = counting()
+        val p75Ms = percentile(counting, 0.75)
+        return Latency(
+            medianMs = percentile(counting, 0.50),
+            p95Ms = maxOf(p75Ms, percentile(allMs.sorted(), 0.95)),
+            p25Ms = percentile(counting, 0.25),
+            p75Ms = p75Ms,
+            runs = allMs.size,
+        )
+    }
+}
+
+private val THREAD_STATUS = File("/proc/thread-self/status")
+private const val INTERRUPTED = "nonvoluntary_ctxt_switches:"
+
+/** Involuntary context switches of this thread so far; 0 where the system does not report them. */
+internal fun interruptionsOfThisThread(): Long = try {
+    THREAD_STATUS.readText().substringAfter(INTERRUPTED, "0").trim().toLong()
+} catch (_: IOException) {
+    0
+} catch (_: NumberFormatException) {
+    0
+}
+
+/** Between the two nearest of [sorted], in proportion. */
+internal fun percentile(sorted: List<Double>, share: Double): Double {
+    val place = share * (sorted.size - 1)
+    val below = place.toInt()
+    val above = minOf(below + 1, sorted.lastIndex)
+    return sorted[below] + (sorted[above] - sorted[below]) * (place - below)
+}

@@ -1,0 +1,213 @@
+/**
+ * A bundle from a server, with the last good one in reserve. Mirrors device_sdk/session/opening.py.
+ */
+package pathweave.sdk.session
+
+import java.io.Closeable
+import java.io.File
+import pathweave.sdk.BlobError
+import pathweave.sdk.BudgetError
+import pathweave.sdk.BundleError
+import pathweave.sdk.PathweaveError
+import pathweave.sdk.RuntimeFailedError
+import pathweave.sdk.StorageError
+import pathweave.sdk.UsageError
+import pathweave.sdk.bundles.Bundle
+import pathweave.sdk.bundles.Trust
+import pathweave.sdk.bundles.decodeManifest
+import pathweave.sdk.bundles.readManifest
+import pathweave.sdk.bundles.verify
+import pathweave.sdk.delivery.BundleStore
+import pathweave.sdk.delivery.Delivered
+import pathweave.sdk.delivery.DeliveryOptions
+import pathweave.sdk.delivery.DeliverySource
+import pathweave.sdk.delivery.StoredBundle
+import pathweave.sdk.delivery.collect
+import pathweave.sdk.delivery.deliveryLog
+import pathweave.sdk.delivery.fetchBundle
+import pathweave.sdk.delivery.withStoredLists
+import pathweave.sdk.execution.SelfTestState
+import pathweave.sdk.execution.ensureSelfTested
+import pathweave.sdk.execution.runGuardedSelfTest
+import pathweave.sdk.files.removeTemporaries
+import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.transports.base
+
+/** A bundle that is open, and how it came. No process deletes its blobs until it is closed. */
+public class OpenedBundle internal constructor(
+    public val bundle: Bundle,
+    public val delivered: Delivered,
+    /** Where what is known of the bundle lies. */
+    public val stateFolder: File,
+    private val lease: Closeable,
+    /** The server that it came from. */
+    internal val origin: Origin,
+) : Closeable {
+    override fun close(): Unit = lease.close()
+}
+
+/** The store below [stateFolder]. */
+public fun storeIn(stateFolder: File): BundleStore = BundleStore(File(stateFolder, "store"))
+
+/**
+ * Fetch the bundle at [url], verify and self-test it here, and make it the last good one; else open the last good one.
+ *
+ * [trust]: a public key, a key list ([loadTrust]), or null, which takes a bundle whatever key signed it. [stateFolder]:
+ * the store and the results of self-tests lie there. [selfTest]: by default all blocks run on [runtime], with deadlines (SelfTesting.kt); an app may run it in a
+ * process of its own.
+ *
+ * @throws UsageError [url] is not an address.
+ * @throws BundleError, TransferError, RuntimeFailedError, StorageError: and there is no last good bundle.
+ */
+public fun openAt(
+    url: String,
+    stateFolder: File,
+    trust: Trust?,
+    token: String? = null,
+    runtime: Runtime = OnnxRuntime(),
+    options: DeliveryOptions = DeliveryOptions(),
+    selfTest: (Bundle) -> Unit = { runGuardedSelfTest(it, runtime) },
+): OpenedBundle {
+    val store = storeIn(stateFolder)
+    val kept = options.withKeptExits(stateFolder)
+    val opening = Opening(base(url), store, trust, kept) { bundle ->
+        ready(bundle, stateFolder, runtime, selfTest)
+    }
+    val opened = installing(store).use {
+        val (bundle, delivered) = opening.openFetched { fetchBundle(url, store, trust, token, kept) }
+        val lease = store.lease(bundle.manifest.name, bundle.digest)
+        OpenedBundle(bundle, delivered, stateFolder, lease, ServerOrigin(url, store, token))
+    }
+    if (opened.delivered.source != DeliverySource.KEPT) collect(store)
+    return opened
+}
+
+/** The exits that the device decided to keep, or else those that are wanted. */
+private fun DeliveryOptions.withKeptExits(stateFolder: File) = DeliveryOptions(
+    allowRollback,
+    deadlines,
+    updateDeadlines,
+    attempts,
+    progress,
+    stopped,
+    exits = { name, digest -> loadExits(stateFolder, name, digest) ?: exits(name, digest) },
+    wallClockS,
+)
+
+private fun ready(bundle: Bundle, stateFolder: File, runtime: Runtime, selfTest: (Bundle) -> Unit) {
+    val state = SelfTestState(stateFolder, bundle, runtime)
+    removeTemporaries(state.folder)
+    ensureSelfTested(state) { selfTest(bundle) }
+}
+
+/**
+ * What was fetched from [url] last and passed its self-test; nothing is fetched. It is tested again if [runtime] is
+ * another one than then. [exits]: those that the device holds of the bundle with this name and digest; null: all. By
+ * default those that were kept last. [token]: for what is fetched from the server later.
+ *
+ * @throws UsageError nothing was fetched from this address yet. [BundleError], [RuntimeFailedError] it cannot be used.
+ */
+public fun openStored(
+    url: String,
+    stateFolder: File,
+    trust: Trust?,
+    runtime: Runtime = OnnxRuntime(),
+    exits: (name: String, digest: String) -> Collection<String>? = { name, digest ->
+        loadExits(stateFolder, name, digest)
+    },
+    token: String? = null,
+    selfTest: (Bundle) -> Unit = { runGuardedSelfTest(it, runtime) },
+): OpenedBundle {
+    val store = storeIn(stateFolder)
+    return installing(store).use {
+        val stored = store.lastGoodAt(url)
+            ?: throw UsageError("nothing was fetched from ${base(url)} yet", "open it first")
+        val bundle = openInStore(stored.folder, store, trust, exits)
+        ready(bundle, stateFolder, runtime, selfTest)
+        val delivered = Delivered(
+            stored.folder, store.blobs, stored.name, stored.digest, stored.version, DeliverySource.KEPT,
+        )
+        val lease = store.lease(stored.name, stored.digest)
+        OpenedBundle(bundle, delivered, stateFolder, lease, ServerOrigin(url, store, token))
+    }
+}
+
+private fun openInStore(
+    folder: File,
+    store: BundleStore,
+    trust: Trust?,
+    exits: (name: String, digest: String) -> Collection<String>?,
+): Bundle {
+    val (name, digest) = folder.parentFile.name to folder.name // as the store lays them out
+    return Bundle.open(folder, withStoredLists(trust, store), store.blobs, exits(name, digest))
+}
+
+/** Keeps others from deleting what is being fetched; where that cannot be said, goes on without. */
+internal fun installing(store: BundleStore): Closeable = try {
+    store.installing()
+} catch (error: StorageError) {
+    deliveryLog.warning(error.message)
+    Closeable {}
+}
+
+/** Opens what was fetched, and makes it the last good bundle once it has shown that it works here. */
+private class Opening(
+    private val url: String,
+    private val store: BundleStore,
+    private val trust: Trust?,
+    private val options: DeliveryOptions,
+    private val ready: (Bundle) -> Unit,
+) {
+    fun openFetched(fetch: () -> Delivered): Pair<Bundle, Delivered> {
+        val delivered = fetch()
+        return try {
+            open(delivered)
+        } catch (_: BlobError) {
+            // a blob decayed on this disk since it was verified: fetch it again, once
+            store.removeAltered(decodeManifest(readManifest(delivered.folder)).blobs().keys)
+            open(fetch())
+        }
+    }
+
+    private fun open(delivered: Delivered): Pair<Bundle, Delivered> {
+        val bundle = try {
+            bundleIn(delivered.folder).also {
+                it.verify() // disks decay: better now than when a search first needs a block
+                ready(it)
+            }
+        } catch (error: PathweaveError) {
+            if (error !is BundleError && error !is RuntimeFailedError && error !is BudgetError) throw error
+            return openKept(otherGood(delivered) ?: throw error, delivered, error)
+        }
+        try {
+            store.rememberGood(url, bundle.manifest.name, bundle.digest, options.allowRollback)
+        } catch (error: PathweaveError) { // another process was faster with a newer one; a full disk
+            if (error !is BundleError && error !is StorageError) throw error
+            otherGood(delivered)?.let { return openKept(it, delivered, error) }
+            if (store.lastGoodAt(url) == null) throw error
+            deliveryLog.warning("$url: ${error.message}")
+        }
+        return bundle to delivered
+    }
+
+    private fun openKept(kept: StoredBundle, delivered: Delivered, error: PathweaveError): Pair<Bundle, Delivered> {
+        deliveryLog.warning("version ${delivered.version} is not used here, version ${kept.version} stays: ${error.message}")
+        val bundle = bundleIn(kept.folder).also(ready)
+        return bundle to delivered.copy(
+            folder = kept.folder,
+            name = kept.name,
+            digest = kept.digest,
+            version = kept.version,
+            source = DeliverySource.KEPT,
+            failure = error.message,
+            error = error,
+        )
+    }
+
+    /** The last good bundle, if it is not the one that was delivered. */
+    private fun otherGood(delivered: Delivered): StoredBundle? =
+        store.lastGoodAt(url, options.allowRollback)?.takeIf { it.digest != delivered.digest }
+
+    private fun bundleIn(folder: File): Bundle = openInStore(folder, store, trust, options.exits)
+}

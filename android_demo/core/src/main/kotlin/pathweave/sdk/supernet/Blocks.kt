@@ -1,0 +1,110 @@
+/**
+ * What a manifest describes: cut points with their tensors, blocks, exits and the renditions they run in.
+ *
+ * A pretrained model is cut where few tensors are live. Cut points are numbered 0 (input) to N (output); a block maps
+ * the tensors at its start to those at its end. These types are the ones that the manifest stores.
+ */
+package pathweave.sdk.supernet
+
+import pathweave.sdk.data.DType
+import pathweave.sdk.data.ImageSize
+
+/** The rendition that goes without saying. */
+public const val FP32: String = "fp32"
+
+/** What a block is. [text] is how the manifest writes it. */
+public enum class BlockKind(public val text: String) {
+    ORIGINAL("original"),
+    MERGED("merged"),
+    SHRUNK("shrunk"),
+    IDENTITY("identity"),
+    ;
+
+    override fun toString(): String = text
+}
+
+/**
+ * One tensor at a cut point. [shape] leaves the batch axis out.
+ *
+ * [low] and [high] bound most of its values on real data; seeded golden inputs are drawn between them.
+ */
+public data class TensorSpec(
+    val name: String,
+    val shape: List<Int>,
+    val dtype: DType = DType.FLOAT32,
+    val low: Double = 0.0,
+    val high: Double = 1.0,
+) {
+    /** Number of elements of one sample. */
+    val size: Long get() = shape.fold(1L) { product, extent -> product * extent }
+
+    /** Bytes of one sample. */
+    val nbytes: Long get() = size * dtype.bytes
+}
+
+/** A position where the model can be cut. No block may jump over a [mandatory] one. */
+public data class CutPoint(val index: Int, val tensors: List<TensorSpec>, val mandatory: Boolean = false)
+
+/**
+ * An input of another size than the model's own, at which the same fragments run.
+ *
+ * `shapes[k][n]`: of tensor n at cut point k; [golden]: what the original path answers to the golden input of this
+ * size; [error]: relative squared error of its features, null where it was not measured.
+ */
+public data class InputSize(
+    val size: ImageSize,
+    val shapes: List<List<List<Int>>>,
+    val golden: Golden,
+    val error: Double? = null,
+)
+
+/**
+ * What a rendition must answer to the seeded golden input of its start (docs/bundle_format.md).
+ *
+ * `samples[t]` are drawn elements of output tensor t, flattened; [tolerance] is absolute.
+ */
+public data class Golden(val samples: List<List<Double>>, val tolerance: Double)
+
+/**
+ * One executable form of a block. [shared] lists initializer-only blobs that it needs besides its own; [providers] of
+ * the runtime that it is for, where not for all of them. [anySize]: it runs at every input size of the bundle, not only
+ * at the model's own.
+ */
+public data class Rendition(
+    val name: String,
+    val runtime: String,
+    val blob: String,
+    val sizeBytes: Long,
+    val golden: Golden,
+    val shared: List<String> = emptyList(),
+    val providers: List<String> = emptyList(),
+    val anySize: Boolean = false,
+    /** Relative squared error of its features against the block's first rendition; null where it was not measured. */
+    val error: Double? = null,
+    /** Bytes of its weights in memory, where they are stored in fewer. */
+    val loadedBytes: Long? = null,
+)
+
+/** An edge of the supernet from cut point [start] to cut point [end]. */
+public data class Block(
+    val id: String,
+    val start: Int,
+    val end: Int,
+    val kind: BlockKind,
+    val parameters: Long,
+    val macs: Long,
+    val renditions: List<Rendition>,
+    /** Relative squared error of its features against the original blocks; null where it was not measured. */
+    val distillationError: Double? = null,
+)
+
+/** A branch that answers early from cut point [position]. */
+public data class Exit(
+    val id: String,
+    val position: Int,
+    val branch: String,
+    val parameters: Long,
+    val macs: Long,
+    val renditions: List<Rendition>,
+    val accuracy: Double? = null,
+)

@@ -1,0 +1,169 @@
+/**
+ * The one cost model: what a path costs, and what a device can afford.
+ *
+ * Latency is additive over edges and then calibrated on whole subnets, since a composed graph saves what separate
+ * blocks pay. Memory is what all blocks of the path keep resident plus the largest working set of one of them.
+ */
+package pathweave.sdk.supernet
+
+import pathweave.sdk.BudgetError
+import pathweave.sdk.UsageError
+import pathweave.sdk.data.ImageSize
+
+private const val BITS_PER_BYTE = 8
+private const val MEGA_PER_MILLI = 1e3 // Mbit/s in bits per millisecond
+
+/** Bytes. */
+public const val MB: Int = 1_000_000
+
+/** What one block in one rendition costs by itself, measured on this device at batch 1. */
+public data class EdgeCost(
+    val latencyMs: Double,
+    val p95LatencyMs: Double,
+    val residentBytes: Long,
+    val workingBytes: Long,
+)
+
+/** One exit's branch in one rendition, on paths of one input size (null: the model's own). */
+public data class ExitAtSize(val exit: String, val rendition: String = FP32, val inputSize: ImageSize? = null)
+
+/** What a plan costs per sample. */
+public data class Cost(val latencyMs: Double, val peakBytes: Long)
+
+/**
+ * What a plan may cost. At least one limit is set.
+ *
+ * @throws BudgetError nothing is limited, or a limit is zero, negative or not a number.
+ */
+public data class Budget(val latencyMs: Double? = null, val memoryMb: Double? = null) {
+    init {
+        if (latencyMs == null && memoryMb == null) {
+            throw BudgetError("the budget limits nothing", hint = "set latencyMs, memoryMb or both")
+        }
+        for ((name, limit) in listOf("latencyMs" to latencyMs, "memoryMb" to memoryMb)) {
+            if (limit != null && !(limit > 0)) throw BudgetError("the budget's $name is $limit; it must be above zero")
+        }
+    }
+
+    /** Whether [cost] stays within every limit. */
+    public fun fits(cost: Cost): Boolean = fitsLatency(cost.latencyMs) && fitsMemory(cost.peakBytes)
+
+    /** Whether [latencyMs] stays within the latency limit. */
+    public fun fitsLatency(latencyMs: Double): Boolean = this.latencyMs == null || latencyMs <= this.latencyMs
+
+    /** Whether [peakBytes] stays within the memory limit. */
+    public fun fitsMemory(peakBytes: Long): Boolean = memoryMb == null || peakBytes <= memoryMb * MB
+}
+
+/**
+ * What a plan is expected to cost per sample; null is unknown, never zero.
+ *
+ * [latencyMs] is the mean; [bytesSent] too. [accuracy]: of the samples that get an answer. [shareEarly] of the samples
+ * take an exit, [shareAsked] go to a server because they are hard, [shareAskedEarly] of them from an exit,
+ * [shareAbstained] get no answer.
+ */
+public data class PlanCost(
+    val accuracy: Double?,
+    val latencyMs: Double?,
+    val p95LatencyMs: Double?,
+    val bytesSent: Double,
+    val peakBytes: Long,
+    val energyMj: Double? = null,
+    val shareEarly: Double = 0.0,
+    val shareAsked: Double = 0.0,
+    val shareAbstained: Double = 0.0,
+    val shareAskedEarly: Double = 0.0,
+) {
+    /** The share of samples that get an answer. */
+    public val coverage: Double get() = 1.0 - shareAbstained
+}
+
+/**
+ * The way to the server: [mbps] (10⁶ bits per second) upwards, [roundTripMs] for an empty question.
+ *
+ * @throws UsageError no bandwidth, or a negative round trip.
+ */
+public data class Uplink(val mbps: Double, val roundTripMs: Double = 0.0) {
+    init {
+        if (!(mbps > 0)) throw UsageError("the uplink has $mbps Mbit/s; it must be above zero")
+        if (!(roundTripMs >= 0)) throw UsageError("the round trip takes $roundTripMs ms; it cannot be negative")
+    }
+
+    /** How long [sizeBytes] take, the round trip included. */
+    public fun transferMs(sizeBytes: Long): Double = roundTripMs + sizeBytes * BITS_PER_BYTE / (mbps * MEGA_PER_MILLI)
+
+    public companion object {
+        /**
+         * A typical uplink, for plans before a network can be measured: one of [UPLINKS].
+         *
+         * @throws UsageError there is none of this name.
+         */
+        public fun typical(name: String): Uplink =
+            UPLINKS[name] ?: throw UsageError("there is no network '$name'", "known: ${UPLINKS.keys.joinToString(", ")}")
+    }
+}
+
+/** Typical uplinks by name. */
+public val UPLINKS: Map<String, Uplink> = mapOf(
+    "wifi" to Uplink(40.0, 5.0),
+    "lte" to Uplink(10.0, 50.0),
+    "3g" to Uplink(1.5, 100.0),
+    "ble" to Uplink(0.7, 40.0),
+    "lora" to Uplink(0.005, 500.0),
+)
+
+/**
+ * The stated power of a device in watts: computing, sending, and waiting for a server (HI Eq. 4).
+ *
+ * @throws UsageError a power is negative, or not finite.
+ */
+public data class Power(val activeW: Double, val radioW: Double = 0.0, val waitingW: Double = 0.0) {
+    init {
+        for ((name, watts) in listOf("activeW" to activeW, "radioW" to radioW, "waitingW" to waitingW)) {
+            if (!(watts.isFinite() && watts >= 0)) throw UsageError("$name is $watts; it must be finite and at least 0")
+        }
+    }
+}
+
+/**
+ * Predicts the cost of any subnet from the costs of its edges.
+ *
+ * `latencyMs(subnet) = offsetMs + scale · Σ edge latency + Σ changeMs(neighbours)`, fitted on whole subnets.
+ * Both costs are by input size too, which an edge names itself.
+ */
+public class CostModel(
+    public val edgeCosts: Map<Edge, EdgeCost>,
+    public val scale: Double = 1.0,
+    public val offsetMs: Double = 0.0,
+    public val exitCosts: Map<ExitAtSize, EdgeCost> = emptyMap(),
+    /** Of an edge that follows one of another rendition; at least 0. */
+    public val entryChangeMs: Map<Edge, Double> = emptyMap(),
+    /** Of every exit that is tried, beyond its branch. */
+    public val exitOverheadMs: Double = 0.0,
+) {
+    /** Predicted median latency at batch 1. */
+    public fun latencyMs(subnet: Subnet): Double {
+        val changes = if (entryChangeMs.isEmpty()) 0.0 else subnet.edges.zipWithNext(::changeMs).sum()
+        return offsetMs + subnet.edges.sumOf(::edgeLatencyMs) + changes
+    }
+
+    /** What it costs that [after] runs in another rendition than its neighbour [before]; at least 0. */
+    public fun changeMs(before: Edge, after: Edge): Double =
+        if (before.rendition == after.rendition) 0.0 else entryChangeMs[after] ?: 0.0
+
+    /** The share of one edge in a composed subnet. */
+    public fun edgeLatencyMs(edge: Edge): Double = scale * edgeCosts.getValue(edge).latencyMs
+
+    /** What trying an exit costs a sample: its branch, the decision, and a further session. */
+    public fun exitLatencyMs(choice: ExitChoice, inputSize: ImageSize? = null): Double =
+        exitCosts.getValue(ExitAtSize(choice.exit, choice.rendition, inputSize)).latencyMs + exitOverheadMs
+
+    /** Predicted peak memory beyond the bare runtime. */
+    public fun peakBytes(subnet: Subnet): Long {
+        val costs = subnet.edges.map(edgeCosts::getValue)
+        return costs.sumOf { it.residentBytes } + costs.maxOf { it.workingBytes }
+    }
+
+    /** Predicted cost of a subnet that answers every sample by itself. */
+    public fun cost(subnet: Subnet): Cost = Cost(latencyMs(subnet), peakBytes(subnet))
+}

@@ -1,0 +1,245 @@
+/**
+ * Requests to a server, bounded in time and size. Mirrors device_sdk/transports.
+ *
+ * HttpURLConnection is what Java and Android share. Its time-out holds for each read; a timer that drops the connection
+ * enforces the total deadline while headers trickle in, and every chunk of a body is checked. An overrun is at most the
+ * idle time.
+ */
+package pathweave.sdk.transports
+
+import java.io.ByteArrayOutputStream
+import java.io.IOException
+import java.io.InputStream
+import java.net.ConnectException
+import java.net.HttpURLConnection
+import java.net.NoRouteToHostException
+import java.net.ProtocolException
+import java.net.SocketTimeoutException
+import java.net.URL
+import java.net.UnknownHostException
+import java.util.Timer
+import javax.net.ssl.SSLException
+import kotlin.concurrent.schedule
+import pathweave.sdk.DeadlineError
+import pathweave.sdk.ProtocolError
+import pathweave.sdk.RefusedError
+import pathweave.sdk.TransferError
+import pathweave.sdk.UsageError
+import pathweave.sdk.delivery.Deadlines
+import pathweave.sdk.files.JsonError
+import pathweave.sdk.files.decodeJson
+import pathweave.sdk.profiling.Clock
+
+internal const val CHUNK_BYTES = 1 shl 16
+private const val MS_PER_S = 1_000.0
+private const val REASON_MAX_BYTES = 65_536
+private const val REASON_MAX_CHARACTERS = 300
+private const val ERRORS_FROM = 400
+private val SUCCESS = 200 until 300
+private val REDIRECTS = 300 until 400
+private const val UNAUTHORIZED = 401
+private const val FORBIDDEN = 403
+internal const val NOT_FOUND = 404
+
+/** A response whose head has arrived. */
+internal interface Reply {
+    val status: Int
+
+    /** A header by its name, whatever its case. */
+    fun header(name: String): String?
+
+    /**
+     * Gives the body to [use] as it arrives: a buffer, and how many bytes of it are new.
+     *
+     * @throws DeadlineError a deadline passed. [TransferError] the connection was cut before the announced length.
+     *   [ProtocolError] the body is longer than the request allows.
+     */
+    fun chunks(use: (ByteArray, Int) -> Unit)
+}
+
+/** Sends requests. Redirects are not followed; error statuses are returned, not thrown. */
+internal interface Transport {
+    /**
+     * What [use] makes of the answer to a request of this [method] with this [body], whose own body has at most
+     * [maxBytes].
+     *
+     * @throws TransferError no connection ([DeadlineError]: not in time).
+     */
+    fun <T> send(
+        method: String,
+        url: String,
+        headers: Map<String, String> = emptyMap(),
+        body: ByteArray? = null,
+        deadlines: Deadlines,
+        maxBytes: Long,
+        use: (Reply) -> T,
+    ): T
+
+    /** [send] of a GET. */
+    fun <T> get(
+        url: String,
+        headers: Map<String, String> = emptyMap(),
+        deadlines: Deadlines,
+        maxBytes: Long,
+        use: (Reply) -> T,
+    ): T = send("GET", url, headers, null, deadlines, maxBytes, use)
+}
+
+/** HTTP to the one server that [token] belongs to; redirects are not followed, so that it goes nowhere else. */
+internal class HttpTransport(private val token: String?, private val clock: Clock = System::nanoTime) : Transport {
+    init {
+        if (token != null && !Regex("[\\x21-\\x7e]+").matches(token)) {
+            throw UsageError("the token is empty or has a space or a character that is not printable ASCII")
+        }
+    }
+
+    override fun <T> send(
+        method: String,
+        url: String,
+        headers: Map<String, String>,
+        body: ByteArray?,
+        deadlines: Deadlines,
+        maxBytes: Long,
+        use: (Reply) -> T,
+    ): T {
+        val connection = connection(url, headers, deadlines)
+        connection.requestMethod = method
+        val endsAtNs = clock() + (deadlines.totalS * MS_PER_S * 1e6).toLong()
+        val server = connection.url.authority
+        val timer = Timer("deadline", true)
+        timer.schedule((deadlines.totalS * MS_PER_S).toLong().coerceAtLeast(1)) { connection.disconnect() }
+        val expired = { clock() >= endsAtNs }
+        var reply: HttpReply? = null
+        try {
+            val status = translated(server, expired) {
+                if (body != null) write(connection, body)
+                connection.responseCode
+            }
+            if (status < 0) throw ProtocolError("$server does not answer as HTTP")
+            reply = HttpReply(connection, status, server, maxBytes, expired)
+            return use(reply)
+        } finally {
+            timer.cancel()
+            if (reply?.whole != true) connection.disconnect() // else the next request takes the same connection
+        }
+    }
+
+    /** Streamed, so that the platform neither buffers it nor sends it again by itself. */
+    private fun write(connection: HttpURLConnection, body: ByteArray) {
+        connection.doOutput = true
+        connection.setFixedLengthStreamingMode(body.size)
+        connection.outputStream.use { it.write(body) }
+    }
+
+    private fun connection(url: String, headers: Map<String, String>, deadlines: Deadlines): HttpURLConnection {
+        val connection = URL(url).openConnection() as HttpURLConnection
+        val patienceMs = (minOf(deadlines.idleS, deadlines.totalS) * MS_PER_S).toInt().coerceAtLeast(1)
+        connection.connectTimeout = patienceMs
+        connection.readTimeout = patienceMs
+        connection.instanceFollowRedirects = false
+        connection.useCaches = false
+        connection.setRequestProperty("User-Agent", "pathweave")
+        connection.setRequestProperty("Accept-Encoding", "identity") // ranges and lengths count plain bytes
+        for ((name, value) in headers) connection.setRequestProperty(name, value)
+        token?.let { connection.setRequestProperty("Authorization", "Bearer $it") }
+        return connection
+    }
+}
+
+private class HttpReply(
+    private val connection: HttpURLConnection,
+    override val status: Int,
+    private val server: String,
+    private val maxBytes: Long,
+    private val expired: () -> Boolean,
+) : Reply {
+    /** Whether the body was read to its end. */
+    var whole = false
+        private set
+
+    override fun header(name: String): String? = connection.getHeaderField(name)
+
+    override fun chunks(use: (ByteArray, Int) -> Unit) {
+        val encoding = header("Content-Encoding")?.trim()?.lowercase() ?: "identity"
+        if (encoding != "identity") throw ProtocolError("$server sent the content encoding ${encoding.take(40)}")
+        val announced = header("Content-Length")?.toLongOrNull()
+        if (announced != null && announced > maxBytes) throw tooLong()
+        val body = translated(server, expired) {
+            if (status >= ERRORS_FROM) connection.errorStream else connection.inputStream
+        } ?: return
+        val received = body.use { readAll(it, use) }
+        if (announced != null && received < announced) {
+            throw TransferError("the connection to $server was cut after $received of $announced bytes")
+        }
+        whole = true
+    }
+
+    private fun readAll(body: InputStream, use: (ByteArray, Int) -> Unit): Long {
+        val buffer = ByteArray(CHUNK_BYTES)
+        var received = 0L
+        while (true) {
+            val count = translated(server, expired) { body.read(buffer) }
+            if (count < 0) return received
+            received += count
+            if (received > maxBytes) throw tooLong()
+            if (count > 0) use(buffer, count)
+            if (expired()) throw slow(server, null)
+        }
+    }
+
+    private fun tooLong() = ProtocolError("$server sent more than the $maxBytes bytes allowed")
+}
+
+/** The whole body, of at most the request's `maxBytes`. */
+internal fun readAll(reply: Reply): ByteArray {
+    val body = ByteArrayOutputStream()
+    reply.chunks { buffer, count -> body.write(buffer, 0, count) }
+    return body.toByteArray()
+}
+
+/** Throws [RefusedError] unless the status is 2xx. [what]: the request, for the message. */
+internal fun requireSuccess(reply: Reply, what: String) {
+    if (reply.status in SUCCESS) return
+    val hint = when (reply.status) {
+        UNAUTHORIZED, FORBIDDEN -> "give a valid token for this server"
+        NOT_FOUND -> "check the address"
+        in REDIRECTS -> "redirects are not followed: give the address that the server names"
+        else -> null
+    }
+    val reason = if (reply.status in REDIRECTS) shown(reply.header("Location").orEmpty()) else reasonIn(reply)
+    val said = oneLine(reason).let { if (it.isEmpty()) it else ": $it" }
+    throw RefusedError("$what: the server answered ${reply.status}$said", reply.status, hint)
+}
+
+/** The server's error message; empty if the body has none. */
+private fun reasonIn(reply: Reply): String = try {
+    val body = ByteArrayOutputStream()
+    reply.chunks { buffer, count -> if (body.size() <= REASON_MAX_BYTES) body.write(buffer, 0, count) }
+    decodeJson(body.toByteArray())["error"].text()
+} catch (_: TransferError) {
+    ""
+} catch (_: JsonError) {
+    ""
+}
+
+/** [text] without line breaks and control characters, since terminals show it. */
+private fun oneLine(text: String): String =
+    text.take(4 * REASON_MAX_CHARACTERS).map { if (it.isISOControl() || it.isWhitespace()) ' ' else it }
+        .joinToString("").trim().replace(Regex(" +"), " ").take(REASON_MAX_CHARACTERS)
+
+private fun slow(server: String, cause: IOException?) =
+    DeadlineError("$server was too slow", cause, hint = "try again, or allow more time")
+
+/** Turns what sockets throw into ours. */
+private inline fun <T> translated(server: String, expired: () -> Boolean, work: () -> T): T = try {
+    work()
+} catch (error: IOException) {
+    throw when {
+        error is SocketTimeoutException || expired() -> slow(server, error)
+        error is UnknownHostException || error is ConnectException || error is NoRouteToHostException ->
+            TransferError("no connection to $server: ${oneLine(error.message.orEmpty())}", "check the address", error)
+        error is SSLException -> TransferError("no secure connection to $server: ${error.message}", null, error)
+        error is ProtocolException -> ProtocolError("$server does not answer as HTTP", null, error)
+        else -> TransferError("the connection to $server was cut: ${oneLine(error.message.orEmpty())}", null, error)
+    }
+}

@@ -1,0 +1,175 @@
+package pathweave.sdk.session
+
+import java.io.File
+import java.nio.file.Path
+import java.util.concurrent.Callable
+import java.util.concurrent.Executors
+import org.junit.jupiter.api.AfterEach
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertFalse
+import org.junit.jupiter.api.Assertions.assertNull
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.Timeout
+import org.junit.jupiter.api.io.TempDir
+import pathweave.sdk.AdaptiveModel
+import pathweave.sdk.BlobError
+import pathweave.sdk.Contract
+import pathweave.sdk.Fault
+import pathweave.sdk.FaultServer
+import pathweave.sdk.Published
+import pathweave.sdk.SlowRuntime
+import pathweave.sdk.TransferError
+import pathweave.sdk.UsageError
+import pathweave.sdk.assertRefused
+import pathweave.sdk.bundles.Bundle
+import pathweave.sdk.delivery.DeliveryOptions
+import pathweave.sdk.delivery.RequestedExits
+import pathweave.sdk.execution.PlanInUse
+import pathweave.sdk.execution.Workspace
+import pathweave.sdk.execution.goldenInputs
+import pathweave.sdk.policies.placement.candidatesByMacs
+import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
+
+private val ALL_EXITS = listOf("x1-pooled", "x2-flat", "x3-pooled")
+
+@Timeout(60)
+class ExitSetsTest {
+    @TempDir
+    lateinit var folder: Path
+
+    private val www by lazy { File(folder.toFile(), "www").also { Published.write(it, 1) } }
+    private val server by lazy { FaultServer(www) }
+    private val url by lazy { "${server.url}/${Published.PATH}" }
+    private val state by lazy { File(folder.toFile(), "state") }
+    private val bundle = Contract.reference()
+    private val input = goldenInputs(bundle.supernet.cutPoints[0], seed = 7L, batch = 3)[0]
+
+    @AfterEach
+    fun stop() = server.close()
+
+    private fun fetched(vararg exits: String): AdaptiveModel {
+        val options = DeliveryOptions(exits = { _, _ -> exits.toList() }, attempts = 1)
+        return AdaptiveModel.open(openAt(url, state, Contract.key, options = options), stateFolder = state)
+    }
+
+    private fun inFolder() = AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = state)
+
+    private fun timed(vararg exits: String) =
+        Plan(bundle.supernet.original, exits.map { ExitChoice(it, UNREACHABLE_CONFIDENCE) })
+
+    private val log: List<String>
+        get() = state.walk().first { it.name == "adaptation.jsonl" }.readLines().filter { "exits_exchanged" in it }
+
+    @Test
+    fun `a bundle opens without exits, and those that are wanted are fetched and kept`() {
+        fetched().use { model ->
+            assertEquals(emptyList<String>(), model.exits)
+            val answer = model.infer(input).output.floats().toList()
+            assertRefused<UsageError> { model.use(timed("x2-flat")) }
+            server.requests.clear()
+            model.setExits(listOf("x3-pooled", "x1-pooled"))
+            assertEquals(2, server.requests.size)
+            assertEquals(listOf("x1-pooled", "x3-pooled"), model.exits)
+            model.use(timed("x1-pooled", "x3-pooled"))
+            assertEquals(answer, model.infer(input).output.floats().toList())
+            assertEquals(3, model.answerTimesMs(input).size)
+            assertTrue("\"added\":[\"x1-pooled\",\"x3-pooled\"],\"dropped\":[]" in log[0], log[0])
+        }
+        fetched().use { assertEquals(listOf("x1-pooled", "x3-pooled"), it.exits, "what was decided holds") }
+        server.requests.clear()
+        val opened = openStored(url, state, Contract.key)
+        AdaptiveModel.open(opened, stateFolder = state).use { model ->
+            assertEquals(listOf("x1-pooled", "x3-pooled"), model.exits)
+            assertEquals(timed("x1-pooled", "x3-pooled"), model.plan)
+        }
+        assertEquals(0, server.requests.size)
+    }
+
+    @Test
+    fun `plans lose the exits that go`() {
+        inFolder().use { model ->
+            assertEquals(ALL_EXITS, model.exits)
+            model.use(timed("x1-pooled", "x2-flat"))
+            model.setExits(listOf("x2-flat"))
+            assertEquals(timed("x2-flat"), model.plan)
+            assertRefused<UsageError> { model.use(timed("x1-pooled")) }
+        }
+        inFolder().use { model ->
+            assertEquals(listOf("x2-flat") to timed("x2-flat"), model.exits to model.plan)
+            model.setExits(ALL_EXITS)
+        }
+        inFolder().use { assertEquals(ALL_EXITS, it.exits) }
+    }
+
+    @Test
+    fun `the old set stays when an exit is unknown, altered, or the server is away`() {
+        fetched("x1-pooled").use { model ->
+            model.use(timed("x1-pooled"))
+            assertRefused<UsageError> { model.setExits(listOf("x1-pooled", "x9")) }
+            val blob = model.bundle.offered.exits[1].renditions[0].blob
+            val flip = Fault(Fault.Kind.FLIP, 100)
+            server.fault(blob, flip, flip)
+            assertRefused<BlobError> { model.setExits(listOf("x2-flat")) }
+            server.close()
+            assertTrue(runCatching { model.setExits(listOf("x2-flat")) }.exceptionOrNull() is TransferError)
+            assertEquals(listOf("x1-pooled") to timed("x1-pooled"), model.exits to model.plan)
+            assertEquals(3, model.infer(input).labels.size)
+        }
+        openStored(url, state, Contract.key, exits = { _, _ -> listOf("x1-pooled") }).use {
+            assertEquals(listOf("x1-pooled"), it.bundle.exits)
+        }
+    }
+
+    @Test
+    fun `without a server's choice the device chooses among the exits that are here, and says why`() {
+        fetched("x1-pooled").use { model ->
+            val placed = model.placeExits()
+            assertEquals(listOf("x1-pooled") to ExitsChosenBy.DEVICE, placed.exits to placed.chosenBy)
+            assertFalse(placed.failure.isNullOrEmpty())
+            assertEquals(listOf("x1-pooled"), model.exits)
+            assertEquals(emptyList<String>(), model.placeExits(memoryKb = 0.0).exits)
+            for (nonsense in listOf(-1.0, Double.NaN)) assertRefused<UsageError> { model.placeExits(nonsense) }
+        }
+        inFolder().use { assertNull(it.placeExits().failure) }
+    }
+
+    /** A server that chooses [exits]. */
+    private class Choosing(private val exits: List<String>) : Origin {
+        override fun <T> fetched(bundle: Bundle, exits: Collection<String>, use: (Bundle, Long) -> T): T =
+            use(bundle.withExits(exits), 7L)
+
+        override fun chosen(bundle: Bundle, memoryBytes: Long?) = RequestedExits(exits, 0.5)
+    }
+
+    @Test
+    fun `what the server chooses is taken, unless it exceeds the memory`() {
+        val inUse = PlanInUse(Workspace(bundle.withExits(emptyList()), SlowRuntime()))
+        inUse.begin(Plan(bundle.supernet.original))
+        val (candidates, _) = candidatesByMacs(bundle.supernet)
+        val needed = candidates.first { it.exit == "x2-flat" }.memoryBytes
+        val sets = ExitSets(inUse, null, Choosing(listOf("x2-flat"))) {}
+        assertEquals(PlacedExits(listOf("x2-flat"), 0.5, needed, ExitsChosenBy.SERVER), sets.place(needed))
+        assertEquals(listOf("x2-flat"), inUse.workspace.bundle.exits)
+        val refused = sets.place(needed - 1)
+        assertEquals(ExitsChosenBy.DEVICE, refused.chosenBy)
+        assertTrue("are allowed" in refused.failure!!, refused.failure)
+        assertTrue(refused.memoryBytes < needed)
+        inUse.close()
+    }
+
+    @Test
+    fun `calls go on while sets are exchanged`() {
+        val threads = Executors.newFixedThreadPool(4)
+        inFolder().use { model ->
+            val expected = model.infer(input).labels
+            val calls = List(4) { threads.submit(Callable { List(100) { model.infer(input).labels } }) }
+            repeat(8) { round -> model.setExits(ALL_EXITS.filterIndexed { at, _ -> (round shr at) and 1 == 1 }) }
+            assertEquals(setOf(expected), calls.flatMap { it.get() }.toSet())
+            assertEquals(ALL_EXITS, model.exits)
+        }
+        threads.shutdown()
+    }
+}
