@@ -15,7 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from device_sdk.errors import BudgetError, UsageError
-from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
+from device_sdk.supernet.plan import Decider, Edge, ExitChoice, Subnet, decider_kind
 
 MB = 1_000_000  # bytes
 _BITS_PER_MS_AND_MBPS = 1000.0
@@ -109,6 +109,8 @@ class CostModel(msgspec.Struct, frozen=True):
     exit_costs: Mapping[tuple[str, str, tuple[int, ...]], EdgeCost] = {}  # by exit, rendition and input size
     entry_change_ms: Mapping[Edge, float] = {}  # of an edge that follows one of another rendition
     exit_overhead_ms: float = 0.0  # of every exit that is tried, beyond its branch
+    call_overhead_ms: float = 0.0  # of every call of a plan, beyond the models that it runs
+    decision_ms: Mapping[str, float] = {}  # of deciding about a sample at the end, by kind of decider
 
     def latency_ms(self, subnet: Subnet) -> float:
         """Predicted median latency at batch 1."""
@@ -142,6 +144,10 @@ class CostModel(msgspec.Struct, frozen=True):
         """What trying an exit costs a sample: its branch, the decision, and a further session."""
         return self.exit_costs[choice.exit, choice.rendition, input_size].latency_ms + self.exit_overhead_ms
 
+    def deciding_ms(self, decider: Decider) -> float:
+        """What ``decider`` takes for a sample that reached the end."""
+        return self.decision_ms.get(decider_kind(decider), 0.0)
+
     def exit_bytes(self, choice: ExitChoice) -> int:
         """Memory that an exit adds to a plan."""
         return self.exit_costs[choice.exit, choice.rendition, ()].resident_bytes
@@ -168,6 +174,8 @@ class CostModel(msgspec.Struct, frozen=True):
             },
             entry_change_ms={edge: factor * change_ms for edge, change_ms in self.entry_change_ms.items()},
             exit_overhead_ms=factor * self.exit_overhead_ms,
+            call_overhead_ms=factor * self.call_overhead_ms,
+            decision_ms={kind: factor * decision_ms for kind, decision_ms in self.decision_ms.items()},
         )
 
     def peak_bytes(self, subnet: Subnet) -> int:

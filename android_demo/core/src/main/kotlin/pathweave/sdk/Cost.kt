@@ -136,6 +136,10 @@ public class CostModel(
     public val entryChangeMs: Map<Edge, Double> = emptyMap(),
     /** Of every exit that is tried, beyond its branch. */
     public val exitOverheadMs: Double = 0.0,
+    /** Of every call of a plan, beyond the models that it runs. */
+    public val callOverheadMs: Double = 0.0,
+    /** Of deciding about a sample at the end, by kind of decider. */
+    public val decisionMs: Map<String, Double> = emptyMap(),
 ) {
     /** Predicted median latency at batch 1. */
     public fun latencyMs(subnet: Subnet): Double {
@@ -153,6 +157,9 @@ public class CostModel(
     /** What trying an exit costs a sample: its branch, the decision, and a further session. */
     public fun exitLatencyMs(choice: ExitChoice, inputSize: ImageSize? = null): Double =
         exitCosts.getValue(ExitAtSize(choice.exit, choice.rendition, inputSize)).latencyMs + exitOverheadMs
+
+    /** What [decider] takes for a sample that reached the end. */
+    public fun decidingMs(decider: Decider): Double = decisionMs[kindOf(decider)] ?: 0.0
 
     /** Predicted peak memory beyond the bare runtime. */
     public fun peakBytes(subnet: Subnet): Long {

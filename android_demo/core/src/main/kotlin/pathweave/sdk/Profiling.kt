@@ -16,7 +16,7 @@ import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.search.nbytes
 
 /** Of the stored profile; a profile of another format is measured again. */
-public const val PROFILE_FORMAT: Int = 5
+public const val PROFILE_FORMAT: Int = 6
 
 private const val MOST_ROUNDS = 120
 private const val WARMUP = 5
@@ -63,10 +63,21 @@ public data class Profile(
     val memoryOffsetBytes: Long = 0,
     /** What trying an exit costs beyond its branch: a further session, and the decision on each sample. */
     val exitOverheadMs: Double = 0.0,
+    /** What a call takes beyond its models, and by kind of decider a decision: measured by Python, read and counted here. */
+    val callOverheadMs: Double = 0.0,
+    val decisionMs: Map<String, Double> = emptyMap(),
 ) {
     /** The cost model of this profile, with edge costs as within a composed subnet. */
-    public fun costModel(): CostModel =
-        CostModel(edges.mapValues { (edge, alone) -> share(edge, alone) }, scale, offsetMs, exits, changesMs, exitOverheadMs)
+    public fun costModel(): CostModel = CostModel(
+        edges.mapValues { (edge, alone) -> share(edge, alone) },
+        scale,
+        offsetMs,
+        exits,
+        changesMs,
+        exitOverheadMs,
+        callOverheadMs,
+        decisionMs,
+    )
 
     /** The memory offset is added to every working set; only the largest counts. */
     private fun share(edge: Edge, alone: EdgeCost): EdgeCost {
