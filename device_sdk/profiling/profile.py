@@ -79,8 +79,8 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     ``offset_ms`` and factors; without any, latencies are plain sums of blocks. Under a memory cap the predicted peaks
     are those of the pager: a subnet above the cap runs in pages and slower than predicted. ``nodes_by_provider``:
     number of the full model's nodes per provider of the runtime; empty for the CPU provider. ``exit_overhead_ms``: what
-    trying an exit costs beyond its branch. ``call_overhead_ms``: what a call of a plan takes beyond the models that it
-    runs; ``decision_ms``: what it takes to decide whether a sample at the end is hard, by kind of decider.
+    going on behind an exit costs beyond its branch. ``call_overhead_ms``: what a call of a plan takes beyond the models
+    that it runs; ``decision_ms``: what it takes to decide whether a sample at the end is hard, by kind of decider.
     """
 
     bundle: str

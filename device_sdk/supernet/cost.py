@@ -108,7 +108,7 @@ class CostModel(msgspec.Struct, frozen=True):
     offset_ms: float = 0.0
     exit_costs: Mapping[tuple[str, str, tuple[int, ...]], EdgeCost] = {}  # by exit, rendition and input size
     entry_change_ms: Mapping[Edge, float] = {}  # of an edge that follows one of another rendition
-    exit_overhead_ms: float = 0.0  # of every exit that is tried, beyond its branch
+    exit_overhead_ms: float = 0.0  # of going on behind an exit that was tried, beyond its branch
     call_overhead_ms: float = 0.0  # of every call of a plan, beyond the models that it runs
     decision_ms: Mapping[str, float] = {}  # of deciding about a sample at the end, by kind of decider
 
@@ -141,8 +141,15 @@ class CostModel(msgspec.Struct, frozen=True):
         return 0.0 if before.rendition == after.rendition else self.entry_change_ms.get(after, 0.0)
 
     def exit_latency_ms(self, choice: ExitChoice, input_size: tuple[int, ...] = ()) -> float:
-        """What trying an exit costs a sample: its branch, the decision, and a further session."""
+        """What trying an exit costs a sample that goes on: its branch, the decision, and a further session."""
         return self.exit_costs[choice.exit, choice.rendition, input_size].latency_ms + self.exit_overhead_ms
+
+    def reach_ms(self, before: Iterable[Edge]) -> float:
+        """The way to an exit for a sample that leaves there, without the branches tried on it: no session follows.
+
+        So it pays ``exit_latency_ms`` of this exit without the overhead, which is what going on costs.
+        """
+        return max(self.latency_along_ms(before) - self.exit_overhead_ms, 0.0)
 
     def deciding_ms(self, decider: Decider) -> float:
         """What ``decider`` takes for a sample that reached the end."""

@@ -129,7 +129,7 @@ class Route:
             logits = self._found(self._evidence.exits, (before, choice.exit, choice.rendition), f"exit {choice.exit}")
             self.tried_ms += self._costs.exit_latency_ms(choice, self._plan.input_size)
             answers, asks = (self.open & one for one in leaving(choice, logits))
-            self.device_ms[answers | asks] = self._costs.latency_along_ms(before) + self.tried_ms
+            self.device_ms[answers | asks] = self._costs.reach_ms(before) + self.tried_ms
             self.correct[answers] = self._evidence.right(logits)[answers]
             self._asked_early = self._asked_early | asks
             self.open &= ~(answers | asks)

@@ -208,6 +208,6 @@ def exit_samples(
         choice,
         confidence(logits),
         evidence.right(logits),
-        reach_ms=cost_model.latency_along_ms(before) + cost_model.call_overhead_ms,
+        reach_ms=cost_model.reach_ms(before) + cost_model.call_overhead_ms,
         branch_ms=cost_model.exit_latency_ms(choice, subnet.input_size),
     )

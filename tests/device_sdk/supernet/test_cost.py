@@ -59,6 +59,14 @@ def test_neighbours_of_different_renditions_cost_the_change_and_edges_alone_are_
     assert model.change_ms(b, a) == 0
 
 
+def test_who_leaves_at_an_exit_pays_what_going_on_costs_nowhere():
+    costs = {Edge("a"): EdgeCost(2, 3, 100, 70)}
+    model = CostModel(costs, exit_costs={("x1", "fp32", ()): EdgeCost(0.5, 0.6, 1, 1)}, exit_overhead_ms=0.25)
+    before, choice = (Edge("a"),), ExitChoice("x1", 0.5)
+    assert model.reach_ms(before) + model.exit_latency_ms(choice) == 2.5
+    assert msgspec.structs.replace(model, exit_overhead_ms=9.0).reach_ms(before) == 0.0
+
+
 @given(data=st.data())
 def test_leaving_out_an_edge_never_costs_more(priced_supernets, data):
     supernet, model = data.draw(priced_supernets)

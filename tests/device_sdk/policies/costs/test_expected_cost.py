@@ -86,6 +86,12 @@ def test_samples_pay_for_the_branches_that_were_tried_before_their_answer(supern
     assert cost.peak_bytes == 310 + 14
 
 
+def test_only_samples_that_go_on_behind_an_exit_pay_for_a_further_session(supernet, subnet, evidence, costs):
+    plan = Plan(subnet, exits=(ExitChoice("x1", 0.9), ExitChoice("x2", 0.9)))
+    cost = expected_cost(supernet, plan, evidence, replace(costs, exit_overhead_ms=0.5))
+    assert cost.latency_ms == pytest.approx((11 + 22.5 + 33 + 33) / 4)  # at x1, at x2, at the end
+
+
 def test_a_call_and_a_decision_count_once_whatever_the_plan(supernet, subnet, evidence, costs):
     """0.5 ms for each call, 0.25 ms for each sample that a decider looks at: those that reach the end."""
     dear = replace(costs, call_overhead_ms=0.5, decision_ms={"max_confidence": 0.25, "margin": 64.0})

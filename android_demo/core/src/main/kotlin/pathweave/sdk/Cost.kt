@@ -134,7 +134,7 @@ public class CostModel(
     public val exitCosts: Map<ExitAtSize, EdgeCost> = emptyMap(),
     /** Of an edge that follows one of another rendition; at least 0. */
     public val entryChangeMs: Map<Edge, Double> = emptyMap(),
-    /** Of every exit that is tried, beyond its branch. */
+    /** Of going on behind an exit that was tried, beyond its branch. */
     public val exitOverheadMs: Double = 0.0,
     /** Of every call of a plan, beyond the models that it runs. */
     public val callOverheadMs: Double = 0.0,
@@ -154,7 +154,10 @@ public class CostModel(
     /** The share of one edge in a composed subnet. */
     public fun edgeLatencyMs(edge: Edge): Double = scale * edgeCosts.getValue(edge).latencyMs
 
-    /** What trying an exit costs a sample: its branch, the decision, and a further session. */
+    /** The way to an exit for a sample that leaves there, without the branches tried on it: no session follows. */
+    public fun reachMs(before: Subnet): Double = maxOf(latencyMs(before) - exitOverheadMs, 0.0)
+
+    /** What trying an exit costs a sample that goes on: its branch, the decision, and a further session. */
     public fun exitLatencyMs(choice: ExitChoice, inputSize: ImageSize? = null): Double =
         exitCosts.getValue(ExitAtSize(choice.exit, choice.rendition, inputSize)).latencyMs + exitOverheadMs
 

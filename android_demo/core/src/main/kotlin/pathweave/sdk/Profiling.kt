@@ -61,7 +61,7 @@ public data class Profile(
     val originalMs: Double,
     val memoryScale: Double = 1.0,
     val memoryOffsetBytes: Long = 0,
-    /** What trying an exit costs beyond its branch: a further session, and the decision on each sample. */
+    /** What going on behind an exit costs beyond its branch: the decision, and a further session. */
     val exitOverheadMs: Double = 0.0,
     /** What a call takes beyond its models, and by kind of decider a decision: measured by Python, read and counted here. */
     val callOverheadMs: Double = 0.0,

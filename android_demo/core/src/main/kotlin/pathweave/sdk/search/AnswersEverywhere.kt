@@ -70,7 +70,7 @@ internal class AnswersEverywhere(
             choice,
             confidences(number),
             right(number),
-            reachMs = costs.latencyMs(Subnet(subnet.edges.take(edges[number]))),
+            reachMs = costs.reachMs(Subnet(subnet.edges.take(edges[number]))),
             branchMs = costs.exitLatencyMs(choice, subnet.inputSize),
         )
     }

@@ -104,7 +104,7 @@ class PlanFindingTest {
                 else -> 0.0
             }
             val end = costs.latencyMs(plan.subnet) + decided
-            val device = (0 until COUNT).sumOf { tried + if (early[it]) 3.0 else end }
+            val device = (0 until COUNT).sumOf { tried + if (early[it]) 3.0 - 0.25 else end }
             assertEquals(device, offer.ways.sumOf { it.samples * it.deviceMs }, 1e-9)
             assertEquals(if (answers == null) 0 else hard.count { it }, offer.ways.sumOf { if (it.sentBytes > 0) it.samples else 0 })
             assertEquals(costs.peakBytes(plan.subnet) + if (plan.exits.isEmpty()) 0 else 7, offer.peakBytes)
