@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -21,29 +22,75 @@ Scores = npt.NDArray[np.float64]
 _STEEPEST = 700.0  # of the logarithm of the odds: beyond it the exponential overflows
 
 
+class _Seen:
+    """Logits [batch, classes], and what several features share of them, each computed when it is first asked for."""
+
+    def __init__(self, logits: Array) -> None:
+        self.wide = logits.astype(np.float64)
+
+    @cached_property
+    def highest(self) -> Scores:
+        """[batch, 1]"""
+        return np.asarray(np.maximum.reduce(self.wide, axis=1, keepdims=True))
+
+    @cached_property
+    def powers(self) -> Scores:
+        """[batch, classes], at most 1."""
+        return np.asarray(np.exp(self.wide - self.highest))
+
+    @cached_property
+    def total(self) -> Scores:
+        """[batch]"""
+        return np.asarray(np.add.reduce(self.powers, axis=1))
+
+    @cached_property
+    def probabilities(self) -> Scores:
+        """[batch, classes]"""
+        return np.asarray(self.powers / self.total[:, np.newaxis])
+
+    @property
+    def confidence(self) -> Scores:
+        return np.asarray(1.0 / self.total)
+
+    @property
+    def margin(self) -> Scores:
+        largest = np.maximum.reduce(self.probabilities, axis=1)
+        return np.asarray(largest - _second(self.probabilities))
+
+    @property
+    def entropy(self) -> Scores:
+        logs = np.log(np.where(self.probabilities > 0, self.probabilities, 1.0))
+        return np.asarray(np.maximum(-np.add.reduce(self.probabilities * logs, axis=1), 0.0))
+
+    @property
+    def logit_margin(self) -> Scores:
+        return np.asarray(self.highest[:, 0] - _second(self.wide))
+
+    @property
+    def log_sum_exp(self) -> Scores:
+        return np.asarray(self.highest[:, 0] + np.log(self.total))
+
+
 def confidence(logits: Array) -> Scores:
     """The largest softmax probability of each sample: logits [batch, classes] -> [batch], above 0 and at most 1."""
-    wide = logits.astype(np.float64)
-    powers = np.exp(wide - wide.max(axis=1, keepdims=True))
-    return np.asarray(1.0 / powers.sum(axis=1))
+    wide = logits.astype(np.float64)  # every exit of every call comes here
+    powers = np.exp(wide - np.maximum.reduce(wide, axis=1, keepdims=True))
+    return np.asarray(1.0 / np.add.reduce(powers, axis=1))
 
 
 def margin(logits: Array) -> Scores:
     """The difference of the two largest softmax probabilities: logits [batch, classes] -> [batch], 0 to 1."""
-    ordered = np.sort(_probabilities(logits), axis=1)
-    return np.asarray(ordered[:, -1] - ordered[:, -2] if ordered.shape[1] > 1 else ordered[:, -1])
+    return _Seen(logits).margin
 
 
 def entropy(logits: Array) -> Scores:
     """The Shannon entropy of the softmax probabilities in nats: logits [batch, classes] -> [batch], at least 0."""
-    probabilities = _probabilities(logits)
-    logs = np.log(np.where(probabilities > 0, probabilities, 1.0))
-    return np.asarray(np.maximum(-(probabilities * logs).sum(axis=1), 0.0))
+    return _Seen(logits).entropy
 
 
 def feature(name: LogitFeature, logits: Array) -> Scores:
     """One feature of each sample's logits: [batch, classes] -> [batch]."""
-    return _FEATURES[name](logits)
+    return _FEATURES[name](_Seen(logits))
 
 
 def first_and_second(logits: Array) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
@@ -100,33 +147,21 @@ def _limit(decider: Decider) -> float:
 
 
 def _estimated(decider: Logistic, logits: Array) -> Scores:
+    seen = _Seen(logits)
     total = np.full(len(logits), decider.bias)
     for name, weight in zip(decider.features, decider.weights, strict=True):
-        total += weight * feature(name, logits)
+        total += weight * _FEATURES[name](seen)
     if decider.by_answer:
         first, second = first_and_second(logits)
         total += np.array(decider.by_answer)[first] + np.array(decider.by_runner_up)[second]
-    return np.asarray(1.0 / (1.0 + np.exp(-np.clip(total, -_STEEPEST, _STEEPEST))))
+    return np.asarray(1.0 / (1.0 + np.exp(-np.minimum(np.maximum(total, -_STEEPEST), _STEEPEST))))
 
 
-def _log_sum_exp(logits: Array) -> Scores:
-    wide = logits.astype(np.float64)
-    highest = wide.max(axis=1)
-    return np.asarray(highest + np.log(np.exp(wide - highest[:, None]).sum(axis=1)))
-
-
-def _top(logits: Array, rank: int) -> Scores:
-    """The value of this rank, 0 for the largest; of too few classes 0."""
-    wide = logits.astype(np.float64)
-    if wide.shape[1] <= rank:
-        return np.zeros(len(wide))
-    return np.asarray(np.partition(wide, -rank - 1, axis=1)[:, -rank - 1])
-
-
-def _probabilities(logits: Array) -> Scores:
-    wide = logits.astype(np.float64)
-    powers = np.exp(wide - wide.max(axis=1, keepdims=True))
-    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+def _second(values: Scores) -> Scores:
+    """The second largest value of each row [batch, classes]; of one class 0."""
+    if values.shape[1] < 2:
+        return np.zeros(len(values))
+    return np.asarray(np.partition(values, -2, axis=1)[:, -2])
 
 
 _SCORES: dict[type, Callable[[Array], Scores]] = {
@@ -136,10 +171,10 @@ _SCORES: dict[type, Callable[[Array], Scores]] = {
 }
 _EASIEST: dict[type, float] = {Entropy: 0.0}  # the largest ease of a kind, else 1
 
-_FEATURES: dict[LogitFeature, Callable[[Array], Scores]] = {
-    "top_1": confidence,
-    "top_2": lambda logits: _top(_probabilities(logits), 1),
-    "entropy": entropy,
-    "logit_margin": lambda logits: _top(logits, 0) - _top(logits, 1),
-    "log_sum_exp": _log_sum_exp,
+_FEATURES: dict[LogitFeature, Callable[[_Seen], Scores]] = {
+    "top_1": lambda seen: seen.confidence,
+    "top_2": lambda seen: _second(seen.probabilities),
+    "entropy": lambda seen: seen.entropy,
+    "logit_margin": lambda seen: seen.logit_margin,
+    "log_sum_exp": lambda seen: seen.log_sum_exp,
 }

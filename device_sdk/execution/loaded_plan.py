@@ -161,19 +161,25 @@ class LoadedPlan:
                 kept = KeptActivations(rest, tuple(features if segment.exit is None else features[:-1]))
             if segment.exit is not None:
                 *features, logits = features
-                ends = (number == len(self._segments) and not segment.split) or self._hurry.is_set
-                answered, asked = leaving(segment.exit, logits)
-                answered, asked = answered | ends, asked & asks & (not ends)
                 exit_number = self._numbers[segment.exit.exit]
-                on = ~(answered | asked)
-                answers.put(rest[~on], logits[~on], exit_number)
-                if asked.any():
+                if (number == len(self._segments) and not segment.split) or self._hurry.is_set:
+                    answers.put(rest, logits, exit_number)
+                    break
+                answered, asked = leaving(segment.exit, logits)
+                if answered.all():
+                    answers.put(rest, logits, exit_number)
+                    break
+                if asks and asked.any():
                     tensors = tuple(feature[asked] for feature in features)
                     asking.append(Waiting(rest[asked], tensors, number, (logits[asked], exit_number)))
-                latest = (logits[on], exit_number)
-                rest, features = (rest, features) if on.all() else (rest[on], [feature[on] for feature in features])
-                if not len(rest):
-                    break
+                    answered |= asked
+                if answered.any():
+                    answers.put(rest[answered], logits[answered], exit_number)
+                    on = ~answered
+                    rest, logits, features = rest[on], logits[on], [feature[on] for feature in features]
+                    if not len(rest):
+                        break
+                latest = (logits, exit_number)
             if segment.aside:
                 aside = features
             if segment.split and run_tail is not None:

@@ -67,7 +67,11 @@ class Answers:
         self._answered_by = np.zeros(batch, dtype=np.int64)
 
     def put(self, samples: npt.NDArray[np.int64], logits: Array, source: int) -> None:
-        """``logits`` [count, classes] are the answers to ``samples`` [count], by ``source`` (see ``Outcome``)."""
+        """``logits`` [count, classes] answer ``samples`` [count], ascending, by ``source`` (see ``Outcome``)."""
+        if len(samples) == len(self._answered_by):  # all of them
+            self._output = logits.copy()
+            self._answered_by.fill(source)
+            return
         if self._output is None:
             self._output = np.empty((len(self._answered_by), *logits.shape[1:]), dtype=logits.dtype)
         self._output[samples] = logits

@@ -16,6 +16,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
 from device_sdk.execution.paging_plan import LOADING_FACTOR, SESSION_BYTES
 from device_sdk.execution.workspace import Workspace
+from device_sdk.profiling.call_times import CallTimes, call_times
 from device_sdk.profiling.conditions import UNKNOWN, Conditions, current_conditions
 from device_sdk.profiling.fitting import MemoryFit, fit_latency, fit_memory
 from device_sdk.profiling.plans import exit_overhead_ms
@@ -29,7 +30,7 @@ from device_sdk.supernet.paths import k_cheapest, sample_uniformly
 from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
 from device_sdk.supernet.supernet import Supernet
 
-FORMAT = 5  # of the stored profile; a profile of another format is measured again
+FORMAT = 6  # of the stored profile; a profile of another format is measured again
 
 _MOST_ROUNDS = 120
 _PATIENCE = Patience(rounds=40, precision=0.01, limit_s=4.5, least=8)
@@ -78,7 +79,8 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     ``offset_ms`` and factors; without any, latencies are plain sums of blocks. Under a memory cap the predicted peaks
     are those of the pager: a subnet above the cap runs in pages and slower than predicted. ``nodes_by_provider``:
     number of the full model's nodes per provider of the runtime; empty for the CPU provider. ``exit_overhead_ms``: what
-    trying an exit costs beyond its branch.
+    going on behind an exit costs beyond its branch. ``call_overhead_ms``: what a call of a plan takes beyond the models
+    that it runs; ``decision_ms``: what it takes to decide whether a sample at the end is hard, by kind of decider.
     """
 
     bundle: str
@@ -99,6 +101,8 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
     memory_cap_bytes: int | None = None
     nodes_by_provider: dict[str, int] = {}
     exit_overhead_ms: float = 0.0
+    call_overhead_ms: float = 0.0
+    decision_ms: dict[str, float] = {}
 
     @property
     def conditions(self) -> Conditions:
@@ -115,6 +119,8 @@ class Profile(msgspec.Struct, frozen=True, tag_field="format", tag=FORMAT):
             exit_costs=exits,
             entry_change_ms={measured.edge: measured.change_ms for measured in self.edges if measured.change_ms},
             exit_overhead_ms=self.exit_overhead_ms,
+            call_overhead_ms=self.call_overhead_ms,
+            decision_ms=self.decision_ms,
         )
 
     def _share(self, measured: MeasuredEdge) -> EdgeCost:
@@ -159,10 +165,11 @@ def profile(
 
     1. time edges and exits, interleaved, at every input size; 2. time whole subnets, interleaved, and their memory: the
     original at every input size, the cheapest and random ones, also in a single rendition; 3. time the original with
-    all exits; 4. fit edge costs and memory to them. ``patience`` applies to steps 1, 2 and 3 separately.
+    all exits; 4. time what calls and decisions take beside it; 5. fit edge costs and memory to all this. ``patience``
+    applies to steps 1, 2 and 3 separately.
 
     Of a bundle in part, the blocks that are held are measured, and instead of whole subnets the path that they make and
-    its beginnings; ``original_ms`` is that path's, and what trying an exit costs beyond its branch is not measured.
+    its beginnings; ``original_ms`` is that path's. Steps 3 and 4 are left out then, and under a memory cap.
 
     Under a memory cap, parts are interleaved as far as they fit together, and whole subnets are timed only if they fit
     in one piece; the full model is timed in pages if it does not.
@@ -189,6 +196,7 @@ def profile(
         fitted = _measure_deployed(workspace, timing, subnets, edges, task.advance)
         own_ms = {(name, rendition): cost.latency_ms for (name, rendition, size), cost in exits.items() if not size}
         overhead_ms = exit_overhead_ms(workspace, timing, own_ms) if bundle.part.is_whole else 0.0
+        calls = call_times(workspace, timing) if bundle.part.is_whole else CallTimes()
     whole = [measured for measured in fitted if not measured.in_pages]
     latency = fit_latency(
         supernet,
@@ -219,6 +227,8 @@ def profile(
         memory_cap_bytes=workspace.memory_cap_bytes,
         nodes_by_provider=fitted[0].nodes_by_provider,
         exit_overhead_ms=overhead_ms,
+        call_overhead_ms=calls.overhead_ms,
+        decision_ms=dict(calls.decision_ms),
     )
 
 

@@ -187,7 +187,9 @@ class OnnxSession:
         self, session: Any, *, large: bool = False, nodes_by_provider: Mapping[str, int] | None = None
     ) -> None:
         self.nodes_by_provider = dict(nodes_by_provider or {})
-        self._session = session
+        from onnxruntime import RunOptions
+
+        self._session, self._new_options = session, RunOptions
         self._large = large
         self._inputs = [value.name for value in session.get_inputs()]
         self._outputs = [value.name for value in session.get_outputs()]
@@ -198,9 +200,7 @@ class OnnxSession:
 
     def run_until(self, inputs: Sequence[Array], stop: StopSignal) -> list[Array] | None:
         """See the port: ONNX Runtime looks at the terminate flag of a run between two operators."""
-        import onnxruntime
-
-        options = onnxruntime.RunOptions()
+        options = self._new_options()
         with stop.ending_by(partial(setattr, options, "terminate", True)):
             if stop.is_set:
                 return None

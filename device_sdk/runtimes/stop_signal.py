@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 
 class StopSignal:
@@ -27,15 +27,31 @@ class StopSignal:
             for end in self._enders:
                 end()
 
-    @contextmanager
-    def ending_by(self, end: Callable[[], None]) -> Iterator[None]:
+    def ending_by(self, end: Callable[[], None]) -> AbstractContextManager[None]:
         """While the block runs, ``set`` calls ``end``, which has to be quick; at once if it is set already."""
+        return _Ending(self, end)
+
+    def _begin(self, end: Callable[[], None]) -> None:
         with self._lock:
             self._enders.append(end)
             if self._set:
                 end()
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._enders.remove(end)
+
+    def _finish(self, end: Callable[[], None]) -> None:
+        with self._lock:
+            self._enders.remove(end)
+
+
+class _Ending:
+    """``with``: ``end`` is among the enders of ``signal``. A class, for a generator would cost every call more."""
+
+    __slots__ = ("_end", "_signal")
+
+    def __init__(self, signal: StopSignal, end: Callable[[], None]) -> None:
+        self._signal, self._end = signal, end
+
+    def __enter__(self) -> None:
+        self._signal._begin(self._end)
+
+    def __exit__(self, *error: object) -> None:
+        self._signal._finish(self._end)

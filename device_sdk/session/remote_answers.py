@@ -228,13 +228,13 @@ class RemoteAnswers:
         Those that ask from exits are sent with them, in one call with one time-out; they go on here if it fails.
         """
         output = outcome.output
-        ends = (AT_END, AFTER_FAILURE, AT_SERVER) if isinstance(policy, Abstain) else (AT_END, AFTER_FAILURE)
-        at_end = np.isin(outcome.answered_by - len(plan.exits), ends)
-        is_hard = at_end.copy()
-        is_hard[at_end] = self._hard(policy, output[at_end])
-        for waiting in outcome.asking:
-            is_hard[waiting.samples] = True
-        positions = np.flatnonzero(is_hard)
+        at_end = _at_end(plan, policy, outcome)
+        reached = np.flatnonzero(at_end)
+        positions = reached
+        if len(reached):  # else there is nothing to decide
+            positions = reached[self._hard(policy, output if len(reached) == len(output) else output[reached])]
+        if outcome.asking:
+            positions = np.union1d(positions, np.concatenate([waiting.samples for waiting in outcome.asking]))
         if not len(positions):
             return output, tuple(_sources(plan, outcome))
         if isinstance(policy, Abstain):
@@ -361,6 +361,14 @@ def _sources(plan: Plan, outcome: Outcome) -> list[str]:
         return [SUBNET] * len(outcome.output)
     names = [*(f"exit {choice.exit}" for choice in plan.exits), SUBNET, SERVER, FALLBACK, ABSTAINED]
     return [names[number] for number in outcome.answered_by]
+
+
+def _at_end(plan: Plan, policy: Abstain | Ask, outcome: Outcome) -> npt.NDArray[np.bool_]:
+    """Which samples [batch] the decider looks at: those of the end here; to abstain, also the server's answers."""
+    if plan.split is None:
+        return outcome.answered_by == len(plan.exits) + AT_END
+    ends = (AT_END, AFTER_FAILURE, AT_SERVER) if isinstance(policy, Abstain) else (AT_END, AFTER_FAILURE)
+    return np.isin(outcome.answered_by - len(plan.exits), ends)
 
 
 def _chosen(

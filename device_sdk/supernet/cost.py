@@ -15,7 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from device_sdk.errors import BudgetError, UsageError
-from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
+from device_sdk.supernet.plan import Decider, Edge, ExitChoice, Subnet, decider_kind
 
 MB = 1_000_000  # bytes
 _BITS_PER_MS_AND_MBPS = 1000.0
@@ -108,7 +108,9 @@ class CostModel(msgspec.Struct, frozen=True):
     offset_ms: float = 0.0
     exit_costs: Mapping[tuple[str, str, tuple[int, ...]], EdgeCost] = {}  # by exit, rendition and input size
     entry_change_ms: Mapping[Edge, float] = {}  # of an edge that follows one of another rendition
-    exit_overhead_ms: float = 0.0  # of every exit that is tried, beyond its branch
+    exit_overhead_ms: float = 0.0  # of going on behind an exit that was tried, beyond its branch
+    call_overhead_ms: float = 0.0  # of every call of a plan, beyond the models that it runs
+    decision_ms: Mapping[str, float] = {}  # of deciding about a sample at the end, by kind of decider
 
     def latency_ms(self, subnet: Subnet) -> float:
         """Predicted median latency at batch 1."""
@@ -139,8 +141,19 @@ class CostModel(msgspec.Struct, frozen=True):
         return 0.0 if before.rendition == after.rendition else self.entry_change_ms.get(after, 0.0)
 
     def exit_latency_ms(self, choice: ExitChoice, input_size: tuple[int, ...] = ()) -> float:
-        """What trying an exit costs a sample: its branch, the decision, and a further session."""
+        """What trying an exit costs a sample that goes on: its branch, the decision, and a further session."""
         return self.exit_costs[choice.exit, choice.rendition, input_size].latency_ms + self.exit_overhead_ms
+
+    def reach_ms(self, before: Iterable[Edge]) -> float:
+        """The way to an exit for a sample that leaves there, without the branches tried on it: no session follows.
+
+        So it pays ``exit_latency_ms`` of this exit without the overhead, which is what going on costs.
+        """
+        return max(self.latency_along_ms(before) - self.exit_overhead_ms, 0.0)
+
+    def deciding_ms(self, decider: Decider) -> float:
+        """What ``decider`` takes for a sample that reached the end."""
+        return self.decision_ms.get(decider_kind(decider), 0.0)
 
     def exit_bytes(self, choice: ExitChoice) -> int:
         """Memory that an exit adds to a plan."""
@@ -168,6 +181,8 @@ class CostModel(msgspec.Struct, frozen=True):
             },
             entry_change_ms={edge: factor * change_ms for edge, change_ms in self.entry_change_ms.items()},
             exit_overhead_ms=factor * self.exit_overhead_ms,
+            call_overhead_ms=factor * self.call_overhead_ms,
+            decision_ms={kind: factor * decision_ms for kind, decision_ms in self.decision_ms.items()},
         )
 
     def peak_bytes(self, subnet: Subnet) -> int:

@@ -245,6 +245,11 @@ Decider = MaxConfidence | Entropy | Margin | Logistic | Router
 """Which samples are hard, by their logits. Scored in ``execution/deciders.py``."""
 
 
+def decider_kind(decider: Decider) -> str:
+    """Its tag in JSON."""
+    return str(decider.__struct_config__.tag)
+
+
 class AnswerLocally(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="answer"):
     """No sample is hard: whatever the subnet answers counts."""
 

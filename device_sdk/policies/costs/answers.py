@@ -57,7 +57,7 @@ class Answers:
             choice=choice,
             confidence=confidence(self.logits[number]),
             right=self.right(number),
-            reach_ms=costs.latency_along_ms(self.subnet.edges[: self.edges[number]]),
+            reach_ms=costs.reach_ms(self.subnet.edges[: self.edges[number]]),
             branch_ms=costs.exit_latency_ms(choice, self.subnet.input_size),
         )
 

@@ -17,7 +17,7 @@ from device_sdk.policies.costs.evidence import Evidence, Network
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.cost import CostModel, PlanCost, Power
-from device_sdk.supernet.plan import Abstain, Ask, Edge, Plan, RemoteRef, Split, Subnet
+from device_sdk.supernet.plan import Abstain, Ask, Decider, Edge, Plan, RemoteRef, Split, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 Correct = npt.NDArray[np.bool_]
@@ -76,7 +76,7 @@ class Route:
 
     ``open``: the sample reaches the end, since no exit answers it or asks a server; ``device_ms``, ``transfer_ms`` and
     ``server_ms``: where its time goes; ``logits``: of the end [count, classes]; ``tried_ms``: of the
-    branches on the way.
+    call itself and of the branches on the way.
     """
 
     def __init__(self, supernet: Supernet, plan: Plan, evidence: Evidence, cost_model: CostModel) -> None:
@@ -87,7 +87,7 @@ class Route:
         self.device_ms, self.transfer_ms, self.server_ms = np.zeros((3, count))
         self.bytes_sent = np.zeros(count)
         self._taken = [choice for choice in plan.exits if choice.decides]
-        self.tried_ms = 0.0
+        self.tried_ms = cost_model.call_overhead_ms
         self._logits: Array | None = None
         self._asked_early = self._asked = np.zeros(count, dtype=bool)
         self._abstained = np.zeros(count, dtype=bool)
@@ -129,7 +129,7 @@ class Route:
             logits = self._found(self._evidence.exits, (before, choice.exit, choice.rendition), f"exit {choice.exit}")
             self.tried_ms += self._costs.exit_latency_ms(choice, self._plan.input_size)
             answers, asks = (self.open & one for one in leaving(choice, logits))
-            self.device_ms[answers | asks] = self._costs.latency_along_ms(before) + self.tried_ms
+            self.device_ms[answers | asks] = self._costs.reach_ms(before) + self.tried_ms
             self.correct[answers] = self._evidence.right(logits)[answers]
             self._asked_early = self._asked_early | asks
             self.open &= ~(answers | asks)
@@ -157,7 +157,7 @@ class Route:
         return self._found(self._evidence.received, (path, split.position, split.bits), f"a split in {split.bits} bits")
 
     def crossing(self, split: Split, network: Network | None) -> tuple[float, RemoteCall]:
-        """How long a sample runs here before the split, without branches of exits, and its way to the server.
+        """How long a sample runs here before the split, without ``tried_ms``, and its way to the server.
 
         It is the same for every set of exits.
         """
@@ -181,11 +181,17 @@ class Route:
         return tuple(edge for edge, block in edges if block.end <= position)
 
     def abstain(self, policy: Abstain) -> None:
+        self.device_ms[self.open] += self.deciding_ms(policy.decider)
         self._abstained = self._hard(policy)
+
+    def deciding_ms(self, decider: Decider) -> float:
+        """What the decision takes for each sample that is open; not yet part of the way ``to_end``."""
+        return self._costs.deciding_ms(decider)
 
     def ask(self, policy: Ask, network: Network | None) -> None:
         self._asked = asked = self._asked_early | self._hard(policy)
         asking = self.asking(policy, network)
+        self.device_ms[self.open] += self.deciding_ms(policy.decider)
         self.device_ms[asked] += asking.call.packing_ms
         self._send(asked, asking.call)
         if asking.correct is not None:

@@ -37,7 +37,7 @@ class Crossings:
 
 @dataclass(frozen=True)
 class Crossing:
-    """A split of a subnet: ``head_ms`` before it, without branches of exits, and the call. Times: NaN if unknown.
+    """A split of a subnet: ``head_ms`` before it, without ``Route.tried_ms``, and the call. Times: NaN if unknown.
 
     ``right``: whether the tail answers each sample rightly [count]; None: as the whole subnet does here.
     """

@@ -24,7 +24,8 @@ Rights = npt.NDArray[np.bool_]
 class ExitSamples:
     """An exit on the calibration samples, in their order: ``confidence`` and ``right`` [count].
 
-    ``reach_ms``: from the input to its cut point; ``branch_ms``: what trying it costs.
+    ``reach_ms``: the way to its cut point for those that leave there, beside the branches tried, its own included;
+    ``branch_ms``: what trying it costs.
     """
 
     choice: ExitChoice

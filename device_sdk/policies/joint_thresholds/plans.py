@@ -52,7 +52,8 @@ class _Path:
         self.has_many_exits = len(exits) > FEW_EXITS
         self.route = route = rankings[0].route
         eases = tuple(one.by_sample() for one in rankings)
-        self.end = AskingEnd(eases, route.correct, server_right, float(route.device_ms[0]), NO_CALL)
+        deciding_ms = max(route.deciding_ms(one.kind) for one in rankings)  # of all: no limit is missed for a quick one
+        self.end = AskingEnd(eases, route.correct, server_right, float(route.device_ms[0]) + deciding_ms, NO_CALL)
         grids = [Grid.of(exits, eases, most=COARSE, asks_early=early) for early in (False, True)]
         self.looks = [(grid, Table(exits[-1], self.end, grid)) for grid in grids]
 
@@ -207,6 +208,6 @@ def exit_samples(
         choice,
         confidence(logits),
         evidence.right(logits),
-        reach_ms=cost_model.latency_along_ms(before),
+        reach_ms=cost_model.reach_ms(before) + cost_model.call_overhead_ms,
         branch_ms=cost_model.exit_latency_ms(choice, subnet.input_size),
     )

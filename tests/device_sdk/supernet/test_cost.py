@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from device_sdk.errors import BudgetError, UsageError
 from device_sdk.supernet.cost import Budget, Cost, CostModel, EdgeCost
-from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
+from device_sdk.supernet.plan import Edge, ExitChoice, Margin, MaxConfidence, Subnet
 
 
 def test_a_budget_limits_something():
@@ -59,6 +59,14 @@ def test_neighbours_of_different_renditions_cost_the_change_and_edges_alone_are_
     assert model.change_ms(b, a) == 0
 
 
+def test_who_leaves_at_an_exit_pays_what_going_on_costs_nowhere():
+    costs = {Edge("a"): EdgeCost(2, 3, 100, 70)}
+    model = CostModel(costs, exit_costs={("x1", "fp32", ()): EdgeCost(0.5, 0.6, 1, 1)}, exit_overhead_ms=0.25)
+    before, choice = (Edge("a"),), ExitChoice("x1", 0.5)
+    assert model.reach_ms(before) + model.exit_latency_ms(choice) == 2.5
+    assert msgspec.structs.replace(model, exit_overhead_ms=9.0).reach_ms(before) == 0.0
+
+
 @given(data=st.data())
 def test_leaving_out_an_edge_never_costs_more(priced_supernets, data):
     supernet, model = data.draw(priced_supernets)
@@ -78,10 +86,14 @@ def test_a_slower_device_takes_as_many_times_longer_for_everything(priced_supern
         exit_costs={("x1", "fp32", ()): EdgeCost(0.5, 0.6, 1, 1)},
         entry_change_ms=dict.fromkeys(edges, 0.25),
         exit_overhead_ms=0.125,
+        call_overhead_ms=0.0625,
+        decision_ms={"margin": 0.25},
     )
     slowed, choice = costs.slowed(4.0), ExitChoice("x1", 0.5)
     assert slowed.latency_ms(supernet.original) == pytest.approx(4 * costs.latency_ms(supernet.original))
     assert slowed.exit_latency_ms(choice) == 4 * costs.exit_latency_ms(choice)
+    assert slowed.call_overhead_ms == 0.25
+    assert (slowed.deciding_ms(Margin(0.5)), slowed.deciding_ms(MaxConfidence(0.5))) == (1.0, 0.0)
     assert slowed.peak_bytes(supernet.original) == costs.peak_bytes(supernet.original)
 
 

@@ -29,6 +29,7 @@ from device_sdk.supernet.supernet import Supernet
 LABELS = np.array([0, 1, 0, 1])
 SURE, UNSURE = 5.0, 0.5
 SERVER = RemoteRef("big")
+POWER = Power(active_w=2.0)
 
 
 def logits(answers, strengths):
@@ -83,6 +84,35 @@ def test_samples_pay_for_the_branches_that_were_tried_before_their_answer(supern
     assert cost.latency_ms == pytest.approx((11 + 22 + 32 + 32) / 4)
     assert cost.accuracy == 0.75
     assert cost.peak_bytes == 310 + 14
+
+
+def test_only_samples_that_go_on_behind_an_exit_pay_for_a_further_session(supernet, subnet, evidence, costs):
+    plan = Plan(subnet, exits=(ExitChoice("x1", 0.9), ExitChoice("x2", 0.9)))
+    cost = expected_cost(supernet, plan, evidence, replace(costs, exit_overhead_ms=0.5))
+    assert cost.latency_ms == pytest.approx((11 + 22.5 + 33 + 33) / 4)  # at x1, at x2, at the end
+
+
+def test_a_call_and_a_decision_count_once_whatever_the_plan(supernet, subnet, evidence, costs):
+    """0.5 ms for each call, 0.25 ms for each sample that a decider looks at: those that reach the end."""
+    dear = replace(costs, call_overhead_ms=0.5, decision_ms={"max_confidence": 0.25, "margin": 64.0})
+    decider, exits = MaxConfidence(0.9), (ExitChoice("x1", 0.9),)  # that answers a quarter
+    tails = RemoteRef("m:tail")
+    network = Network(uplink=Uplink(8.0), server=costs, answer_ms={SERVER: 4.0}, input_bytes=1000)
+    splits = [Split(1, (8,), subnet.edges[1:], tails), Split(0, (), (), SERVER)]
+    for plan, added_ms in [
+        (Plan(subnet), 0.5),
+        (Plan(subnet, exits=exits), 0.5),
+        *((Plan(subnet, split=split), 0.5) for split in splits),
+        (Plan(subnet, exits=exits, split=splits[0]), 0.5),
+        (Plan(subnet, hard=Abstain(decider)), 0.75),
+        (Plan(subnet, hard=Ask(decider, SERVER)), 0.75),
+        (Plan(subnet, exits=exits, hard=Ask(decider, SERVER)), 0.5 + 0.75 * 0.25),
+        (Plan(subnet, split=splits[1], hard=Abstain(decider)), 0.75),
+    ]:
+        without, with_both = (expected_cost(supernet, plan, evidence, one, network, POWER) for one in (costs, dear))
+        assert with_both.latency_ms == pytest.approx(without.latency_ms + added_ms), plan
+        assert with_both.energy_mj == pytest.approx(without.energy_mj + 2.0 * added_ms), plan
+        assert with_both.p95_latency_ms > without.p95_latency_ms
 
 
 def test_abstaining_trades_coverage_for_accuracy(supernet, subnet, evidence, costs):

@@ -96,6 +96,12 @@ class World:
         return expected_cost(self.supernet, plan, self.evidence, self.costs, self.network, POWER)
 
 
+CALL_TIMES = {
+    "call_overhead_ms": 0.125,
+    "decision_ms": {"max_confidence": 0.25, "margin": 0.3125, "entropy": 0.375, "logistic": 0.5, "router": 0.75},
+}
+
+
 @pytest.fixture
 def make_world(elastic_supernet):
     return lambda seed: World(elastic_supernet, seed)
@@ -121,6 +127,7 @@ def test_pooled_answers_are_what_plans_that_ask_are_judged_by(make_world):
 @pytest.mark.parametrize("exits", [False, True])
 def test_the_sweep_of_a_threshold_says_of_each_what_expected_cost_says(make_world, decider, policy, exits):
     world = make_world(3)
+    world.costs = msgspec.structs.replace(world.costs, **CALL_TIMES)
     subnet = next(iter(world.exit_sets))
     plan = Plan(subnet, exits=world.exit_sets[subnet][0] if exits else ())
     route = Route.to_end(world.supernet, plan, world.evidence, world.costs, world.network)
@@ -155,6 +162,7 @@ REQUIREMENTS = [
 @pytest.mark.parametrize("seed", range(4))
 def test_no_plan_with_the_deciders_known_is_better_than_the_chosen_one(make_world, requirement, seed):
     world = make_world(seed)
+    world.costs = msgspec.structs.replace(world.costs, **CALL_TIMES)
     judged = []
     for plan in (Plan(s, exits) for s in world.subnets for exits in ((), *world.exit_sets.get(s, ()))):
         judged.append((plan, world.cost(plan)))
@@ -185,6 +193,7 @@ def test_no_plan_with_the_deciders_known_is_better_than_the_chosen_one(make_worl
 @pytest.mark.parametrize("seed", range(3))
 def test_no_pair_of_an_exits_threshold_and_that_of_asking_is_better_than_the_chosen_plan(make_world, requirement, seed):
     world = make_world(seed)
+    world.costs = msgspec.structs.replace(world.costs, **CALL_TIMES)
     judged = []
     for subnet in world.exit_sets:
         confidences = np.unique(confidence(world.evidence.exits[subnet.edges[:1], "x1", "fp32"]))
@@ -298,6 +307,7 @@ def test_without_a_network_nothing_is_planned_whose_time_would_be_unknown(make_w
 @pytest.mark.parametrize("with_exit", [False, True])
 def test_the_sweep_of_splits_says_of_each_what_expected_cost_says(make_world, with_exit):
     world = make_world(2)
+    world.costs = msgspec.structs.replace(world.costs, **CALL_TIMES)
     subnet = next(one for one in world.exit_sets if len(one.edges) == 3)
     plan = Plan(subnet, world.exit_sets[subnet][0] if with_exit else ())
     splits = [Split(position, (8,), subnet.edges[position:], TAILS) for position in range(with_exit, 3)]
@@ -411,6 +421,7 @@ def test_every_kind_of_plan_may_abstain(make_world):
 
 def test_abstaining_behind_a_split_costs_what_expected_cost_says(make_world):
     world = make_world(1)
+    world.costs = msgspec.structs.replace(world.costs, **CALL_TIMES)
     requirement = Requirement(accuracy=0.9, latency_ms=1000.0, optimise="bytes_sent")
     option = world.planner().best(requirement, world.network, POWER).by_kind["split + abstain"]
     assert option.cost == world.cost(option.plan)

@@ -33,7 +33,7 @@ import pathweave.sdk.supernet.kCheapest
 import pathweave.sdk.supernet.sampleUniformly
 
 /** Of the stored profile; a profile of another format is measured again. */
-public const val PROFILE_FORMAT: Int = 5
+public const val PROFILE_FORMAT: Int = 6
 
 private const val MOST_ROUNDS = 120
 private const val WARMUP = 5
@@ -78,12 +78,23 @@ public data class Profile(
     val originalMs: Double,
     val memoryScale: Double = 1.0,
     val memoryOffsetBytes: Long = 0,
-    /** What trying an exit costs beyond its branch: a further session, and the decision on each sample. */
+    /** What going on behind an exit costs beyond its branch: the decision, and a further session. */
     val exitOverheadMs: Double = 0.0,
+    /** What a call takes beyond its models, and by kind of decider a decision: measured by Python, read and counted here. */
+    val callOverheadMs: Double = 0.0,
+    val decisionMs: Map<String, Double> = emptyMap(),
 ) {
     /** The cost model of this profile, with edge costs as within a composed subnet. */
-    public fun costModel(): CostModel =
-        CostModel(edges.mapValues { (edge, alone) -> share(edge, alone) }, scale, offsetMs, exits, changesMs, exitOverheadMs)
+    public fun costModel(): CostModel = CostModel(
+        edges.mapValues { (edge, alone) -> share(edge, alone) },
+        scale,
+        offsetMs,
+        exits,
+        changesMs,
+        exitOverheadMs,
+        callOverheadMs,
+        decisionMs,
+    )
 
     /** The memory offset is added to every working set; only the largest counts. */
     private fun share(edge: Edge, alone: EdgeCost): EdgeCost {

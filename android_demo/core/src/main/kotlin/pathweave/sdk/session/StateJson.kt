@@ -72,6 +72,8 @@ public fun encodeProfile(profile: Profile): ByteArray = jsonOf(
     "memory_cap_bytes" to JsonNull,
     "nodes_by_provider" to JsonObject(emptyMap()),
     "exit_overhead_ms" to json(profile.exitOverheadMs),
+    "call_overhead_ms" to json(profile.callOverheadMs),
+    "decision_ms" to JsonObject(profile.decisionMs.mapValues { json(it.value) }),
 ).toString().toByteArray()
 
 /**
@@ -109,6 +111,8 @@ public fun decodeProfile(data: ByteArray): Profile = decoded("profile", data) { 
         memoryScale = root.optional("memory_scale")?.number() ?: 1.0,
         memoryOffsetBytes = root.optional("memory_offset_bytes")?.whole() ?: 0,
         exitOverheadMs = root.optional("exit_overhead_ms")?.number() ?: 0.0,
+        callOverheadMs = root.optional("call_overhead_ms")?.number() ?: 0.0,
+        decisionMs = root.optional("decision_ms")?.entries().orEmpty().mapValues { it.value.number() },
     )
 }
 

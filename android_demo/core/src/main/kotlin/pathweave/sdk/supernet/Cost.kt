@@ -138,8 +138,12 @@ public class CostModel(
     public val exitCosts: Map<ExitAtSize, EdgeCost> = emptyMap(),
     /** Of an edge that follows one of another rendition; at least 0. */
     public val entryChangeMs: Map<Edge, Double> = emptyMap(),
-    /** Of every exit that is tried, beyond its branch. */
+    /** Of going on behind an exit that was tried, beyond its branch. */
     public val exitOverheadMs: Double = 0.0,
+    /** Of every call of a plan, beyond the models that it runs. */
+    public val callOverheadMs: Double = 0.0,
+    /** Of deciding about a sample at the end, by kind of decider. */
+    public val decisionMs: Map<String, Double> = emptyMap(),
 ) {
     /** Predicted median latency at batch 1. */
     public fun latencyMs(subnet: Subnet): Double {
@@ -154,9 +158,15 @@ public class CostModel(
     /** The share of one edge in a composed subnet. */
     public fun edgeLatencyMs(edge: Edge): Double = scale * edgeCosts.getValue(edge).latencyMs
 
-    /** What trying an exit costs a sample: its branch, the decision, and a further session. */
+    /** The way to an exit for a sample that leaves there, without the branches tried on it: no session follows. */
+    public fun reachMs(before: Subnet): Double = maxOf(latencyMs(before) - exitOverheadMs, 0.0)
+
+    /** What trying an exit costs a sample that goes on: its branch, the decision, and a further session. */
     public fun exitLatencyMs(choice: ExitChoice, inputSize: ImageSize? = null): Double =
         exitCosts.getValue(ExitAtSize(choice.exit, choice.rendition, inputSize)).latencyMs + exitOverheadMs
+
+    /** What [decider] takes for a sample that reached the end. */
+    public fun decidingMs(decider: Decider): Double = decisionMs[kindOf(decider)] ?: 0.0
 
     /** Predicted peak memory beyond the bare runtime. */
     public fun peakBytes(subnet: Subnet): Long {

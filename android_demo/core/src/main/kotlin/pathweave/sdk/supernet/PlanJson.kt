@@ -121,14 +121,24 @@ private fun json(hard: Hard): JsonElement = when (hard) {
     )
 }
 
+/** Its tag in JSON. */
+internal fun kindOf(decider: Decider): String = when (decider) {
+    is Decider.MaxConfidence -> "max_confidence"
+    is Decider.Entropy -> "entropy"
+    is Decider.Margin -> "margin"
+    is Decider.Logistic -> "logistic"
+    is Decider.Router -> "router"
+}
+
 private fun json(decider: Decider): JsonElement {
+    val name = kindOf(decider)
     val threshold = "threshold" to json(decider.threshold)
     return when (decider) {
-        is Decider.MaxConfidence -> kind("max_confidence", threshold)
-        is Decider.Entropy -> kind("entropy", threshold)
-        is Decider.Margin -> kind("margin", threshold)
+        is Decider.MaxConfidence -> kind(name, threshold)
+        is Decider.Entropy -> kind(name, threshold)
+        is Decider.Margin -> kind(name, threshold)
         is Decider.Logistic -> kind(
-            "logistic",
+            name,
             threshold,
             "features" to JsonArray(decider.features.map { JsonPrimitive(it.key) }),
             "weights" to JsonArray(decider.weights.map(::json)),
@@ -137,7 +147,7 @@ private fun json(decider: Decider): JsonElement {
             "by_runner_up" to JsonArray(decider.byRunnerUp.map(::json)),
         )
         is Decider.Router -> kind(
-            "router",
+            name,
             threshold,
             "hidden" to JsonArray(decider.hidden.toList().map(::JsonPrimitive)),
             "weights" to JsonPrimitive(encodedFloats(decider.weights)),

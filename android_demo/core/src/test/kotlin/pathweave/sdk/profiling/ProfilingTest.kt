@@ -55,7 +55,9 @@ class ProfilingTest {
             val device = SimulatedDevice(perBlockNs = 200_000, perRunNs = 50_000, perExitNs)
             val profile = profile(Contract.reference(), device, rounds = 3, clock = device::now)
             assertEquals(perExitNs / 1e6, profile.exitOverheadMs, 1e-9)
-            assertEquals(profile, decodeProfile(encodeProfile(profile)))
+            val called = profile.copy(callOverheadMs = 0.02, decisionMs = mapOf("margin" to 0.05))
+            for (one in listOf(profile, called)) assertEquals(one, decodeProfile(encodeProfile(one)))
+            assertEquals(0.05, called.costModel().decidingMs(Decider.Margin(0.5)), 0.0)
             val choice = ExitChoice("x2-flat", 0.9)
             val branchMs = profile.exits.getValue(ExitAtSize("x2-flat")).latencyMs
             assertEquals(branchMs + perExitNs / 1e6, profile.costModel().exitLatencyMs(choice), 1e-9)

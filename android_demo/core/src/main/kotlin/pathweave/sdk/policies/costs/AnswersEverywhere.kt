@@ -74,7 +74,7 @@ internal class AnswersEverywhere(
             choice,
             confidences(number),
             right(number),
-            reachMs = costs.latencyMs(Subnet(subnet.edges.take(edges[number]))),
+            reachMs = costs.reachMs(Subnet(subnet.edges.take(edges[number]))),
             branchMs = costs.exitLatencyMs(choice, subnet.inputSize),
         )
     }
@@ -168,13 +168,18 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
 }
 
 /** The way of all samples through exits that answer from their thresholds on: which reach the end, which are right. */
-internal class Route(private val exits: List<ExitSamples>, thresholds: List<Double>, rightAtEnd: BooleanArray) {
+internal class Route(
+    private val exits: List<ExitSamples>,
+    thresholds: List<Double>,
+    rightAtEnd: BooleanArray,
+    callOverheadMs: Double = 0.0,
+) {
     val open = BooleanArray(rightAtEnd.size) { true }
     val right = rightAtEnd.copyOf()
 
     /** Samples that an exit answered, and the milliseconds that each of them takes, by exit. */
     val answered: List<Pair<Int, Double>>
-    private var triedMs = 0.0
+    private var triedMs = callOverheadMs
 
     init {
         answered = exits.zip(thresholds).filter { (_, threshold) -> threshold < UNREACHABLE_CONFIDENCE }.map { (exit, threshold) ->

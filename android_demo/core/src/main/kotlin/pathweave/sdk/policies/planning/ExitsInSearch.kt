@@ -137,7 +137,7 @@ internal class ExitsFinder(
         val exits = plan.exits.map { choice ->
             answers.atExit(answers.exits.indexOfFirst { it.id == choice.exit }, costs)
         }
-        val route = Route(exits, plan.exits.map { it.threshold }, answers.rightAtEnd)
+        val route = Route(exits, plan.exits.map { it.threshold }, answers.rightAtEnd, costs.callOverheadMs)
         return Judged(route.right.count { it }.toDouble() / answers.count, route.meanMs(fullMs))
     }
 }

@@ -86,7 +86,7 @@ internal fun bestSomewhere(front: PlanFront): PlanFront {
 
 private fun whole(evidence: PlanEvidence, remote: RemoteEvidence, costs: CostModel, fallback: Subnet): Offer {
     val right = evidence.right(remote.logits)
-    val way = Way(right.size, 0.0, remote.inputBytes, 0.0, remote.answerMs)
+    val way = Way(right.size, costs.callOverheadMs, remote.inputBytes, 0.0, remote.answerMs)
     val plan = Plan(fallback, split = Split(0, emptyList(), emptyList(), remote.server))
     return Offer(plan, share(right), costs.peakBytes(fallback), 0.0, 0.0, 0.0, listOf(way))
 }
@@ -94,7 +94,7 @@ private fun whole(evidence: PlanEvidence, remote: RemoteEvidence, costs: CostMod
 /** The plans of one subnet with [exits]. */
 private class PathPlans(
     evidence: PlanEvidence,
-    costs: CostModel,
+    private val costs: CostModel,
     answers: AnswersEverywhere,
     private val exits: List<ExitChoice>,
 ) {
@@ -107,6 +107,7 @@ private class PathPlans(
         exits.map { choice -> answers.atExit(answers.exits.indexOfFirst { it.id == choice.exit }, costs) },
         exits.map { it.threshold },
         answers.rightAtEnd,
+        costs.callOverheadMs,
     )
     private val right = route.right
     private val atEnd = (0 until count).filter { route.open[it] }
@@ -132,19 +133,20 @@ private class PathPlans(
         val hard = BooleanArray(count) { route.open[it] && !(ease[it] >= threshold) }
         val share = hard.count { it }.toDouble() / count
         if (share == 0.0) return emptyList()
+        val decidedMs = endMs + costs.decidingMs(decider)
         val abstaining = if (share == 1.0) null else offer(
             Plan(subnet, exits, hard = Hard.Abstain(decider)),
             share(right.filterIndexed { at, _ -> !hard[at] }.toBooleanArray()),
-            listOf(Way(atEnd.size, endMs)),
+            listOf(Way(atEnd.size, decidedMs)),
             abstained = share,
         )
-        return listOfNotNull(abstaining, asking(hard, share, decider))
+        return listOfNotNull(abstaining, asking(hard, share, decider, decidedMs))
     }
 
-    private fun asking(hard: BooleanArray, share: Double, decider: Decider): Offer? {
+    private fun asking(hard: BooleanArray, share: Double, decider: Decider, decidedMs: Double): Offer? {
         if (remote == null || remoteRight == null) return null
         val asked = hard.count { it }
-        val ways = listOf(Way(atEnd.size - asked, endMs), Way(asked, endMs, remote.inputBytes, 0.0, remote.answerMs))
+        val ways = listOf(Way(atEnd.size - asked, decidedMs), Way(asked, decidedMs, remote.inputBytes, 0.0, remote.answerMs))
         val system = BooleanArray(count) { if (hard[it]) remoteRight[it] else right[it] }
         return offer(Plan(subnet, exits, hard = Hard.Ask(decider, remote.server)), share(system), ways, asked = share)
     }

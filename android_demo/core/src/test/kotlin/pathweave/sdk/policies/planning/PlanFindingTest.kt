@@ -5,6 +5,22 @@ import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.BudgetError
+import pathweave.sdk.CostModel
+import pathweave.sdk.Decider
+import pathweave.sdk.Edge
+import pathweave.sdk.EdgeCost
+import pathweave.sdk.Exit
+import pathweave.sdk.ExitAtSize
+import pathweave.sdk.ExitChoice
+import pathweave.sdk.FP32
+import pathweave.sdk.Golden
+import pathweave.sdk.Hard
+import pathweave.sdk.RemoteRef
+import pathweave.sdk.Rendition
+import pathweave.sdk.Subnet
+import pathweave.sdk.Tensor
+import pathweave.sdk.Uplink
+import pathweave.sdk.argmax
 import pathweave.sdk.assertRefused
 import pathweave.sdk.data.Tensor
 import pathweave.sdk.data.argmax
@@ -42,6 +58,8 @@ class PlanFindingTest {
         ),
         exitCosts = mapOf(ExitAtSize("x") to EdgeCost(0.5, 0.5, 7, 5)),
         exitOverheadMs = 0.25,
+        callOverheadMs = 0.125,
+        decisionMs = mapOf("max_confidence" to 0.25, "margin" to 0.5),
     )
     private val server = RemoteEvidence(RemoteRef("big:images"), logits(4f), Uplink(8.0, 10.0), 1000, 3.0)
     private val ends = mapOf(small to logits(0.5f), large to logits(1f))
@@ -76,7 +94,7 @@ class PlanFindingTest {
             if (plan.split != null) {
                 val right = argmax(server.logits).withIndex().count { (at, found) -> found == labels[at] }
                 assertEquals(right / 200.0, offer.accuracy!!, 1e-12)
-                assertEquals(listOf(Way(COUNT, 0.0, 1000, 0.0, 3.0)), offer.ways)
+                assertEquals(listOf(Way(COUNT, 0.125, 1000, 0.0, 3.0)), offer.ways)
                 continue
             }
             val own = ends.getValue(plan.subnet)
@@ -96,8 +114,14 @@ class PlanFindingTest {
             assertEquals(share, if (answers != null) offer.shareAsked else offer.shareAbstained, 1e-12, "$plan")
             assertEquals(COUNT, offer.ways.sumOf { it.samples })
             assertEquals(early.count { it } / 200.0, offer.shareEarly, 1e-12)
-            val tried = if (plan.exits.isEmpty()) 0.0 else 0.75
-            val device = (0 until COUNT).sumOf { tried + if (early[it]) 3.0 else costs.latencyMs(plan.subnet) }
+            val tried = 0.125 + if (plan.exits.isEmpty()) 0.0 else 0.75
+            val decided = when (decider) {
+                is Decider.MaxConfidence -> 0.25
+                is Decider.Margin -> 0.5
+                else -> 0.0
+            }
+            val end = costs.latencyMs(plan.subnet) + decided
+            val device = (0 until COUNT).sumOf { tried + if (early[it]) 3.0 - 0.25 else end }
             assertEquals(device, offer.ways.sumOf { it.samples * it.deviceMs }, 1e-9)
             assertEquals(if (answers == null) 0 else hard.count { it }, offer.ways.sumOf { if (it.sentBytes > 0) it.samples else 0 })
             assertEquals(costs.peakBytes(plan.subnet) + if (plan.exits.isEmpty()) 0 else 7, offer.peakBytes)
