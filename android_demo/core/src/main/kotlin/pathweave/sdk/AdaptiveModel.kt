@@ -8,6 +8,7 @@ import pathweave.sdk.live.DriftSettings
 import pathweave.sdk.live.LiveKeeper
 import pathweave.sdk.live.LiveSettings
 import pathweave.sdk.live.NetworkKeeper
+import pathweave.sdk.live.PrivateSamples
 import pathweave.sdk.offload.RemoteModel
 import pathweave.sdk.planning.PlanFront
 import pathweave.sdk.planning.Requirement
@@ -310,17 +311,26 @@ public class AdaptiveModel private constructor(
      *
      * [labels]: class indices, or null: then the full model's answers stand in. The old plan serves until the new one
      * is ready. [onProgress] may throw to give up; the plan in use then stays.
+     * [live]: look for subnets of other latencies too, about as long again, with the new plan in use, and [watch] from
+     * then on; else an earlier watch ends. [keepSamples]: in memory, until the next adaptation or [close], so that live
+     * update searches again when no subnet of the pool keeps the budget.
      *
      * @throws InfeasibleBudgetError no subnet fits; names the nearest. The plan in use stays.
      * @throws InputError samples or labels are not what the model takes.
+     * @throws UsageError [live] without a latency budget.
      */
     public fun adaptBlocking(
         inputs: Inputs,
         labels: IntArray?,
         budget: Budget,
         settings: AdaptationSettings = AdaptationSettings(),
+        live: Boolean = false,
+        keepSamples: Boolean = false,
         onProgress: (AdaptationProgress) -> Unit = {},
     ): Adaptation = synchronized(change) {
+        if (live && budget.latencyMs == null) {
+            throw UsageError("live update keeps a latency budget, and there is none", "set Budget(latencyMs = …)")
+        }
         val profile = profile { onProgress(AdaptationProgress(AdaptationStage.PROFILE, it)) }
         val adaptation = try {
             PlanFinder(bundle, runtime, profile, settings, memoryCapBytes, onProgress).find(inputs, labels, budget)
@@ -331,7 +341,11 @@ public class AdaptiveModel private constructor(
         onProgress(AdaptationProgress(AdaptationStage.JUDGE, 1.0))
         take(adaptation.plan)
         state?.remember(adaptation)
-        live.remember(adaptation)
+        val private = PrivateSamples(inputs, labels, settings, profile)
+        this.live.remember(adaptation, private, fill = live, keep = keepSamples) { done, total, note ->
+            onProgress(AdaptationProgress(AdaptationStage.SEARCH, done.toDouble() / total, note))
+        }
+        if (live) this.live.start(null, LiveSettings())
         adaptation
     }
 
@@ -442,6 +456,7 @@ public class AdaptiveModel private constructor(
         memory.stop()
         network.close()
         live.close()
+        live.forget()
         inUse.close()
         timed.close()
         remote.close()

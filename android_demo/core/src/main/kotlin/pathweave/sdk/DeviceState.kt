@@ -128,9 +128,12 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
     /** The plan pool that the last adaptation left, if there is one; without what this bundle does not have. */
     fun loadPool(): PlanPool? = load("pool-$POOL_FORMAT", ::decodePool)?.knownTo(bundle.supernet)
 
+    /** Keep a plan pool. */
+    fun savePool(pool: PlanPool): Unit = save("pool-$POOL_FORMAT", encodePool(pool))
+
     /** Keep the pool of an adaptation to a latency budget, and log it. */
     fun remember(adaptation: Adaptation) {
-        if (adaptation.budget.latencyMs != null) save("pool-$POOL_FORMAT", encodePool(poolOf(adaptation)))
+        if (adaptation.budget.latencyMs != null) savePool(poolOf(adaptation))
         log.write(adapted(adaptation))
     }
 
