@@ -78,8 +78,8 @@ public class AdaptiveModel private constructor(
      *
      * May be set under running calls. What does not fit at once runs in pages, with the same answers; below its largest
      * block the path ends with an exit. The plan comes back as far as there is room when the cap rises. An adaptation
-     * finds what runs under it without pages, if there is such a subnet, and searches under it; profiles, and confirming what
-     * was found, take more meanwhile.
+     * finds what runs under it without pages, if there is such a subnet; profiles, searches and what is measured keep to
+     * it beside the plan in use, which first gives up what no call runs. A profile holds for its cap alone.
      *
      * @throws BudgetError not even the path to the plan's first exit fits; says the least that works. Nothing changes.
      * @throws UsageError it is not above 0.
@@ -291,16 +291,19 @@ public class AdaptiveModel private constructor(
     }
 
     /**
-     * What blocks cost here at batch 1; measured once per bundle, runtime and condition, or [again].
+     * What blocks cost here at batch 1; measured once per bundle, runtime, condition and memory cap, or [again].
      *
      * @throws RuntimeFailedError a block does not load or run.
      */
     public fun profile(again: Boolean = false, onProgress: (Double) -> Unit = {}): Profile = synchronized(change) {
         inUse.running()
         val now = currentConditions()
-        val known = if (again) null else profile ?: state?.loadProfile(now)
-        val valid = known?.takeIf { it.validFor(bundle, runtime, now) }
-        valid ?: profile(bundle, runtime, clock = clock, onProgress = onProgress).also {
+        val capBytes = memoryCapBytes
+        val known = profile?.takeIf { it.validFor(bundle, runtime, now, capBytes) } ?: state?.loadProfile(now, capBytes)
+        known?.takeIf { !again } ?: run {
+            inUse.lendWorkspace()
+            profile(bundle, runtime, clock = clock, memoryCapBytes = capBytes, onProgress = onProgress)
+        }.also {
             profile = it
             state?.saveProfile(it)
         }
@@ -333,6 +336,7 @@ public class AdaptiveModel private constructor(
         }
         val profile = profile { onProgress(AdaptationProgress(AdaptationStage.PROFILE, it)) }
         val adaptation = try {
+            inUse.lendWorkspace()
             PlanFinder(bundle, runtime, profile, settings, memoryCapBytes, onProgress).find(inputs, labels, budget)
         } catch (error: InfeasibleBudgetError) {
             state?.log?.write(infeasible(budget, error))
@@ -362,7 +366,8 @@ public class AdaptiveModel private constructor(
         labels: IntArray?,
         settings: CalibrationSettings = CalibrationSettings(),
     ): Calibration = synchronized(change) {
-        val calibration = Calibrator(inUse.lendWorkspace(), profile(), settings).calibrate(plan.subnet, inputs, labels)
+        val profile = profile()
+        val calibration = Calibrator(inUse.lendWorkspace(), profile, settings).calibrate(plan.subnet, inputs, labels)
         exchange(calibration.plan)
         live.follow()
         state?.log?.write(calibrated(calibration))

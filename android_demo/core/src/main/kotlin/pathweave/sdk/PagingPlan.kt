@@ -10,9 +10,9 @@ package pathweave.sdk
 
 import java.lang.Math.rint
 
-private const val LOADING_FACTOR = 5.0 // peak while loading / weights
+internal const val LOADING_FACTOR = 5.0 // peak while loading / weights
 private const val RESIDENT_FACTOR = 1.1 // what stays / weights
-private const val SESSION_BYTES = 512L * 1024 // what a session takes besides its weights
+internal const val SESSION_BYTES = 512L * 1024 // what a session takes besides its weights
 private const val DOUBLINGS = 16
 private const val HINT_STEP_BYTES = 10_000L
 

@@ -47,7 +47,7 @@ public fun encodeProfile(profile: Profile): ByteArray = jsonOf(
     "driver" to JsonPrimitive(profile.conditions.driver),
     "memory_scale" to json(profile.memoryScale),
     "memory_offset_bytes" to JsonPrimitive(profile.memoryOffsetBytes),
-    "memory_cap_bytes" to JsonNull,
+    "memory_cap_bytes" to JsonPrimitive(profile.memoryCapBytes),
     "nodes_by_provider" to JsonObject(emptyMap()),
     "exit_overhead_ms" to json(profile.exitOverheadMs),
 ).toString().toByteArray()
@@ -55,13 +55,11 @@ public fun encodeProfile(profile: Profile): ByteArray = jsonOf(
 /**
  * The profile that [data] holds.
  *
- * @throws UsageError not JSON, not a profile, of another format or batch size, or made under a memory cap; says what is
- *   wrong and where.
+ * @throws UsageError not JSON, not a profile, or of another format or batch size; says what is wrong and where.
  */
 public fun decodeProfile(data: ByteArray): Profile = decoded("profile", data) { root ->
     if (root["format"].whole() != PROFILE_FORMAT.toLong()) throw UsageError("this is a profile of another format")
-    val other = root.optional("batch")?.whole() != 1L || root.nullable("memory_cap_bytes") != null
-    if (other) throw UsageError("this profile is of another batch size or under a memory cap")
+    if (root.optional("batch")?.whole() != 1L) throw UsageError("this profile is of another batch size")
     val edges = root["edges"].items().map { edge(it["edge"]) to it }
     Profile(
         bundle = root["bundle"].text(),
@@ -87,6 +85,7 @@ public fun decodeProfile(data: ByteArray): Profile = decoded("profile", data) { 
         memoryScale = root.optional("memory_scale")?.number() ?: 1.0,
         memoryOffsetBytes = root.optional("memory_offset_bytes")?.whole() ?: 0,
         exitOverheadMs = root.optional("exit_overhead_ms")?.number() ?: 0.0,
+        memoryCapBytes = root.nullable("memory_cap_bytes")?.whole(least = 1),
     )
 }
 

@@ -1,7 +1,7 @@
 /**
  * Adapting to a device: search on private data, confirm by measuring, judge on data that the search did not see.
  *
- * Mirrors device_sdk/policies/adaptation.py. Nothing is paged here yet: what searches and measures takes what it needs.
+ * Mirrors device_sdk/policies/adaptation.py.
  */
 package pathweave.sdk.search
 
@@ -41,7 +41,8 @@ private const val EQUAL_LATENCY = 1.02 // latencies within 2 % are equal: two se
  * What an adaptation found. Latencies are medians at batch 1; accuracies are shares of right answers.
  *
  * [accuracyHoldout] and [fullAccuracyHoldout] (the full model's) are on the [holdoutSamples] that the search did not
- * see; null without any. [fullMeasuredMs] was measured in turns with [measuredMs].
+ * see; null without any. [fullMeasuredMs] was measured in turns with [measuredMs]; under a memory cap that has no room
+ * for both, alone, and in pages if need be.
  */
 public data class Adaptation(
     val plan: Plan,
@@ -101,8 +102,9 @@ public enum class AdaptationStage { PROFILE, SEARCH, CONFIRM, JUDGE }
 public data class AdaptationProgress(val stage: AdaptationStage, val share: Double, val note: String = "")
 
 /**
- * Finds plans for [bundle] on [runtime], blocking. [onProgress] may throw to give up. Under [memoryCapBytes], subnets that
- * would run in pages are left out if there is any that would not; the search keeps to the cap, confirming does not.
+ * Finds plans for [bundle] on [runtime], blocking. [onProgress] may throw to give up. Under [memoryCapBytes], which
+ * [profile] was made under, subnets that would run in pages are left out if there is any that would not; where all
+ * would, the candidates are measured in pages. All that is loaded keeps to the cap.
  */
 internal class PlanFinder(
     private val bundle: Bundle,
@@ -266,7 +268,7 @@ internal class PlanFinder(
     }
 
     private fun measure(subnets: List<Subnet>): List<Latency> =
-        measureSubnets(bundle, runtime, subnets, CONFIRM_PATIENCE.rounds, patience = CONFIRM_PATIENCE)
+        measureSubnets(workspace, subnets, CONFIRM_PATIENCE.rounds, patience = CONFIRM_PATIENCE)
 
     private fun nothingConfirmed(budget: Budget, fastest: Confirmed?): BudgetError {
         if (fastest == null) {
