@@ -18,8 +18,10 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import PreparedInputs
 from device_sdk.data.preprocessing import Interpolation, Preprocessing, fit_image, prepare
+from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.live.plan_pool import pool_of
+from device_sdk.live.pool_search import PoolSearch
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, make_evaluator, search_positions
 from device_sdk.policies.calibration import CalibrationSettings, calibrate_plan
 from device_sdk.profiling.fitting import fit_latency, fit_memory
@@ -60,6 +62,8 @@ CALIBRATIONS = [  # of a subnet, with labels or not
     ("o0 o1 o2 o3", True, CalibrationSettings(accuracy_drop=0.0, confirm=False)),
     ("o0@int8 o1 s2 o3", False, CalibrationSettings(accuracy_drop=0.2, confirm=False)),
 ]
+POOL_BUDGETS = [{"latency_ms": 1.5}, {"latency_ms": 2.25, "memory_mb": 0.014}, {"latency_ms": 0.125}]
+HOUR_S = 3600.0  # a time limit that is none
 Size = tuple[int, int]  # height, width
 SIZES = (((7, 5), (3, 8)), ((2, 2), (4, 4)), ((4, 6), (4, 3)), ((9, 3), (2, 3)), ((5, 5), (1, 1)), ((16, 9), (7, 7)))
 CROPPED = (((12, 8), (4, 4), 0.875), ((8, 13), (5, 3), 1.0), ((21, 6), (4, 5), 0.6))
@@ -91,6 +95,7 @@ def main(target: Path) -> None:
         "calibrations": [calibration(workspace, profile, images, labels, *one) for one in CALIBRATIONS],
         "answers": answers(workspace, images),
         "pool": pool_vectors(bundle),
+        "pool_searches": pool_searches(workspace, profile, images, labels),
         "resizing": [resized(*one, seed=seed) for seed, one in enumerate(RESIZED)],
     }
     target.write_text(json.dumps(vectors, indent=1) + "\n")
@@ -296,6 +301,35 @@ def pool_vectors(bundle: Bundle) -> dict[str, Any]:
     pool = json.loads(msgspec.json.encode(pool_of(found)))
     assert 2 < len(pool["candidates"]) < len(candidates)
     return {"found": [json.loads(msgspec.json.encode(one)) for one in candidates], "pool": pool}
+
+
+def pool_searches(
+    workspace: Workspace, profile: Profile, images: Images, labels: npt.NDArray[np.int64]
+) -> dict[str, Any]:
+    """What is found at other budgets than an adaptation's, None where nothing fits, and what fills a pool."""
+    settings = AdaptationSettings(seed=7, cache_bytes=CACHE_BYTES)
+    inputs = inputs_of(workspace.bundle, images)
+    search = PoolSearch(workspace, profile.cost_model(), inputs, labels, settings)
+    filled = search.fill(Budget(latency_ms=2.0, memory_mb=0.014), time_limit_s=16 * HOUR_S, progress=SilentProgress())
+    return {
+        "seed": "7",
+        "cases": [{"budget": limits, "found": found_within(search, Budget(**limits))} for limits in POOL_BUDGETS],
+        "fill": {"budget": {"latency_ms": 2.0, "memory_mb": 0.014}, "found": listed(filled)},
+    }
+
+
+def found_within(search: PoolSearch, budget: Budget) -> dict[str, Any] | None:
+    """What a search finds at one budget; None: no subnet fits."""
+    try:
+        found = search.search(budget, time_limit_s=HOUR_S, cancelled=lambda: False, progress=SilentProgress())
+    except InfeasibleBudgetError:
+        return None
+    return listed(found)
+
+
+def listed(found: Iterable[Candidate]) -> dict[str, Any]:
+    """Accuracy and expected accuracy by subnet, in order."""
+    return {str(one.subnet): [one.accuracy, rounded(one.expected)] for one in found}
 
 
 def rounded(value: float | None) -> float:

@@ -1,4 +1,4 @@
-"""Writes switching.json: which subnet live update exchanges, and when a changed network calls for a plan.
+"""Writes switching.json: which subnet live update exchanges, when it searches, and when a network calls for a plan.
 
 All numbers are dyadic, so that means and sums are exact in every language.
 """
@@ -12,7 +12,10 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from device_sdk.errors import InfeasibleBudgetError
+from device_sdk.live.background_search import BackgroundSearch
 from device_sdk.live.network_drift import DriftSettings, NetworkDrift
+from device_sdk.live.plan_pool import rungs_ms
 from device_sdk.live.switching import LastSwitch, LiveSettings, beside, bounds_ms, decide, likely_next
 from device_sdk.random_source import SplitMix64
 from device_sdk.search.port import Candidate
@@ -31,6 +34,8 @@ def main(target: Path) -> None:
         "switches": [switching(random, calls) for calls in CALLS for _ in range(24)],
         "followed": [followed(random) for _ in range(12)],
         "drifts": [drifting(random) for _ in range(20)],
+        "searches": [searching(random) for _ in range(16)],
+        "rungs": [rungs(random) for _ in range(12)],
     }
     texts = [f'"{name}": [\n' + ",\n".join(json.dumps(one) for one in cases) + "\n]" for name, cases in parts.items()]
     target.write_text("{\n" + ",\n".join(texts) + "\n}\n")
@@ -107,6 +112,35 @@ def drifting(random: SplitMix64) -> dict[str, Any]:
         sent = None if uplink is None else [uplink.mbps, uplink.round_trip_ms]
         looks.append({"now_s": now_s, "uplink": sent, "calls": calls})
     return {"planned": None if planned is None else [planned.mbps, planned.round_trip_ms], "looks": looks}
+
+
+def searching(random: SplitMix64) -> dict[str, Any]:
+    """Drift ratios at which nothing fits, one after the other, and at which a search begins; some find nothing."""
+    fits = True
+
+    def search(budget: Budget, cancelled: object) -> list[Candidate]:
+        if fits:
+            return []
+        raise InfeasibleBudgetError("nothing fits", nearest=(), nearest_latency_ms=1.0, nearest_peak_bytes=1)
+
+    background = BackgroundSearch(search, lambda outcome: None)
+    now_s, steps = 0.0, []
+    for _ in range(12):
+        now_s += random.choice([-4.0, 0.0, 4.0, 8.0, 16.0])
+        ratio, fits = random.choice([1.5, 2.0, 3.0, 4.0]), random.below(3) > 0
+        begun = background.begin(Budget(latency_ms=1.0), ratio, now_s=now_s, cooldown_s=8.0)
+        background.wait(60.0)
+        steps.append({"now_s": now_s, "ratio": ratio, "fits": fits, "begun": begun})
+    return {"cooldown_s": 8.0, "steps": steps}
+
+
+def rungs(random: SplitMix64) -> dict[str, Any]:
+    """The latencies at which a pool is filled besides a budget."""
+    fastest_ms = (8 + random.below(56)) / 8
+    slowest_ms = fastest_ms * random.choice([1.0, 1.25, 2.0, 6.0, 64.0])
+    budget_ms = fastest_ms * random.choice([0.5, 1.0, 1.5, 3.0, 128.0])
+    found = rungs_ms(fastest_ms, slowest_ms, budget_ms=budget_ms)
+    return {"fastest_ms": fastest_ms, "slowest_ms": slowest_ms, "budget_ms": budget_ms, "rungs_ms": list(found)}
 
 
 if __name__ == "__main__":

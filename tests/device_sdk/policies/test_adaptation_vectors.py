@@ -47,6 +47,17 @@ def test_the_script_writes_the_same_samples_and_fits(written):
     assert factors[0] == pytest.approx(factors[1])
 
 
+def test_the_script_finds_the_same_at_other_latencies(written):
+    searches, again = VECTORS["pool_searches"], written["pool_searches"]
+    pairs = zip([*searches["cases"], searches["fill"]], [*again["cases"], again["fill"]], strict=True)
+    for case, other in pairs:
+        assert case["budget"] == other["budget"]
+        assert list(case["found"] or ()) == list(other["found"] or ()), "python tests/contract/write_adaptations.py"
+        for subnet, numbers in (case["found"] or {}).items():
+            assert other["found"][subnet] == pytest.approx(numbers, abs=1e-6)
+    assert [case["found"] is None for case in searches["cases"]] == [False, False, True]
+
+
 def test_the_cases_choose_differently_and_lose_accuracy_where_the_budget_is_small():
     assert len({case["chosen"] for case in VECTORS["cases"]}) >= 3
     assert any(case["accuracy_holdout"] < case["full_accuracy_holdout"] for case in VECTORS["cases"])

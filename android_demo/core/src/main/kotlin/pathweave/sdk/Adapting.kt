@@ -24,7 +24,8 @@ import pathweave.sdk.supernet.Budget
  *
  * [samples]: raw images of the model's own size; [labels]: class indices, or null: then the full model's answers stand
  * in. The old plan serves until the new one is ready. When the coroutine is cancelled, the plan in use stays; to take
- * the best so far instead, use the settings' `cancelled`. [onProgress] is called on a thread of the work.
+ * the best so far instead, use the settings' `cancelled`. [onProgress] is called on a thread of the work. [live] and
+ * [keepSamples]: as for [AdaptiveModel.adaptBlocking].
  *
  * @throws InfeasibleBudgetError no subnet fits; names the nearest. The plan in use stays.
  * @throws InputError samples or labels are not what the model takes.
@@ -35,8 +36,10 @@ public suspend fun AdaptiveModel.adapt(
     labels: IntArray?,
     budget: Budget,
     settings: AdaptationSettings = AdaptationSettings(),
+    live: Boolean = false,
+    keepSamples: Boolean = false,
     onProgress: (AdaptationProgress) -> Unit = {},
-): Adaptation = adapt(inputs(samples), labels, budget, settings, onProgress)
+): Adaptation = adapt(inputs(samples), labels, budget, settings, live, keepSamples, onProgress)
 
 /** The same for prepared samples [count, *input] of the model's own size. */
 public suspend fun AdaptiveModel.adapt(
@@ -44,8 +47,10 @@ public suspend fun AdaptiveModel.adapt(
     labels: IntArray?,
     budget: Budget,
     settings: AdaptationSettings = AdaptationSettings(),
+    live: Boolean = false,
+    keepSamples: Boolean = false,
     onProgress: (AdaptationProgress) -> Unit = {},
-): Adaptation = adapt(inputs(samples), labels, budget, settings, onProgress)
+): Adaptation = adapt(inputs(samples), labels, budget, settings, live, keepSamples, onProgress)
 
 /** The same for samples that are prepared by the caller. */
 public suspend fun AdaptiveModel.adapt(
@@ -53,10 +58,12 @@ public suspend fun AdaptiveModel.adapt(
     labels: IntArray?,
     budget: Budget,
     settings: AdaptationSettings = AdaptationSettings(),
+    live: Boolean = false,
+    keepSamples: Boolean = false,
     onProgress: (AdaptationProgress) -> Unit = {},
 ): Adaptation = withContext(Dispatchers.Default) {
     val stopping = settings.copy(cancelled = { settings.cancelled() || !isActive })
-    adaptBlocking(samples, labels, budget, stopping) {
+    adaptBlocking(samples, labels, budget, stopping, live, keepSamples) {
         ensureActive()
         onProgress(it)
     }

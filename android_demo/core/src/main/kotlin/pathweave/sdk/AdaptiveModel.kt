@@ -19,6 +19,8 @@ import pathweave.sdk.execution.runSelfTest
 import pathweave.sdk.live.DriftSettings
 import pathweave.sdk.live.ElasticSettings
 import pathweave.sdk.live.LiveSettings
+import pathweave.sdk.live.NetworkKeeper
+import pathweave.sdk.live.PrivateSamples
 import pathweave.sdk.logs.calibrated
 import pathweave.sdk.logs.followed
 import pathweave.sdk.logs.infeasible
@@ -119,8 +121,8 @@ public class AdaptiveModel private constructor(
      *
      * May be set under running calls. What does not fit at once runs in pages, with the same answers; below its largest
      * block the path ends with an exit. The plan comes back as far as there is room when the cap rises. An adaptation
-     * finds what runs under it without pages, if there is such a subnet, and searches under it; profiles, and confirming what
-     * was found, take more meanwhile.
+     * finds what runs under it without pages, if there is such a subnet; profiles, searches and what is measured keep to
+     * it beside the plan in use, which first gives up what no call runs. A profile holds for its cap alone.
      *
      * @throws BudgetError not even the path to the plan's first exit fits; says the least that works. Nothing changes.
      * @throws UsageError it is not above 0.
@@ -332,16 +334,19 @@ public class AdaptiveModel private constructor(
     }
 
     /**
-     * What blocks cost here at batch 1; measured once per bundle, runtime and condition, or [again].
+     * What blocks cost here at batch 1; measured once per bundle, runtime, condition and memory cap, or [again].
      *
      * @throws RuntimeFailedError a block does not load or run.
      */
     public fun profile(again: Boolean = false, onProgress: (Double) -> Unit = {}): Profile = synchronized(change) {
         inUse.running()
         val now = currentConditions()
-        val known = if (again) null else profile ?: state?.loadProfile(now)
-        val valid = known?.takeIf { it.validFor(bundle, runtime, now) }
-        valid ?: profile(bundle, runtime, clock = clock, onProgress = onProgress).also {
+        val capBytes = memoryCapBytes
+        val known = profile?.takeIf { it.validFor(bundle, runtime, now, capBytes) } ?: state?.loadProfile(now, capBytes)
+        known?.takeIf { !again } ?: run {
+            inUse.lendWorkspace()
+            profile(bundle, runtime, clock = clock, memoryCapBytes = capBytes, onProgress = onProgress)
+        }.also {
             profile = it
             state?.saveProfile(it)
         }
@@ -352,19 +357,29 @@ public class AdaptiveModel private constructor(
      *
      * [labels]: class indices, or null: then the full model's answers stand in. The old plan serves until the new one
      * is ready. [onProgress] may throw to give up; the plan in use then stays.
+     * [live]: look for subnets of other latencies too, about as long again, with the new plan in use, and [watch] from
+     * then on; else an earlier watch ends. [keepSamples]: in memory, until the next adaptation or [close], so that live
+     * update searches again when no subnet of the pool keeps the budget.
      *
      * @throws InfeasibleBudgetError no subnet fits; names the nearest. The plan in use stays.
      * @throws InputError samples or labels are not what the model takes.
+     * @throws UsageError [live] without a latency budget.
      */
     public fun adaptBlocking(
         inputs: Inputs,
         labels: IntArray?,
         budget: Budget,
         settings: AdaptationSettings = AdaptationSettings(),
+        live: Boolean = false,
+        keepSamples: Boolean = false,
         onProgress: (AdaptationProgress) -> Unit = {},
     ): Adaptation = synchronized(change) {
+        if (live && budget.latencyMs == null) {
+            throw UsageError("live update keeps a latency budget, and there is none", "set Budget(latencyMs = …)")
+        }
         val profile = profile { onProgress(AdaptationProgress(AdaptationStage.PROFILE, it)) }
         val adaptation = try {
+            inUse.lendWorkspace()
             PlanFinder(bundle, runtime, profile, settings, memoryCapBytes, onProgress).find(inputs, labels, budget)
         } catch (error: InfeasibleBudgetError) {
             state?.log?.write(infeasible(budget, error))
@@ -373,7 +388,11 @@ public class AdaptiveModel private constructor(
         onProgress(AdaptationProgress(AdaptationStage.JUDGE, 1.0))
         take(adaptation.plan)
         state?.remember(adaptation)
-        live.remember(adaptation)
+        val private = PrivateSamples(inputs, labels, settings, profile)
+        this.live.remember(adaptation, private, fill = live, keep = keepSamples) { done, total, note ->
+            onProgress(AdaptationProgress(AdaptationStage.SEARCH, done.toDouble() / total, note))
+        }
+        if (live) this.live.start(null, LiveSettings())
         adaptation
     }
 
@@ -390,7 +409,8 @@ public class AdaptiveModel private constructor(
         labels: IntArray?,
         settings: CalibrationSettings = CalibrationSettings(),
     ): Calibration = synchronized(change) {
-        val calibration = Calibrator(inUse.lendWorkspace(), profile(), settings).calibrate(plan.subnet, inputs, labels)
+        val profile = profile()
+        val calibration = Calibrator(inUse.lendWorkspace(), profile, settings).calibrate(plan.subnet, inputs, labels)
         exchange(calibration.plan)
         live.follow()
         state?.log?.write(calibrated(calibration))
@@ -484,6 +504,7 @@ public class AdaptiveModel private constructor(
         memory.stop()
         network.close()
         live.close()
+        live.forget()
         inUse.close()
         timed.close()
         remote.close()

@@ -14,9 +14,9 @@ import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.MB
 
-private const val LOADING_FACTOR = 5.0 // peak while loading / weights
+internal const val LOADING_FACTOR = 5.0 // peak while loading / weights
 private const val RESIDENT_FACTOR = 1.1 // what stays / weights
-private const val SESSION_BYTES = 512L * 1024 // what a session takes besides its weights
+internal const val SESSION_BYTES = 512L * 1024 // what a session takes besides its weights
 private const val DOUBLINGS = 16
 private const val HINT_STEP_BYTES = 10_000L
 

@@ -19,6 +19,18 @@ internal data class Workspace(val bundle: Bundle, val runtime: Runtime, val memo
     /** [wanted] samples at once, or half as many again and again until [found] runs in pages under the cap. */
     fun largestBatch(found: List<PlanSegment>, wanted: Int): Int = largestBatch(bundle, found, memoryCapBytes, wanted)
 
+    /** [edges] and the branch of an exit behind them, or that alone, ready to run. Throws as [LoadedSegments]. */
+    fun loadStretch(edges: List<Edge>, exit: ExitChoice? = null): LoadedStretch =
+        checkNotNull(LoadedSegments(this, listOf(PlanSegment(edges, exit))).stretches[0])
+
+    /** What they take if they are one model. */
+    fun footprint(edges: List<Edge>, exit: ExitChoice? = null): Footprint =
+        oneModelFootprint(bundle, PlanSegment(edges, exit))
+
+    /** Whether they run as one model under the cap. */
+    fun fits(edges: List<Edge>, exit: ExitChoice? = null): Boolean =
+        memoryCapBytes == null || footprint(edges, exit).leastBytes <= memoryCapBytes
+
     /** Bytes for features that are kept: under a cap at most half of what the largest edge leaves. */
     fun roomForFeatures(wantedBytes: Long): Long {
         if (memoryCapBytes == null) return wantedBytes

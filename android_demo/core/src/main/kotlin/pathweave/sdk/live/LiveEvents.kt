@@ -51,10 +51,20 @@ internal fun switchFailed(subnet: Subnet, error: PathweaveError): JsonObject = e
 )
 
 /** Nothing keeps the budget of [pool] at this drift ratio. */
-internal fun outOfReach(pool: PlanPool, ratio: Double): JsonObject = event(
+internal fun outOfReach(pool: PlanPool, ratio: Double, searching: Boolean): JsonObject = event(
     "out_of_reach",
     "budget_latency_ms" to JsonPrimitive(pool.budget.latencyMs),
     "drift_ratio" to JsonPrimitive(ratio),
     "fastest_ms" to JsonPrimitive(ratio * pool.candidates.minOf { it.cost.latencyMs }),
-    "searching" to JsonPrimitive(false),
+    "searching" to JsonPrimitive(searching),
+)
+
+/** A search in the background, at a budget of predicted latency, ended. */
+internal fun searched(outcome: SearchOutcome): JsonObject = event(
+    "searched",
+    "budget_latency_ms" to JsonPrimitive(outcome.budget.latencyMs),
+    "drift_ratio" to JsonPrimitive(outcome.ratio),
+    "candidates" to JsonPrimitive(outcome.candidates.size),
+    "seconds" to JsonPrimitive(outcome.seconds),
+    "failure" to JsonPrimitive(outcome.failure),
 )

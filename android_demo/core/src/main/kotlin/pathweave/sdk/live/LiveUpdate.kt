@@ -1,6 +1,6 @@
 /**
  * Live update: a thread that watches service times and exchanges the subnet when the device has changed. Mirrors
- * device_sdk/live/live_update.py; it does not search for more candidates when none fits.
+ * device_sdk/live/live_update.py.
  *
  * Source: AdaptiveNet §5.3. Switching.kt decides; here are the clock, the thread and the plans.
  */
@@ -14,6 +14,11 @@ import java.util.logging.Logger
 import kotlin.concurrent.thread
 import pathweave.sdk.ClosedError
 import pathweave.sdk.PathweaveError
+import pathweave.sdk.Plan
+import pathweave.sdk.PlanInUse
+import pathweave.sdk.ServiceTimes
+import pathweave.sdk.StorageError
+import pathweave.sdk.Subnet
 import pathweave.sdk.execution.Active
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.PlanInUse
@@ -37,15 +42,24 @@ private val LOG = Logger.getLogger("pathweave")
  * Keeps the budget of [pool] with its candidates, from [start] to [close].
  *
  * The thread sleeps until a call is out of bounds. It prepares what it switches to, and ahead of time what probably
- * comes next; calls never wait for it.
+ * comes next; calls never wait for it. [search], if given, looks for more candidates when none fits; [remember] is
+ * called with the larger pool.
  */
 internal class LiveUpdate(
     private val inUse: PlanInUse,
     private val log: AdaptationLog?,
-    val pool: PlanPool,
+    pool: PlanPool,
     private val settings: LiveSettings,
+    search: Search? = null,
+    private val remember: (PlanPool) -> Unit = {},
     private val clock: () -> Double = { System.nanoTime() / NS_PER_S },
 ) : Closeable {
+    /** Grows by what searches in the background find. */
+    @Volatile
+    var pool: PlanPool = pool
+        private set
+
+    private val searching = search?.let { BackgroundSearch(it, ::widen) }
     private val plans = ConcurrentHashMap<Subnet, Plan>() // as they were calibrated
     private val warm = WarmPlans()
     private val failedS = HashMap<Subnet, Double>() // this and what follows belongs to the thread
@@ -98,6 +112,7 @@ internal class LiveUpdate(
     override fun close() {
         stopped = true
         wake()
+        searching?.stop()
         if (thread.isAlive && Thread.currentThread() !== thread) thread.join(JOIN_MS)
         warm.clear()
         try {
@@ -211,11 +226,32 @@ internal class LiveUpdate(
         return minOf(settings.warmBytes, (memoryMb * MB).toLong() - current.cost.peakBytes)
     }
 
-    /** Note, not again and again, that nothing fits any more. */
+    /** Note, not again and again, that nothing fits any more, and have more candidates looked for. */
     private fun noteReach(decision: Decision) {
+        if (decision.fits) return
+        val isSearching = searchAgain(decision.ratio)
         val nowS = clock()
-        if (decision.fits || nowS - reachNotedS >= 0 && nowS - reachNotedS < NOTE_AGAIN_S) return
+        if (nowS - reachNotedS >= 0 && nowS - reachNotedS < NOTE_AGAIN_S) return
         reachNotedS = nowS
-        log?.write(outOfReach(pool, decision.ratio))
+        log?.write(outOfReach(pool, decision.ratio, isSearching))
+    }
+
+    private fun searchAgain(ratio: Double): Boolean {
+        val wanted = scaled(pool.budget, ratio * pool.correction, settings)
+        return searching?.begin(wanted, ratio, clock(), settings.searchCooldownS) ?: false
+    }
+
+    /** In the thread of the search: what it found belongs to the pool from now on. */
+    private fun widen(outcome: SearchOutcome) {
+        if (outcome.candidates.isNotEmpty()) {
+            pool = pool.withMore(outcome.candidates)
+            try {
+                remember(pool)
+            } catch (error: StorageError) {
+                LOG.warning("the plan pool cannot be kept: ${error.message}")
+            }
+        }
+        log?.write(searched(outcome))
+        wake()
     }
 }

@@ -1,6 +1,10 @@
 /** The plan pool: the plans that a device exchanges as it becomes slower and faster (AdaptiveNet §5.1, §5.3). */
 package pathweave.sdk.live
 
+import kotlin.math.pow
+import pathweave.sdk.Budget
+import pathweave.sdk.Subnet
+import pathweave.sdk.Supernet
 import pathweave.sdk.UsageError
 import pathweave.sdk.policies.Adaptation
 import pathweave.sdk.search.BY_EDGES
@@ -10,6 +14,9 @@ import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 
+private const val RUNG = 1.3 // latencies of neighbouring rungs differ by this factor
+private const val MOST_RUNGS = 16 // in each direction
+private const val ROUNDING = 1.001
 private const val OUT_OF_BUDGET = 1.06 // what measured too slow counts as this much of the budget
 
 /** Of stored pools. */
@@ -44,21 +51,21 @@ public data class PlanPool(
 }
 
 /**
- * The pool that an adaptation leaves; estimates agree with what the chosen measured.
+ * The pool that an adaptation leaves, with [more] as predicted; estimates agree with what the chosen measured.
  *
  * A candidate that was predicted to fit, is more accurate and was not chosen measured too slow: it counts as a little
  * over the budget, for better times.
  *
  * @throws UsageError there is no latency budget to keep.
  */
-public fun poolOf(adaptation: Adaptation): PlanPool {
+public fun poolOf(adaptation: Adaptation, more: List<Candidate> = emptyList()): PlanPool {
     val budget = adaptation.budget
     val limitMs = budget.latencyMs
         ?: throw UsageError("live update keeps a latency budget, and there is none", "set Budget(latencyMs = …)")
     val correction = adaptation.measuredMs / adaptation.predictedMs
     val found = adaptation.pool.first { it.subnet == adaptation.subnet }
     val overMs = OUT_OF_BUDGET * limitMs / correction
-    val others = adaptation.pool.filter { it.subnet != found.subnet }.map { one ->
+    val others = (adaptation.pool + more).filter { it.subnet != found.subnet }.map { one ->
         val refused = BY_EXPECTED_ACCURACY.compare(one, found) < 0 && budget.fits(one.cost)
         if (refused) one.at(overMs) else one
     }
@@ -77,6 +84,21 @@ internal fun front(candidates: List<Candidate>): List<Candidate> {
         }
         kept.apply { if (!beaten) add(one) }
     }
+}
+
+/**
+ * Latencies at which the pool needs subnets besides the budget: those below it first, the nearest first.
+ *
+ * They reach from the fastest subnet to the slowest, in steps of [RUNG]; both ends are met with a thousandth to spare,
+ * so that rounding does not rule them out.
+ */
+internal fun rungsMs(fastestMs: Double, slowestMs: Double, budgetMs: Double): List<Double> {
+    val steps = (1 until MOST_RUNGS).map(RUNG::pow)
+    val down = steps.map { budgetMs / it }.filter { it > fastestMs * RUNG.pow(0.25) }
+    val up = steps.map { budgetMs * it }.filter { it < slowestMs / RUNG.pow(0.25) }
+    val fastest = listOf(fastestMs * ROUNDING).filter { fastestMs < budgetMs }
+    val slowest = listOf(slowestMs * ROUNDING).filter { slowestMs > budgetMs }
+    return down + fastest + up + slowest
 }
 
 private fun Candidate.at(latencyMs: Double) = copy(cost = cost.copy(latencyMs = latencyMs))

@@ -25,6 +25,7 @@ private const val EXCESS_CALLS = 15
  * must have been before a faster subnet is taken. [margin]: what a candidate must have to spare. [upCooldownS] doubles,
  * up to [upCooldownMaxS], whenever a switch up had to be taken back soon. [absurdRatio]: calls that took this many times
  * the estimate, as after a suspension, are not looked at. [warmBytes]: what plans that are kept ready ahead may take.
+ * [searchCooldownS] and [searchTimeLimitS] are those of searches in the background.
  *
  * @throws UsageError a window of nothing, or a margin that leaves nothing.
  */
@@ -39,6 +40,8 @@ public data class LiveSettings(
     val upCooldownMaxS: Double = 1.0,
     val absurdRatio: Double = 100.0,
     val warmBytes: Long = 64_000_000,
+    val searchCooldownS: Double = 60.0,
+    val searchTimeLimitS: Double = 30.0,
 ) {
     init {
         if (window < 1 || upWindow < 1) throw UsageError("live update needs at least one call to judge by")
@@ -73,7 +76,7 @@ internal data class LastSwitch(
  * What to do. [target]: run this candidate from now on, or null: stay.
  *
  * [ratio]: the drift ratio r; [why]: the device became slower or faster; [fits]: whether the pool has anything for the
- * budget at this ratio: if not, the target is the fastest there is.
+ * budget at this ratio: if not, the target is the fastest there is, and a new search may help.
  */
 internal data class Decision(
     val target: Candidate?,

@@ -1,7 +1,7 @@
 /**
  * Adapting to a device: search on private data, confirm by measuring, judge on data that the search did not see.
  *
- * Mirrors device_sdk/policies/adaptation.py. Nothing is paged here yet: what searches and measures takes what it needs.
+ * Mirrors device_sdk/policies/adaptation.py.
  */
 package pathweave.sdk.policies
 
@@ -61,7 +61,8 @@ private const val EQUAL_LATENCY = 1.02 // latencies within 2 % are equal: two se
  * What an adaptation found. Latencies are medians at batch 1; accuracies are shares of right answers.
  *
  * [accuracyHoldout] and [fullAccuracyHoldout] (the full model's) are on the [holdoutSamples] that the search did not
- * see; null without any. [fullMeasuredMs] was measured in turns with [measuredMs].
+ * see; null without any. [fullMeasuredMs] was measured in turns with [measuredMs]; under a memory cap that has no room
+ * for both, alone, and in pages if need be.
  */
 public data class Adaptation(
     val plan: Plan,
@@ -121,8 +122,9 @@ public enum class AdaptationStage { PROFILE, SEARCH, CONFIRM, JUDGE }
 public data class AdaptationProgress(val stage: AdaptationStage, val share: Double, val note: String = "")
 
 /**
- * Finds plans for [bundle] on [runtime], blocking. [onProgress] may throw to give up. Under [memoryCapBytes], subnets that
- * would run in pages are left out if there is any that would not; the search keeps to the cap, confirming does not.
+ * Finds plans for [bundle] on [runtime], blocking. [onProgress] may throw to give up. Under [memoryCapBytes], which
+ * [profile] was made under, subnets that would run in pages are left out if there is any that would not; where all
+ * would, the candidates are measured in pages. All that is loaded keeps to the cap.
  */
 internal class PlanFinder(
     private val bundle: Bundle,
@@ -151,10 +153,10 @@ internal class PlanFinder(
         val startedNs = System.nanoTime()
         val budget = withinCap(supernet, costModel, limits, memoryCapBytes)
         if (inputs.count == 0) throw InputError("there are no samples to adapt on")
-        val targets = labels ?: standInLabels(inputs)
+        val targets = labels ?: standInLabels(workspace, inputs, settings.batch)
         checkLabels(targets, inputs)
         val (kept, held) = searchPositions(targets, settings.holdoutShare, settings.seed)
-        val (found, confirmed) = evaluator(inputs, targets, kept).use { evaluator ->
+        val (found, confirmed) = makeEvaluator(workspace, costModel, settings, inputs, targets, kept).use { evaluator ->
             searchAndConfirm(problem(evaluator, budget), evaluator)
         }
         val chosen = confirmed.candidate
@@ -224,35 +226,6 @@ internal class PlanFinder(
     }
 
     /**
-     * Under a memory cap, edges leave memory for others, features get at most half of what the largest edge leaves, and
-     * batches are as large as then fits.
-     */
-    private fun evaluator(inputs: Inputs, labels: IntArray, positions: List<Int>): PrefixTreeEvaluator {
-        val cacheBytes = workspace.roomForFeatures(settings.cacheBytes)
-        var batch = batchWithin(supernet, settings)
-        var load: (Edge) -> LoadedStretch = { edge -> runtime.load(bundle.stretch(listOf(edge), anySize = true)) }
-        if (memoryCapBytes != null) {
-            val roomBytes = memoryCapBytes - cacheBytes
-            batch = largestBatch(bundle, eachEdge(bundle), roomBytes, wanted = batch)
-            load = PagedEdges(bundle, runtime, roomBytes, batch)::load
-        }
-        val chosen = IntArray(positions.size) { labels[positions[it]] }
-        return PrefixTreeEvaluator(supernet, load, SomeInputs(inputs, positions), chosen, costModel, batch, cacheBytes)
-    }
-
-    /** The full model's answers to [inputs], in place of labels. */
-    private fun standInLabels(inputs: Inputs): IntArray {
-        val whole = listOf(PlanSegment(supernet.original.edges, null))
-        val batch = workspace.largestBatch(whole, wanted = settings.batch)
-        return LoadedSegments(workspace, whole, batch = batch).use { loaded ->
-            val stretch = checkNotNull(loaded.stretches[0])
-            (0 until inputs.count).chunked(batch).flatMap { positions ->
-                rows(stretch.run(listOf(inputs.take(positions, null))).last()).map(::argmax)
-            }.toIntArray()
-        }
-    }
-
-    /**
      * What a search finds, and the best of it that measures within the budget.
      *
      * Where nothing does, since all is slower here than predicted, the search runs once more within a budget that is
@@ -315,7 +288,7 @@ internal class PlanFinder(
     }
 
     private fun measure(subnets: List<Subnet>): List<Latency> =
-        measureSubnets(bundle, runtime, subnets, CONFIRM_PATIENCE.rounds, patience = CONFIRM_PATIENCE)
+        measureSubnets(workspace, subnets, CONFIRM_PATIENCE.rounds, patience = CONFIRM_PATIENCE)
 
     private fun nothingConfirmed(budget: Budget, fastest: Confirmed?): BudgetError {
         if (fastest == null) {
@@ -334,7 +307,46 @@ internal class PlanFinder(
     /** Accuracies on held-back samples; null without any. */
     private fun judge(inputs: Inputs, labels: IntArray, held: List<Int>, subnets: List<Subnet>): List<Double?> =
         if (held.isEmpty()) subnets.map { null }
-        else evaluator(inputs, labels, held).use { it.accuracies(subnets) }
+        else makeEvaluator(workspace, costModel, settings, inputs, labels, held).use { it.accuracies(subnets) }
+}
+
+/**
+ * Evaluates subnets on the samples of [inputs] with [labels] at [positions].
+ *
+ * Batches are small where features are large. Under a memory cap, edges leave memory for others, features get at most
+ * half of what the largest edge leaves, and batches are as large as then fits.
+ */
+internal fun makeEvaluator(
+    workspace: Workspace,
+    costModel: CostModel,
+    settings: AdaptationSettings,
+    inputs: Inputs,
+    labels: IntArray,
+    positions: List<Int>,
+): PrefixTreeEvaluator {
+    val (bundle, runtime, capBytes) = workspace
+    val cacheBytes = workspace.roomForFeatures(settings.cacheBytes)
+    var batch = batchWithin(bundle.supernet, settings)
+    var load: (Edge) -> LoadedStretch = { edge -> runtime.load(bundle.stretch(listOf(edge), anySize = true)) }
+    if (capBytes != null) {
+        val roomBytes = capBytes - cacheBytes
+        batch = largestBatch(bundle, eachEdge(bundle), roomBytes, wanted = batch)
+        load = PagedEdges(bundle, runtime, roomBytes, batch)::load
+    }
+    val (some, chosen) = SomeInputs(inputs, positions) to IntArray(positions.size) { labels[positions[it]] }
+    return PrefixTreeEvaluator(bundle.supernet, load, some, chosen, costModel, batch, cacheBytes)
+}
+
+/** The full model's answers to [inputs], in place of labels; under a memory cap in pages and batches that fit. */
+internal fun standInLabels(workspace: Workspace, inputs: Inputs, batch: Int): IntArray {
+    val whole = listOf(PlanSegment(workspace.bundle.supernet.original.edges, null))
+    val fitting = workspace.largestBatch(whole, wanted = batch)
+    return LoadedSegments(workspace, whole, batch = fitting).use { loaded ->
+        val stretch = checkNotNull(loaded.stretches[0])
+        (0 until inputs.count).chunked(fitting).flatMap { positions ->
+            rows(stretch.run(listOf(inputs.take(positions, null))).last()).map(::argmax)
+        }.toIntArray()
+    }
 }
 
 /** [budget] with the memory cap as its limit, so that no subnet in pages fits; unless there are only such. */

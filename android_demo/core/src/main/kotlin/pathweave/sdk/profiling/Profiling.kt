@@ -3,7 +3,7 @@
  *
  * AdaptiveNet §5.1 sums block latencies. A composed subnet is faster than that sum, since the runtime optimises across
  * block boundaries, so the sums are corrected with a few dozen measured whole subnets (ProfileFitting.kt). Mirrors
- * device_sdk/profiling; there are no memory caps here yet.
+ * device_sdk/profiling.
  */
 package pathweave.sdk.profiling
 
@@ -41,13 +41,15 @@ private const val HIGHEST_CONFIDENCE = 1.0 // exits with a threshold above it wo
 private const val FITTED_SUBNETS = 32
 private const val FIRST_RUNS = 2 // runs after which a runtime has allocated its working memory
 private const val GROUP_BYTES = 128L * MB // loaded at once: weights, and arenas of whole subnets
+private const val PAGED_ROUNDS = 10 // for subnets that reload their pages in every call, which takes 100 times as long
+private const val PAGED_WARMUP = 1
 private const val ARENA_TENSORS = 4 // size of a session's arena, in units of its largest block's inputs and outputs
 private val PATIENCE = Patience(rounds = 40, precision = 0.01, limitS = 4.5, least = 8)
 
 /**
  * A measured whole subnet at batch 1: Σ of its block latencies, its latency, and its peak memory if known.
  *
- * Under a memory cap Python's profiler measures some [inPages]; those are not fitted.
+ * One that ran [inPages], because it exceeds the memory cap, is not used for fitting.
  */
 public data class MeasuredSubnet(
     val subnet: Subnet,
@@ -61,7 +63,9 @@ public data class MeasuredSubnet(
  * Measured costs of one bundle on one device under its [conditions], with one runtime, at batch 1.
  *
  * [edges]: each alone; `factor · scale` gives its share of a composed subnet, and [changesMs] what it costs more after
- * a block of another rendition. [fitted]: measured subnets, the full model first.
+ * a block of another rendition. [fitted]: measured subnets, the full model first. Those that did not run in pages
+ * determine [scale], [offsetMs] and factors; without any, latencies are plain sums of blocks. Under [memoryCapBytes] the
+ * predicted peaks are those of the pager: a subnet above the cap runs in pages and slower than predicted.
  */
 public data class Profile(
     val bundle: String,
@@ -83,6 +87,8 @@ public data class Profile(
     /** What a call takes beyond its models, and by kind of decider a decision: measured by Python, read and counted here. */
     val callOverheadMs: Double = 0.0,
     val decisionMs: Map<String, Double> = emptyMap(),
+    /** That it was measured under; null for none. */
+    val memoryCapBytes: Long? = null,
 ) {
     /** The cost model of this profile, with edge costs as within a composed subnet. */
     public fun costModel(): CostModel = CostModel(
@@ -107,10 +113,15 @@ public data class Profile(
         )
     }
 
-    /** Whether it was measured for this bundle, with its exits, and runtime under these conditions. */
-    public fun validFor(bundle: Bundle, runtime: Runtime, conditions: Conditions): Boolean =
+    /** Whether it was measured for this bundle, with its exits, and runtime under these conditions and this cap. */
+    public fun validFor(
+        bundle: Bundle,
+        runtime: Runtime,
+        conditions: Conditions,
+        memoryCapBytes: Long? = null,
+    ): Boolean =
         this.bundle == bundle.digest && this.runtime == runtime.identity && this.conditions == conditions &&
-            exits.keys.map { it.exit }.containsAll(bundle.exits)
+            this.memoryCapBytes == memoryCapBytes && exits.keys.map { it.exit }.containsAll(bundle.exits)
 }
 
 /**
@@ -120,9 +131,13 @@ public data class Profile(
  * original at every input size, the cheapest and random ones, also in a single rendition; 3. fit edge costs and memory
  * to them; 4. time what an exit costs beyond its branch. [onProgress]: the share of the work that is done.
  *
+ * Under [memoryCapBytes], parts are timed in turns as far as they fit together, and whole subnets only if they fit in
+ * one piece; the full model is timed in pages if it does not. What an exit costs beyond its branch is then not measured.
+ *
  * @throws BundleError a blob or a fragment is broken.
  * @throws RuntimeFailedError a block does not load or run.
  * @throws MeasurementError the clock stood still or was set back.
+ * @throws BudgetError the memory cap is too small for a block or an exit; says the least that works.
  */
 public fun profile(
     bundle: Bundle,
@@ -130,30 +145,38 @@ public fun profile(
     rounds: Int = MOST_ROUNDS,
     seed: Long = 0,
     clock: Clock = System::nanoTime,
+    memoryCapBytes: Long? = null,
     onProgress: (Double) -> Unit = {},
 ): Profile {
+    val workspace = Workspace(bundle, runtime, memoryCapBytes)
     val (conditions, supernet) = currentConditions() to bundle.supernet
     val parts = partsAlone(bundle)
     val largest = parts.indices.filter { parts[it].exit == null && parts[it].inputSize == null }
         .maxBy { supernet.block(parts[it].edges[0].block).macs }
-    val alone = PartTimer(bundle, runtime, rounds, clock, PATIENCE) { onProgress(it / 2) }.measure(parts, largest)
+    val alone = PartTimer(workspace, rounds, clock, PATIENCE) { onProgress(it / 2) }.measure(parts, largest)
     val costs = parts.zip(alone) { part, measured ->
-        val workingBytes = part.bytesAtEnds(supernet)
+        val workingBytes =
+            if (memoryCapBytes == null) part.bytesAtEnds(supernet)
+            else workspace.footprint(part.edges, part.exit).workingBytes
         part to EdgeCost(measured.latency.medianMs, measured.latency.p95Ms, part.weightBytes, workingBytes)
     }
     val edges = costs.filter { (part, _) -> part.exit == null }.associate { (part, cost) -> part.edges[0] to cost }
-    val subnets = subnetsToFit(supernet, CostModel(edges), seed)
-    val whole = PartTimer(bundle, runtime, rounds, clock, PATIENCE) { onProgress((1 + it) / 2) }
+    val subnets = subnetsToFit(workspace, CostModel(edges), seed)
+    val deployed = PartTimer(workspace, rounds, clock, PATIENCE) { onProgress((1 + it) / 2) }
         .measure(subnets.map { Part.of(bundle, it.edges) })
-    val fitted = subnets.zip(whole) { subnet, measured ->
+    val fitted = subnets.zip(deployed) { subnet, measured ->
         val blocksMs = subnet.edges.sumOf { edges.getValue(it).latencyMs }
-        MeasuredSubnet(subnet, blocksMs, measured.latency.medianMs, measured.peakBytes)
+        MeasuredSubnet(subnet, blocksMs, measured.latency.medianMs, measured.peakBytes, measured.inPages)
     }
     val exits = costs.filter { (part, _) -> part.exit != null }.associate { (part, cost) ->
         ExitAtSize(part.exit!!.exit, part.exit.rendition, part.inputSize) to cost
     }
-    val latency = fitLatency(supernet, edges.mapValues { it.value.latencyMs }, subnets, fitted.map { it.measuredMs })
-    val memory = fitMemory(edges, subnets, fitted.map { it.peakBytes })
+    val whole = fitted.filter { !it.inPages }
+    val (fitting, blocksMs) = whole.map { it.subnet } to edges.mapValues { it.value.latencyMs }
+    val latency = fitLatency(supernet, blocksMs, fitting, whole.map { it.measuredMs })
+    val memory = // under a cap the pager's constants, so that its prediction and the pager agree
+        if (memoryCapBytes == null) fitMemory(edges, fitting, whole.map { it.peakBytes })
+        else MemoryFit(LOADING_FACTOR, SESSION_BYTES)
     return Profile(
         bundle = bundle.digest,
         conditions = conditions,
@@ -169,7 +192,8 @@ public fun profile(
         originalMs = fitted[0].measuredMs,
         memoryScale = memory.scale,
         memoryOffsetBytes = memory.offsetBytes,
-        exitOverheadMs = exitOverheadMs(bundle, runtime, rounds, clock) { choice ->
+        memoryCapBytes = memoryCapBytes,
+        exitOverheadMs = exitOverheadMs(workspace, rounds, clock) { choice ->
             exits.getValue(ExitAtSize(choice.exit, choice.rendition)).latencyMs
         },
     )
@@ -179,21 +203,20 @@ public fun profile(
  * What trying one exit costs beyond its branch alone ([branchMs]): a further session, and the decision on each sample.
  *
  * The mean over all exits of the original path at different cut points, none of which answers. At least 0; 0 without
- * exits.
+ * exits, and unknown, hence 0, under a memory cap.
  */
 private fun exitOverheadMs(
-    bundle: Bundle,
-    runtime: Runtime,
+    workspace: Workspace,
     rounds: Int,
     clock: Clock,
     branchMs: (ExitChoice) -> Double,
 ): Double {
-    val supernet = bundle.supernet
+    val supernet = workspace.bundle.supernet
     val tried = supernet.exitsAlong(supernet.original).associateBy { it.position }.toSortedMap().values
         .map { ExitChoice(it.id, HIGHEST_CONFIDENCE, it.renditions[0].name) }
-    if (tried.isEmpty()) return 0.0
+    if (tried.isEmpty() || workspace.memoryCapBytes != null) return 0.0
     val inputs = goldenInputs(supernet.cutPoints[0], seed = 0, batch = 1)[0]
-    val plans = listOf(emptyList(), tried).map { LoadedPlan(bundle, runtime, Plan(supernet.original, it)) }
+    val plans = listOf(emptyList(), tried).map { workspace.loadPlan(Plan(supernet.original, it)) }
     try {
         val leaves = plans[1].run(inputs).answeredBy.any { it < tried.size } // even noise can be certain
         val calls = listOf<() -> Unit>(
@@ -211,16 +234,15 @@ private fun exitOverheadMs(
 internal fun now(pattern: String): String =
     SimpleDateFormat(pattern, Locale.ROOT).apply { timeZone = TimeZone.getTimeZone("UTC") }.format(Date()) + "+00:00"
 
-/** The latencies of whole subnets as deployed at batch 1, in turns. */
+/** The latencies of whole subnets as deployed at batch 1, in turns as far as they fit under the cap together. */
 internal fun measureSubnets(
-    bundle: Bundle,
-    runtime: Runtime,
+    workspace: Workspace,
     subnets: List<Subnet>,
     rounds: Int,
     patience: Patience? = null,
     clock: Clock = System::nanoTime,
-): List<Latency> = PartTimer(bundle, runtime, rounds, clock, patience)
-    .measure(subnets.map { Part.of(bundle, it.edges) }).map { it.latency }
+): List<Latency> = PartTimer(workspace, rounds, clock, patience)
+    .measure(subnets.map { Part.of(workspace.bundle, it.edges) }).map { it.latency }
 
 /** A unit of timing: consecutive edges, or an exit's branch alone on a path of [inputSize]. */
 internal class Part(
@@ -270,9 +292,11 @@ private fun partsAlone(bundle: Bundle): List<Part> {
  * The subnets to measure: the original, the cheapest, the original in each rendition and input size, random ones.
  *
  * With several renditions, some random subnets keep their mix of renditions; the others use one rendition wherever they
- * can, as good subnets do.
+ * can, as good subnets do. Under a memory cap all but the original fit in one piece: the random ones that do, and the
+ * lightest.
  */
-private fun subnetsToFit(supernet: Supernet, costs: CostModel, seed: Long): List<Subnet> {
+private fun subnetsToFit(workspace: Workspace, costs: CostModel, seed: Long): List<Subnet> {
+    val supernet = workspace.bundle.supernet
     val cheapest = kCheapest(supernet, costs::edgeLatencyMs, k = 1)[0].subnet
     val names = supernet.edges.map { it.rendition }.distinct().sorted()
     val there = supernet.edges.toSet()
@@ -286,43 +310,61 @@ private fun subnetsToFit(supernet: Supernet, costs: CostModel, seed: Long): List
         val variants = if (names.size > 1) listOf(drawn) + names.map { inRendition(drawn, it) } else listOf(drawn)
         variants[number % variants.size]
     }
-    return (listOf(supernet.original, cheapest) + plain + random).distinct().take(FITTED_SUBNETS)
+    var others = listOf(cheapest) + plain + random
+    if (workspace.memoryCapBytes != null) {
+        fun bytes(edge: Edge) = costs.edgeCosts.getValue(edge).residentBytes.toDouble()
+        val lightest = kCheapest(supernet, ::bytes, k = FITTED_SUBNETS / 2).map { it.subnet }
+        others = (others + lightest).filter { workspace.fits(it.edges) }
+    }
+    return (listOf(supernet.original) + others).distinct().take(FITTED_SUBNETS)
 }
 
-/** A part's latency, and the peak growth of the process while it was loaded and first run (null: unknown). */
-internal class MeasuredPart(val latency: Latency, val peakBytes: Long?)
+/**
+ * A part's latency, and the peak growth of the process while it was loaded and first run (null: unknown).
+ *
+ * [inPages]: it exceeds the memory cap, so every call reloaded its pages.
+ */
+internal class MeasuredPart(val latency: Latency, val peakBytes: Long?, val inPages: Boolean)
 
 /** Times parts in turns, in groups that fit in memory. [onProgress]: the share that is done. */
 internal class PartTimer(
-    private val bundle: Bundle,
-    private val runtime: Runtime,
+    private val workspace: Workspace,
     private val rounds: Int,
     private val clock: Clock,
     private val patience: Patience? = null,
     private val onProgress: (Double) -> Unit = {},
 ) {
+    private val bundle = workspace.bundle
     private val supernet = bundle.supernet
 
     /**
      * Load each part, record its memory, and time all of them, in turns, on golden inputs.
      *
      * Parts that do not fit in memory at once are timed in groups, each with that at [reference]. Latencies are
-     * normalised by the reference's latency in the group over that in the first group, to cancel speed drift.
+     * normalised by the reference's latency in the group over that in the first group, to cancel speed drift. Under a
+     * memory cap, a group without room for the reference is not normalised, and a part that does not fit in one piece
+     * runs in pages, as deployed.
      */
     fun measure(parts: List<Part>, reference: Int = 0): List<MeasuredPart> {
         val results = HashMap<Int, MeasuredPart>()
         var firstMs: Double? = null
-        val groups = groups(sizes(parts), reference)
+        val groups = grouped(parts, reference)
         for ((number, group) in groups.withIndex()) {
             val patience = patience?.let { it.copy(limitS = it.limitS / groups.size) }
             val measured = measureGroup(group.map(parts::get), patience) { onProgress((number + it) / groups.size) }
-            val referenceMs = measured[group.indexOf(reference)].latency.medianMs
-            val speed = referenceMs / (firstMs ?: referenceMs.also { firstMs = it })
+            val referenceMs = measured.getOrNull(group.indexOf(reference))?.latency?.medianMs
+            if (firstMs == null) firstMs = referenceMs
+            val speed = if (referenceMs == null) 1.0 else referenceMs / (firstMs ?: referenceMs)
             for ((index, one) in group.zip(measured)) {
-                results.getOrPut(index) { MeasuredPart(one.latency.at(speed), one.peakBytes) }
+                results.getOrPut(index) { MeasuredPart(one.latency.at(speed), one.peakBytes, one.inPages) }
             }
         }
         return parts.indices.map(results::getValue)
+    }
+
+    private fun grouped(parts: List<Part>, reference: Int): List<List<Int>> {
+        val capBytes = workspace.memoryCapBytes ?: return groups(sizes(parts), reference)
+        return groupsThatStay(parts.map { workspace.footprint(it.edges, it.exit) }, capBytes, reference)
     }
 
     private fun sizes(parts: List<Part>): List<Long> = parts.mapIndexed { index, part ->
@@ -339,7 +381,9 @@ internal class PartTimer(
         val open = mutableListOf<LoadedStretch>()
         try {
             val models = HashMap<Any, LoadedStretch>()
-            val steps = parts.size + WARMUP + rounds
+            val inPages = parts.any { !fits(it) } // then it is the only one
+            val (warmup, rounds) = if (inPages) PAGED_WARMUP to minOf(this.rounds, PAGED_ROUNDS) else WARMUP to this.rounds
+            val steps = parts.size + warmup + rounds
             var done = 0
             val loaded = parts.map { part ->
                 val inputs = goldenInputs(part.start(supernet), seed = 0, batch = 1)
@@ -352,20 +396,23 @@ internal class PartTimer(
                 val call: () -> Unit = { stretch.run(inputs) }
                 call to peakBytes
             }
-            val timed = measureInterleaved(loaded.map { it.first }, rounds, WARMUP, clock, patience) {
+            val timed = measureInterleaved(loaded.map { it.first }, rounds, warmup, clock, patience) {
                 onShare((++done).toDouble() / steps)
             }
-            return loaded.zip(timed) { (_, peakBytes), latency -> MeasuredPart(latency, peakBytes) }
+            return loaded.zip(timed) { (_, peakBytes), latency -> MeasuredPart(latency, peakBytes, inPages) }
         } finally {
             open.forEach { it.close() }
         }
     }
 
-    /** A single block runs at all input sizes, a whole subnet at its own, as deployed. */
+    private fun fits(part: Part): Boolean = workspace.fits(part.edges, part.exit)
+
+    /** A single block runs at all input sizes, a whole subnet at its own, as deployed: in pages if it has to. */
     private fun load(part: Part): LoadedStretch {
+        if (!fits(part)) return workspace.loadStretch(part.edges, part.exit)
         val alone = part.edges.size < 2
         val edges = if (alone) part.edges.map { it.at(null) } else part.edges
-        return runtime.load(bundle.stretch(edges, part.exit, anySize = alone))
+        return workspace.runtime.load(bundle.stretch(edges, part.exit, anySize = alone))
     }
 }
 
@@ -383,6 +430,25 @@ private fun groups(sizes: List<Long>, reference: Int): List<List<Int>> {
         room -= size
     }
     return if (grouped.isEmpty()) listOf(listOf(reference)) else grouped.map { it.sorted() }
+}
+
+/**
+ * Indices in groups that can be loaded at once under [capBytes], each with [reference] if it fits.
+ *
+ * A part that exceeds the cap by itself is a group of its own.
+ */
+internal fun groupsThatStay(prints: List<Footprint>, capBytes: Long, reference: Int): List<List<Int>> {
+    fun stays(group: List<Int>) = allStay(group.sorted().map(prints::get), capBytes)
+
+    val grouped = mutableListOf<List<Int>>()
+    for (index in prints.indices) {
+        if (index == reference) continue
+        val together = grouped.lastOrNull()?.plus(index)
+        if (together != null && stays(together)) grouped[grouped.lastIndex] = together
+        else grouped += listOf(reference, index).takeIf(::stays) ?: listOf(index)
+    }
+    if (grouped.none { reference in it }) grouped.add(0, listOf(reference))
+    return grouped.map { it.sorted() }
 }
 
 private fun Latency.at(speed: Double) = Latency(medianMs / speed, p95Ms / speed, p25Ms / speed, p75Ms / speed, runs)

@@ -124,13 +124,14 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
         rememberSelfTest()
     }
 
-    /** The profile for this bundle and runtime under [conditions], if any. */
-    fun loadProfile(conditions: Conditions): Profile? =
-        load(profileName(conditions), ::decodeProfile)?.takeIf { it.validFor(bundle, runtime, conditions) }
+    /** The profile for this bundle and runtime under [conditions] and this memory cap, if any. */
+    fun loadProfile(conditions: Conditions, memoryCapBytes: Long? = null): Profile? =
+        load(profileName(conditions, memoryCapBytes), ::decodeProfile)
+            ?.takeIf { it.validFor(bundle, runtime, conditions, memoryCapBytes) }
 
-    /** Keep a profile, beside those for other conditions. */
+    /** Keep a profile, beside those for other conditions and caps. */
     fun saveProfile(profile: Profile) {
-        save(profileName(profile.conditions), encodeProfile(profile))
+        save(profileName(profile.conditions, profile.memoryCapBytes), encodeProfile(profile))
         log.write(profiled(profile))
     }
 
@@ -153,9 +154,12 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
     /** The plan pool that the last adaptation left, if there is one; without what this bundle does not have. */
     fun loadPool(): PlanPool? = load("pool-$POOL_FORMAT", ::decodePool)?.knownTo(bundle.supernet)
 
+    /** Keep a plan pool. */
+    fun savePool(pool: PlanPool): Unit = save("pool-$POOL_FORMAT", encodePool(pool))
+
     /** Keep the pool of an adaptation to a latency budget, and log it. */
     fun remember(adaptation: Adaptation) {
-        if (adaptation.budget.latencyMs != null) save("pool-$POOL_FORMAT", encodePool(poolOf(adaptation)))
+        if (adaptation.budget.latencyMs != null) savePool(poolOf(adaptation))
         log.write(adapted(adaptation))
     }
 
@@ -167,8 +171,9 @@ internal class DeviceState(folder: File, private var bundle: Bundle, private val
 
     fun logOpened(plan: Plan): Unit = log.write(opened(plan.subnet, restored = loadPlan() != null))
 
-    private fun profileName(conditions: Conditions): String {
-        val key = "$PROFILE_FORMAT|1|${conditions.powerMode}|${conditions.driver}"
+    private fun profileName(conditions: Conditions, capBytes: Long?): String {
+        val cap = capBytes?.let { "|$it" }.orEmpty()
+        val key = "$PROFILE_FORMAT|1|${conditions.powerMode}|${conditions.driver}$cap"
         return "profile-${sha256(key.toByteArray()).take(8)}"
     }
 

@@ -1,7 +1,16 @@
-/** What `AdaptiveModel` keeps for live update: the pool and the thread. Mirrors device_sdk/session/live_keeper.py. */
+/**
+ * What `AdaptiveModel` keeps for live update: the pool, the private samples if it may, and the thread. Mirrors
+ * device_sdk/session/live_keeper.py.
+ */
 package pathweave.sdk.session
 
 import java.io.Closeable
+import pathweave.sdk.Budget
+import pathweave.sdk.DeviceState
+import pathweave.sdk.Plan
+import pathweave.sdk.PlanInUse
+import pathweave.sdk.Profile
+import pathweave.sdk.Subnet
 import pathweave.sdk.UsageError
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.live.LiveSettings
@@ -9,14 +18,33 @@ import pathweave.sdk.live.LiveUpdate
 import pathweave.sdk.live.PlanPool
 import pathweave.sdk.live.poolOf
 import pathweave.sdk.policies.Adaptation
+import pathweave.sdk.search.Adaptation
+import pathweave.sdk.search.AdaptationSettings
+import pathweave.sdk.search.Inputs
+import pathweave.sdk.search.PlanPool
+import pathweave.sdk.search.SearchProgress
+import pathweave.sdk.search.poolOf
+import pathweave.sdk.search.standInLabels
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Subnet
 
-/** Starts and stops live update. [state]: null keeps the pool in memory alone. */
+private const val FILL_SHARE = 1.0 // of the time that the adaptation took, for the other latencies of the pool
+private const val FILL_LEAST_S = 5.0
+
+/** Private inputs with labels [count] or null, and how they are searched on. */
+internal class PrivateSamples(
+    val inputs: Inputs,
+    val labels: IntArray?,
+    val settings: AdaptationSettings,
+    val profile: Profile,
+)
+
+/** Starts and stops live update. [state]: null keeps the pool in memory alone, where private samples always stay. */
 internal class LiveKeeper(private val state: DeviceState?, private val inUse: PlanInUse) : Closeable {
     private var pool: PlanPool? = null // guarded by this, as what follows
     private var live: LiveUpdate? = null
+    private var search: PoolSearch? = null
 
     /** Whether live update runs. */
     val isRunning: Boolean get() = current() != null
@@ -29,10 +57,37 @@ internal class LiveKeeper(private val state: DeviceState?, private val inUse: Pl
         get() = (synchronized(this) { pool } ?: state?.loadPool())?.candidates.orEmpty()
             .sortedByDescending { it.expected ?: it.accuracy }.map { it.subnet }
 
-    /** Keep the pool of an adaptation. Without a latency budget there is nothing to keep, and no pool. */
-    fun remember(adaptation: Adaptation) {
-        if (adaptation.budget.latencyMs != null) synchronized(this) { pool = poolOf(adaptation) }
+    /**
+     * Keep the pool of an adaptation; [fill] it at all latencies, [keep] the samples to search again.
+     *
+     * Without a latency budget there is nothing to keep, and no pool.
+     */
+    fun remember(
+        adaptation: Adaptation,
+        samples: PrivateSamples,
+        fill: Boolean,
+        keep: Boolean,
+        progress: SearchProgress,
+    ) {
+        forget()
+        if (adaptation.budget.latencyMs == null) return
+        synchronized(this) { pool = poolOf(adaptation) }
+        if (!fill && !keep) return
+        val search = poolSearch(samples)
+        if (fill) {
+            val limitS = maxOf(FILL_LEAST_S, FILL_SHARE * adaptation.seconds)
+            remember(poolOf(adaptation, search.fill(adaptation.budget, limitS, progress)))
+        }
+        if (keep) synchronized(this) { this.search = search }
     }
+
+    private fun remember(pool: PlanPool) {
+        synchronized(this) { this.pool = pool }
+        state?.savePool(pool)
+    }
+
+    /** Drop the private samples. */
+    fun forget(): Unit = synchronized(this) { search = null }
 
     /**
      * Watch the plan in use with the pool, at another [budget] if there is one.
@@ -41,7 +96,11 @@ internal class LiveKeeper(private val state: DeviceState?, private val inUse: Pl
      */
     fun start(budget: Budget?, settings: LiveSettings) {
         close()
-        val started = LiveUpdate(inUse, state?.log, pool(budget, inUse.running().plan), settings)
+        val pool = pool(budget, inUse.running().plan)
+        val search = synchronized(this) { search }?.let { kept ->
+            { wanted: Budget, cancelled: () -> Boolean -> kept.search(wanted, settings.searchTimeLimitS, cancelled) }
+        }
+        val started = LiveUpdate(inUse, state?.log, pool, settings, search, ::remember)
         synchronized(this) { live = started }
         started.start()
     }
@@ -73,6 +132,12 @@ internal class LiveKeeper(private val state: DeviceState?, private val inUse: Pl
     }
 
     private fun current(): LiveUpdate? = synchronized(this) { live }
+
+    private fun poolSearch(samples: PrivateSamples): PoolSearch {
+        val (workspace, settings) = inUse.lendWorkspace() to samples.settings
+        val labels = samples.labels ?: standInLabels(workspace, samples.inputs, settings.batch)
+        return PoolSearch(workspace, samples.profile.costModel(), samples.inputs, labels, settings)
+    }
 
     private fun pool(budget: Budget?, plan: Plan): PlanPool {
         val known = (synchronized(this) { pool } ?: state?.loadPool())

@@ -69,7 +69,7 @@ public fun encodeProfile(profile: Profile): ByteArray = jsonOf(
     "driver" to JsonPrimitive(profile.conditions.driver),
     "memory_scale" to json(profile.memoryScale),
     "memory_offset_bytes" to JsonPrimitive(profile.memoryOffsetBytes),
-    "memory_cap_bytes" to JsonNull,
+    "memory_cap_bytes" to JsonPrimitive(profile.memoryCapBytes),
     "nodes_by_provider" to JsonObject(emptyMap()),
     "exit_overhead_ms" to json(profile.exitOverheadMs),
     "call_overhead_ms" to json(profile.callOverheadMs),
@@ -79,13 +79,11 @@ public fun encodeProfile(profile: Profile): ByteArray = jsonOf(
 /**
  * The profile that [data] holds.
  *
- * @throws UsageError not JSON, not a profile, of another format or batch size, or made under a memory cap; says what is
- *   wrong and where.
+ * @throws UsageError not JSON, not a profile, or of another format or batch size; says what is wrong and where.
  */
 public fun decodeProfile(data: ByteArray): Profile = decoded("profile", data) { root ->
     if (root["format"].whole() != PROFILE_FORMAT.toLong()) throw UsageError("this is a profile of another format")
-    val other = root.optional("batch")?.whole() != 1L || root.nullable("memory_cap_bytes") != null
-    if (other) throw UsageError("this profile is of another batch size or under a memory cap")
+    if (root.optional("batch")?.whole() != 1L) throw UsageError("this profile is of another batch size")
     val edges = root["edges"].items().map { edge(it["edge"]) to it }
     Profile(
         bundle = root["bundle"].text(),
@@ -113,6 +111,7 @@ public fun decodeProfile(data: ByteArray): Profile = decoded("profile", data) { 
         exitOverheadMs = root.optional("exit_overhead_ms")?.number() ?: 0.0,
         callOverheadMs = root.optional("call_overhead_ms")?.number() ?: 0.0,
         decisionMs = root.optional("decision_ms")?.entries().orEmpty().mapValues { it.value.number() },
+        memoryCapBytes = root.nullable("memory_cap_bytes")?.whole(least = 1),
     )
 }
 

@@ -4,6 +4,21 @@
  */
 package pathweave.sdk.policies.costs
 
+import pathweave.sdk.CostModel
+import pathweave.sdk.Exit
+import pathweave.sdk.ExitAtSize
+import pathweave.sdk.ExitCandidate
+import pathweave.sdk.ExitChoice
+import pathweave.sdk.LoadedPlan
+import pathweave.sdk.LoadedSegments
+import pathweave.sdk.Plan
+import pathweave.sdk.PlanSegment
+import pathweave.sdk.Subnet
+import pathweave.sdk.Tensor
+import pathweave.sdk.UNREACHABLE_CONFIDENCE
+import pathweave.sdk.Workspace
+import pathweave.sdk.allStay
+import pathweave.sdk.confidence
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.Tensor
 import pathweave.sdk.data.argmax
@@ -11,11 +26,15 @@ import pathweave.sdk.execution.LoadedSegments
 import pathweave.sdk.execution.PlanSegment
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.execution.confidence
+import pathweave.sdk.measureInterleaved
+import pathweave.sdk.oneModelFootprint
+import pathweave.sdk.placeExactly
 import pathweave.sdk.policies.chooseExits
 import pathweave.sdk.policies.placement.ExitCandidate
 import pathweave.sdk.policies.placement.placeExactly
 import pathweave.sdk.profiling.measureInterleaved
 import pathweave.sdk.search.rows
+import pathweave.sdk.segments
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Exit
 import pathweave.sdk.supernet.ExitAtSize
@@ -25,6 +44,7 @@ import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
 
 private const val MEASURED_SAMPLES = 200
+private const val MEASURED_IN_PAGES = 20 // of which each call loads pages again
 private const val MEASURED_ROUNDS = 3
 private const val PLACEMENT_NS = 1_000_000_000L
 private val DROPS = listOf(0.0025, 0.01, 0.03) // accuracy that exits may cost: a set of exits for each
@@ -148,11 +168,19 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
         return answers.exits.indices.filter { answers.exits[it].id in kept }
     }
 
-    /** Mean latency at batch 1 of [plan] and of its subnet alone, sample by sample in turns. */
+    /** Mean latency at batch 1 of [plan] and of its subnet alone, sample by sample, in turns if both fit at once. */
     fun measured(plan: Plan, inputs: Inputs): List<Double> {
-        val plans = listOf(plan, Plan(plan.subnet)).map { workspace.loadPlan(it) }
+        val (plans, capBytes) = listOf(plan, Plan(plan.subnet)) to workspace.memoryCapBytes
+        val prints = plans.flatMap { segments(supernet, it) }.map { oneModelFootprint(workspace.bundle, it) }
+        if (capBytes == null || allStay(prints, capBytes)) return timed(plans, inputs, MEASURED_SAMPLES)
+        return plans.map { timed(listOf(it), inputs, MEASURED_IN_PAGES)[0] }
+    }
+
+    private fun timed(each: List<Plan>, inputs: Inputs, most: Int): List<Double> {
+        val plans = mutableListOf<LoadedPlan>()
         try {
-            val samples = 0 until minOf(inputs.count, MEASURED_SAMPLES)
+            each.mapTo(plans) { workspace.loadPlan(it) }
+            val (plan, samples) = each[0] to (0 until minOf(inputs.count, most))
             val totals = DoubleArray(plans.size)
             for (at in samples) {
                 val sample = inputs.take(listOf(at), plan.inputSize)

@@ -1,0 +1,95 @@
+package pathweave.sdk.live
+
+import kotlinx.serialization.json.JsonElement
+import kotlinx.serialization.json.JsonNull
+import kotlinx.serialization.json.jsonObject
+import org.junit.jupiter.api.Assertions.assertEquals
+import org.junit.jupiter.api.Assertions.assertTrue
+import org.junit.jupiter.api.Test
+import org.junit.jupiter.api.Timeout
+import pathweave.sdk.Budget
+import pathweave.sdk.InfeasibleBudgetError
+import pathweave.sdk.Plan
+import pathweave.sdk.Workspace
+import pathweave.sdk.argmax
+import pathweave.sdk.assertRefused
+import pathweave.sdk.double
+import pathweave.sdk.get
+import pathweave.sdk.items
+import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.search.Adaptations
+import pathweave.sdk.search.AdaptationSettings
+import pathweave.sdk.search.Candidate
+import pathweave.sdk.search.latencyRangeMs
+import pathweave.sdk.search.standInLabels
+import pathweave.sdk.seed
+
+private const val HOUR_S = 3600.0
+private const val EXPECTED_TOLERANCE = 1e-6
+
+@Timeout(60)
+class PoolSearchTest {
+    private val vectors = Adaptations.vectors["pool_searches"]
+    private val costs = Adaptations.profile.costModel()
+    private val workspace = Workspace(Adaptations.bundle, OnnxRuntime())
+    private val settings = AdaptationSettings(
+        seed = vectors["seed"].seed,
+        cacheBytes = Adaptations.vectors["cache_bytes"].double.toLong(),
+    )
+    private val search = PoolSearch(workspace, costs, Adaptations.inputs(), Adaptations.labels, settings)
+
+    private fun budget(value: JsonElement) =
+        value.jsonObject.let { Budget(it["latency_ms"]?.double, it["memory_mb"]?.double) }
+
+    private fun check(expected: JsonElement, found: List<Candidate>) {
+        assertEquals(expected.jsonObject.keys.toList(), found.map { it.subnet.toString() })
+        for (one in found) {
+            val (accuracy, posterior) = expected[one.subnet.toString()].items.map { it.double }
+            assertEquals(accuracy, one.accuracy)
+            assertEquals(posterior, one.expected ?: 0.0, EXPECTED_TOLERANCE)
+        }
+    }
+
+    @Test
+    fun `at other budgets what Python finds is found, or nothing where nothing fits`() {
+        for (case in vectors["cases"].items) {
+            fun found() = search.search(budget(case["budget"]), HOUR_S) { false }
+            if (case["found"] is JsonNull) assertRefused<InfeasibleBudgetError> { found() }
+            else check(case["found"], found())
+        }
+    }
+
+    @Test
+    fun `a pool is filled as in Python, from the fastest subnet to the slowest`() {
+        val notes = mutableListOf<String>()
+        val limits = budget(vectors["fill"]["budget"])
+        val found = search.fill(limits, 16 * HOUR_S) { done, total, note ->
+            assertTrue(done < total)
+            notes += note
+        }
+        check(vectors["fill"]["found"], found)
+        assertTrue(notes.all { "plan pool at" in it || "the memory limit leaves nothing" in it }, "$notes")
+        val (fastestMs, slowestMs) = latencyRangeMs(Adaptations.bundle.supernet, costs)
+        val everywhere = search.fill(Budget(latencyMs = 2.0), 16 * HOUR_S) { _, _, _ -> }.map { it.cost.latencyMs }
+        assertEquals(fastestMs to slowestMs, everywhere.min() to everywhere.max())
+        assertTrue(found.any { it.subnet == Adaptations.bundle.supernet.original })
+    }
+
+    @Test
+    fun `a search that is cancelled finds nothing, and the cap is kept`() {
+        assertEquals(emptyList<Candidate>(), search.search(Budget(latencyMs = 2.25), HOUR_S) { true })
+        val capped = workspace.copy(memoryCapBytes = 1_500_000)
+        val settings = settings.copy(cacheBytes = 0)
+        val paged = PoolSearch(capped, costs, Adaptations.inputs(), Adaptations.labels, settings)
+        check(vectors["cases"].items[0]["found"], paged.search(budget(vectors["cases"].items[0]["budget"]), HOUR_S) { false })
+    }
+
+    @Test
+    fun `the full model's answers stand in for labels`() {
+        val inputs = Adaptations.inputs()
+        val all = inputs.take((0 until inputs.count).toList(), null)
+        val full = Plan(Adaptations.bundle.supernet.original)
+        val answers = workspace.loadPlan(full).use { argmax(it.run(all).output) }
+        assertEquals(answers.toList(), standInLabels(workspace, inputs, batch = 8).toList())
+    }
+}
