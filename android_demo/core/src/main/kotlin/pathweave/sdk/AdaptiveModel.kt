@@ -11,7 +11,6 @@ import pathweave.sdk.live.NetworkKeeper
 import pathweave.sdk.offload.RemoteModel
 import pathweave.sdk.planning.PlanFront
 import pathweave.sdk.planning.Requirement
-import pathweave.sdk.planning.bestSomewhere
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.search.Adaptation
@@ -216,8 +215,9 @@ public class AdaptiveModel private constructor(
             throw UsageError("there is no network to follow: the plan was made without a server", "connect first")
         }
         take(planned.choice.plan)
-        state?.log?.write(planChosen(planned.choice, planned.choice.cost, requirement, planned.samples, planned.notes))
-        if (followNetwork && planned.front != null) follow(bestSomewhere(planned.front), DriftSettings(), keep = true)
+        val cost = planned.heldOut ?: planned.choice.cost
+        state?.log?.write(planChosen(planned.choice, cost, requirement, planned.samples, planned.notes))
+        if (followNetwork && planned.front != null) follow(planned.front.invoke(), DriftSettings(), keep = true)
         planned
     }
 

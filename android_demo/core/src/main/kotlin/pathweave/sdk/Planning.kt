@@ -1,6 +1,6 @@
 /**
  * Planning for `AdaptiveModel`: gathers what subnets and the connected server answer to private samples. Mirrors
- * device_sdk/session/planning.py, for the kinds of plans that planning/PlanFinding.kt has.
+ * device_sdk/session/planning.py and policies/planning/plan_choice.py, for the kinds of plans that planning/PlanFinding.kt has.
  */
 package pathweave.sdk
 
@@ -12,9 +12,10 @@ import pathweave.sdk.planning.Choice
 import pathweave.sdk.planning.PathEvidence
 import pathweave.sdk.planning.PlanEvidence
 import pathweave.sdk.planning.PlanFront
+import pathweave.sdk.planning.Planner
 import pathweave.sdk.planning.RemoteEvidence
 import pathweave.sdk.planning.Requirement
-import pathweave.sdk.planning.everyPlan
+import pathweave.sdk.planning.expectedCost
 import pathweave.sdk.search.AnswersEverywhere
 import pathweave.sdk.search.Answering
 import pathweave.sdk.search.median
@@ -23,14 +24,24 @@ import pathweave.sdk.search.withFurtherExits
 private const val BATCH = 64
 private const val MOST_SUBNETS = 16
 private const val TIMED = 9
+private const val HELD_OUT = 3 // every third sample, from the first on, judges the choice
+private const val FEW_SAMPLES = 30 // below, all of them choose
 
-/** What planning found: the [choice], judged on so many [samples]; [notes]: what could not be learned, and why. */
+/**
+ * What planning found among [samples]: the [choice], made on two thirds of them.
+ *
+ * [notes]: what could not be learned, and why.
+ * [heldOut]: what the plan is expected to cost on the [judged] others, which it did not see; null where there were too
+ * few samples to hold any out.
+ */
 public class Planned internal constructor(
     public val choice: Choice,
+    public val heldOut: PlanCost?,
     public val samples: Int,
+    public val judged: Int,
     public val notes: List<String>,
-    /** Null without a server. */
-    internal val front: PlanFront?,
+    /** Makes the plans for other networks; null without a server. */
+    internal val front: (() -> PlanFront)?,
 )
 
 /** What plans are made for; [uplink]: instead of the measured one, [power]: of the device. */
@@ -63,15 +74,38 @@ internal class Planning(
         for (subnet in (listOf(full) + subnets).filter(::canBeFed).distinct().take(MOST_SUBNETS)) {
             answers += answering.answer(subnet, inputs, known ?: answers.firstOrNull()?.labels, areTimed(subnet), BATCH)
         }
-        val paths = answers.map { PathEvidence(it, answering.exitSets(it)) }
-        val evidence = PlanEvidence(answers[0].labels, paths, remote)
-        val front = everyPlan(evidence, costs, full, wish.requirement, wish.power)
-        val choice = required(front.best(remote?.uplink))
-        if (wish.requirement.peakBytes != null) return Planned(choice, images.size, notes, front.takeIf { remote != null })
+        val holdsOut = answers[0].count >= FEW_SAMPLES
+        val (judging, choosing) = answers[0].labels.indices.partition { holdsOut && it % HELD_OUT == 0 }
+        val planner = Planner(evidence(answers, remote, choosing, withExits = true), costs)
+        val choice = required(planner.nearest(wish.requirement, remote?.uplink, wish.power).choice)
+        val heldOut = judging.takeIf { it.isNotEmpty() }?.let {
+            val evidence = evidence(answers, remote, it, withExits = false)
+            expectedCost(evidence, costs, choice.plan, remote?.uplink, wish.power)
+        }
         // under a memory limit, what is left of it is not known to suffice for more exits
-        fun timed(plan: Plan) = withFurtherExits(bundle.supernet, plan)
-        val kept = front.takeIf { remote != null }?.let { all -> all.copy(offers = all.offers.map { it.copy(plan = timed(it.plan)) }) }
-        return Planned(choice.copy(plan = timed(choice.plan)), images.size, notes, kept)
+        fun finished(plan: Plan) =
+            if (wish.requirement.peakBytes == null) withFurtherExits(bundle.supernet, plan) else plan
+        fun front(): PlanFront {
+            val found = planner.front(wish.requirement, wish.power)
+            return found.copy(offers = found.offers.map { it.copy(plan = finished(it.plan)) })
+        }
+        val makeFront = if (remote == null) null else ::front
+        return Planned(choice.copy(plan = finished(choice.plan)), heldOut, images.size, judging.size, notes, makeFront)
+    }
+
+    /** What the samples at [positions] say. [withExits]: also which exits are worth taking. */
+    private fun evidence(
+        answers: List<AnswersEverywhere>,
+        remote: RemoteEvidence?,
+        positions: List<Int>,
+        withExits: Boolean,
+    ): PlanEvidence {
+        val paths = answers.map { it.part(positions) }.map { part ->
+            val worthwhile = if (withExits) answering.placed(part, memoryBytes = null) else emptyList()
+            val sets = if (withExits) answering.exitSets(part) else emptyList()
+            PathEvidence(part, sets, worthwhile.map { part.exits[it].id })
+        }
+        return PlanEvidence(paths[0].answers.labels, paths, remote?.part(positions))
     }
 
     /** Whether the profile knows the exits along [subnet]: they may be newer than it. */
@@ -108,7 +142,7 @@ internal class Planning(
         val onceMs = median(List(TIMED) { timedMs { answer(escalator, one) } })
         val sizeBytes = escalator.requestBytes(samples.prepare(one, null), one)
         val answerMs = maxOf(onceMs - measured.transferMs(sizeBytes), 0.0)
-        RemoteEvidence(RemoteRef(model.model, escalator.digest), logits, uplink ?: measured, sizeBytes, answerMs)
+        RemoteEvidence(RemoteRef(model.model, escalator.digest), logits, uplink ?: measured, sizeBytes, answerMs, model.pool)
     } catch (error: TransferError) {
         notes += "no server is asked: ${error.message}"
         null

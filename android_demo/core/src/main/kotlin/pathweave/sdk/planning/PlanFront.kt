@@ -18,7 +18,6 @@ import pathweave.sdk.UsageError
 
 private const val MOST_OFFERS = 256
 private const val MOST_SAMPLES = 1_000_000
-private const val P95 = 0.95
 
 /**
  * How [samples] are answered: the time here, the bytes that are sent, if any, and the time at the server.
