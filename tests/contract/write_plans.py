@@ -234,6 +234,7 @@ def best(planner: Planner, here: World, requirement: Requirement, uplink: Uplink
         "uplink": None if uplink is None else [uplink.mbps, uplink.round_trip_ms],
         "plan": json.loads(encode_plan(choice.plan)),
         "considered": choice.considered,
+        "saved": choice.saved_by_asking_early,
         "misses": {name: None if math.isinf(value) else value for name, value in choice.misses.items()},
         "cost": {
             "accuracy": cost.accuracy,

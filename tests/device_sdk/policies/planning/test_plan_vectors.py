@@ -26,6 +26,7 @@ def test_plans_of_every_kind_are_among_them():
     early = [one for _, one in BEST if one["cost"]["share_asked_early"]]
     assert len(early) >= 3
     for one in early:
+        assert one["saved"]
         assert any(exit_["ask_below"] for exit_ in one["plan"]["exits"])
 
 

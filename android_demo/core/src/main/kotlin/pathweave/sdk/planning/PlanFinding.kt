@@ -80,17 +80,19 @@ internal class Planner(private val evidence: PlanEvidence, private val costs: Co
         val byKind = plans.byKind.toMutableMap()
         var best = plans.best
         var cost = cost(best, uplink, power)
+        var late: PlanCost? = null
         val search = joint?.search(requirement, uplink, power)
         for (asksEarly in listOf(false, true)) {
             val value = if (requirement.misses(cost).isEmpty()) requirement.value(cost) else Double.NEGATIVE_INFINITY
             val plan = search?.best(value, asksEarly) ?: continue
             val found = cost(plan, uplink, power)
             if (requirement.misses(found).isNotEmpty()) continue
+            late = cost.takeIf { plan.asksEarly }
             best = plan
             cost = found
             byKind[plan.kind] = plan
         }
-        return Nearest(Choice(best, cost, families.count, requirement.misses(cost)), byKind)
+        return Nearest(Choice(best, cost, families.count, requirement.misses(cost), late), byKind)
     }
 
     private fun cost(plan: Plan, uplink: Uplink?, power: Power?) = expectedCost(evidence, costs, plan, uplink, power)

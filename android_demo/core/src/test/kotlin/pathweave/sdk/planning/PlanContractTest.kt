@@ -67,6 +67,8 @@ class PlanContractTest {
             assertSame(one["plan"], Json.parseToJsonElement(String(encodePlan(found.plan))), "over $uplink", FITTED)
             assertSame(one["cost"], costOf(found.cost), "over $uplink", EXACT)
             assertEquals(one["considered"].int, found.considered)
+            val saved = JsonObject(found.savedByAskingEarly.mapValues { JsonPrimitive(it.value) })
+            assertSame(one["saved"], saved, "over $uplink", EXACT)
             val misses = JsonObject(found.misses.mapValues { if (it.value.isFinite()) JsonPrimitive(it.value) else JsonNull })
             assertSame(one["misses"], misses, "over $uplink", EXACT)
         }

@@ -44,6 +44,7 @@ class PlanForTest {
         val logged = readLog(logPath(folder.toFile(), Contract.reference())).last()
         assertEquals("plan_chosen", logged.event)
         assertEquals("$COUNT", logged.fields["samples"])
+        assertEquals("0.0" to "{}", logged.fields["share_asked_early"] to logged.fields["saved"])
     }
 
     @Test
