@@ -26,6 +26,7 @@ VECTORS = {  # what Kotlin's tests read of them, and the scripts that write them
     "elastic.json": ("elastic.json", ("write_elastic.py",)),
     "switching.json": ("switching.json", ("write_switching.py",)),
     "offload.json": ("offload.json", ("write_offload.py",)),
+    "plans.json": ("plans.json", ("write_plans.py",)),
 }
 HEAD = """# Parity: what of the device SDK is there in Python and in Kotlin
 

@@ -19,8 +19,6 @@ import pathweave.sdk.execution.runSelfTest
 import pathweave.sdk.live.DriftSettings
 import pathweave.sdk.live.ElasticSettings
 import pathweave.sdk.live.LiveSettings
-import pathweave.sdk.live.NetworkKeeper
-import pathweave.sdk.live.PrivateSamples
 import pathweave.sdk.logs.calibrated
 import pathweave.sdk.logs.followed
 import pathweave.sdk.logs.infeasible
@@ -37,7 +35,6 @@ import pathweave.sdk.policies.CalibrationSettings
 import pathweave.sdk.policies.Calibrator
 import pathweave.sdk.policies.PlanFinder
 import pathweave.sdk.policies.planning.PlanFront
-import pathweave.sdk.policies.planning.bestSomewhere
 import pathweave.sdk.profiling.Clock
 import pathweave.sdk.profiling.NANOSECONDS_PER_MS
 import pathweave.sdk.profiling.Profile
@@ -56,6 +53,7 @@ import pathweave.sdk.session.Origin
 import pathweave.sdk.session.PlacedExits
 import pathweave.sdk.session.Planned
 import pathweave.sdk.session.Planning
+import pathweave.sdk.session.PrivateSamples
 import pathweave.sdk.session.RemoteAnswers
 import pathweave.sdk.session.Running
 import pathweave.sdk.session.SampleChecker
@@ -260,8 +258,9 @@ public class AdaptiveModel private constructor(
             throw UsageError("there is no network to follow: the plan was made without a server", "connect first")
         }
         take(planned.choice.plan)
-        state?.log?.write(planChosen(planned.choice, planned.choice.cost, requirement, planned.samples, planned.notes))
-        if (followNetwork && planned.front != null) follow(bestSomewhere(planned.front), DriftSettings(), keep = true)
+        val cost = planned.heldOut ?: planned.choice.cost
+        state?.log?.write(planChosen(planned.choice, cost, requirement, planned.samples, planned.notes))
+        if (followNetwork && planned.front != null) follow(planned.front.invoke(), DriftSettings(), keep = true)
         planned
     }
 

@@ -87,7 +87,7 @@ private fun byClass(decider: Decider.Logistic, row: DoubleArray): Double {
     return decider.byAnswer[order[0]] + decider.byRunnerUp[order[minOf(1, row.size - 1)]]
 }
 
-private fun feature(feature: LogitFeature, logits: Tensor): DoubleArray = when (feature) {
+internal fun feature(feature: LogitFeature, logits: Tensor): DoubleArray = when (feature) {
     LogitFeature.TOP_1 -> confidence(logits)
     LogitFeature.TOP_2 -> scores(logits) { powers -> probabilities(powers).largest(1) }
     LogitFeature.ENTROPY -> entropy(logits)

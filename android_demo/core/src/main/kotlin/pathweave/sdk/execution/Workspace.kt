@@ -5,6 +5,8 @@ import java.io.Closeable
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Plan
 
 /**

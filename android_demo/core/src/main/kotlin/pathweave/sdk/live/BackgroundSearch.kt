@@ -4,10 +4,10 @@ package pathweave.sdk.live
 import java.util.logging.Level
 import java.util.logging.Logger
 import kotlin.concurrent.thread
-import pathweave.sdk.Budget
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.search.Candidate
+import pathweave.sdk.supernet.Budget
 
 private const val JOIN_MS = 10_000L
 private const val NS_PER_S = 1e9

@@ -14,11 +14,7 @@ import java.util.logging.Logger
 import kotlin.concurrent.thread
 import pathweave.sdk.ClosedError
 import pathweave.sdk.PathweaveError
-import pathweave.sdk.Plan
-import pathweave.sdk.PlanInUse
-import pathweave.sdk.ServiceTimes
 import pathweave.sdk.StorageError
-import pathweave.sdk.Subnet
 import pathweave.sdk.execution.Active
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.PlanInUse

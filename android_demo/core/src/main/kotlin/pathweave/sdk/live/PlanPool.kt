@@ -2,9 +2,6 @@
 package pathweave.sdk.live
 
 import kotlin.math.pow
-import pathweave.sdk.Budget
-import pathweave.sdk.Subnet
-import pathweave.sdk.Supernet
 import pathweave.sdk.UsageError
 import pathweave.sdk.policies.Adaptation
 import pathweave.sdk.search.BY_EDGES

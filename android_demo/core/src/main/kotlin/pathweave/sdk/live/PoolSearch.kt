@@ -4,19 +4,16 @@
  */
 package pathweave.sdk.live
 
-import pathweave.sdk.Budget
 import pathweave.sdk.BudgetError
-import pathweave.sdk.CostModel
 import pathweave.sdk.InfeasibleBudgetError
-import pathweave.sdk.Plan
 import pathweave.sdk.SplitMix64
-import pathweave.sdk.Subnet
-import pathweave.sdk.Workspace
-import pathweave.sdk.kCheapest
-import pathweave.sdk.search.AdaptationSettings
+import pathweave.sdk.data.Inputs
+import pathweave.sdk.data.searchPositions
+import pathweave.sdk.execution.Workspace
+import pathweave.sdk.policies.AdaptationSettings
+import pathweave.sdk.policies.makeEvaluator
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.search.Evaluator
-import pathweave.sdk.search.Inputs
 import pathweave.sdk.search.PrefixTreeEvaluator
 import pathweave.sdk.search.SearchProblem
 import pathweave.sdk.search.SearchProgress
@@ -24,10 +21,12 @@ import pathweave.sdk.search.digits
 import pathweave.sdk.search.expectedAccuracies
 import pathweave.sdk.search.findSubnets
 import pathweave.sdk.search.latencyRangeMs
-import pathweave.sdk.search.makeEvaluator
 import pathweave.sdk.search.makeStrategy
-import pathweave.sdk.search.rungsMs
-import pathweave.sdk.search.searchPositions
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.kCheapest
 
 private const val LEAST_RUNG_S = 1.0
 private val SILENT = SearchProgress { _, _, _ -> }

@@ -169,6 +169,8 @@ internal fun planChosen(
     "share_asked" to json(cost.shareAsked),
     "share_abstained" to json(cost.shareAbstained),
     "notes" to JsonArray(notes.map(::JsonPrimitive)),
+    "share_asked_early" to json(cost.shareAskedEarly),
+    "saved" to JsonObject(choice.savedByAskingEarly.mapValues { json(it.value) }),
 )
 
 private fun rounded(value: Double): String = BigDecimal(value).round(MathContext(3)).stripTrailingZeros().toPlainString()

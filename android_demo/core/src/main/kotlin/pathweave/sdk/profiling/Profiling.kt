@@ -14,7 +14,11 @@ import java.util.TimeZone
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.data.ImageSize
-import pathweave.sdk.execution.LoadedPlan
+import pathweave.sdk.execution.Footprint
+import pathweave.sdk.execution.LOADING_FACTOR
+import pathweave.sdk.execution.SESSION_BYTES
+import pathweave.sdk.execution.Workspace
+import pathweave.sdk.execution.allStay
 import pathweave.sdk.execution.goldenInputs
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime

@@ -1,6 +1,7 @@
 /**
  * Planning for `AdaptiveModel`: gathers what subnets and the connected server answer to private samples. Mirrors
- * device_sdk/session/planning.py, for the kinds of plans that policies/planning/PlanFinding.kt has.
+ * device_sdk/session/planning.py and policies/planning/plan_choice.py, for the kinds of plans that
+ * policies/planning/PlanFinding.kt has.
  */
 package pathweave.sdk.session
 
@@ -21,13 +22,15 @@ import pathweave.sdk.policies.planning.Choice
 import pathweave.sdk.policies.planning.PathEvidence
 import pathweave.sdk.policies.planning.PlanEvidence
 import pathweave.sdk.policies.planning.PlanFront
+import pathweave.sdk.policies.planning.Planner
 import pathweave.sdk.policies.planning.RemoteEvidence
-import pathweave.sdk.policies.planning.everyPlan
+import pathweave.sdk.policies.planning.expectedCost
 import pathweave.sdk.profiling.NANOSECONDS_PER_MS
 import pathweave.sdk.search.median
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.Requirement
@@ -38,14 +41,24 @@ import pathweave.sdk.transports.HttpTransport
 private const val BATCH = 64
 private const val MOST_SUBNETS = 16
 private const val TIMED = 9
+private const val HELD_OUT = 3 // every third sample, from the first on, judges the choice
+private const val FEW_SAMPLES = 30 // below, all of them choose
 
-/** What planning found: the [choice], judged on so many [samples]; [notes]: what could not be learned, and why. */
+/**
+ * What planning found among [samples]: the [choice], made on two thirds of them.
+ *
+ * [notes]: what could not be learned, and why.
+ * [heldOut]: what the plan is expected to cost on the [judged] others, which it did not see; null where there were too
+ * few samples to hold any out.
+ */
 public class Planned internal constructor(
     public val choice: Choice,
+    public val heldOut: PlanCost?,
     public val samples: Int,
+    public val judged: Int,
     public val notes: List<String>,
-    /** Null without a server. */
-    internal val front: PlanFront?,
+    /** Makes the plans for other networks; null without a server. */
+    internal val front: (() -> PlanFront)?,
 )
 
 /** What plans are made for; [uplink]: instead of the measured one, [power]: of the device. */
@@ -78,15 +91,38 @@ internal class Planning(
         for (subnet in (listOf(full) + subnets).filter(::canBeFed).distinct().take(MOST_SUBNETS)) {
             answers += answering.answer(subnet, inputs, known ?: answers.firstOrNull()?.labels, areTimed(subnet), BATCH)
         }
-        val paths = answers.map { PathEvidence(it, answering.exitSets(it)) }
-        val evidence = PlanEvidence(answers[0].labels, paths, remote)
-        val front = everyPlan(evidence, costs, full, wish.requirement, wish.power)
-        val choice = required(front.best(remote?.uplink))
-        if (wish.requirement.peakBytes != null) return Planned(choice, images.size, notes, front.takeIf { remote != null })
+        val holdsOut = answers[0].count >= FEW_SAMPLES
+        val (judging, choosing) = answers[0].labels.indices.partition { holdsOut && it % HELD_OUT == 0 }
+        val planner = Planner(evidence(answers, remote, choosing, withExits = true), costs)
+        val choice = required(planner.nearest(wish.requirement, remote?.uplink, wish.power).choice)
+        val heldOut = judging.takeIf { it.isNotEmpty() }?.let {
+            val evidence = evidence(answers, remote, it, withExits = false)
+            expectedCost(evidence, costs, choice.plan, remote?.uplink, wish.power)
+        }
         // under a memory limit, what is left of it is not known to suffice for more exits
-        fun timed(plan: Plan) = withFurtherExits(bundle.supernet, plan)
-        val kept = front.takeIf { remote != null }?.let { all -> all.copy(offers = all.offers.map { it.copy(plan = timed(it.plan)) }) }
-        return Planned(choice.copy(plan = timed(choice.plan)), images.size, notes, kept)
+        fun finished(plan: Plan) =
+            if (wish.requirement.peakBytes == null) withFurtherExits(bundle.supernet, plan) else plan
+        fun front(): PlanFront {
+            val found = planner.front(wish.requirement, wish.power)
+            return found.copy(offers = found.offers.map { it.copy(plan = finished(it.plan)) })
+        }
+        val makeFront = if (remote == null) null else ::front
+        return Planned(choice.copy(plan = finished(choice.plan)), heldOut, images.size, judging.size, notes, makeFront)
+    }
+
+    /** What the samples at [positions] say. [withExits]: also which exits are worth taking. */
+    private fun evidence(
+        answers: List<AnswersEverywhere>,
+        remote: RemoteEvidence?,
+        positions: List<Int>,
+        withExits: Boolean,
+    ): PlanEvidence {
+        val paths = answers.map { it.part(positions) }.map { part ->
+            val worthwhile = if (withExits) answering.placed(part, memoryBytes = null) else emptyList()
+            val sets = if (withExits) answering.exitSets(part) else emptyList()
+            PathEvidence(part, sets, worthwhile.map { part.exits[it].id })
+        }
+        return PlanEvidence(paths[0].answers.labels, paths, remote?.part(positions))
     }
 
     /** Whether the profile knows the exits along [subnet]: they may be newer than it. */
@@ -123,7 +159,7 @@ internal class Planning(
         val onceMs = median(List(TIMED) { timedMs { answer(escalator, one) } })
         val sizeBytes = escalator.requestBytes(samples.prepare(one, null), one)
         val answerMs = maxOf(onceMs - measured.transferMs(sizeBytes), 0.0)
-        RemoteEvidence(RemoteRef(model.model, escalator.digest), logits, uplink ?: measured, sizeBytes, answerMs)
+        RemoteEvidence(RemoteRef(model.model, escalator.digest), logits, uplink ?: measured, sizeBytes, answerMs, model.pool)
     } catch (error: TransferError) {
         notes += "no server is asked: ${error.message}"
         null

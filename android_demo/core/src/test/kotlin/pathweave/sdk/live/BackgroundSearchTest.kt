@@ -11,18 +11,17 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Assumptions.assumeTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
-import pathweave.sdk.Budget
 import pathweave.sdk.Contract
-import pathweave.sdk.Cost
 import pathweave.sdk.InfeasibleBudgetError
-import pathweave.sdk.Plan
 import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.double
 import pathweave.sdk.get
 import pathweave.sdk.items
 import pathweave.sdk.search.Candidate
-import pathweave.sdk.search.rungsMs
 import pathweave.sdk.subnetOf
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Cost
+import pathweave.sdk.supernet.Plan
 import pathweave.sdk.text
 
 private const val WAIT_MS = 30_000L

@@ -7,22 +7,22 @@ import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
-import pathweave.sdk.Budget
 import pathweave.sdk.InfeasibleBudgetError
-import pathweave.sdk.Plan
-import pathweave.sdk.Workspace
-import pathweave.sdk.argmax
 import pathweave.sdk.assertRefused
+import pathweave.sdk.data.argmax
 import pathweave.sdk.double
+import pathweave.sdk.execution.Workspace
 import pathweave.sdk.get
 import pathweave.sdk.items
+import pathweave.sdk.policies.AdaptationSettings
+import pathweave.sdk.policies.Adaptations
+import pathweave.sdk.policies.standInLabels
 import pathweave.sdk.runtimes.OnnxRuntime
-import pathweave.sdk.search.Adaptations
-import pathweave.sdk.search.AdaptationSettings
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.search.latencyRangeMs
-import pathweave.sdk.search.standInLabels
 import pathweave.sdk.seed
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.Plan
 
 private const val HOUR_S = 3600.0
 private const val EXPECTED_TOLERANCE = 1e-6

@@ -21,6 +21,7 @@ import pathweave.sdk.size
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Cost
 import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.EdgeCost
 import pathweave.sdk.supernet.ExitAtSize

@@ -4,37 +4,22 @@
  */
 package pathweave.sdk.policies.costs
 
-import pathweave.sdk.CostModel
-import pathweave.sdk.Exit
-import pathweave.sdk.ExitAtSize
-import pathweave.sdk.ExitCandidate
-import pathweave.sdk.ExitChoice
-import pathweave.sdk.LoadedPlan
-import pathweave.sdk.LoadedSegments
-import pathweave.sdk.Plan
-import pathweave.sdk.PlanSegment
-import pathweave.sdk.Subnet
-import pathweave.sdk.Tensor
-import pathweave.sdk.UNREACHABLE_CONFIDENCE
-import pathweave.sdk.Workspace
-import pathweave.sdk.allStay
-import pathweave.sdk.confidence
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.Tensor
 import pathweave.sdk.data.argmax
+import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.LoadedSegments
 import pathweave.sdk.execution.PlanSegment
 import pathweave.sdk.execution.Workspace
+import pathweave.sdk.execution.allStay
 import pathweave.sdk.execution.confidence
-import pathweave.sdk.measureInterleaved
-import pathweave.sdk.oneModelFootprint
-import pathweave.sdk.placeExactly
+import pathweave.sdk.execution.oneModelFootprint
+import pathweave.sdk.execution.segments
 import pathweave.sdk.policies.chooseExits
 import pathweave.sdk.policies.placement.ExitCandidate
 import pathweave.sdk.policies.placement.placeExactly
 import pathweave.sdk.profiling.measureInterleaved
 import pathweave.sdk.search.rows
-import pathweave.sdk.segments
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Exit
 import pathweave.sdk.supernet.ExitAtSize
@@ -102,14 +87,22 @@ internal class AnswersEverywhere(
 
 private fun choice(exit: Exit) = ExitChoice(exit.id, UNREACHABLE_CONFIDENCE, exit.renditions[0].name)
 
-/** An exit on the calibration samples. [reachMs]: from the input to its cut point; [branchMs]: what trying it costs. */
+/**
+ * An exit on the calibration samples.
+ *
+ * [reachMs]: the way to its cut point for those that leave there, beside the branches tried, its own included;
+ * [branchMs]: what trying it costs.
+ */
 internal class ExitSamples(
     val choice: ExitChoice,
     val confidence: DoubleArray,
     val right: BooleanArray,
     val reachMs: Double,
     val branchMs: Double,
-)
+) {
+    /** The same where each way to the exit takes [overheadMs] more. */
+    fun later(overheadMs: Double) = ExitSamples(choice, confidence, right, reachMs + overheadMs, branchMs)
+}
 
 /** Runs subnets of a bundle with their exits on private samples. [costs]: of this device. */
 internal class Answering(private val workspace: Workspace, private val costs: CostModel) {

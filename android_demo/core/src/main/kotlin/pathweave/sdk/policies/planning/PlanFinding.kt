@@ -1,168 +1,167 @@
 /**
- * Plans made of subnets and a server's model, judged on private samples: a part of device_sdk/policies/planning/planner.py. Pure.
+ * One planner over subnets, exits, deciders, abstention and asking a server: the best plan for a requirement. Pure.
  *
- * Subnets with and without exits, with the hard samples asked about or left unanswered, and the server alone. Deciders
- * that are fitted, exits that ask and splits are judged by Python's planner only.
+ * A part of device_sdk/policies/planning/planner.py and front.py, which judge routers, splits and views of samples too.
+ * Plans that differ in a threshold alone are judged together in closed form, exits with asking are optimised together, and
+ * the plan that wins is judged again sample by sample.
  */
 package pathweave.sdk.policies.planning
 
 import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.argmax
-import pathweave.sdk.execution.ease
-import pathweave.sdk.policies.costs.AnswersEverywhere
-import pathweave.sdk.policies.costs.Route
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.PlanCost
 import pathweave.sdk.supernet.Power
-import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.Requirement
 import pathweave.sdk.supernet.Split
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.UPLINKS
 import pathweave.sdk.supernet.Uplink
 
-private const val THRESHOLDS = 64 // of each decider
-private const val THRESHOLDS_BEHIND_EXITS = 16
 private val GRID = (-6..6).flatMap { half ->
     val mbps = Math.pow(10.0, half / 2.0)
     listOf(0.0, 10.0, 100.0, 1000.0).map { Uplink(mbps, it) }
 }
+private val UNFITTED = listOf(Decider.MaxConfidence(0.0), Decider.Entropy(0.0), Decider.Margin(0.0))
 
-/** What a subnet answers, and sets of its exits with thresholds. */
-internal class PathEvidence(val answers: AnswersEverywhere, val exitSets: List<List<ExitChoice>>)
-
-/**
- * Answers to the same private samples: of subnets, [paths], and of the server's model, [remote].
- *
- * [labels]: class indices, one per sample.
- */
-internal class PlanEvidence(val labels: IntArray, val paths: List<PathEvidence>, val remote: RemoteEvidence?) {
-    fun right(logits: Tensor): BooleanArray = argmax(logits).let { found -> BooleanArray(labels.size) { found[it] == labels[it] } }
+/** A plan that runs here, the way of the samples through it, and all thresholds of its deciders. */
+private class LocalPlan(
+    val path: PathEvidence,
+    val route: SampleRoute,
+    val abstaining: List<Ranking>,
+    val asking: List<Ranking>,
+) {
+    val plan: Plan get() = route.plan
 }
 
-/**
- * What the model of a [server] answers, [logits], and the way to it: [uplink], bytes of a request with one sample, and
- * what the server works on one.
- */
-internal class RemoteEvidence(
-    val server: RemoteRef,
-    val logits: Tensor,
-    val uplink: Uplink,
-    val inputBytes: Long,
-    val answerMs: Double,
-)
+/** What a planner found: the [choice], and the best plan of each kind, or of a kind that breaks limits the nearest. */
+internal class Nearest(val choice: Choice, val byKind: Map<String, Plan>)
 
-/** Every plan that [evidence] can judge, as an offer for [requirement]. [fallback]: of plans that send everything. */
-internal fun everyPlan(
+/** Chooses among all plans that [evidence] can judge. */
+internal class Planner(private val evidence: PlanEvidence, private val costs: CostModel) {
+    private val remote = evidence.remote
+    private val fitted = mutableMapOf<Pair<Subnet, Boolean>, List<Decider>>()
+    private val local = evidence.paths.flatMap { path ->
+        (listOf(emptyList<ExitChoice>()) + path.exitSets).map { prepared(path, it) }
+    }
+    private val joint = remote?.let { server ->
+        JointPlans(evidence, costs, local.filter { it.plan.exits.isEmpty() }.map { it.asking }, server)
+    }
+    private val here = mutableMapOf<Power?, List<Family>>()
+    private var ofServer: List<Ranking>? = null // of its answers, the same whatever the way there
+
+    private fun prepared(path: PathEvidence, exits: List<ExitChoice>): LocalPlan {
+        val route = SampleRoute(Plan(path.answers.subnet, exits), path, evidence, costs, null)
+        val asking = if (remote == null) emptyList() else rankings(route, deciders(path, remote))
+        return LocalPlan(path, route, rankings(route, deciders(path, null)), asking)
+    }
+
+    /** Those of a fixed score, and those fitted to the subnet's logits: to gain where [server] can be asked. */
+    private fun deciders(path: PathEvidence, server: RemoteEvidence?): List<Decider> =
+        fitted.getOrPut(path.answers.subnet to (server != null)) {
+            val easy = gainsNothing(path.logits, server)
+            val twoNumbers = fitLogistic(path.logits, easy, TOP_TWO, byClass = false)
+            UNFITTED + listOfNotNull(twoNumbers, fitBestLogistic(path.logits, easy))
+        }
+
+    /** Whether [own] logits are right, or asking does not make them so. */
+    private fun gainsNothing(own: Tensor, server: RemoteEvidence?): BooleanArray {
+        val right = evidence.right(own)
+        val asked = server?.let { evidence.right(it.asked(own)) } ?: return right
+        return BooleanArray(right.size) { right[it] || !asked[it] }
+    }
+
+    /** The best plan over [uplink], or where none keeps all limits, the one that comes nearest to it. */
+    fun nearest(requirement: Requirement, uplink: Uplink?, power: Power?): Nearest {
+        val families = Families(families(uplink, power))
+        val plans = families.best(requirement)
+        val byKind = plans.byKind.toMutableMap()
+        var best = plans.best
+        var cost = cost(best, uplink, power)
+        var late: PlanCost? = null
+        val search = joint?.search(requirement, uplink, power)
+        for (asksEarly in listOf(false, true)) {
+            val value = if (requirement.misses(cost).isEmpty()) requirement.value(cost) else Double.NEGATIVE_INFINITY
+            val plan = search?.best(value, asksEarly) ?: continue
+            val found = cost(plan, uplink, power)
+            if (requirement.misses(found).isNotEmpty()) continue
+            late = cost.takeIf { plan.asksEarly }
+            best = plan
+            cost = found
+            byKind[plan.kind] = plan
+        }
+        return Nearest(Choice(best, cost, families.count, requirement.misses(cost), late), byKind)
+    }
+
+    private fun cost(plan: Plan, uplink: Uplink?, power: Power?) = expectedCost(evidence, costs, plan, uplink, power)
+
+    /** The plans of which each is the best on some network: those for the present one, for typical ones and for none. */
+    fun front(requirement: Requirement, power: Power?): PlanFront {
+        val present = remote?.uplink ?: UPLINKS.getValue("wifi")
+        val networks = if (remote == null) emptyList() else (listOf(present) + UPLINKS.values).distinct()
+        val found = (networks + null).map { nearest(requirement, it, power) }
+        val plans = found.flatMap { listOf(it.choice.plan) + it.byKind.values }
+        val offers = plans.distinct().map { route(evidence, costs, it, present).offer() }
+        val (inputBytes, answerMs) = (remote?.inputBytes ?: 1L) to (remote?.answerMs ?: 0.0)
+        return bestSomewhere(PlanFront(requirement, power, present, inputBytes, answerMs, evidence.count, offers))
+    }
+
+    private fun families(uplink: Uplink?, power: Power?): List<Family> =
+        here.getOrPut(power) { familiesHere(power) } +
+            local.flatMap { one -> asking(one, uplink, power) + whole(one, uplink, power) }
+
+    /** Plans that need no server, kept for all networks. */
+    private fun familiesHere(power: Power?): List<Family> = local.flatMap { one ->
+        val abstaining = if (one.abstaining.isEmpty()) null else abstaining(one.plan, Sweep(one.abstaining), power)
+        listOfNotNull(Family(one.plan.kind, Costs.of(one.route.cost(power))) { _ -> one.plan }, abstaining)
+    }
+
+    private fun abstaining(plan: Plan, sweep: Sweep, power: Power?): Family {
+        fun at(number: Int) = plan.copy(hard = Hard.Abstain(sweep.decider(number)))
+        return Family(plan.copy(hard = Hard.Abstain(UNFITTED[0])).kind, sweep.costs(null, power), ::at)
+    }
+
+    private fun asking(one: LocalPlan, uplink: Uplink?, power: Power?): List<Family> {
+        if (remote == null || one.asking.isEmpty()) return emptyList()
+        val sweep = Sweep(one.asking)
+        fun at(number: Int) = one.plan.copy(hard = Hard.Ask(sweep.decider(number), remote.server))
+        val asking = Asking(evidence.right(remote.asked(one.route.logits)), remote.call(uplink))
+        return listOf(Family(at(0).kind, sweep.costs(asking, power), ::at))
+    }
+
+    /** The server's model answers everything, or everything that it is sure of; the subnet is the fallback. */
+    private fun whole(one: LocalPlan, uplink: Uplink?, power: Power?): List<Family> {
+        if (remote == null || one.plan.exits.isNotEmpty() || one.plan.inputSize != null) return emptyList()
+        val plan = one.plan.copy(split = Split(0, emptyList(), emptyList(), remote.server))
+        val route = SampleRoute(plan, one.path, evidence, costs, uplink)
+        val ranked = ofServer ?: rankings(route, UNFITTED).also { ofServer = it }
+        val sweep = Sweep(ranked, route)
+        return listOf(Family(plan.kind, Costs.of(route.cost(power))) { _ -> plan }, abstaining(plan, sweep, power))
+    }
+}
+
+/** What [plan] is expected to cost per sample over [uplink], by [evidence]; null: the way to the server is unknown. */
+internal fun expectedCost(
     evidence: PlanEvidence,
     costs: CostModel,
-    fallback: Subnet,
-    requirement: Requirement,
+    plan: Plan,
+    uplink: Uplink?,
     power: Power?,
-): PlanFront {
-    val sets = evidence.paths.flatMap { path -> (listOf(emptyList<ExitChoice>()) + path.exitSets).map { path.answers to it } }
-    val offers = sets.flatMap { (answers, exits) -> PathPlans(evidence, costs, answers, exits).offers() } +
-        listOfNotNull(evidence.remote?.let { whole(evidence, it, costs, fallback) })
-    val remote = evidence.remote
-    return PlanFront(
-        requirement,
-        power,
-        remote?.uplink ?: UPLINKS.getValue("wifi"),
-        remote?.inputBytes ?: 1L,
-        remote?.answerMs ?: 0.0,
-        evidence.labels.size,
-        offers,
-    )
+): PlanCost =
+    route(evidence, costs, plan, uplink).cost(power)
+
+private fun route(evidence: PlanEvidence, costs: CostModel, plan: Plan, uplink: Uplink?): SampleRoute {
+    val path = evidence.paths.first { it.answers.subnet == plan.subnet }
+    return SampleRoute(plan, path, evidence, costs, uplink).finished(uplink)
 }
+
+private fun rankings(route: SampleRoute, deciders: List<Decider>) = deciders.mapNotNull { Ranking.of(route, it) }
 
 /** What of [front] is the best on some network: the present one, typical ones, any of many, and none. */
 internal fun bestSomewhere(front: PlanFront): PlanFront {
     val best = (listOf(null, front.uplink) + UPLINKS.values + GRID).map { front.best(it).plan }.toSet()
     return front.copy(offers = front.offers.filter { it.plan in best })
 }
-
-private fun whole(evidence: PlanEvidence, remote: RemoteEvidence, costs: CostModel, fallback: Subnet): Offer {
-    val right = evidence.right(remote.logits)
-    val way = Way(right.size, costs.callOverheadMs, remote.inputBytes, 0.0, remote.answerMs)
-    val plan = Plan(fallback, split = Split(0, emptyList(), emptyList(), remote.server))
-    return Offer(plan, share(right), costs.peakBytes(fallback), 0.0, 0.0, 0.0, listOf(way))
-}
-
-/** The plans of one subnet with [exits]. */
-private class PathPlans(
-    evidence: PlanEvidence,
-    private val costs: CostModel,
-    answers: AnswersEverywhere,
-    private val exits: List<ExitChoice>,
-) {
-    private val subnet = answers.subnet
-    private val logits = answers.end
-    private val remote = evidence.remote
-    private val remoteRight = remote?.let { evidence.right(it.logits) }
-    private val count = evidence.labels.size
-    private val route = Route(
-        exits.map { choice -> answers.atExit(answers.exits.indexOfFirst { it.id == choice.exit }, costs) },
-        exits.map { it.threshold },
-        answers.rightAtEnd,
-        costs.callOverheadMs,
-    )
-    private val right = route.right
-    private val atEnd = (0 until count).filter { route.open[it] }
-    private val early = route.answered.map { (samples, ms) -> Way(samples, ms) }
-    private val endMs = route.endMs(costs.latencyMs(subnet))
-    private val peakBytes = costs.peakBytes(subnet) + exitBytes(costs, Plan(subnet, exits))
-
-    fun offers(): List<Offer> {
-        val alone = offer(Plan(subnet, exits), share(right), listOf(Way(atEnd.size, endMs)))
-        // hard are the samples at the end whose ease lies below a threshold
-        val kinds = listOf<(Double) -> Decider>(
-            { Decider.MaxConfidence(it) },
-            { Decider.Margin(it) },
-            { Decider.Entropy(-it) },
-        )
-        return listOf(alone) + kinds.flatMap { decider ->
-            val ease = ease(decider(0.0), logits)
-            thresholds(ease).flatMap { decided(ease, it, decider(it)) }
-        }
-    }
-
-    private fun decided(ease: DoubleArray, threshold: Double, decider: Decider): List<Offer> {
-        val hard = BooleanArray(count) { route.open[it] && !(ease[it] >= threshold) }
-        val share = hard.count { it }.toDouble() / count
-        if (share == 0.0) return emptyList()
-        val decidedMs = endMs + costs.decidingMs(decider)
-        val abstaining = if (share == 1.0) null else offer(
-            Plan(subnet, exits, hard = Hard.Abstain(decider)),
-            share(right.filterIndexed { at, _ -> !hard[at] }.toBooleanArray()),
-            listOf(Way(atEnd.size, decidedMs)),
-            abstained = share,
-        )
-        return listOfNotNull(abstaining, asking(hard, share, decider, decidedMs))
-    }
-
-    private fun asking(hard: BooleanArray, share: Double, decider: Decider, decidedMs: Double): Offer? {
-        if (remote == null || remoteRight == null) return null
-        val asked = hard.count { it }
-        val ways = listOf(Way(atEnd.size - asked, decidedMs), Way(asked, decidedMs, remote.inputBytes, 0.0, remote.answerMs))
-        val system = BooleanArray(count) { if (hard[it]) remoteRight[it] else right[it] }
-        return offer(Plan(subnet, exits, hard = Hard.Ask(decider, remote.server)), share(system), ways, asked = share)
-    }
-
-    /** [ways]: of the samples that reach the end. */
-    private fun offer(plan: Plan, accuracy: Double, ways: List<Way>, asked: Double = 0.0, abstained: Double = 0.0): Offer {
-        val all = (early + ways).filter { it.samples > 0 }
-        return Offer(plan, accuracy, peakBytes, early.sumOf { it.samples }.toDouble() / count, asked, abstained, all)
-    }
-
-    /** Values of [ease] that divide the samples at the end, evenly spread. */
-    private fun thresholds(ease: DoubleArray): List<Double> {
-        val distinct = atEnd.map { ease[it] }.filter { it.isFinite() }.distinct().sorted()
-        val step = maxOf(1, distinct.size / if (exits.isEmpty()) THRESHOLDS else THRESHOLDS_BEHIND_EXITS)
-        return distinct.filterIndexed { at, _ -> at % step == 0 }
-    }
-}
-
-private fun share(right: BooleanArray): Double = right.count { it }.toDouble() / right.size

@@ -19,7 +19,6 @@ import pathweave.sdk.supernet.Uplink
 
 private const val MOST_OFFERS = 256
 private const val MOST_SAMPLES = 1_000_000
-private const val P95 = 0.95
 
 /**
  * How [samples] are answered: the time here, the bytes that are sent, if any, and the time at the server.
@@ -85,14 +84,27 @@ public data class Offer(
 /**
  * The plan that a requirement puts first; [misses]: the limits that it breaks all the same, with what it has.
  *
- * [considered]: how many plans were judged.
+ * [considered]: how many plans were judged. [late]: where the plan asks from exits, what the best one that does not is
+ * expected to cost.
  */
 public data class Choice(
     val plan: Plan,
     val cost: PlanCost,
     val considered: Int,
     val misses: Map<String, Double> = emptyMap(),
-)
+    val late: PlanCost? = null,
+) {
+    /** What asking from exits spares per sample, against the best plan that asks at its end alone, by name. */
+    public val savedByAskingEarly: Map<String, Double>
+        get() {
+            fun spared(of: (PlanCost) -> Double?): Double? = late?.let(of)?.let { before -> of(cost)?.let { before - it } }
+            return listOf(
+                "latency_ms" to spared { it.latencyMs },
+                "energy_mj" to spared { it.energyMj },
+                "bytes_sent" to spared { it.bytesSent },
+            ).mapNotNull { (name, value) -> value?.let { name to it } }.toMap()
+        }
+}
 
 /**
  * The offers for a requirement, and what is known of the network and the server that they were made with.

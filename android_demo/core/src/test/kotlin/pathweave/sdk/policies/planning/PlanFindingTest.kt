@@ -5,29 +5,15 @@ import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.BudgetError
-import pathweave.sdk.CostModel
-import pathweave.sdk.Decider
-import pathweave.sdk.Edge
-import pathweave.sdk.EdgeCost
-import pathweave.sdk.Exit
-import pathweave.sdk.ExitAtSize
-import pathweave.sdk.ExitChoice
-import pathweave.sdk.FP32
-import pathweave.sdk.Golden
-import pathweave.sdk.Hard
-import pathweave.sdk.RemoteRef
-import pathweave.sdk.Rendition
-import pathweave.sdk.Subnet
-import pathweave.sdk.Tensor
-import pathweave.sdk.Uplink
-import pathweave.sdk.argmax
 import pathweave.sdk.assertRefused
 import pathweave.sdk.data.Tensor
 import pathweave.sdk.data.argmax
 import pathweave.sdk.execution.confidence
 import pathweave.sdk.execution.hardSamples
 import pathweave.sdk.policies.costs.AnswersEverywhere
+import pathweave.sdk.profiling.percentile
 import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.EdgeCost
 import pathweave.sdk.supernet.Exit
@@ -37,10 +23,12 @@ import pathweave.sdk.supernet.FP32
 import pathweave.sdk.supernet.Golden
 import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.Optimised
+import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.Rendition
 import pathweave.sdk.supernet.Requirement
 import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.UPLINKS
 import pathweave.sdk.supernet.Uplink
 
 private const val COUNT = 200
@@ -71,6 +59,7 @@ class PlanFindingTest {
         PathEvidence(
             AnswersEverywhere(large, listOf(exit), listOf(1), listOf(rows(atExit), rows(ends.getValue(large))), labels),
             listOf(listOf(ExitChoice("x", threshold))),
+            listOf("x"),
         ),
     )
 
@@ -82,81 +71,102 @@ class PlanFindingTest {
         listOf(COUNT, 4),
     )
 
-    private fun front(requirement: Requirement, remote: RemoteEvidence? = server) =
-        everyPlan(PlanEvidence(labels, paths, remote), costs, large, requirement, power = null)
+    private fun planner(remote: RemoteEvidence? = server) = Planner(PlanEvidence(labels, paths, remote), costs)
+
+    /** The best plans of each kind for several requirements and networks. */
+    private fun somePlans(): Set<Plan> {
+        val planner = planner()
+        val wanted = listOf(
+            Requirement(latencyMs = 10.0, coverage = 1.0),
+            Requirement(Optimised.LATENCY_MS, accuracy = 0.8),
+            Requirement(Optimised.LATENCY_MS, accuracy = 0.9, coverage = 1.0),
+            Requirement(Optimised.BYTES_SENT, accuracy = 0.9, p95LatencyMs = 25.0),
+            Requirement(accuracy = 0.9, peakBytes = 65),
+        )
+        val uplinks = listOf(Uplink(8.0, 10.0), Uplink(80.0, 0.0))
+        return wanted.flatMap { one -> uplinks.flatMap { planner.nearest(one, it, null).byKind.values } }.toSet()
+    }
 
     @Test
-    fun `each offer is what its plan does to the samples`() {
-        val offers = front(Requirement(latencyMs = 10.0)).offers
-        assertEquals(offers.size, offers.map { it.plan }.toSet().size)
-        for (offer in offers) {
-            val plan = offer.plan
+    fun `each plan costs what it does to the samples`() {
+        val asksEarly = listOf(ExitChoice("x", threshold, askBelow = confidence(atExit).sorted()[COUNT / 3]))
+        val found = somePlans()
+        for (plan in found + Plan(large, asksEarly, hard = Hard.Ask(Decider.Margin(0.2), server.server))) {
+            val cost = expectedCost(PlanEvidence(labels, paths, server), costs, plan, server.uplink, null)
             if (plan.split != null) {
-                val right = argmax(server.logits).withIndex().count { (at, found) -> found == labels[at] }
-                assertEquals(right / 200.0, offer.accuracy!!, 1e-12)
-                assertEquals(listOf(Way(COUNT, 0.125, 1000, 0.0, 3.0)), offer.ways)
+                assertEquals(0.125 + server.uplink.transferMs(1000) + 3, cost.latencyMs!!, 1e-9)
                 continue
             }
             val own = ends.getValue(plan.subnet)
-            val early = confidence(atExit).map { plan.exits.isNotEmpty() && it >= threshold }
+            val choice = plan.exits.singleOrNull()
+            val sure = confidence(atExit)
+            val early = List(COUNT) { choice != null && sure[it] >= choice.threshold }
+            val askedEarly = List(COUNT) { choice != null && sure[it] < choice.askBelow }
             val (decider, answers) = when (val hard = plan.hard) {
                 Hard.AnswerLocally -> null to null
                 is Hard.Abstain -> hard.decider to null
                 is Hard.Ask -> hard.decider to argmax(server.logits)
             }
-            val hard = (decider?.let { hardSamples(it, own) } ?: List(COUNT) { false }).mapIndexed { at, isHard -> isHard && !early[at] }
+            val atEnd = decider?.let { hardSamples(it, own) } ?: List(COUNT) { false }
+            val hard = List(COUNT) { askedEarly[it] || atEnd[it] && !early[it] }
             val answered = (0 until COUNT).filter { !hard[it] || answers != null }
-            val here = if (plan.exits.isEmpty()) argmax(own) else IntArray(COUNT) { argmax(if (early[it]) atExit else own)[it] }
-            val found = answered.map { if (hard[it]) answers!![it] else here[it] }
-            val right = answered.indices.count { found[it] == labels[answered[it]] }
-            assertEquals(right.toDouble() / answered.size, offer.accuracy!!, 1e-12, "$plan")
-            val share = hard.count { it } / 200.0
-            assertEquals(share, if (answers != null) offer.shareAsked else offer.shareAbstained, 1e-12, "$plan")
-            assertEquals(COUNT, offer.ways.sumOf { it.samples })
-            assertEquals(early.count { it } / 200.0, offer.shareEarly, 1e-12)
-            val tried = 0.125 + if (plan.exits.isEmpty()) 0.0 else 0.75
-            val decided = when (decider) {
-                is Decider.MaxConfidence -> 0.25
-                is Decider.Margin -> 0.5
-                else -> 0.0
+            val right = answered.count { at ->
+                val here = argmax(if (early[at]) atExit else own)[at]
+                (if (hard[at]) answers!![at] else here) == labels[at]
             }
-            val end = costs.latencyMs(plan.subnet) + decided
-            val device = (0 until COUNT).sumOf { tried + if (early[it]) 3.0 - 0.25 else end }
-            assertEquals(device, offer.ways.sumOf { it.samples * it.deviceMs }, 1e-9)
-            assertEquals(if (answers == null) 0 else hard.count { it }, offer.ways.sumOf { if (it.sentBytes > 0) it.samples else 0 })
-            assertEquals(costs.peakBytes(plan.subnet) + if (plan.exits.isEmpty()) 0 else 7, offer.peakBytes)
+            if (answered.isNotEmpty()) assertEquals(right.toDouble() / answered.size, cost.accuracy!!, 1e-12, "$plan")
+            val share = hard.count { it } / 200.0
+            assertEquals(share, if (answers != null) cost.shareAsked else cost.shareAbstained, 1e-12, "$plan")
+            assertEquals(early.count { it } / 200.0, cost.shareEarly, 1e-12)
+            assertEquals(askedEarly.count { it } / 200.0, cost.shareAskedEarly, 1e-12)
+            val tried = 0.125 + if (choice == null) 0.0 else 0.75
+            val decided = decider?.let(costs::decidingMs) ?: 0.0
+            val each = List(COUNT) { at ->
+                val here = tried + if (early[at] || askedEarly[at]) 3.0 - 0.25 else costs.latencyMs(plan.subnet) + decided
+                here + if (hard[at] && answers != null) server.uplink.transferMs(1000) + 3 else 0.0
+            }
+            assertEquals(each.average(), cost.latencyMs!!, 1e-9)
+            assertEquals(percentile(each.sorted(), 0.95), cost.p95LatencyMs!!, 1e-9)
+            assertEquals(if (answers == null) 0.0 else 1000 * share, cost.bytesSent, 1e-9)
+            assertEquals(costs.peakBytes(plan.subnet) + if (choice == null) 0 else 7, cost.peakBytes)
         }
-        assertEquals(setOf("exits", "exits + ask", "exits + abstain"), offers.map { it.plan.kind }.filter { "exits" in it }.toSet())
-        assertTrue(offers.count { it.plan.hard is Hard.Ask && it.shareAsked in 0.1..0.9 } > 50)
+        val kinds = found.map { it.kind }.toSet()
+        assertTrue(kinds.containsAll(setOf("exits", "exits + ask", "exits + abstain", "remote", "ask")), "$kinds")
+        assertTrue(found.any { (it.hard as? Hard.Ask)?.decider is Decider.Logistic })
     }
 
     @Test
     fun `the requirement and the network decide, without a server the device alone`() {
-        val accurate = front(Requirement(latencyMs = 1000.0, coverage = 1.0))
-        assertTrue("remote" == accurate.best(server.uplink).plan.kind || "ask" == accurate.best(server.uplink).plan.kind)
-        assertTrue(accurate.best(null).plan.kind in setOf("subnet", "exits"))
-        val quick = front(Requirement(Optimised.LATENCY_MS, coverage = 1.0))
-        assertEquals(small, quick.best(server.uplink).plan.subnet)
-        assertEquals("subnet", quick.best(server.uplink).plan.kind)
-        val alone = front(Requirement(latencyMs = 10.0), null).offers.map { it.plan.kind }.toSet()
+        val uplink = server.uplink
+        fun kind(requirement: Requirement, on: Uplink?) = planner().nearest(requirement, on, null).choice.plan.kind
+        val accurate = Requirement(latencyMs = 1000.0, coverage = 1.0)
+        assertTrue(kind(accurate, uplink) in setOf("remote", "ask", "exits + ask", "exits + ask early"))
+        assertTrue(kind(accurate, null) in setOf("subnet", "exits"))
+        val quick = planner().nearest(Requirement(Optimised.LATENCY_MS, coverage = 1.0), uplink, null).choice.plan
+        assertEquals(Plan(small), quick)
+        val alone = planner(null).nearest(Requirement(latencyMs = 10.0), null, null).byKind.keys
         assertEquals(setOf("subnet", "abstain", "exits", "exits + abstain"), alone)
-        val missed = front(Requirement(latencyMs = 1.0, coverage = 1.0)).best(server.uplink)
+        val missed = planner().nearest(Requirement(latencyMs = 1.0, coverage = 1.0), uplink, null).choice
         assertEquals(setOf("latency_ms"), missed.misses.keys)
     }
 
     @Test
-    fun `what is kept for other networks chooses there as all plans would`() {
+    fun `what is kept for other networks is as good there as what planning finds`() {
+        val planner = planner()
         for (requirement in listOf(
             Requirement(latencyMs = 20.0, coverage = 0.9),
             Requirement(Optimised.LATENCY_MS, accuracy = 0.8, coverage = 1.0),
             Requirement(Optimised.BYTES_SENT, accuracy = 0.9, latencyMs = 40.0),
         )) {
-            val all = front(requirement)
-            val kept = bestSomewhere(all)
-            assertTrue(kept.offers.size < all.offers.size / 2)
-            for (uplink in listOf(null, Uplink(8.0, 10.0), Uplink(0.7, 40.0), Uplink(1000.0, 0.0), Uplink(0.01, 100.0))) {
-                assertEquals(all.best(uplink).plan, kept.best(uplink).plan)
+            val kept = planner.front(requirement, null)
+            assertEquals(kept.offers.size, kept.offers.map { it.plan }.toSet().size)
+            for (uplink in UPLINKS.values + server.uplink) {
+                val (found, best) = kept.best(uplink) to planner.nearest(requirement, uplink, null).choice
+                assertEquals(best.misses.keys, found.misses.keys)
+                assertEquals(requirement.excess(best.cost), requirement.excess(found.cost), 1e-9)
+                if (best.misses.isEmpty()) assertTrue(requirement.value(found.cost) >= requirement.value(best.cost) - 1e-9)
             }
+            if (requirement.latencyMs != null) assertTrue(kept.best(null).cost.latencyMs != null)
             assertEquals(kept, decodeFront(encodeFront(kept)))
         }
     }

@@ -1,0 +1,158 @@
+/**
+ * The way of private samples through a plan: where each is answered, whether rightly, and what it takes. Pure.
+ *
+ * Mirrors policies/costs/route.py.
+ */
+package pathweave.sdk.policies.planning
+
+import pathweave.sdk.data.Tensor
+import pathweave.sdk.execution.hardSamples
+import pathweave.sdk.profiling.percentile
+import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Decider
+import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.PlanCost
+import pathweave.sdk.supernet.Power
+import pathweave.sdk.supernet.Uplink
+
+/**
+ * The way of all samples through exits and [plan]'s path to its end, here or at the server; [finished] looks at hard
+ * samples.
+ *
+ * [open]: the sample reaches the end, since no exit answers it or asks; [deviceMs], [transferMs] and [serverMs]: where
+ * its time goes; [logits]: of the end [count, classes]. A route is changed by [finished] alone.
+ */
+internal class SampleRoute(
+    val plan: Plan,
+    private val path: PathEvidence,
+    private val evidence: PlanEvidence,
+    private val costs: CostModel,
+    uplink: Uplink?,
+) {
+    val count: Int = evidence.count
+    val open = BooleanArray(count) { true }
+    val correct = BooleanArray(count)
+    val deviceMs = DoubleArray(count)
+    private val transferMs = DoubleArray(count)
+    private val serverMs = DoubleArray(count)
+    private val sentBytes = LongArray(count)
+    private val askedEarly = BooleanArray(count)
+    private var asked = BooleanArray(count)
+    private var abstained = BooleanArray(count)
+    var isTimed: Boolean = true
+        private set
+    val peakBytes: Long
+    val logits: Tensor
+
+    init {
+        val deciding = plan.exits.filter { it.decides }
+        peakBytes = costs.peakBytes(plan.subnet) + exitBytes(costs, plan.copy(exits = deciding))
+        var triedMs = costs.callOverheadMs
+        for (choice in deciding) {
+            val exit = path.atExit(choice.exit, costs)
+            triedMs += exit.branchMs
+            for (at in 0 until count) {
+                if (!open[at]) continue
+                val answers = exit.confidence[at] >= choice.threshold
+                val asks = exit.confidence[at] < choice.askBelow
+                if (!answers && !asks) continue
+                open[at] = false
+                deviceMs[at] = exit.reachMs + triedMs
+                if (answers) correct[at] = exit.right[at]
+                askedEarly[at] = asks
+            }
+        }
+        val remote = evidence.remote.takeIf { plan.split != null }
+        logits = remote?.logits ?: path.logits
+        val right = remote?.let { evidence.right(it.logits) } ?: path.answers.rightAtEnd
+        val endMs = if (remote == null) costs.latencyMs(plan.subnet) + triedMs else triedMs
+        for (at in 0 until count) {
+            if (!open[at]) continue
+            correct[at] = right[at]
+            deviceMs[at] = endMs
+        }
+        if (remote != null) send(open, remote.call(uplink))
+    }
+
+    /** End to end, of each sample; without what is unknown. */
+    val latencyMs: DoubleArray get() = DoubleArray(count) { deviceMs[it] + transferMs[it] + serverMs[it] }
+
+    /** Energy of the device for each sample (HI Eq. 4). */
+    fun energyMj(power: Power): DoubleArray =
+        DoubleArray(count) { power.activeW * deviceMs[it] + power.radioW * transferMs[it] + power.waitingW * serverMs[it] }
+
+    val meanSentBytes: Double get() = sentBytes.sum().toDouble() / count
+
+    /** The same route once the plan's hard samples, and those that exits ask about, are dealt with. */
+    fun finished(uplink: Uplink?): SampleRoute {
+        when (val policy = plan.hard) {
+            Hard.AnswerLocally -> Unit
+            is Hard.Abstain -> abstained = decided(policy.decider)
+            is Hard.Ask -> ask(decided(policy.decider), checkNotNull(evidence.remote), uplink)
+        }
+        return this
+    }
+
+    /** What the decision takes for each sample that is open; not yet part of the way to the end. */
+    fun decidingMs(decider: Decider): Double = costs.decidingMs(decider)
+
+    /** The open samples that [decider] calls hard, once the decision is paid for. */
+    private fun decided(decider: Decider): BooleanArray {
+        val decidingMs = decidingMs(decider)
+        for (at in 0 until count) if (open[at]) deviceMs[at] += decidingMs
+        val found = hardSamples(decider, logits)
+        return BooleanArray(count) { open[it] && found[it] }
+    }
+
+    private fun ask(hard: BooleanArray, remote: RemoteEvidence, uplink: Uplink?) {
+        asked = BooleanArray(count) { hard[it] || askedEarly[it] }
+        send(asked, remote.call(uplink))
+        // an exit's answer is not pooled with the server's
+        val (servers, pooled) = evidence.right(remote.logits) to evidence.right(remote.asked(path.logits))
+        for (at in 0 until count) if (asked[at]) correct[at] = if (askedEarly[at]) servers[at] else pooled[at]
+    }
+
+    private fun send(samples: BooleanArray, call: RemoteCall) {
+        if (samples.none { it }) return
+        isTimed = isTimed && call.isKnown
+        for (at in 0 until count) {
+            if (!samples[at]) continue
+            sentBytes[at] += call.sizeBytes
+            if (!call.isKnown) continue
+            transferMs[at] += call.transferMs
+            serverMs[at] += call.serverMs
+        }
+    }
+
+    /** The mean over all samples. */
+    fun cost(power: Power?): PlanCost {
+        val answered = (0 until count).filter { !abstained[it] }
+        val knownMs = latencyMs.takeIf { isTimed }
+        return PlanCost(
+            accuracy = if (answered.isEmpty()) null else answered.count { correct[it] }.toDouble() / answered.size,
+            latencyMs = knownMs?.average(),
+            p95LatencyMs = knownMs?.let { percentile(it.sorted(), P95) },
+            bytesSent = meanSentBytes,
+            peakBytes = peakBytes,
+            energyMj = power?.takeIf { isTimed }?.let { energyMj(it).average() },
+            shareEarly = 1 - share { open[it] || askedEarly[it] },
+            shareAsked = share { asked[it] },
+            shareAbstained = share { abstained[it] },
+            shareAskedEarly = share { askedEarly[it] },
+        )
+    }
+
+    /** The plan as an offer for any network; over [uplink] its times are known. */
+    fun offer(): Offer {
+        val cost = cost(null)
+        val ways = (0 until count).groupingBy { Triple(deviceMs[it], sentBytes[it], serverMs[it]) }.eachCount()
+            .map { (way, samples) -> Way(samples, way.first, way.second, 0.0, way.third) }
+            .sortedWith(compareBy({ it.deviceMs }, { it.sentBytes }, { it.serverMs }))
+        return Offer(
+            plan, cost.accuracy, peakBytes, cost.shareEarly, cost.shareAsked, cost.shareAbstained, ways, cost.shareAskedEarly,
+        )
+    }
+
+    private fun share(counts: (Int) -> Boolean) = (0 until count).count(counts).toDouble() / count
+}

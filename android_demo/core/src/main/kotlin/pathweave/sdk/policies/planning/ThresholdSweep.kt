@@ -1,0 +1,188 @@
+/**
+ * Costs of a plan at every threshold of its decider at once, in closed form. Pure. Mirrors costs/threshold_sweep.py.
+ *
+ * Samples are ordered by ease. The threshold that calls the k hardest ones hard changes only k, so all costs are
+ * cumulative sums.
+ */
+package pathweave.sdk.policies.planning
+
+import kotlin.math.floor
+import pathweave.sdk.execution.ease
+import pathweave.sdk.supernet.Decider
+import pathweave.sdk.supernet.PlanCost
+import pathweave.sdk.supernet.Power
+import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
+
+internal const val P95: Double = 0.95
+
+/** The costs of several plans: a column per quantity, not a number where it is unknown. */
+internal class Costs(
+    val accuracy: DoubleArray,
+    val latencyMs: DoubleArray,
+    val p95LatencyMs: DoubleArray,
+    val energyMj: DoubleArray,
+    val bytesSent: DoubleArray,
+    val peakBytes: DoubleArray,
+    val coverage: DoubleArray,
+) {
+    val count: Int get() = accuracy.size
+
+    /** The column of this name, as requirements have it. */
+    fun column(name: String): DoubleArray = when (name) {
+        "accuracy" -> accuracy
+        "latency_ms" -> latencyMs
+        "p95_latency_ms" -> p95LatencyMs
+        "energy_mj" -> energyMj
+        "bytes_sent" -> bytesSent
+        "peak_bytes" -> peakBytes
+        else -> coverage
+    }
+
+    companion object {
+        /** The columns of one plan. */
+        fun of(cost: PlanCost): Costs {
+            fun column(value: Double?) = doubleArrayOf(value ?: Double.NaN)
+            return Costs(
+                column(cost.accuracy),
+                column(cost.latencyMs),
+                column(cost.p95LatencyMs),
+                column(cost.energyMj),
+                column(cost.bytesSent),
+                column(cost.peakBytes.toDouble()),
+                column(cost.coverage),
+            )
+        }
+    }
+}
+
+/**
+ * The samples that reach the end of a route, by ease: what all thresholds of a decider have in common.
+ *
+ * [samples]: the hardest first; [eases]: of them; [hardest]: how many each threshold calls hard.
+ */
+internal class Ranking private constructor(
+    val route: SampleRoute,
+    val kind: Decider,
+    val samples: IntArray,
+    val eases: DoubleArray,
+    val hardest: IntArray,
+) {
+    /** The eases in the order of the samples that reach the end. */
+    fun bySample(): DoubleArray = samples.indices.sortedBy { samples[it] }.map { eases[it] }.toDoubleArray()
+
+    /** The decider with the threshold of this number. */
+    fun decider(number: Int): Decider {
+        val count = hardest[number]
+        if (count == eases.size) return everythingIsHard(kind)
+        val (below, above) = eases[count - 1] to eases[count]
+        val middle = (below + above) / 2
+        return withLimit(kind, if (below < middle) middle else above)
+    }
+
+    companion object {
+        /** All thresholds of [decider] behind [route], which has reached its end; null if no sample gets there. */
+        fun of(route: SampleRoute, decider: Decider): Ranking? {
+            val found = ease(decider, route.logits)
+            val order = route.open.indices.filter { route.open[it] }.sortedBy { found[it] + 0.0 } // −0 equals 0
+            if (order.isEmpty()) return null
+            val eases = DoubleArray(order.size) { found[order[it]] }
+            val hardest = (1 until order.size).filter { eases[it - 1] < eases[it] } + order.size
+            return Ranking(route, decider, order.toIntArray(), eases, hardest.toIntArray())
+        }
+    }
+}
+
+/** What becomes of hard samples that a server is asked about: whether it is right about each, and the call. */
+internal class Asking(val correct: BooleanArray, val call: RemoteCall)
+
+/** All thresholds of several deciders behind one route, one after the other. */
+internal class Sweep(private val rankings: List<Ranking>, private val route: SampleRoute = rankings[0].route) {
+    private val sizes = rankings.map { it.hardest.size }
+
+    /** The decider with the threshold of this number. */
+    fun decider(number: Int): Decider {
+        var own = number
+        for ((ranking, size) in rankings.zip(sizes)) {
+            if (own < size) return ranking.decider(own)
+            own -= size
+        }
+        throw IndexOutOfBoundsException("threshold $number of ${sizes.sum()}")
+    }
+
+    /** The costs at all thresholds. [asking]: null: hard samples stay without an answer. */
+    fun costs(asking: Asking?, power: Power?): Costs {
+        val (count, ownMs) = route.count to route.latencyMs
+        val call = asking?.call ?: RemoteCall(0, 0.0, 0.0)
+        val addedMs = call.totalMs
+        val addedMj = power?.let { it.radioW * call.transferMs + it.waitingW * call.serverMs } ?: Double.NaN
+        val hardest = rankings.flatMap { it.hardest.asList() }.toIntArray()
+        val (lost, won) = ofHardest(route.correct) to asking?.let { ofHardest(it.correct) }
+        val right = route.correct.count { it }
+        val openShare = route.open.count { it }.toDouble() / count
+        val decidingMs = rankings.flatMap { one -> List(one.hardest.size) { route.decidingMs(one.kind) * openShare } }
+        val p95Ms = rankings.flatMap { p95Ms(it, addedMs) }
+        val meanMs = if (route.isTimed) ownMs.average() else Double.NaN
+        val meanMj = if (power != null && route.isTimed) route.energyMj(power).average() else Double.NaN
+        val sent = route.meanSentBytes
+
+        fun column(of: (at: Int, share: Double) -> Double) = DoubleArray(hardest.size) { of(it, hardest[it].toDouble() / count) }
+        return Costs(
+            accuracy = column { at, _ ->
+                val answered = if (won != null) count else count - hardest[at]
+                if (answered == 0) Double.NaN else (right - lost[at] + (won?.get(at) ?: 0)).toDouble() / answered
+            },
+            latencyMs = column { at, share -> meanMs + decidingMs[at] + share * addedMs },
+            p95LatencyMs = column { at, _ -> if (route.isTimed) p95Ms[at] else Double.NaN },
+            energyMj = column { at, share -> meanMj + (power?.activeW ?: 0.0) * decidingMs[at] + share * addedMj },
+            bytesSent = column { _, share -> sent + share * call.sizeBytes },
+            peakBytes = column { _, _ -> route.peakBytes.toDouble() },
+            coverage = column { _, share -> if (asking != null) 1.0 else 1.0 - share },
+        )
+    }
+
+    /** At each threshold of [one]; its decision is part of what samples at the end take. */
+    private fun p95Ms(one: Ranking, addedMs: Double): List<Double> {
+        val (ownMs, decidingMs) = route.latencyMs to route.decidingMs(one.kind)
+        val percentiles = Percentiles(DoubleArray(ownMs.size) { ownMs[it] + if (route.open[it]) decidingMs else 0.0 }, addedMs)
+        return one.hardest.map(percentiles::of)
+    }
+
+    /** How many of the samples that each threshold calls hard are among [counted]. */
+    private fun ofHardest(counted: BooleanArray): IntArray = rankings.flatMap { one ->
+        var (at, sum) = 0 to 0
+        one.hardest.map { hardest ->
+            while (at < hardest) if (counted[one.samples[at++]]) sum++
+            sum
+        }
+    }.toIntArray()
+}
+
+/** The 95th percentile of latencies; all samples that reach the end take equally long, and longest. */
+private class Percentiles(ownMs: DoubleArray, private val addedMs: Double) {
+    private val ordered = ownMs.sortedArray()
+    private val place = P95 * (ordered.size - 1)
+    private val low = floor(place).toInt()
+
+    fun of(hardest: Int): Double {
+        if (addedMs.isNaN()) return Double.NaN
+        fun at(rank: Int): Double {
+            val own = minOf(rank, ordered.lastIndex)
+            return ordered[own] + if (own < ordered.size - hardest) 0.0 else addedMs
+        }
+        val (below, above) = at(low) to at(low + 1)
+        return below + (above - below) * (place - low)
+    }
+}
+
+/** The decider that calls samples hard whose ease lies below [limit]. */
+internal fun withLimit(decider: Decider, limit: Double): Decider = when (decider) {
+    is Decider.MaxConfidence -> decider.copy(threshold = limit)
+    is Decider.Entropy -> decider.copy(threshold = -limit)
+    is Decider.Margin -> decider.copy(threshold = limit)
+    is Decider.Logistic -> decider.copy(threshold = limit)
+    is Decider.Router -> decider.copy(threshold = limit)
+}
+
+/** The decider with a threshold that no sample's ease reaches. */
+private fun everythingIsHard(decider: Decider): Decider =
+    withLimit(decider, if (decider is Decider.Entropy) Math.nextUp(0.0) else UNREACHABLE_CONFIDENCE)
