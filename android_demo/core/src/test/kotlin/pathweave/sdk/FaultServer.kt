@@ -57,7 +57,14 @@ class FaultServer(private val folder: File) : Closeable {
     init {
         thread(isDaemon = true) {
             try {
-                while (!over) listener.accept().let { client -> thread(isDaemon = true) { serve(client) } }
+                while (true) {
+                    val client = listener.accept()
+                    if (over) { // a connection can still arrive while the listener closes
+                        client.close()
+                        break
+                    }
+                    thread(isDaemon = true) { serve(client) }
+                }
             } catch (_: SocketException) {
                 // closed
             }
