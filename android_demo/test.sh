@@ -21,6 +21,9 @@ command -v mvn >/dev/null || missing "the Kotlin tests need Maven; there is no m
 
 [ -d core/target ] || echo "Maven downloads about 300 MB the first time, a third of it the Android platform."
 rm -rf {core,app_state}/target/surefire-reports
-mvn --quiet --batch-mode -Dstyle.color=never --activate-profiles app-check test
-passed=$(awk '/^Tests run:/ { n += $3 } END { print n }' {core,app_state}/target/surefire-reports/*.txt)
-echo "$passed Kotlin tests passed; the app compiles"
+mvn --quiet --batch-mode -Dstyle.color=never "-Dsurefire.rerunFailingTestsCount=${SUREFIRE_RERUNS:-0}" \
+    --activate-profiles app-check test
+reports=({core,app_state}/target/surefire-reports/*.txt)
+passed=$(awk '/^Tests run:/ { n += $3 } END { print n }' "${reports[@]}")
+again=$(awk 'match($0, /^Tests run:.*Flakes: [0-9]+/) { split($0, part, "Flakes: "); n += part[2] } END { print n + 0 }' "${reports[@]}")
+echo "$passed Kotlin tests passed$([ "$again" = 0 ] || echo ", $again of them when run once more"); the app compiles"

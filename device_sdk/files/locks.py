@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import time
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from device_sdk.errors import StorageError
@@ -23,6 +25,8 @@ except ImportError:  # Windows
 WAIT_S = 10.0  # holders do a few small writes
 _POLL_S = 0.01
 _BUSY = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES, errno.EINTR})
+
+_log = logging.getLogger(__name__)
 
 
 @contextlib.contextmanager
@@ -44,6 +48,17 @@ def shared(path: Path, *, wait_s: float = WAIT_S) -> Iterator[None]:
         StorageError: as ``exclusive``.
     """
     with _held(path, shared=True, wait_s=wait_s):
+        yield
+
+
+@contextlib.contextmanager
+def if_possible(lock: AbstractContextManager[None]) -> Iterator[None]:
+    """Hold ``lock``; where it cannot be had, go on without it and say why in the log of the process."""
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock)
+        except StorageError as error:
+            _log.warning("%s", error)
         yield
 
 

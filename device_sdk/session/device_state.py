@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import secrets
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +16,9 @@ import msgspec
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.manifest import IDENTIFIER
 from device_sdk.errors import BudgetError, UsageError
+from device_sdk.execution.guarded_self_test import DEVICE_LIMITS
 from device_sdk.files.atomic import remove_temporaries, write_atomically
+from device_sdk.files.locks import exclusive
 from device_sdk.files.untrusted_json import decode_json
 from device_sdk.live.plan_pool import POOL_FORMAT, PlanPool
 from device_sdk.policies.planning.front import FRONT_FORMAT, PlanFront
@@ -123,6 +126,7 @@ class _PassedSelfTest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _ATTEMPTS = "self-test-attempts"
+_SELF_TEST_S = DEVICE_LIMITS.total_s
 # files of other formats are left as they are
 _PLAN, _POOL, _FRONT = f"plan-{PLAN_FORMAT}", f"pool-{POOL_FORMAT}", f"front-{PLAN_FORMAT}-{FRONT_FORMAT}"
 
@@ -186,6 +190,14 @@ class DeviceState:
         if held is not None and (passed is None or passed.edges is not None):
             edges = tuple(sorted(held.union(() if passed is None or passed.edges is None else passed.edges)))
         self._save("self-test", _PassedSelfTest(exits, edges))
+
+    def self_testing(self) -> AbstractContextManager[None]:
+        """Held alone while the bundle is tested with this runtime on this device.
+
+        Raises:
+            StorageError: another holder had it for as long as the slowest test takes, or it cannot be written.
+        """
+        return exclusive(self.folder / f"self-test-{self._key}.lock", wait_s=_SELF_TEST_S)
 
     def load_attempts(self) -> SelfTestAttempts:
         """The attempts at the self-test with this runtime on this device."""

@@ -6,7 +6,7 @@ import contextlib
 import logging
 import time
 import weakref
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -18,6 +18,7 @@ from device_sdk.bundles.runnable import RenditionFilter
 from device_sdk.bundles.trust import UNSTATED, Trust, Trustable, Unstated, load_trust
 from device_sdk.errors import BlobError, BudgetError, BundleError, RuntimeFailedError, StorageError, UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
+from device_sdk.files.locks import if_possible
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.runtimes import runs_on
 from device_sdk.runtimes.port import Runtime
@@ -112,7 +113,7 @@ def open_location(
                 wall_clock=wall_clock,
             )
 
-    with _installing(store):
+    with if_possible(store.installing()):
         bundle, delivered = opening.open_fetched(fetch)
         lease = store.lease(bundle.manifest.name, bundle.digest)
     weakref.finalize(bundle, lease.close)  # until then no other process deletes its blobs
@@ -164,7 +165,7 @@ def manifest_at(
     def nothing(manifest: Manifest, digest: str) -> HeldPart:
         return HeldPart((), frozenset())
 
-    with _installing(store), contextlib.closing(make_transport(url, token=token)) as transport:
+    with if_possible(store.installing()), contextlib.closing(make_transport(url, token=token)) as transport:
         fetched = fetch_bundle(url, store, transport, trust=trusted, accepts=accepts, part=nothing)
         bundle = _open_stored(fetched.folder, store, trusted, accepts, nothing)
     return Bundle(
@@ -228,17 +229,6 @@ def _base(location: str) -> str:
     from device_sdk.transports.addresses import base
 
     return base(location)
-
-
-@contextlib.contextmanager
-def _installing(store: BundleStore) -> Iterator[None]:
-    """Keep others from deleting what is being fetched; where that cannot be said, go on without."""
-    with contextlib.ExitStack() as stack:
-        try:
-            stack.enter_context(store.installing())
-        except StorageError as error:
-            _log.warning("%s", error)
-        yield
 
 
 @dataclass(frozen=True)

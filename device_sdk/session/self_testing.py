@@ -9,6 +9,7 @@ import msgspec
 
 from device_sdk.errors import CompositionError, PathweaveError, RuntimeFailedError, SelfTestError, StorageError
 from device_sdk.execution.guarded_self_test import SelfTestAbortedError
+from device_sdk.files.locks import if_possible
 from device_sdk.session.device_state import DeviceState, SelfTestAttempts
 
 STRIKES = 3  # failures that another attempt may not repeat: too slow, crashed, power lost
@@ -22,6 +23,7 @@ def ensure_self_tested(state: DeviceState, test: Callable[[], None]) -> None:
 
     An attempt is written down before it begins, so one that takes the process or the device with it counts. After
     ``STRIKES`` of them, or one result that differs from the golden outputs, the bundle is refused without a test.
+    Of several that open the bundle at once, one runs the test, and the others wait for its result.
 
     Raises:
         SelfTestError: the bundle failed, now or before.
@@ -29,6 +31,12 @@ def ensure_self_tested(state: DeviceState, test: Callable[[], None]) -> None:
     """
     if state.self_test_passed():
         return
+    with if_possible(state.self_testing()):
+        if not state.self_test_passed():
+            _self_test(state, test)
+
+
+def _self_test(state: DeviceState, test: Callable[[], None]) -> None:
     attempts = state.load_attempts()
     if attempts.strikes >= STRIKES:
         raise SelfTestError(

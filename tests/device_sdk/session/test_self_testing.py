@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from device_sdk.errors import BlobError, RuntimeFailedError, SelfTestError
@@ -33,6 +36,21 @@ def test_the_attempt_is_on_disk_before_the_test_begins(state):
     seen = []
     ensure_self_tested(state, lambda: seen.append(state.load_attempts().strikes))
     assert seen == [1]
+
+
+def test_of_eight_that_open_a_bundle_at_once_one_tests_it(bundle, runtime, tmp_path):
+    calls = []
+
+    def test():
+        calls.append(1)
+        time.sleep(0.02)
+
+    def opened(_):
+        ensure_self_tested(DeviceState(tmp_path, bundle, runtime), test)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(opened, range(8)))
+    assert calls == [1]
 
 
 @pytest.mark.parametrize("error", [SelfTestAbortedError("hung"), RuntimeFailedError("no memory")])

@@ -4,6 +4,7 @@
  */
 package pathweave.sdk.execution
 
+import java.io.Closeable
 import java.io.File
 import java.io.IOException
 import java.util.concurrent.ArrayBlockingQueue
@@ -23,6 +24,8 @@ import pathweave.sdk.bundles.sha256
 import pathweave.sdk.delivery.deliveryLog
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.decodeJson
+import pathweave.sdk.files.exclusive
+import pathweave.sdk.files.ifPossible
 import pathweave.sdk.files.writeAtomically
 import pathweave.sdk.runtimes.Runtime
 
@@ -44,6 +47,9 @@ internal class SelfTestState(stateFolder: File, private val bundle: Bundle, runt
 
     /** Whether all that the bundle holds passed. */
     fun passed(): Boolean = passedFile.exists() && untestedExits(passedFile, bundle).isEmpty()
+
+    /** Held alone while the bundle is tested with this runtime on this device. */
+    fun testing(): Closeable = exclusive(File(folder, "self-test-$key.lock"), SelfTestLimits().totalS)
 
     fun rememberPassed(): Unit = rememberTested(passedFile, bundle)
 
@@ -100,12 +106,19 @@ private fun deviceIdentity(): String = listOf("os.name", "os.version", "os.arch"
  * Run [test] unless the bundle of [state] has passed; remember how it ended.
  *
  * An attempt is written down before it begins, so one that takes the process or the device with it counts. After
- * [STRIKES] of them, or one result that differs from the golden outputs, the bundle is refused without a test.
+ * [STRIKES] of them, or one result that differs from the golden outputs, the bundle is refused without a test. Of
+ * several that open the bundle at once, one runs the test, and the others wait for its result.
  *
  * @throws SelfTestError the bundle failed, now or before. [PathweaveError] as [test].
  */
 internal fun ensureSelfTested(state: SelfTestState, test: () -> Unit) {
     if (state.passed()) return
+    ifPossible(state::testing).use {
+        if (!state.passed()) selfTest(state, test)
+    }
+}
+
+private fun selfTest(state: SelfTestState, test: () -> Unit) {
     val attempts = state.loadAttempts()
     if (attempts.strikes >= STRIKES) {
         throw SelfTestError(

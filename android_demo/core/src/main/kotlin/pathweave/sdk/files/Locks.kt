@@ -18,11 +18,13 @@ import java.nio.file.OpenOption
 import java.nio.file.StandardOpenOption.CREATE
 import java.nio.file.StandardOpenOption.READ
 import java.nio.file.StandardOpenOption.WRITE
+import java.util.logging.Logger
 import pathweave.sdk.StorageError
 
 private const val WAIT_S = 10.0 // holders do a few small writes
 private const val POLL_MS = 10L
 private const val NANOSECONDS_PER_S = 1e9
+private val LOG = Logger.getLogger("pathweave")
 
 /** An open file that is locked. [certain]: other processes see it. */
 internal class LockedFile(val channel: FileChannel, val shared: Boolean, val certain: Boolean) {
@@ -101,6 +103,14 @@ internal fun exclusive(file: File, waitS: Double = WAIT_S): Lock = waitFor(file,
  * @throws StorageError as [exclusive].
  */
 internal fun shared(file: File, waitS: Double = WAIT_S): Lock = waitFor(file, shared = true, waitS)
+
+/** What [lock] takes; where it cannot be had, nothing, and the log of the process says why. */
+internal fun ifPossible(lock: () -> Closeable): Closeable = try {
+    lock()
+} catch (error: StorageError) {
+    LOG.warning(error.message)
+    Closeable {}
+}
 
 /** Runs [work] under the lock if it is free now, and tells it whether that worked. */
 internal fun <T> tryExclusive(file: File, work: (alone: Boolean) -> T): T {

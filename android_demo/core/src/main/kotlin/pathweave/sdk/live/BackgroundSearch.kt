@@ -68,7 +68,7 @@ internal class BackgroundSearch(private val search: Search, private val ended: (
         } catch (error: PathweaveError) {
             failure = error.message
             if (error is InfeasibleBudgetError) hopelessRatio = minOf(hopelessRatio, ratio)
-        } catch (error: Throwable) { // an app is ended by what leaves a thread of it, Python ends the thread
+        } catch (error: Throwable) { // uncaught, it would end an Android app
             LOG.log(Level.WARNING, "a search in the background met an error", error)
             return
         }

@@ -22,6 +22,7 @@ import pathweave.sdk.delivery.requestPlacement
 import pathweave.sdk.execution.Active
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.execution.testExits
+import pathweave.sdk.files.ifPossible
 import pathweave.sdk.logs.event
 import pathweave.sdk.policies.placement.candidatesByMacs
 import pathweave.sdk.policies.placement.placeExactly
@@ -65,7 +66,7 @@ internal class ServerOrigin(
     private val token: String?,
 ) : Origin {
     override fun <T> fetched(bundle: Bundle, exits: Collection<String>, use: (Bundle, Long) -> T): T =
-        installing(store).use { _: Closeable -> // until the new set is stored, no process deletes what was fetched
+        ifPossible(store::installing).use { _: Closeable -> // until the new set is stored, no process deletes what was fetched
             val tally = fetchExits(url, bundle, exits, store, HttpTransport(token))
             use(bundle.withExits(exits), tally.bytes)
         }

@@ -29,6 +29,7 @@ import pathweave.sdk.delivery.withStoredLists
 import pathweave.sdk.execution.SelfTestState
 import pathweave.sdk.execution.ensureSelfTested
 import pathweave.sdk.execution.runGuardedSelfTest
+import pathweave.sdk.files.ifPossible
 import pathweave.sdk.files.removeTemporaries
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
@@ -74,7 +75,7 @@ public fun openAt(
     val opening = Opening(base(url), store, trust, kept) { bundle ->
         ready(bundle, stateFolder, runtime, selfTest)
     }
-    val opened = installing(store).use {
+    val opened = ifPossible(store::installing).use {
         val (bundle, delivered) = opening.openFetched { fetchBundle(url, store, trust, token, kept) }
         val lease = store.lease(bundle.manifest.name, bundle.digest)
         OpenedBundle(bundle, delivered, stateFolder, lease, ServerOrigin(url, store, token))
@@ -120,7 +121,7 @@ public fun openStored(
     selfTest: (Bundle) -> Unit = { runGuardedSelfTest(it, runtime) },
 ): OpenedBundle {
     val store = storeIn(stateFolder)
-    return installing(store).use {
+    return ifPossible(store::installing).use {
         val stored = store.lastGoodAt(url)
             ?: throw UsageError("nothing was fetched from ${base(url)} yet", "open it first")
         val bundle = openInStore(stored.folder, store, trust, exits)
@@ -141,14 +142,6 @@ private fun openInStore(
 ): Bundle {
     val (name, digest) = folder.parentFile.name to folder.name // as the store lays them out
     return Bundle.open(folder, withStoredLists(trust, store), store.blobs, exits(name, digest))
-}
-
-/** Keeps others from deleting what is being fetched; where that cannot be said, goes on without. */
-internal fun installing(store: BundleStore): Closeable = try {
-    store.installing()
-} catch (error: StorageError) {
-    deliveryLog.warning(error.message)
-    Closeable {}
 }
 
 /** Opens what was fetched, and makes it the last good bundle once it has shown that it works here. */

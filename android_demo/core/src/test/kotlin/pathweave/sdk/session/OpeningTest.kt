@@ -6,6 +6,7 @@ import java.io.RandomAccessFile
 import java.nio.file.Path
 import java.util.concurrent.Callable
 import java.util.concurrent.Executors
+import java.util.concurrent.atomic.AtomicInteger
 import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertFalse
@@ -142,6 +143,17 @@ class OpeningTest {
         var seen = SelfTestAttempts()
         open(selfTest = { bundle -> seen = SelfTestState(state, bundle, OnnxRuntime()).loadAttempts() })
         assertEquals(1, seen.strikes)
+    }
+
+    @Test
+    fun `of eight that open a bundle at once, one tests it`() {
+        open()
+        Published.write(www, 2, Published.blob(2))
+        val (tests, threads) = AtomicInteger() to Executors.newFixedThreadPool(8)
+        val slow = { _: Bundle -> tests.incrementAndGet().let { Thread.sleep(50) } }
+        val opened = List(8) { threads.submit(Callable { open(selfTest = slow) }) }.map { it.get().first }
+        threads.shutdown()
+        assertEquals(List(8) { 2L } to 1, opened to tests.get())
     }
 
     @Test
