@@ -17,7 +17,7 @@ import android.util.Size
 import android.view.Surface
 import android.view.WindowManager
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
+import pathweave.sdk.supernet.ImageSize
 
 private const val LEAST_SIDE = 240 // pixels; of the sizes that a camera has, the smallest that is not below
 private const val BUFFERS = 2

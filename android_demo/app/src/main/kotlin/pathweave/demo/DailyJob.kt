@@ -10,8 +10,8 @@ import android.net.ConnectivityManager
 import android.os.BatteryManager
 import java.util.concurrent.atomic.AtomicBoolean
 import kotlin.concurrent.thread
-import pathweave.sdk.delivery.DeviceConditions
-import pathweave.sdk.delivery.WorkResult
+import pathweave.sdk.session.DeviceConditions
+import pathweave.sdk.session.WorkResult
 
 private const val PERIOD_MS = 24L * 60 * 60 * 1000
 

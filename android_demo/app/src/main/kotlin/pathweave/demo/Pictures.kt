@@ -11,7 +11,7 @@ import java.io.ByteArrayOutputStream
 import java.io.IOException
 import java.io.InputStream
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
+import pathweave.sdk.supernet.ImageSize
 
 /** Pixels; a photo is decoded at about this size, however large it is. */
 const val PHOTO_SIDE: Int = 2048

@@ -20,12 +20,12 @@ import pathweave.sdk.adapt
 import pathweave.sdk.calibrate
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.fitted
-import pathweave.sdk.delivery.DeviceConditions
-import pathweave.sdk.delivery.WorkConstraints
-import pathweave.sdk.delivery.WorkResult
 import pathweave.sdk.logs.readLog
 import pathweave.sdk.policies.AdaptationProgress
 import pathweave.sdk.policies.AdaptationStage
+import pathweave.sdk.session.DeviceConditions
+import pathweave.sdk.session.WorkConstraints
+import pathweave.sdk.session.WorkResult
 import pathweave.sdk.session.logPath
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Hard

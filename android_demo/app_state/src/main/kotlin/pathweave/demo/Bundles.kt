@@ -4,13 +4,13 @@ package pathweave.demo
 import java.io.File
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.bundles.loadTrust
-import pathweave.sdk.delivery.LogUploadWork
-import pathweave.sdk.delivery.UpdateWork
-import pathweave.sdk.delivery.WorkConstraints
 import pathweave.sdk.offload.JpegEncoder
 import pathweave.sdk.offload.Privacy
 import pathweave.sdk.offload.RemoteModel
+import pathweave.sdk.session.LogUploadWork
 import pathweave.sdk.session.OpenedBundle
+import pathweave.sdk.session.UpdateWork
+import pathweave.sdk.session.WorkConstraints
 import pathweave.sdk.session.openAt
 import pathweave.sdk.session.openStored
 import pathweave.sdk.transports.serverAndName

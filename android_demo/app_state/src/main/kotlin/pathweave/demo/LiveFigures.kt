@@ -1,10 +1,10 @@
 /** What is shown while a model classifies one picture after the other. */
 package pathweave.demo
 
-import pathweave.sdk.Answer
-import pathweave.sdk.FALLBACK
-import pathweave.sdk.SERVER
 import pathweave.sdk.data.Image
+import pathweave.sdk.session.Answer
+import pathweave.sdk.session.FALLBACK
+import pathweave.sdk.session.SERVER
 import pathweave.sdk.supernet.Plan
 
 private const val RECENT = 30 // answers whose median is shown

@@ -8,12 +8,12 @@ import java.util.concurrent.locks.ReentrantLock
 import kotlin.concurrent.thread
 import kotlin.concurrent.withLock
 import pathweave.sdk.AdaptiveModel
-import pathweave.sdk.Answer
 import pathweave.sdk.ClosedError
 import pathweave.sdk.InfeasibleDeadlineError
 import pathweave.sdk.NoAnswerYetError
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.data.Image
+import pathweave.sdk.session.Answer
 import pathweave.sdk.supernet.Plan
 
 /** Where pictures come from. */

@@ -3,7 +3,7 @@ package pathweave.demo
 
 import java.nio.ByteBuffer
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
+import pathweave.sdk.supernet.ImageSize
 
 private const val QUARTER_TURN = 90
 private const val SHIFT = 16 // of the fixed-point factors below

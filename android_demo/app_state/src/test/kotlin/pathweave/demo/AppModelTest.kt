@@ -14,10 +14,10 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
 import org.junit.jupiter.api.io.TempDir
-import pathweave.sdk.SERVER
-import pathweave.sdk.SUBNET
 import pathweave.sdk.memory_pressure.TrimMemory
 import pathweave.sdk.policies.AdaptationStage
+import pathweave.sdk.session.SERVER
+import pathweave.sdk.session.SUBNET
 
 private const val WATTS = 2.0
 private const val ROOMY_BYTES = 1_000_000_000L

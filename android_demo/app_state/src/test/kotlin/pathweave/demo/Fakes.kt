@@ -11,7 +11,7 @@ import kotlin.concurrent.thread
 import kotlin.io.path.createTempDirectory
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
+import pathweave.sdk.supernet.ImageSize
 
 /** The reference bundle of tests/contract: three classes, images of 2x2 pixels with three channels. */
 object Reference {

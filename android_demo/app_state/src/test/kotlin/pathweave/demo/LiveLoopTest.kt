@@ -14,8 +14,8 @@ import org.junit.jupiter.api.Timeout
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.InfeasibleDeadlineError
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.logs.LogLine
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 
 @Timeout(60)

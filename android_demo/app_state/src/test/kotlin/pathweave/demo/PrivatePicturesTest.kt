@@ -9,7 +9,7 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.UsageError
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
+import pathweave.sdk.supernet.ImageSize
 
 class PrivatePicturesTest {
     private val none = PrivatePictures(listOf("blue", "Green", "green", "red"))

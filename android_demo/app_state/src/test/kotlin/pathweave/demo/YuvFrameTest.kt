@@ -7,7 +7,7 @@ import org.junit.jupiter.api.Assertions.assertThrows
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
+import pathweave.sdk.supernet.ImageSize
 
 class YuvFrameTest {
     private fun plane(values: List<Int>, width: Int, rowStride: Int = width, pixelStride: Int = 1): Plane {

@@ -11,7 +11,7 @@ import kotlinx.coroutines.isActive
 import kotlinx.coroutines.withContext
 import pathweave.sdk.data.Image
 import pathweave.sdk.data.Inputs
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.policies.Adaptation
 import pathweave.sdk.policies.AdaptationProgress
 import pathweave.sdk.policies.AdaptationSettings

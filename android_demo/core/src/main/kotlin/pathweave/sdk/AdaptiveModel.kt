@@ -8,9 +8,7 @@ import pathweave.sdk.bundles.BLOBS
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.Trust
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.data.Inputs
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.execution.Active
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.PlanInUse
@@ -25,6 +23,7 @@ import pathweave.sdk.logs.infeasible
 import pathweave.sdk.logs.planChosen
 import pathweave.sdk.memory_pressure.MemoryPressure
 import pathweave.sdk.memory_pressure.SystemMemory
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.offload.RemoteModel
 import pathweave.sdk.policies.Adaptation
 import pathweave.sdk.policies.AdaptationProgress
@@ -35,8 +34,6 @@ import pathweave.sdk.policies.CalibrationSettings
 import pathweave.sdk.policies.Calibrator
 import pathweave.sdk.policies.PlanFinder
 import pathweave.sdk.policies.planning.PlanFront
-import pathweave.sdk.profiling.Clock
-import pathweave.sdk.profiling.NANOSECONDS_PER_MS
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.profiling.currentConditions
 import pathweave.sdk.profiling.profile
@@ -61,6 +58,7 @@ import pathweave.sdk.session.TimedAnswers
 import pathweave.sdk.session.Wish
 import pathweave.sdk.session.loadExits
 import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.Requirement

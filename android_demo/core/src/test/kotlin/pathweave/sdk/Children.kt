@@ -7,7 +7,6 @@ import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.Stretch
 import pathweave.sdk.bundles.loadTrust
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.data.prepare
 import pathweave.sdk.delivery.DeliveryOptions
 import pathweave.sdk.files.exclusive
@@ -16,6 +15,7 @@ import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.session.openAt
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 
 private const val KILLED = 128 + 9 // exit value after SIGKILL

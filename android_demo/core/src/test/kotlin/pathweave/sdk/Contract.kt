@@ -14,9 +14,9 @@ import org.junit.jupiter.api.Assertions.fail
 import org.junit.jupiter.api.assertThrows
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.TrustedKey
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.FP32
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Subnet
 
 /** The golden vectors of tests/contract, and how they are written. */

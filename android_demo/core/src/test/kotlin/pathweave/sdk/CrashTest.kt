@@ -13,11 +13,11 @@ import pathweave.sdk.bundles.TrustedKeys
 import pathweave.sdk.bundles.loadTrust
 import pathweave.sdk.delivery.Delivered
 import pathweave.sdk.delivery.DeliveryOptions
-import pathweave.sdk.delivery.digestOf
 import pathweave.sdk.delivery.partials
 import pathweave.sdk.delivery.timeMark
 import pathweave.sdk.delivery.withStoredLists
 import pathweave.sdk.files.decodeJson
+import pathweave.sdk.files.digestOf
 import pathweave.sdk.files.exclusive
 import pathweave.sdk.files.tryLock
 import pathweave.sdk.profiling.currentConditions

@@ -11,7 +11,7 @@ import java.net.SocketException
 import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.CopyOnWriteArrayList
 import kotlin.concurrent.thread
-import pathweave.sdk.bundles.sha256
+import pathweave.sdk.files.sha256
 
 /**
  * What happens to one answer at byte [at] of its body.

@@ -8,12 +8,12 @@ import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
-import pathweave.sdk.data.argmax
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.goldenInputs
 import pathweave.sdk.execution.leastMemoryCapBytes
 import pathweave.sdk.execution.planOf
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.supernet.Plan
 
 private const val THREADS = 8

@@ -6,7 +6,7 @@ import kotlinx.serialization.json.JsonPrimitive
 import org.bouncycastle.math.ec.rfc8032.Ed25519
 import pathweave.sdk.bundles.SIGNATURE_BYTES
 import pathweave.sdk.bundles.changed
-import pathweave.sdk.bundles.sha256
+import pathweave.sdk.files.sha256
 
 /** The reference bundle in several versions, signed with the key of the golden vectors. */
 object Published {

@@ -9,8 +9,8 @@ import pathweave.sdk.bundles.MANIFEST
 import pathweave.sdk.bundles.RELEASE
 import pathweave.sdk.bundles.SIGNATURE
 import pathweave.sdk.bundles.SIGNATURE_BYTES
-import pathweave.sdk.bundles.hex
-import pathweave.sdk.bundles.sha256
+import pathweave.sdk.files.hex
+import pathweave.sdk.files.sha256
 
 const val DAY_S = 24L * 3600
 const val START_S = 1_800_000_000L // 2027-01-15

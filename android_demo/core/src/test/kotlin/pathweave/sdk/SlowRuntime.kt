@@ -2,7 +2,7 @@ package pathweave.sdk
 
 import java.util.concurrent.atomic.AtomicInteger
 import pathweave.sdk.bundles.Stretch
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime

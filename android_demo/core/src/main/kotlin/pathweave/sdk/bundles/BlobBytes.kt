@@ -14,7 +14,7 @@ import java.nio.channels.FileChannel.MapMode.READ_ONLY
 import java.nio.file.StandardOpenOption.READ
 import java.security.MessageDigest
 import pathweave.sdk.BlobError
-import pathweave.sdk.delivery.digestOf
+import pathweave.sdk.files.digestOf
 import pathweave.sdk.files.reason
 
 internal const val BLOB_MAX_BYTES = Int.MAX_VALUE.toLong() // protobuf's limit; the manifest does not size shared blobs

@@ -16,9 +16,9 @@ import pathweave.sdk.BundleError
 import pathweave.sdk.ManifestError
 import pathweave.sdk.SignatureError
 import pathweave.sdk.UsageError
-import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.Rendition
 import pathweave.sdk.supernet.Supernet
 
 internal const val MANIFEST = "manifest.json"
@@ -147,7 +147,7 @@ public class Bundle private constructor(
             val release = trust?.verify(SignedParts("$folder", data, signature, readRelease(folder)))
             val read = decodeManifest(data)
             release?.requireSameName(read.name, read.version)
-            val offered = read.runnablePart(OnnxRuntime::runs)
+            val offered = read.runnablePart(Rendition::runsHere)
             val held = if (exits == null) offered else offered.partWithExits(exits)
             val bundle = Bundle(folder, blobs, held, sha256(data), signature != null, offered)
             bundle.checkBlobsPresent()
@@ -206,9 +206,3 @@ private fun readSignature(folder: File): ByteArray? {
         throw SignatureError("cannot read $SIGNATURE: ${error.message}", null, error)
     }
 }
-
-/** The sha256 of [data] in lower-case hexadecimal digits. */
-internal fun sha256(data: ByteArray): String = hex(MessageDigest.getInstance("SHA-256").digest(data))
-
-internal fun hex(digest: ByteArray): String =
-    digest.joinToString("") { (it.toInt() and 0xff).toString(16).padStart(2, '0') }

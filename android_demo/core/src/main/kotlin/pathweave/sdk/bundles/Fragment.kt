@@ -8,7 +8,7 @@ package pathweave.sdk.bundles
 
 import java.nio.ByteBuffer
 import pathweave.sdk.CompositionError
-import pathweave.sdk.data.narrow
+import pathweave.sdk.numerics.narrow
 
 private const val MAX_NODES = 100_000 // per fragment
 private const val MAX_PARTS = 4096 // inputs, outputs and attributes per node; axes per initializer

@@ -10,18 +10,18 @@ import pathweave.sdk.ManifestError
 import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.UnsupportedFormatError
 import pathweave.sdk.UsageError
-import pathweave.sdk.data.DType
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.data.Interpolation
 import pathweave.sdk.data.Preprocessing
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
+import pathweave.sdk.numerics.DType
 import pathweave.sdk.supernet.Block
 import pathweave.sdk.supernet.BlockKind
 import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Exit
 import pathweave.sdk.supernet.Golden
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.InputSize
 import pathweave.sdk.supernet.Rendition
 import pathweave.sdk.supernet.Supernet
@@ -363,13 +363,6 @@ private fun JsonPlace.numbers(): List<Double> = items().map { it.number() }
 /** Extents of axes, each at least 1. */
 private fun JsonPlace.extents(): List<Int> =
     items().map { it.whole(least = 1, most = Int.MAX_VALUE.toLong()).toInt() }
-
-/** Height and width, each at least 1. */
-internal fun JsonPlace.sides(): ImageSize {
-    val sides = extents()
-    if (sides.size != 2) throw wrong("a height and a width")
-    return ImageSize(sides[0], sides[1])
-}
 
 /** An integer that counts something here; what does not fit is out of every range that is checked later. */
 private fun JsonPlace.size(): Int = whole().coerceIn(-1L, Int.MAX_VALUE.toLong()).toInt()

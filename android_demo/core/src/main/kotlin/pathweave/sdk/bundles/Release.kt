@@ -12,7 +12,6 @@ import pathweave.sdk.ClockError
 import pathweave.sdk.ExpiredError
 import pathweave.sdk.RollbackError
 import pathweave.sdk.SignatureError
-import pathweave.sdk.delivery.deliveryLog
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 
@@ -101,7 +100,7 @@ public fun verifyInstalled(data: ByteArray, trusted: TrustedKeys): Release = try
     release(data, listOf(trusted.newest))
 } catch (_: SignatureError) {
     release(data, trusted.lists).also {
-        deliveryLog.warning("the key that released ${it.name} ${it.version} was revoked since")
+        LOG.warning("the key that released ${it.name} ${it.version} was revoked since")
     }
 }
 

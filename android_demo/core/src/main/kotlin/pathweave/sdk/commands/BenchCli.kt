@@ -23,22 +23,22 @@ import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.compose
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.data.RawInputs
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.files.json
+import pathweave.sdk.files.jsonOf
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.median
+import pathweave.sdk.numerics.percentile
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.PlanFinder
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.profiling.measureInterleaved
-import pathweave.sdk.profiling.percentile
 import pathweave.sdk.profiling.profile
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.search.bestWithin
-import pathweave.sdk.search.median
 import pathweave.sdk.session.decodeProfile
-import pathweave.sdk.session.json
-import pathweave.sdk.session.jsonOf
 import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.ImageSize
 
 private const val OPENINGS = 7
 private const val CALL_WARMUP = 200 // rounds, for the compiler

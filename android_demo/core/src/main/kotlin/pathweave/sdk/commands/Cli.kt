@@ -22,12 +22,12 @@ import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.Trust
 import pathweave.sdk.bundles.loadTrust
-import pathweave.sdk.data.argmax
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.goldenCases
 import pathweave.sdk.execution.goldenInputs
 import pathweave.sdk.execution.matches
 import pathweave.sdk.execution.runGolden
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Plan

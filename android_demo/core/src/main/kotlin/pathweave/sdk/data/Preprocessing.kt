@@ -11,11 +11,6 @@ import pathweave.sdk.InputError
 private const val MAX_SIDE = 16_384 // pixels; a manifest cannot ask for more
 private const val BRIGHTEST = 255.0
 
-/** Pixels up and across. As text `160x160`, height first. */
-public data class ImageSize(val height: Int, val width: Int) {
-    override fun toString(): String = "${height}x$width"
-}
-
 /** One image: 8-bit [pixels] (as unsigned bytes), row by row, [h, w, c]. */
 public class Image(public val pixels: ByteArray, public val size: ImageSize, public val channels: Int)
 

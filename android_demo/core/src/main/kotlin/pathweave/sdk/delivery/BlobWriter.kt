@@ -17,9 +17,9 @@ import java.nio.file.StandardCopyOption.ATOMIC_MOVE
 import java.nio.file.StandardOpenOption.READ
 import java.security.MessageDigest
 import pathweave.sdk.BlobError
-import pathweave.sdk.bundles.hex
 import pathweave.sdk.files.Lock
 import pathweave.sdk.files.deleteOrphan
+import pathweave.sdk.files.hex
 import pathweave.sdk.files.makeFolder
 import pathweave.sdk.files.newOwnFile
 import pathweave.sdk.files.storageErrors

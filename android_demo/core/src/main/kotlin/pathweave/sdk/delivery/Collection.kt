@@ -48,7 +48,7 @@ private fun collectBlobs(store: BundleStore, bundles: List<File>): Long {
         try {
             needed += decodeManifest(readManifest(folder)).blobs().keys
         } catch (error: BundleError) {
-            deliveryLog.warning("blobs stay, since the manifest in $folder cannot be read: ${error.message}")
+            LOG.warning("blobs stay, since the manifest in $folder cannot be read: ${error.message}")
             return 0
         }
     }

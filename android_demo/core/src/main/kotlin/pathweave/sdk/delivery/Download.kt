@@ -5,6 +5,7 @@
 package pathweave.sdk.delivery
 
 import java.io.File
+import pathweave.sdk.Clock
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.RefusedError
 import pathweave.sdk.TransferError
@@ -14,8 +15,7 @@ import pathweave.sdk.bundles.Trust
 import pathweave.sdk.bundles.partWithExits
 import pathweave.sdk.bundles.runnablePart
 import pathweave.sdk.files.pauseMs
-import pathweave.sdk.profiling.Clock
-import pathweave.sdk.runtimes.OnnxRuntime
+import pathweave.sdk.supernet.Rendition
 import pathweave.sdk.transports.HttpTransport
 import pathweave.sdk.transports.NOT_FOUND
 import pathweave.sdk.transports.Transport
@@ -126,7 +126,7 @@ internal fun fetchBundle(
         throw error
     } catch (error: PathweaveError) {
         val kept = store.lastGoodAt(address, options.allowRollback) ?: throw error
-        deliveryLog.warning("$address: ${error.message}; the last good version, ${kept.version}, stays in use")
+        LOG.warning("$address: ${error.message}; the last good version, ${kept.version}, stays in use")
         delivery.delivered(kept, DeliverySource.KEPT, error)
     }
 }
@@ -177,7 +177,7 @@ private class Delivery(
         store.refuse(url, fetched.manifest.name, fetched.manifest.version, fetched.digest, options.allowRollback)
 
     private fun wanted(fetched: FetchedManifest): Manifest {
-        val manifest = fetched.manifest.runnablePart(OnnxRuntime::runs)
+        val manifest = fetched.manifest.runnablePart(Rendition::runsHere)
         val exits = options.exits(manifest.name, fetched.digest)
         return if (exits == null) manifest else manifest.partWithExits(exits)
     }

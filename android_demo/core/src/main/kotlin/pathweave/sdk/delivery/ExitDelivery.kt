@@ -6,6 +6,7 @@ package pathweave.sdk.delivery
 
 import kotlinx.serialization.json.JsonPrimitive
 import kotlinx.serialization.json.buildJsonObject
+import pathweave.sdk.Clock
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.partWithExits
@@ -13,7 +14,6 @@ import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
 import pathweave.sdk.files.pauseMs
-import pathweave.sdk.profiling.Clock
 import pathweave.sdk.transports.Transport
 import pathweave.sdk.transports.base
 import pathweave.sdk.transports.readAll

@@ -41,12 +41,12 @@ private fun storedNext(trusted: TrustedKeys, store: BundleStore): TrustedKeys? =
         try {
             trusted.followedBy(file.inputStream().use { readAtMost(it, KEYS_MAX_BYTES + 1) })
         } catch (error: FileNotFoundException) {
-            if (file.exists()) deliveryLog.warning("$file cannot be read: ${error.message}")
+            if (file.exists()) LOG.warning("$file cannot be read: ${error.message}")
             null
         } catch (error: IOException) {
-            null.also { deliveryLog.warning("$file is damaged: ${error.message}") }
+            null.also { LOG.warning("$file is damaged: ${error.message}") }
         } catch (error: BundleError) {
-            null.also { deliveryLog.warning("$file is damaged: ${error.message}") }
+            null.also { LOG.warning("$file is damaged: ${error.message}") }
         }
     }
 

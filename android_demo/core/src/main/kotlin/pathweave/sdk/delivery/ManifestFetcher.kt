@@ -17,9 +17,9 @@ import pathweave.sdk.bundles.Trust
 import pathweave.sdk.bundles.TrustedKeys
 import pathweave.sdk.bundles.decodeManifest
 import pathweave.sdk.bundles.noRelease
-import pathweave.sdk.bundles.sha256
 import pathweave.sdk.bundles.verify
 import pathweave.sdk.bundles.verifyRelease
+import pathweave.sdk.files.sha256
 import pathweave.sdk.transports.NOT_FOUND
 import pathweave.sdk.transports.Transport
 import pathweave.sdk.transports.requireSuccess

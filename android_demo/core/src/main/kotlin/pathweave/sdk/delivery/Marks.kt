@@ -10,10 +10,10 @@ import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.BundleError
 import pathweave.sdk.RollbackError
 import pathweave.sdk.bundles.TimeMark
-import pathweave.sdk.bundles.sha256
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
+import pathweave.sdk.files.sha256
 
 internal val DIGEST = Regex("[0-9a-f]{64}")
 internal const val ADDRESSES_MAX = 64 // more are forgotten, the oldest first

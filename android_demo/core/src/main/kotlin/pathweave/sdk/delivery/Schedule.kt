@@ -4,11 +4,11 @@
 package pathweave.sdk.delivery
 
 import java.util.concurrent.CancellationException
+import pathweave.sdk.Clock
 import pathweave.sdk.DeadlineError
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.RefusedError
 import pathweave.sdk.TransferError
-import pathweave.sdk.profiling.Clock
 
 private const val FIRST_PAUSE_S = 0.2
 private const val LONGEST_PAUSE_S = 5.0
@@ -18,9 +18,6 @@ private const val RATE_WINDOW_S = 15.0
 private const val NANOSECONDS_PER_S = 1e9
 private const val SERVER_ERROR = 500
 private val TRANSIENT = setOf(408, 425, 429) // besides 5xx
-
-/** Time limits of a transfer: [idleS] without a byte, [totalS] altogether. */
-public data class Deadlines(public val idleS: Double = 10.0, public val totalS: Double = 600.0)
 
 /** The server sent less than the minimum rate. Not retried: the bytes received are kept for the next delivery. */
 internal class TooSlowError(message: String) :

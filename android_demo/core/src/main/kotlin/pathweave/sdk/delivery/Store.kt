@@ -24,7 +24,6 @@ import java.io.Closeable
 import java.io.File
 import java.io.IOException
 import java.security.MessageDigest
-import java.util.logging.Logger
 import pathweave.sdk.BundleError
 import pathweave.sdk.StorageError
 import pathweave.sdk.bundles.BLOBS
@@ -33,11 +32,11 @@ import pathweave.sdk.bundles.MANIFEST
 import pathweave.sdk.bundles.RELEASE
 import pathweave.sdk.bundles.SIGNATURE
 import pathweave.sdk.bundles.decodeManifest
-import pathweave.sdk.bundles.hex
 import pathweave.sdk.bundles.readManifest
-import pathweave.sdk.bundles.sha256
 import pathweave.sdk.files.FREE_SPACE
 import pathweave.sdk.files.exclusive
+import pathweave.sdk.files.hex
+import pathweave.sdk.files.sha256
 import pathweave.sdk.files.shared
 import pathweave.sdk.files.tryLock
 import pathweave.sdk.files.writeIfChanged
@@ -48,8 +47,6 @@ private const val CURRENT = "current"
 private const val PREVIOUS = "previous"
 private val MARKS = listOf("mark.copy", "mark")
 private const val LEASE = "lease"
-
-internal val deliveryLog: Logger = Logger.getLogger("pathweave")
 
 /** A bundle in the store. [digest]: sha256 of its manifest; [folder] holds manifest and signature. */
 public class StoredBundle internal constructor(
@@ -161,7 +158,7 @@ public class BundleStore(public val folder: File) {
         return digests.distinct().firstNotNullOfOrNull { digest ->
             val stored = load(name, digest) ?: return@firstNotNullOfOrNull null
             if (mark == null || stored.version >= mark.version || allowRollback) return stored
-            deliveryLog.warning("version ${stored.version} of $name is here, but this device has had ${mark.version}")
+            LOG.warning("version ${stored.version} of $name is here, but this device has had ${mark.version}")
             null
         }
     }
@@ -216,14 +213,14 @@ public class BundleStore(public val folder: File) {
     private fun mark(name: String): Mark? = MARKS.mapNotNull { copy ->
         val file = File(folderOf(name), copy)
         val data = readSmall(file) ?: return@mapNotNull null
-        decodeMark(data)?.takeIf { it.name == name }.also { if (it == null) deliveryLog.warning("$file is damaged") }
+        decodeMark(data)?.takeIf { it.name == name }.also { if (it == null) LOG.warning("$file is damaged") }
     }.maxByOrNull { it.version }
 
     private fun readDigest(name: String, record: String): String? {
         val file = File(folderOf(name), record)
         val digest = readSmall(file)?.decodeToString()?.trim() ?: return null
         if (DIGEST.matches(digest)) return digest
-        deliveryLog.warning("$file is damaged")
+        LOG.warning("$file is damaged")
         return null
     }
 
@@ -238,7 +235,7 @@ public class BundleStore(public val folder: File) {
             if (sha256(manifest) != digest) throw BundleError("its manifest does not match its digest")
             StoredBundle(name, decodeManifest(manifest).version, digest, folder)
         } catch (error: BundleError) {
-            deliveryLog.warning("bundle $name ${digest.take(12)}… in ${this.folder} cannot be used: ${error.message}")
+            LOG.warning("bundle $name ${digest.take(12)}… in ${this.folder} cannot be used: ${error.message}")
             null
         }
     }
@@ -276,18 +273,4 @@ private fun matches(file: File, name: String): Boolean = try {
     digestOf(file) == name
 } catch (_: IOException) {
     false // an unreadable sector counts as a mismatch
-}
-
-/** The sha256 of a file, read in chunks. */
-internal fun digestOf(file: File): String {
-    val digest = MessageDigest.getInstance("SHA-256")
-    val buffer = ByteArray(CHUNK_BYTES)
-    file.inputStream().use { input ->
-        while (true) {
-            val count = input.read(buffer)
-            if (count < 0) break
-            digest.update(buffer, 0, count)
-        }
-    }
-    return hex(digest.digest())
 }

@@ -13,7 +13,7 @@ private val COPIES = listOf("time.copy", "time")
 /** The later of the two copies that can be read. */
 internal fun timeMark(store: BundleStore, name: String): TimeMark = files(store, name).mapNotNull { file ->
     val data = readSmall(file) ?: return@mapNotNull null
-    decodeTimeMark(data).also { if (it == null) deliveryLog.warning("$file is damaged") }
+    decodeTimeMark(data).also { if (it == null) LOG.warning("$file is damaged") }
 }.maxWithOrNull(compareBy(TimeMark::keys, TimeMark::signedAtS)) ?: TimeMark()
 
 /**

@@ -11,14 +11,14 @@ package pathweave.sdk.execution
 import java.io.Closeable
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
-import pathweave.sdk.data.ImageSize
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.elements
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.elements
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.runtimes.StopSignal
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Fallback
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 
 /**

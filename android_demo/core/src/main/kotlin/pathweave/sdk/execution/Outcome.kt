@@ -1,7 +1,7 @@
 /** What a plan answers to a batch, and how it is collected. Mirrors device_sdk/execution/outcome.py. */
 package pathweave.sdk.execution
 
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.Tensor
 
 internal const val AT_END = 0 // the end of the subnet, here
 internal const val AT_SERVER = 1 // the end of the subnet, at the server

@@ -5,7 +5,7 @@ import java.io.Closeable
 import kotlin.concurrent.withLock
 import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.bundles.Stretch
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.runtimes.StopSignal

@@ -3,7 +3,7 @@ package pathweave.sdk.execution
 
 import pathweave.sdk.BudgetError
 import pathweave.sdk.ClosedError
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.supernet.Plan
 
 private const val TIMED_BATCHES = 4 // batch sizes; the one that came first goes

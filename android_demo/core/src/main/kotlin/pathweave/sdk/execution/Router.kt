@@ -3,7 +3,7 @@ package pathweave.sdk.execution
 
 import kotlin.math.exp
 import kotlin.math.ln
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ROUTER_FEATURES
 

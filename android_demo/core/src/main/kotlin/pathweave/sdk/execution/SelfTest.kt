@@ -11,8 +11,8 @@ import pathweave.sdk.SelfTestError
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.Stretch
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.elements
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.elements
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge

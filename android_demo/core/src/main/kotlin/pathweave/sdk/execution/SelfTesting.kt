@@ -20,12 +20,11 @@ import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.SelfTestError
 import pathweave.sdk.StorageError
 import pathweave.sdk.bundles.Bundle
-import pathweave.sdk.bundles.sha256
-import pathweave.sdk.delivery.deliveryLog
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.decodeJson
 import pathweave.sdk.files.exclusive
 import pathweave.sdk.files.ifPossible
+import pathweave.sdk.files.sha256
 import pathweave.sdk.files.writeAtomically
 import pathweave.sdk.runtimes.Runtime
 
@@ -149,7 +148,7 @@ private fun keep(write: () -> Unit) {
     try {
         write()
     } catch (error: StorageError) {
-        deliveryLog.warning("the result of the self-test cannot be kept: ${error.message}")
+        LOG.warning("the result of the self-test cannot be kept: ${error.message}")
     }
 }
 

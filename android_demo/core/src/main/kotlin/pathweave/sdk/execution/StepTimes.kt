@@ -1,7 +1,7 @@
 /** How long the steps of a plan took, from the last runs. Mirrors device_sdk/execution/step_times.py. */
 package pathweave.sdk.execution
 
-import pathweave.sdk.profiling.Clock
+import pathweave.sdk.Clock
 
 private const val KEPT_RUNS = 128 // at most
 private const val KEPT_NS = 2_000_000_000L // older ones go, but for the last RECENT_RUNS

@@ -7,12 +7,12 @@
  */
 package pathweave.sdk.execution
 
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.profiling.Clock
-import pathweave.sdk.profiling.NANOSECONDS_PER_MS
+import pathweave.sdk.Clock
+import pathweave.sdk.NANOSECONDS_PER_MS
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.median
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.StopSignal
-import pathweave.sdk.search.median
 import pathweave.sdk.supernet.ExitChoice
 
 private const val WARM_UPS = 2

@@ -16,7 +16,6 @@ import java.security.SecureRandom
 import java.util.concurrent.CancellationException
 import java.util.concurrent.atomic.AtomicLong
 import pathweave.sdk.StorageError
-import pathweave.sdk.bundles.hex
 
 internal const val FREE_SPACE = "free some space or choose another folder"
 private const val NAMES_TRIED = 8

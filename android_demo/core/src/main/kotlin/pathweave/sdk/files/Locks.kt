@@ -18,13 +18,11 @@ import java.nio.file.OpenOption
 import java.nio.file.StandardOpenOption.CREATE
 import java.nio.file.StandardOpenOption.READ
 import java.nio.file.StandardOpenOption.WRITE
-import java.util.logging.Logger
 import pathweave.sdk.StorageError
 
 private const val WAIT_S = 10.0 // holders do a few small writes
 private const val POLL_MS = 10L
 private const val NANOSECONDS_PER_S = 1e9
-private val LOG = Logger.getLogger("pathweave")
 
 /** An open file that is locked. [certain]: other processes see it. */
 internal class LockedFile(val channel: FileChannel, val shared: Boolean, val certain: Boolean) {

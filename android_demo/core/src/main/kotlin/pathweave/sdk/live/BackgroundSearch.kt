@@ -2,7 +2,6 @@
 package pathweave.sdk.live
 
 import java.util.logging.Level
-import java.util.logging.Logger
 import kotlin.concurrent.thread
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.PathweaveError
@@ -11,7 +10,6 @@ import pathweave.sdk.supernet.Budget
 
 private const val JOIN_MS = 10_000L
 private const val NS_PER_S = 1e9
-private val LOG = Logger.getLogger("pathweave")
 
 /** Looks for candidates at a budget of predicted latency, until the second argument returns true. */
 internal typealias Search = (budget: Budget, cancelled: () -> Boolean) -> List<Candidate>

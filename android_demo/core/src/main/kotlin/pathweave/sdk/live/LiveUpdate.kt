@@ -10,9 +10,9 @@ import java.io.Closeable
 import java.util.concurrent.ConcurrentHashMap
 import java.util.concurrent.Semaphore
 import java.util.logging.Level
-import java.util.logging.Logger
 import kotlin.concurrent.thread
 import pathweave.sdk.ClosedError
+import pathweave.sdk.NANOSECONDS_PER_MS
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.StorageError
 import pathweave.sdk.execution.Active
@@ -20,7 +20,6 @@ import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.execution.ServiceTimes
 import pathweave.sdk.logs.AdaptationLog
-import pathweave.sdk.profiling.NANOSECONDS_PER_MS
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Plan
@@ -32,7 +31,6 @@ private const val RETRY_S = 60.0 // after which a subnet that did not load is tr
 private const val JOIN_MS = 10_000L
 private const val EXCHANGES = 8
 private const val NS_PER_S = 1e9
-private val LOG = Logger.getLogger("pathweave")
 
 /**
  * Keeps the budget of [pool] with its candidates, from [start] to [close].

@@ -9,7 +9,6 @@ import java.io.Closeable
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit.MILLISECONDS
 import java.util.logging.Level
-import java.util.logging.Logger
 import kotlin.concurrent.thread
 import pathweave.sdk.ClosedError
 import pathweave.sdk.PathweaveError
@@ -23,7 +22,6 @@ private const val PAUSE_MS = 200L // between two looks
 private const val PROBE_AFTER_S = 0.6 // without a request
 private const val JOIN_MS = 10_000L
 private const val NS_PER_S = 1e9
-private val LOG = Logger.getLogger("pathweave")
 
 /** What a [NetworkFollower] asks for. */
 internal interface NetworkPlans {

@@ -9,9 +9,9 @@
 package pathweave.sdk.live
 
 import pathweave.sdk.UsageError
+import pathweave.sdk.numerics.median
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.search.bestWithin
-import pathweave.sdk.search.median
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.MB
 

@@ -5,7 +5,6 @@ import java.io.File
 import java.io.IOException
 import java.math.BigDecimal
 import java.math.MathContext
-import java.util.logging.Logger
 import kotlin.math.abs
 import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonElement
@@ -14,15 +13,15 @@ import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.files.LOG_MAX_BYTES
 import pathweave.sdk.files.appendLine
+import pathweave.sdk.files.json
+import pathweave.sdk.files.jsonOf
+import pathweave.sdk.numerics.median
 import pathweave.sdk.policies.Adaptation
 import pathweave.sdk.policies.Calibration
 import pathweave.sdk.policies.planning.Choice
 import pathweave.sdk.policies.planning.PlanFront
 import pathweave.sdk.profiling.Profile
 import pathweave.sdk.profiling.now
-import pathweave.sdk.search.median
-import pathweave.sdk.session.json
-import pathweave.sdk.session.jsonOf
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.Plan
@@ -32,7 +31,6 @@ import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Uplink
 
 private const val SCHEMA_VERSION = 1
-private val LOG = Logger.getLogger("pathweave")
 
 /**
  * A log of one bundle on one runtime, rotated by size: [path] is the newest file, `NAME.1` the one before it, and so

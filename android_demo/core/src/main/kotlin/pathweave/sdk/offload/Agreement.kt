@@ -6,14 +6,14 @@ package pathweave.sdk.offload
 
 import pathweave.sdk.InputError
 import pathweave.sdk.UsageError
-import pathweave.sdk.data.DType
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.data.Preprocessing
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.data.fitted
 import pathweave.sdk.data.resized
 import pathweave.sdk.data.unprepare
+import pathweave.sdk.numerics.DType
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.supernet.ImageSize
 
 private const val JPEG = "image/jpeg"
 private const val MAX_SENT_SIDE = 1024 // pixels; limit of the size to which a server can make a device resize images

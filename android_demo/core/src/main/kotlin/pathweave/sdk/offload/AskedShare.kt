@@ -1,10 +1,10 @@
 /** Keeps the share of samples that a server is asked about. Mirrors device_sdk/offload/asked_share.py. */
 package pathweave.sdk.offload
 
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.execution.ease
 import pathweave.sdk.execution.hardSamples
-import pathweave.sdk.profiling.percentile
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.percentile
 import pathweave.sdk.supernet.Decider
 
 private const val REMEMBERED = 4096 // eases

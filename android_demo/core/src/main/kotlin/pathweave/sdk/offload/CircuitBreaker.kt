@@ -1,7 +1,7 @@
 /** A circuit breaker for a failing server. Pure except for the clock. Mirrors device_sdk/offload/circuit_breaker.py. */
 package pathweave.sdk.offload
 
-import pathweave.sdk.profiling.Clock
+import pathweave.sdk.Clock
 
 private const val NANOSECONDS_PER_S = 1e9
 

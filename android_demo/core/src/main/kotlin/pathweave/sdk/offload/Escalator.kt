@@ -5,12 +5,12 @@
 package pathweave.sdk.offload
 
 import java.io.Closeable
+import pathweave.sdk.Clock
 import pathweave.sdk.InputError
 import pathweave.sdk.UsageError
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.data.prepare
-import pathweave.sdk.profiling.Clock
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.transports.HttpTransport
 import pathweave.sdk.transports.Transport
 

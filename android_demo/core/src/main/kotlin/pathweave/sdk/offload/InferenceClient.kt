@@ -5,15 +5,15 @@
 package pathweave.sdk.offload
 
 import java.util.UUID
+import pathweave.sdk.Clock
 import pathweave.sdk.DeadlineError
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.RefusedError
 import pathweave.sdk.TransferError
-import pathweave.sdk.delivery.Deadlines
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
-import pathweave.sdk.profiling.Clock
+import pathweave.sdk.transports.Deadlines
 import pathweave.sdk.transports.Reply
 import pathweave.sdk.transports.Transport
 import pathweave.sdk.transports.base

@@ -5,7 +5,7 @@
 package pathweave.sdk.offload
 
 import kotlin.math.sqrt
-import pathweave.sdk.profiling.Clock
+import pathweave.sdk.Clock
 import pathweave.sdk.supernet.Uplink
 
 private const val NANOSECONDS_PER_S = 1e9

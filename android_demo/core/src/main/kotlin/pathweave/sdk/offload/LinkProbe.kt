@@ -4,11 +4,11 @@
  */
 package pathweave.sdk.offload
 
+import pathweave.sdk.Clock
 import pathweave.sdk.PathweaveError
-import pathweave.sdk.delivery.Deadlines
-import pathweave.sdk.profiling.Clock
-import pathweave.sdk.search.median
+import pathweave.sdk.numerics.median
 import pathweave.sdk.supernet.Uplink
+import pathweave.sdk.transports.Deadlines
 import pathweave.sdk.transports.HttpTransport
 import pathweave.sdk.transports.Transport
 import pathweave.sdk.transports.base

@@ -1,7 +1,7 @@
 package pathweave.sdk.offload
 
 import pathweave.sdk.UsageError
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.Tensor
 
 /**
  * Logits of the device and of a server on the same samples, weighed and added: a product of powers of both

@@ -4,10 +4,10 @@ package pathweave.sdk.offload
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import pathweave.sdk.ProtocolError
-import pathweave.sdk.data.DType
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.floatToHalf
-import pathweave.sdk.data.halfToFloat
+import pathweave.sdk.numerics.DType
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.floatToHalf
+import pathweave.sdk.numerics.halfToFloat
 
 private const val SHOWN_CHARACTERS = 60
 private const val LENGTH_BYTES = 4

@@ -20,7 +20,7 @@ import pathweave.sdk.ProtocolError
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
-import pathweave.sdk.session.jsonOf
+import pathweave.sdk.files.jsonOf
 
 /** The header that states the length of the JSON before binary data. */
 public const val HEADER_LENGTH: String = "Inference-Header-Content-Length"

@@ -10,8 +10,8 @@ import java.util.zip.Inflater
 import pathweave.sdk.InputError
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.UsageError
-import pathweave.sdk.data.DType
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.DType
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.FP32

@@ -8,13 +8,13 @@ import java.util.concurrent.CountDownLatch
 import java.util.concurrent.Semaphore
 import java.util.concurrent.TimeUnit.NANOSECONDS
 import kotlin.concurrent.thread
+import pathweave.sdk.Clock
 import pathweave.sdk.ClosedError
 import pathweave.sdk.DeadlineError
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.UsageError
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.profiling.Clock
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.transports.Transport
 
 /** Requests at a time, including those abandoned after their time-out. */

@@ -5,9 +5,9 @@
 package pathweave.sdk.offload
 
 import java.io.Closeable
+import pathweave.sdk.Clock
 import pathweave.sdk.UsageError
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.profiling.Clock
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.transports.HttpTransport
 import pathweave.sdk.transports.Transport
 

@@ -13,7 +13,6 @@ import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.SomeInputs
-import pathweave.sdk.data.argmax
 import pathweave.sdk.data.searchPositions
 import pathweave.sdk.execution.LoadedSegments
 import pathweave.sdk.execution.PagedEdges
@@ -21,6 +20,7 @@ import pathweave.sdk.execution.PlanSegment
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.execution.eachEdge
 import pathweave.sdk.execution.largestBatch
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.policies.planning.ExitsFinder
 import pathweave.sdk.policies.planning.ExitsFound
 import pathweave.sdk.profiling.Latency
@@ -40,7 +40,6 @@ import pathweave.sdk.search.bestWithin
 import pathweave.sdk.search.digits
 import pathweave.sdk.search.findSubnets
 import pathweave.sdk.search.makeStrategy
-import pathweave.sdk.search.nbytes
 import pathweave.sdk.search.rows
 import pathweave.sdk.search.smallestSubnet
 import pathweave.sdk.supernet.Budget
@@ -50,6 +49,7 @@ import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.supernet.nbytes
 
 private const val SEARCH_S = 20.0
 private val CONFIRM_PATIENCE = Patience(rounds = 80, precision = 0.01, limitS = 2.5, least = 15)

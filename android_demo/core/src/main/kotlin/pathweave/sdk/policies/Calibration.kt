@@ -10,13 +10,13 @@ import pathweave.sdk.InputError
 import pathweave.sdk.UsageError
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.execution.Workspace
+import pathweave.sdk.numerics.percentile
 import pathweave.sdk.policies.costs.Answering
 import pathweave.sdk.policies.costs.AnswersEverywhere
 import pathweave.sdk.policies.costs.ExitSamples
 import pathweave.sdk.policies.costs.Route
 import pathweave.sdk.policies.exits.withTimedExits
 import pathweave.sdk.profiling.Profile
-import pathweave.sdk.profiling.percentile
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Hard

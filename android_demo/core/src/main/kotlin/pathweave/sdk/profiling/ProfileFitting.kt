@@ -11,16 +11,16 @@ package pathweave.sdk.profiling
 
 import kotlin.math.abs
 import kotlin.math.sqrt
-import pathweave.sdk.search.cholesky
-import pathweave.sdk.search.dot
-import pathweave.sdk.search.median
-import pathweave.sdk.search.nbytes
-import pathweave.sdk.search.solveLower
-import pathweave.sdk.search.solveTransposed
+import pathweave.sdk.numerics.cholesky
+import pathweave.sdk.numerics.dot
+import pathweave.sdk.numerics.median
+import pathweave.sdk.numerics.solveLower
+import pathweave.sdk.numerics.solveTransposed
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.EdgeCost
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.supernet.nbytes
 
 // ridge weights: standard deviation of a subnet's measurement (1 %) over the prior deviation of a factor from 1 (edges
 // 5 %, renditions and conversions 30 %)

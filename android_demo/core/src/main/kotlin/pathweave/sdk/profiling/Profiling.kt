@@ -13,7 +13,6 @@ import java.util.Locale
 import java.util.TimeZone
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.bundles.Bundle
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.execution.Footprint
 import pathweave.sdk.execution.LOADING_FACTOR
 import pathweave.sdk.execution.SESSION_BYTES
@@ -22,18 +21,19 @@ import pathweave.sdk.execution.allStay
 import pathweave.sdk.execution.goldenInputs
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
-import pathweave.sdk.search.nbytes
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.EdgeCost
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.kCheapest
+import pathweave.sdk.supernet.nbytes
 import pathweave.sdk.supernet.sampleUniformly
 
 /** Of the stored profile; a profile of another format is measured again. */

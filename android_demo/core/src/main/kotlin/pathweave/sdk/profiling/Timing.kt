@@ -11,16 +11,12 @@ import java.io.IOException
 import kotlin.math.sqrt
 import pathweave.sdk.MeasurementError
 
-internal const val NANOSECONDS_PER_MS = 1e6
 private const val LEAST_UNDISTURBED = 3 // calls; with fewer, the fastest of all are used
 private const val FASTEST = 0.1 // share of all calls
 private const val LEAST_VALID = 0.5 // share of timed calls that must take any time, so that the median is above zero
 private const val CHECK_EVERY = 5 // rounds
 private const val ERROR_PER_QUARTILES = 0.93 // standard error of a median = 0.93 · (p75 − p25) / √runs
 private const val SETTLED_SHARE = 0.9 // share of the calls whose median must have the requested precision
-
-/** Nanoseconds from any start; monotonic. */
-public typealias Clock = () -> Long
 
 /**
  * Early stopping of rounds.
@@ -153,12 +149,4 @@ internal fun interruptionsOfThisThread(): Long = try {
     0
 } catch (_: NumberFormatException) {
     0
-}
-
-/** Between the two nearest of [sorted], in proportion. */
-internal fun percentile(sorted: List<Double>, share: Double): Double {
-    val place = share * (sorted.size - 1)
-    val below = place.toInt()
-    val above = minOf(below + 1, sorted.lastIndex)
-    return sorted[below] + (sorted[above] - sorted[below]) * (place - below)
 }

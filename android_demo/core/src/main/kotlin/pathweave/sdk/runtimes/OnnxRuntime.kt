@@ -16,10 +16,9 @@ import pathweave.sdk.StorageError
 import pathweave.sdk.bundles.Stretch
 import pathweave.sdk.bundles.composedParts
 import pathweave.sdk.bundles.withModelFile
-import pathweave.sdk.data.DType
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.rewind
-import pathweave.sdk.supernet.Rendition
+import pathweave.sdk.numerics.DType
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.rewind
 
 /** Runs composed ONNX models on the CPU with a fixed number of [threads]. */
 public class OnnxRuntime(private val threads: Int = 1) : Runtime {
@@ -59,15 +58,6 @@ public class OnnxRuntime(private val threads: Int = 1) : Runtime {
         val bytes = ByteBuffer.allocate(model.sumOf { it.remaining() })
         model.forEach { bytes.put(it.duplicate()) }
         return environment.createSession(bytes.array(), options)
-    }
-
-    public companion object {
-        private const val THROUGH_FILE_FROM_BYTES = 32L shl 20
-        private const val CPU = "CPUExecutionProvider"
-
-        /** Whether [rendition] is for this runtime on a processor. */
-        public fun runs(rendition: Rendition): Boolean =
-            rendition.runtime == "onnxruntime" && (rendition.providers.isEmpty() || CPU in rendition.providers)
     }
 }
 
@@ -189,6 +179,7 @@ private fun failure(what: String, error: Exception): RuntimeFailedError {
     return RuntimeFailedError("ONNX Runtime $what: ${reason.take(300)}", error)
 }
 
+private const val THROUGH_FILE_FROM_BYTES = 32L shl 20
 private const val COLLECTED_BYTES = 256L shl 20
 private val uncollected = java.util.concurrent.atomic.AtomicLong()
 

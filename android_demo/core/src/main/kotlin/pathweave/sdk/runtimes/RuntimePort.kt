@@ -5,7 +5,7 @@ import java.io.Closeable
 import pathweave.sdk.CompositionError
 import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.bundles.Stretch
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.Tensor
 
 /** A stretch that is ready to run. [run] may be called from several threads at once. */
 public interface LoadedStretch : Closeable {

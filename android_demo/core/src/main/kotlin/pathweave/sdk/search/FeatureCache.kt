@@ -3,7 +3,7 @@ package pathweave.sdk.search
 
 import java.util.PriorityQueue
 import kotlin.math.expm1
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.Subnet
 

@@ -27,8 +27,6 @@ internal class PrefixNode(val prefix: Prefix, val stretch: List<Edge>, val child
     fun behind(stretch: List<Edge>) = PrefixNode(prefix, stretch, children)
 }
 
-internal val CutPoint.nbytes: Long get() = tensors.sumOf { it.nbytes }
-
 /**
  * The tree in which to evaluate [subnets]; equal subnets share a leaf.
  *

@@ -7,13 +7,13 @@ import pathweave.sdk.ClosedError
 import pathweave.sdk.DataError
 import pathweave.sdk.InputError
 import pathweave.sdk.UsageError
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.data.Inputs
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.argmax
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 

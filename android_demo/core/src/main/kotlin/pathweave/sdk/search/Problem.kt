@@ -2,11 +2,11 @@
 package pathweave.sdk.search
 
 import pathweave.sdk.SplitMix64
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Cost
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet

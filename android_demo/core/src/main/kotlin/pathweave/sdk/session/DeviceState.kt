@@ -10,14 +10,14 @@ import pathweave.sdk.StorageError
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.IDENTIFIER
-import pathweave.sdk.bundles.hex
-import pathweave.sdk.bundles.sha256
 import pathweave.sdk.delivery.readSmall
 import pathweave.sdk.execution.rememberTested
 import pathweave.sdk.execution.untestedExits
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.decodeJson
+import pathweave.sdk.files.hex
 import pathweave.sdk.files.removeTemporaries
+import pathweave.sdk.files.sha256
 import pathweave.sdk.files.writeAtomically
 import pathweave.sdk.live.POOL_FORMAT
 import pathweave.sdk.live.PlanPool

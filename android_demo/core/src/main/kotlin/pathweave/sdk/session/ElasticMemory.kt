@@ -6,7 +6,6 @@ package pathweave.sdk.session
 
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit.NANOSECONDS
-import java.util.logging.Logger
 import kotlin.concurrent.thread
 import pathweave.sdk.ClosedError
 import pathweave.sdk.UsageError
@@ -25,7 +24,6 @@ import pathweave.sdk.supernet.Plan
 
 private const val JOIN_MS = 10_000L
 private const val NS_PER_S = 1e9
-private val LOG = Logger.getLogger("pathweave")
 
 /**
  * Changes the cap under running calls. Elastic.kt decides when, ElasticPlan.kt what remains.

@@ -16,7 +16,6 @@ import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.bundles.verify
 import pathweave.sdk.delivery.BundleStore
 import pathweave.sdk.delivery.RequestedExits
-import pathweave.sdk.delivery.deliveryLog
 import pathweave.sdk.delivery.fetchExits
 import pathweave.sdk.delivery.requestPlacement
 import pathweave.sdk.execution.Active
@@ -117,7 +116,7 @@ internal class ExitSets(
             } catch (error: PathweaveError) {
                 if (error !is TransferError && error !is BlobError) throw error
                 failure = error.message
-                deliveryLog.warning("the device chooses its exits itself: ${error.message}")
+                LOG.warning("the device chooses its exits itself: ${error.message}")
             }
         }
         val placed = byDevice(withBlobsHere(bundle).supernet, memoryBytes, failure)

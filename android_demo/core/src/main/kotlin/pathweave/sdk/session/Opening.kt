@@ -23,7 +23,6 @@ import pathweave.sdk.delivery.DeliveryOptions
 import pathweave.sdk.delivery.DeliverySource
 import pathweave.sdk.delivery.StoredBundle
 import pathweave.sdk.delivery.collect
-import pathweave.sdk.delivery.deliveryLog
 import pathweave.sdk.delivery.fetchBundle
 import pathweave.sdk.delivery.withStoredLists
 import pathweave.sdk.execution.SelfTestState
@@ -179,13 +178,13 @@ private class Opening(
             if (error !is BundleError && error !is StorageError) throw error
             otherGood(delivered)?.let { return openKept(it, delivered, error) }
             if (store.lastGoodAt(url) == null) throw error
-            deliveryLog.warning("$url: ${error.message}")
+            LOG.warning("$url: ${error.message}")
         }
         return bundle to delivered
     }
 
     private fun openKept(kept: StoredBundle, delivered: Delivered, error: PathweaveError): Pair<Bundle, Delivered> {
-        deliveryLog.warning("version ${delivered.version} is not used here, version ${kept.version} stays: ${error.message}")
+        LOG.warning("version ${delivered.version} is not used here, version ${kept.version} stays: ${error.message}")
         val bundle = bundleIn(kept.folder).also(ready)
         return bundle to delivered.copy(
             folder = kept.folder,

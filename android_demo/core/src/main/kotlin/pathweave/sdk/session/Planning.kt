@@ -7,11 +7,13 @@ package pathweave.sdk.session
 
 import java.util.Locale
 import pathweave.sdk.InfeasibleBudgetError
+import pathweave.sdk.NANOSECONDS_PER_MS
 import pathweave.sdk.TransferError
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.argmax
 import pathweave.sdk.execution.Workspace
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.argmax
+import pathweave.sdk.numerics.median
 import pathweave.sdk.offload.Escalator
 import pathweave.sdk.offload.Privacy
 import pathweave.sdk.offload.measureUplink
@@ -25,8 +27,6 @@ import pathweave.sdk.policies.planning.PlanFront
 import pathweave.sdk.policies.planning.Planner
 import pathweave.sdk.policies.planning.RemoteEvidence
 import pathweave.sdk.policies.planning.expectedCost
-import pathweave.sdk.profiling.NANOSECONDS_PER_MS
-import pathweave.sdk.search.median
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.Plan

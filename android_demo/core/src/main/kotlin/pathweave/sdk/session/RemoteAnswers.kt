@@ -5,16 +5,10 @@
 package pathweave.sdk.session
 
 import java.io.Closeable
-import java.util.logging.Logger
 import kotlinx.serialization.json.JsonPrimitive
-import pathweave.sdk.ABSTAINED
-import pathweave.sdk.FALLBACK
-import pathweave.sdk.SERVER
-import pathweave.sdk.SUBNET
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.execution.AFTER_FAILURE
 import pathweave.sdk.execution.AT_END
 import pathweave.sdk.execution.AT_SERVER
@@ -23,6 +17,7 @@ import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.hardSamples
 import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.logs.event
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.offload.Activations
 import pathweave.sdk.offload.AskedShare
 import pathweave.sdk.offload.DeviceModel
@@ -41,7 +36,6 @@ import pathweave.sdk.supernet.RemoteRef
 import pathweave.sdk.supernet.Sends
 import pathweave.sdk.supernet.Split
 
-private val REMOTE_LOG = Logger.getLogger("pathweave")
 private const val ESCALATING = "escalating" // events of the adaptation log
 private const val SPLITTING = "splitting"
 
@@ -146,7 +140,7 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
 
     /** A warning in the process's log if [plan] needs a server that cannot be used. */
     fun sayWhatIsMissing(plan: Plan) {
-        whyNot(plan)?.let { REMOTE_LOG.warning("the plan runs on the device alone: $it") }
+        whyNot(plan)?.let { LOG.warning("the plan runs on the device alone: $it") }
     }
 
     /**

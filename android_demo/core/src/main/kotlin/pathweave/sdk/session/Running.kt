@@ -5,7 +5,6 @@ import java.io.Closeable
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit.MILLISECONDS
 import kotlin.concurrent.thread
-import pathweave.sdk.Answer
 import pathweave.sdk.NoAnswerYetError
 import pathweave.sdk.runtimes.StopSignal
 

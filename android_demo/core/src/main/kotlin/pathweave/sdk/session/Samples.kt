@@ -4,12 +4,12 @@ package pathweave.sdk.session
 import pathweave.sdk.InputError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.PreparedInputs
 import pathweave.sdk.data.RawInputs
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.data.prepare
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.TensorSpec
 
 /**

@@ -9,11 +9,10 @@ import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.BudgetError
 import pathweave.sdk.UsageError
-import pathweave.sdk.bundles.sides
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
+import pathweave.sdk.files.shortestDecimal
 import pathweave.sdk.live.POOL_FORMAT
 import pathweave.sdk.live.PlanPool
 import pathweave.sdk.profiling.Conditions
@@ -27,11 +26,12 @@ import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.EdgeCost
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.FP32
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.decodePlan
 import pathweave.sdk.supernet.decodeSubnet
 import pathweave.sdk.supernet.encodePlan
 import pathweave.sdk.supernet.encodeSubnet
-import pathweave.sdk.supernet.shortestDecimal
+import pathweave.sdk.supernet.sides
 
 /** [profile] as JSON in UTF-8. */
 public fun encodeProfile(profile: Profile): ByteArray = jsonOf(
@@ -156,12 +156,6 @@ public fun decodePool(data: ByteArray): PlanPool = decoded("plan pool", data) { 
     )
 }
 
-/** An object that is written in the order of [fields]. */
-internal fun jsonOf(vararg fields: Pair<String, JsonElement>): JsonObject = JsonObject(linkedMapOf(*fields))
-
-internal fun json(number: Double?): JsonElement =
-    if (number == null) JsonNull else parsed(shortestDecimal(number).toByteArray())
-
 private fun json(size: ImageSize?) = JsonArray(listOfNotNull(size?.height, size?.width).map(::JsonPrimitive))
 
 private fun json(edge: Edge) = jsonOf(
@@ -185,8 +179,6 @@ private fun json(measured: MeasuredSubnet) = jsonOf(
     "in_pages" to JsonPrimitive(measured.inPages),
     "nodes_by_provider" to JsonObject(emptyMap()),
 )
-
-internal fun parsed(data: ByteArray): JsonElement = Json.parseToJsonElement(String(data))
 
 private fun <T> decoded(what: String, data: ByteArray, read: (JsonPlace) -> T): T = try {
     read(decodeJson(data))

@@ -5,24 +5,21 @@ import java.io.Closeable
 import java.util.Locale
 import java.util.concurrent.atomic.AtomicLong
 import kotlin.concurrent.thread
-import pathweave.sdk.Answer
-import pathweave.sdk.FALLBACK
+import pathweave.sdk.Clock
 import pathweave.sdk.InfeasibleDeadlineError
+import pathweave.sdk.NANOSECONDS_PER_MS
 import pathweave.sdk.PathweaveError
-import pathweave.sdk.SUBNET
 import pathweave.sdk.UsageError
-import pathweave.sdk.data.ImageSize
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.execution.Active
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.execution.PlanRetired
 import pathweave.sdk.execution.StepTimes
 import pathweave.sdk.execution.lastInTime
-import pathweave.sdk.profiling.Clock
-import pathweave.sdk.profiling.NANOSECONDS_PER_MS
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.median
 import pathweave.sdk.runtimes.StopSignal
-import pathweave.sdk.search.median
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 
 private const val MEASURE_AGAIN_NS = 50_000_000L // at most so often, while deadlines are refused

@@ -6,11 +6,12 @@
  */
 package pathweave.sdk.supernet
 
-import pathweave.sdk.data.DType
-import pathweave.sdk.data.ImageSize
+import pathweave.sdk.numerics.DType
 
 /** The rendition that goes without saying. */
 public const val FP32: String = "fp32"
+
+private const val PROCESSOR = "CPUExecutionProvider"
 
 /** What a block is. [text] is how the manifest writes it. */
 public enum class BlockKind(public val text: String) {
@@ -83,7 +84,10 @@ public data class Rendition(
     val error: Double? = null,
     /** Bytes of its weights in memory, where they are stored in fewer. */
     val loadedBytes: Long? = null,
-)
+) {
+    /** Whether it is for ONNX Runtime on a processor, which this SDK has. */
+    val runsHere: Boolean get() = runtime == "onnxruntime" && (providers.isEmpty() || PROCESSOR in providers)
+}
 
 /** An edge of the supernet from cut point [start] to cut point [end]. */
 public data class Block(
@@ -108,3 +112,6 @@ public data class Exit(
     val renditions: List<Rendition>,
     val accuracy: Double? = null,
 )
+
+/** Of one sample. */
+internal val CutPoint.nbytes: Long get() = tensors.sumOf { it.nbytes }

@@ -8,7 +8,6 @@ package pathweave.sdk.supernet
 
 import pathweave.sdk.BudgetError
 import pathweave.sdk.UsageError
-import pathweave.sdk.data.ImageSize
 
 private const val BITS_PER_BYTE = 8
 private const val MEGA_PER_MILLI = 1e3 // Mbit/s in bits per millisecond

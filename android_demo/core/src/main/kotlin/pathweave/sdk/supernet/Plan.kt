@@ -7,7 +7,6 @@
 package pathweave.sdk.supernet
 
 import pathweave.sdk.UsageError
-import pathweave.sdk.data.ImageSize
 
 /**
  * One step of a subnet: a block id, the name of one of its renditions, and the input size of the subnet.

@@ -1,31 +1,20 @@
 /** Subnets and plans as JSON: the bytes that Python and Kotlin both write (docs/bundle_format.md). */
 package pathweave.sdk.supernet
 
-import java.math.BigDecimal
 import java.math.BigInteger
-import java.math.MathContext
-import java.math.RoundingMode
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
 import java.util.Base64
-import kotlin.math.withSign
-import kotlinx.serialization.ExperimentalSerializationApi
 import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonElement
 import kotlinx.serialization.json.JsonNull
-import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.JsonPrimitive
-import kotlinx.serialization.json.JsonUnquotedLiteral
 import pathweave.sdk.UsageError
-import pathweave.sdk.bundles.sides
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
 
-private const val SHORTEST_PLAIN = -5 // decimal exponent of the first digit; numbers below it have an exponent
-private const val LONGEST_PLAIN = 15
 private const val BASE64_GROUP = 4 // characters
-private const val MOST_DIGITS = 17 // always enough to tell one double from the next
 private const val NEWER = "it was written by another version of Pathweave: adapt again, or take the SDK that wrote it"
 
 /** [subnet] as JSON in UTF-8, the same bytes as in Python. */
@@ -47,7 +36,7 @@ public fun decodeSubnet(data: ByteArray): Subnet = try {
  *
  * @throws UsageError a threshold is infinite or not a number, which JSON cannot hold.
  */
-public fun encodePlan(plan: Plan): ByteArray = objectOf(
+public fun encodePlan(plan: Plan): ByteArray = jsonOf(
     "format" to JsonPrimitive(PLAN_FORMAT),
     "subnet" to json(plan.subnet),
     "exits" to JsonArray(plan.exits.map(::json)),
@@ -73,12 +62,12 @@ public fun decodePlan(data: ByteArray): Plan = try {
     throw UsageError("this is no plan: ${error.message}", NEWER)
 }
 
-private fun json(subnet: Subnet): JsonElement = objectOf("edges" to json(subnet.edges))
+private fun json(subnet: Subnet): JsonElement = jsonOf("edges" to json(subnet.edges))
 
 private fun json(edges: List<Edge>): JsonElement = JsonArray(
     edges.map { edge ->
         val sides = listOfNotNull(edge.inputSize?.height, edge.inputSize?.width)
-        objectOf(
+        jsonOf(
             "block" to JsonPrimitive(edge.block),
             "rendition" to JsonPrimitive(edge.rendition),
             "input_size" to JsonArray(sides.map(::JsonPrimitive)),
@@ -86,14 +75,14 @@ private fun json(edges: List<Edge>): JsonElement = JsonArray(
     },
 )
 
-private fun json(choice: ExitChoice): JsonElement = objectOf(
+private fun json(choice: ExitChoice): JsonElement = jsonOf(
     "exit" to JsonPrimitive(choice.exit),
     "threshold" to json(choice.threshold),
     "rendition" to JsonPrimitive(choice.rendition),
     "ask_below" to json(choice.askBelow),
 )
 
-private fun json(split: Split): JsonElement = objectOf(
+private fun json(split: Split): JsonElement = jsonOf(
     "position" to JsonPrimitive(split.position),
     "bits" to JsonArray(split.bits.map(::JsonPrimitive)),
     "tail" to json(split.tail),
@@ -101,7 +90,7 @@ private fun json(split: Split): JsonElement = objectOf(
     "fallback" to JsonPrimitive(split.fallback.key),
 )
 
-private fun json(server: RemoteRef): JsonElement = objectOf(
+private fun json(server: RemoteRef): JsonElement = jsonOf(
     "model" to JsonPrimitive(server.model),
     "digest" to JsonPrimitive(server.digest),
 )
@@ -156,51 +145,7 @@ private fun json(decider: Decider): JsonElement {
 }
 
 private fun kind(name: String, vararg fields: Pair<String, JsonElement>) =
-    objectOf("kind" to JsonPrimitive(name), *fields)
-
-/** An object that is written in the order of [fields]. */
-private fun objectOf(vararg fields: Pair<String, JsonElement>) = JsonObject(linkedMapOf(*fields))
-
-@OptIn(ExperimentalSerializationApi::class) // the only way to write a number in a form of one's own
-private fun json(number: Double): JsonElement = JsonUnquotedLiteral(shortestDecimal(number))
-
-/**
- * The shortest decimal that reads as [value], written as Python does: `0.5`, `1.0000000000000002`, `1e-6`, `1.5e16`.
- *
- * `Double.toString` is not the shortest before JDK 19, nor on Android.
- *
- * @throws UsageError it is infinite or not a number.
- */
-internal fun shortestDecimal(value: Double): String {
-    if (!value.isFinite()) throw UsageError("a plan cannot store the number $value")
-    val sign = if (1.0.withSign(value) < 0.0) "-" else ""
-    if (value == 0.0) return "${sign}0.0"
-    val decimal = shortest(BigDecimal(value).abs()).stripTrailingZeros()
-    val digits = decimal.unscaledValue().toString()
-    val exponent = decimal.precision() - decimal.scale() - 1 // of the first digit
-    if (exponent !in SHORTEST_PLAIN..LONGEST_PLAIN) {
-        val fraction = digits.drop(1)
-        return sign + digits.first() + (if (fraction.isEmpty()) "" else ".$fraction") + "e$exponent"
-    }
-    val plain = decimal.toPlainString()
-    return sign + if ('.' in plain) plain else "$plain.0"
-}
-
-/**
- * The decimal with the fewest digits that reads as the same double as [exact]; of several the nearest to it, of two
- * equally near ones the one with the even last digit.
- */
-private fun shortest(exact: BigDecimal): BigDecimal {
-    val double = exact.toDouble()
-    for (digits in 1..MOST_DIGITS) {
-        listOf(RoundingMode.HALF_EVEN, RoundingMode.DOWN, RoundingMode.UP) // the nearest may read as a neighbour
-            .map { exact.round(MathContext(digits, it)) }
-            .filter { it.toDouble() == double }
-            .minByOrNull { (it - exact).abs() }
-            ?.let { return it }
-    }
-    return exact
-}
+    jsonOf("kind" to JsonPrimitive(name), *fields)
 
 private fun plan(place: JsonPlace): Plan {
     place.only("format", "subnet", "exits", "split", "hard")
@@ -330,3 +275,10 @@ private fun logistic(place: JsonPlace) = Decider.Logistic(
 
 private fun JsonPlace.int(least: Int = Int.MIN_VALUE): Int =
     whole(least = least.toLong(), most = Int.MAX_VALUE.toLong()).toInt()
+
+/** Height and width, each at least 1. */
+internal fun JsonPlace.sides(): ImageSize {
+    val sides = extents()
+    if (sides.size != 2) throw wrong("a height and a width")
+    return ImageSize(sides[0], sides[1])
+}

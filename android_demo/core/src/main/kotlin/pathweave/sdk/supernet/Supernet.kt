@@ -9,8 +9,7 @@ package pathweave.sdk.supernet
 import pathweave.sdk.InputError
 import pathweave.sdk.ManifestError
 import pathweave.sdk.UsageError
-import pathweave.sdk.data.ImageSize
-import pathweave.sdk.data.elements
+import pathweave.sdk.numerics.elements
 
 private const val MOST_BITS = 8 // of a value on its way to a server
 

@@ -20,15 +20,14 @@ import java.net.UnknownHostException
 import java.util.Timer
 import javax.net.ssl.SSLException
 import kotlin.concurrent.schedule
+import pathweave.sdk.Clock
 import pathweave.sdk.DeadlineError
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.RefusedError
 import pathweave.sdk.TransferError
 import pathweave.sdk.UsageError
-import pathweave.sdk.delivery.Deadlines
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.decodeJson
-import pathweave.sdk.profiling.Clock
 
 internal const val CHUNK_BYTES = 1 shl 16
 private const val MS_PER_S = 1_000.0

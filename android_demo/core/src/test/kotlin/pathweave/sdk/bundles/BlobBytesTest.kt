@@ -15,9 +15,9 @@ import pathweave.sdk.BlobError
 import pathweave.sdk.Published
 import pathweave.sdk.assertRefused
 import pathweave.sdk.child
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.delivery.digestOf
+import pathweave.sdk.files.digestOf
 import pathweave.sdk.files.writeAtomically
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.supernet.TensorSpec
 

@@ -11,12 +11,12 @@ import pathweave.sdk.CompositionError
 import pathweave.sdk.Contract
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bytes
-import pathweave.sdk.data.DType
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.double
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
+import pathweave.sdk.numerics.DType
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.supernet.TensorSpec
 import pathweave.sdk.text

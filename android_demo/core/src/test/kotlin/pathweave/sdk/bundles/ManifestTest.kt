@@ -18,7 +18,6 @@ import pathweave.sdk.PathweaveError
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bytes
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
@@ -26,6 +25,7 @@ import pathweave.sdk.supernet.Block
 import pathweave.sdk.supernet.BlockKind
 import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet

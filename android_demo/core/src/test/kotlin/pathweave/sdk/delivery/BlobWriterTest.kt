@@ -13,7 +13,7 @@ import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.BlobError
 import pathweave.sdk.Published
 import pathweave.sdk.assertRefused
-import pathweave.sdk.bundles.sha256
+import pathweave.sdk.files.sha256
 
 class BlobWriterTest {
     @TempDir

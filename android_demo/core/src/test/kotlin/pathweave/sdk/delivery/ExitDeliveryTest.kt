@@ -22,7 +22,6 @@ import pathweave.sdk.FaultServer
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.Published
 import pathweave.sdk.RefusedError
-import pathweave.sdk.SUBNET
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bundles.Bundle
@@ -30,6 +29,7 @@ import pathweave.sdk.bundles.verify
 import pathweave.sdk.data.Image
 import pathweave.sdk.get
 import pathweave.sdk.int
+import pathweave.sdk.session.SUBNET
 import pathweave.sdk.text
 import pathweave.sdk.transports.HttpTransport
 

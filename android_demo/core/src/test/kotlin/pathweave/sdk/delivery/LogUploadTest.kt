@@ -26,9 +26,9 @@ import pathweave.sdk.TransferError
 import pathweave.sdk.UsageError
 import pathweave.sdk.child
 import pathweave.sdk.files.LINE_MAX_BYTES
+import pathweave.sdk.files.jsonOf
 import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.session.deviceId
-import pathweave.sdk.session.jsonOf
 
 /** Keeps each line once, as server/log_store.py does. */
 class LogKeeper {

@@ -15,9 +15,9 @@ import pathweave.sdk.Published
 import pathweave.sdk.RollbackError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bundles.decodeManifest
-import pathweave.sdk.bundles.hex
-import pathweave.sdk.bundles.sha256
 import pathweave.sdk.bytes
+import pathweave.sdk.files.hex
+import pathweave.sdk.files.sha256
 import pathweave.sdk.get
 import pathweave.sdk.items
 import pathweave.sdk.text

@@ -14,12 +14,12 @@ import org.junit.jupiter.api.DynamicTest
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.TestFactory
 import pathweave.sdk.Contract
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.double
 import pathweave.sdk.floats
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.size
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice

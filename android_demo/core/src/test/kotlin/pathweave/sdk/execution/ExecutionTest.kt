@@ -12,13 +12,12 @@ import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bundles.Stretch
-import pathweave.sdk.data.ImageSize
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.argmax
 import pathweave.sdk.double
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
@@ -26,6 +25,7 @@ import pathweave.sdk.seed
 import pathweave.sdk.subnetOf
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.text

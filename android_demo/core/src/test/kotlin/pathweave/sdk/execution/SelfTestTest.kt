@@ -14,10 +14,10 @@ import pathweave.sdk.SelfTestError
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bundles.changed
-import pathweave.sdk.data.argmax
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.seed
 import pathweave.sdk.subnetsOf

@@ -17,9 +17,9 @@ import pathweave.sdk.FaultServer
 import pathweave.sdk.PostAnswer
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.execution.Workspace
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.offload.LinkEstimate
 import pathweave.sdk.offload.Privacy
 import pathweave.sdk.offload.RemoteModel

@@ -9,11 +9,11 @@ import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.data.argmax
 import pathweave.sdk.double
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.get
 import pathweave.sdk.items
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.Adaptations
 import pathweave.sdk.policies.standInLabels

@@ -14,10 +14,10 @@ import org.junit.jupiter.api.Timeout
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.data.Preprocessing
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.data.prepare
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.transports.HttpTransport
 import pathweave.sdk.transports.Transport
 

@@ -3,11 +3,11 @@ package pathweave.sdk.offload
 import kotlinx.serialization.json.Json
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.TransferError
-import pathweave.sdk.delivery.Deadlines
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
 import pathweave.sdk.text
+import pathweave.sdk.transports.Deadlines
 import pathweave.sdk.transports.Reply
 import pathweave.sdk.transports.Transport
 

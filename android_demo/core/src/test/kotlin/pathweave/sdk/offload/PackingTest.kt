@@ -16,11 +16,11 @@ import pathweave.sdk.SplitMix64
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bytes
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.floats
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.size
 import pathweave.sdk.supernet.Block
 import pathweave.sdk.supernet.BlockKind

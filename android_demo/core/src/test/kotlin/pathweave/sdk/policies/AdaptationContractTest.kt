@@ -15,12 +15,10 @@ import org.junit.jupiter.api.TestFactory
 import pathweave.sdk.Contract
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.data.Image
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.data.Interpolation
 import pathweave.sdk.data.PreparedInputs
 import pathweave.sdk.data.Preprocessing
 import pathweave.sdk.data.SomeInputs
-import pathweave.sdk.data.argmax
 import pathweave.sdk.data.fitted
 import pathweave.sdk.data.prepare
 import pathweave.sdk.data.searchPositions
@@ -30,6 +28,7 @@ import pathweave.sdk.execution.Workspace
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.profiling.fitLatency
 import pathweave.sdk.profiling.fitMemory
 import pathweave.sdk.runtimes.OnnxRuntime
@@ -44,6 +43,7 @@ import pathweave.sdk.size
 import pathweave.sdk.subnetOf
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Hard
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.enumerateSubnets
 import pathweave.sdk.text

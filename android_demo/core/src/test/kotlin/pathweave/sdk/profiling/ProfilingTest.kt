@@ -10,9 +10,8 @@ import pathweave.sdk.MeasurementError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bundles.Stretch
 import pathweave.sdk.bundles.readFragment
-import pathweave.sdk.data.ImageSize
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.elements
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.elements
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.session.decodeProfile
@@ -26,6 +25,7 @@ import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.EdgeCost
 import pathweave.sdk.supernet.ExitAtSize
 import pathweave.sdk.supernet.ExitChoice
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Subnet
 
 class ProfilingTest {

@@ -12,7 +12,7 @@ import pathweave.sdk.Contract
 import pathweave.sdk.adapt
 import pathweave.sdk.bundles.TrustedKey
 import pathweave.sdk.calibrate
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.policies.Adaptations
 import pathweave.sdk.supernet.Budget
 

@@ -13,7 +13,6 @@ import org.junit.jupiter.api.DynamicTest
 import org.junit.jupiter.api.TestFactory
 import pathweave.sdk.Contract
 import pathweave.sdk.SplitMix64
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.double
 import pathweave.sdk.get
 import pathweave.sdk.int
@@ -28,6 +27,7 @@ import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.EdgeCost
 import pathweave.sdk.supernet.Golden
+import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.InputSize
 import pathweave.sdk.supernet.Rendition
 import pathweave.sdk.supernet.Subnet

@@ -16,11 +16,11 @@ import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.data.Inputs
 import pathweave.sdk.data.SomeInputs
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.execution.PagedEdges
 import pathweave.sdk.execution.eachEdge
 import pathweave.sdk.execution.largestBatch
 import pathweave.sdk.execution.oneModelFootprint
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.policies.Adaptations
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.OnnxRuntime

@@ -14,7 +14,6 @@ import pathweave.sdk.BudgetError
 import pathweave.sdk.Contract
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bundles.Stretch
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.execution.Footprint
 import pathweave.sdk.execution.LOADING_FACTOR
 import pathweave.sdk.execution.PlanSegment
@@ -23,6 +22,7 @@ import pathweave.sdk.execution.Workspace
 import pathweave.sdk.execution.allStay
 import pathweave.sdk.execution.eachEdge
 import pathweave.sdk.execution.oneModelFootprint
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.Adaptations
 import pathweave.sdk.policies.CalibrationSettings

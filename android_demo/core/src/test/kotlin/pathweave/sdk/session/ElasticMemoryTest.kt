@@ -17,7 +17,6 @@ import pathweave.sdk.MeasurementError
 import pathweave.sdk.SlowRuntime
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.data.argmax
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.MemoryCap
 import pathweave.sdk.execution.Workspace
@@ -32,10 +31,10 @@ import pathweave.sdk.memory_pressure.MemoryPressure
 import pathweave.sdk.memory_pressure.MemoryReading
 import pathweave.sdk.memory_pressure.SystemMemory
 import pathweave.sdk.memory_pressure.TrimMemory
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.policies.exits.leastPlanBytes
 import pathweave.sdk.policies.exits.wholePlanBytes
 import pathweave.sdk.seed
-import pathweave.sdk.sources
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Plan
 import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE

@@ -27,17 +27,17 @@ import pathweave.sdk.SelfTestError
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bundles.Bundle
-import pathweave.sdk.bundles.sha256
 import pathweave.sdk.data.Image
 import pathweave.sdk.delivery.DeliveryOptions
 import pathweave.sdk.delivery.DeliverySource
-import pathweave.sdk.delivery.digestOf
 import pathweave.sdk.execution.STRIKES
 import pathweave.sdk.execution.SelfTestAbortedError
 import pathweave.sdk.execution.SelfTestAttempts
 import pathweave.sdk.execution.SelfTestLimits
 import pathweave.sdk.execution.SelfTestState
 import pathweave.sdk.execution.runGuardedSelfTest
+import pathweave.sdk.files.digestOf
+import pathweave.sdk.files.sha256
 import pathweave.sdk.runtimes.OnnxRuntime
 
 private const val PAGE_BYTES = 4_096L // what tmpfs counts in

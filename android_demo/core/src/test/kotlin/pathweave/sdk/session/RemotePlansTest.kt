@@ -6,14 +6,10 @@ import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
-import pathweave.sdk.ABSTAINED
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.Contract
-import pathweave.sdk.FALLBACK
-import pathweave.sdk.SUBNET
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.execution.AFTER_FAILURE
 import pathweave.sdk.execution.AT_END
 import pathweave.sdk.execution.AT_SERVER
@@ -26,6 +22,7 @@ import pathweave.sdk.execution.goldenInputs
 import pathweave.sdk.execution.leastMemoryCapBytes
 import pathweave.sdk.execution.segments
 import pathweave.sdk.get
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.offload.Privacy
 import pathweave.sdk.offload.RemoteModel
 import pathweave.sdk.runtimes.OnnxRuntime

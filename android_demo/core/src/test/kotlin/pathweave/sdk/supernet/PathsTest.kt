@@ -10,7 +10,6 @@ import pathweave.sdk.Contract
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.data.ImageSize
 import pathweave.sdk.double
 import pathweave.sdk.get
 import pathweave.sdk.int

@@ -5,8 +5,6 @@
 package pathweave.sdk.policies.costs
 
 import pathweave.sdk.data.Inputs
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.argmax
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.LoadedSegments
 import pathweave.sdk.execution.PlanSegment
@@ -15,6 +13,8 @@ import pathweave.sdk.execution.allStay
 import pathweave.sdk.execution.confidence
 import pathweave.sdk.execution.oneModelFootprint
 import pathweave.sdk.execution.segments
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.policies.chooseExits
 import pathweave.sdk.policies.placement.ExitCandidate
 import pathweave.sdk.policies.placement.placeExactly

@@ -10,13 +10,13 @@ import kotlin.math.abs
 import kotlin.math.exp
 import kotlin.math.sqrt
 import pathweave.sdk.InputError
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.execution.ease
 import pathweave.sdk.execution.feature
-import pathweave.sdk.search.cholesky
-import pathweave.sdk.search.dot
-import pathweave.sdk.search.solveLower
-import pathweave.sdk.search.solveTransposed
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.cholesky
+import pathweave.sdk.numerics.dot
+import pathweave.sdk.numerics.solveLower
+import pathweave.sdk.numerics.solveTransposed
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.LogitFeature
 

@@ -9,8 +9,8 @@ package pathweave.sdk.policies.planning
 
 import kotlin.math.log10
 import kotlin.math.pow
+import pathweave.sdk.numerics.dot
 import pathweave.sdk.policies.costs.ExitSamples
-import pathweave.sdk.search.dot
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.Requirement
 

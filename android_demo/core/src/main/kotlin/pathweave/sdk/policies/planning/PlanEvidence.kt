@@ -1,8 +1,8 @@
 /** What plans are judged by: answers to private samples, and what is known of a server. Mirrors costs/evidence.py. Pure. */
 package pathweave.sdk.policies.planning
 
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.argmax
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.offload.LogarithmicPool
 import pathweave.sdk.policies.costs.AnswersEverywhere
 import pathweave.sdk.policies.costs.ExitSamples

@@ -7,7 +7,7 @@
  */
 package pathweave.sdk.policies.planning
 
-import pathweave.sdk.data.Tensor
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice

@@ -10,9 +10,9 @@ import pathweave.sdk.UsageError
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
-import pathweave.sdk.session.json
-import pathweave.sdk.session.jsonOf
-import pathweave.sdk.session.parsed
+import pathweave.sdk.files.json
+import pathweave.sdk.files.jsonOf
+import pathweave.sdk.files.parsed
 import pathweave.sdk.supernet.Optimised
 import pathweave.sdk.supernet.Power
 import pathweave.sdk.supernet.Requirement

@@ -5,9 +5,9 @@
  */
 package pathweave.sdk.policies.planning
 
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.execution.hardSamples
-import pathweave.sdk.profiling.percentile
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.percentile
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.Hard

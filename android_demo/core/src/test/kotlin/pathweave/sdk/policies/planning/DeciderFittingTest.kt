@@ -8,8 +8,8 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.InputError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.execution.ease
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.supernet.LogitFeature
 
 private const val COUNT = 300

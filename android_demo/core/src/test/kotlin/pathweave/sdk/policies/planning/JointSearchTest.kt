@@ -5,8 +5,8 @@ import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
+import pathweave.sdk.numerics.percentile
 import pathweave.sdk.policies.costs.ExitSamples
-import pathweave.sdk.profiling.percentile
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Optimised
 import pathweave.sdk.supernet.Power

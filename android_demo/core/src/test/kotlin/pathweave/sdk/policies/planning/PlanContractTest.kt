@@ -16,11 +16,11 @@ import org.junit.jupiter.api.DynamicTest
 import org.junit.jupiter.api.TestFactory
 import pathweave.sdk.Contract
 import pathweave.sdk.SplitMix64
-import pathweave.sdk.data.Tensor
 import pathweave.sdk.double
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
+import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.offload.LogarithmicPool
 import pathweave.sdk.policies.costs.AnswersEverywhere
 import pathweave.sdk.seed

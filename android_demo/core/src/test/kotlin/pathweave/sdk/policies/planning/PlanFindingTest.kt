@@ -6,12 +6,12 @@ import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import pathweave.sdk.BudgetError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.argmax
 import pathweave.sdk.execution.confidence
 import pathweave.sdk.execution.hardSamples
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.argmax
+import pathweave.sdk.numerics.percentile
 import pathweave.sdk.policies.costs.AnswersEverywhere
-import pathweave.sdk.profiling.percentile
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.Edge

@@ -14,9 +14,9 @@ import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
-import pathweave.sdk.data.argmax
 import pathweave.sdk.drawnImages
 import pathweave.sdk.logs.readLog
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.session.logPath
 import pathweave.sdk.supernet.Requirement
 

@@ -1,11 +1,8 @@
 /** Updating a bundle in the background. */
-package pathweave.sdk.delivery
+package pathweave.sdk.session
 
 import java.io.File
 import pathweave.sdk.bundles.Trust
-import pathweave.sdk.session.OpenedBundle
-import pathweave.sdk.session.openAt
-import pathweave.sdk.session.storeIn
 
 /**
  * Fetches, verifies and self-tests the bundle at [url], and makes it the last good one. The model that is open stays

@@ -1,4 +1,4 @@
-package pathweave.sdk.delivery
+package pathweave.sdk.session
 
 import java.io.File
 import java.nio.file.Path
@@ -15,11 +15,8 @@ import pathweave.sdk.FaultServer
 import pathweave.sdk.NoRuntime
 import pathweave.sdk.PostAnswer
 import pathweave.sdk.Published
+import pathweave.sdk.files.jsonOf
 import pathweave.sdk.logs.AdaptationLog
-import pathweave.sdk.session.deviceId
-import pathweave.sdk.session.jsonOf
-import pathweave.sdk.session.logPath
-import pathweave.sdk.session.openAt
 
 @Timeout(60)
 class LogUploadWorkTest {

@@ -1,10 +1,7 @@
 /** Sending the adaptation logs to the bundle's server in the background. */
-package pathweave.sdk.delivery
+package pathweave.sdk.session
 
 import java.io.File
-import pathweave.sdk.session.deviceId
-import pathweave.sdk.session.logsOf
-import pathweave.sdk.session.storeIn
 import pathweave.sdk.transports.serverAndName
 
 /**

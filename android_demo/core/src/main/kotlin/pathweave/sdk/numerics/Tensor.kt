@@ -1,5 +1,5 @@
 /** Tensors as they pass between runtimes: a shape, a type, and the elements in row-major order. */
-package pathweave.sdk.data
+package pathweave.sdk.numerics
 
 import java.nio.Buffer
 import java.nio.ByteBuffer

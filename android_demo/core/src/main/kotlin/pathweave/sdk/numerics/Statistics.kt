@@ -1,5 +1,5 @@
 /** The little numerics that the search needs: triangular systems, medians, the complementary error function. */
-package pathweave.sdk.search
+package pathweave.sdk.numerics
 
 import kotlin.math.abs
 import kotlin.math.cos
@@ -7,7 +7,6 @@ import kotlin.math.exp
 import kotlin.math.ln
 import kotlin.math.sqrt
 import pathweave.sdk.SplitMix64
-import pathweave.sdk.profiling.percentile
 
 private const val ERROR_SERIES_UP_TO = 2.0 // below, the series of erf converges fast; above, the continued fraction
 private const val TINY = 1e-300
@@ -101,4 +100,12 @@ private fun erfcFraction(x: Double): Double {
         fraction *= upper * lower
     } while (abs(upper * lower - 1) > 1e-16 && step < 500)
     return fraction
+}
+
+/** Between the two nearest of [sorted], in proportion. */
+internal fun percentile(sorted: List<Double>, share: Double): Double {
+    val place = share * (sorted.size - 1)
+    val below = place.toInt()
+    val above = minOf(below + 1, sorted.lastIndex)
+    return sorted[below] + (sorted[above] - sorted[below]) * (place - below)
 }

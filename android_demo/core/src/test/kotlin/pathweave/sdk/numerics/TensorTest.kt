@@ -1,4 +1,4 @@
-package pathweave.sdk.data
+package pathweave.sdk.numerics
 
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue

@@ -1,4 +1,4 @@
-package pathweave.sdk.delivery
+package pathweave.sdk.session
 
 import java.io.File
 import java.nio.file.Path
@@ -12,9 +12,6 @@ import pathweave.sdk.Contract
 import pathweave.sdk.Fault
 import pathweave.sdk.FaultServer
 import pathweave.sdk.Published
-import pathweave.sdk.session.openAt
-import pathweave.sdk.session.openStored
-import pathweave.sdk.session.storeIn
 
 @Timeout(60)
 class UpdateWorkTest {

@@ -1,5 +1,5 @@
 /** Work without a user who waits for it: when it may run, and whether to try again. An app's job only calls it. */
-package pathweave.sdk.delivery
+package pathweave.sdk.session
 
 import java.util.concurrent.CancellationException
 import pathweave.sdk.PathweaveError

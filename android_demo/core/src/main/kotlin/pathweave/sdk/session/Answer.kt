@@ -1,11 +1,11 @@
 /** What a model answers. */
-package pathweave.sdk
+package pathweave.sdk.session
 
-import pathweave.sdk.data.Tensor
-import pathweave.sdk.data.argmax
 import pathweave.sdk.execution.Outcome
 import pathweave.sdk.execution.confidence
 import pathweave.sdk.execution.hardSamples
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.argmax
 import pathweave.sdk.supernet.Hard
 import pathweave.sdk.supernet.Plan
 
