@@ -36,7 +36,8 @@ def closest_pairs(neurons: torch.Tensor, count: int) -> list[tuple[int, int]]:
     """``count`` disjoint pairs of ``neurons`` [n, weights] in ascending order of their L2 distance, at most n // 2."""
     total = len(neurons)
     first, second = torch.triu_indices(total, total, offset=1).unbind(0)
-    distance = torch.cdist(neurons.double(), neurons.double())[first, second]
+    rows = neurons.double().cpu()
+    distance = torch.cdist(rows, rows)[first, second]
     order = distance.argsort(stable=True)
     found: list[tuple[int, int]] = []
     taken = [False] * total

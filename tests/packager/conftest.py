@@ -107,7 +107,7 @@ def run_training(tmp_path) -> Callable[..., Trainer]:
         progress: Progress | None = None,
         **choices: Any,
     ) -> Trainer:
-        recipe = Recipe(**({"checkpoint_seconds": 0.0, "precision": "float32"} | choices))
+        recipe = Recipe(**({"checkpoint_seconds": 0.0, "device": "cpu", "precision": "float32"} | choices))
         checkpoints = Checkpoints(tmp_path / work, {"run": "test"})
         checkpoints.begin()
         trainer = Trainer(expansion, source, recipe, checkpoints, progress or SilentProgress(), judge=judge)
@@ -270,7 +270,7 @@ def for_digits(model):
     return model
 '''
 
-RECIPE = "steps = 48\nbatch = 32\ncheckpoint_seconds = 0.0\nprecision = 'float32'\n"
+RECIPE = "device = 'cpu'\nsteps = 48\nbatch = 32\ncheckpoint_seconds = 0.0\nprecision = 'float32'\n"
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ def count_macs(module: nn.Module, *shapes: tuple[int, ...], dtype: str = "float3
 
     ``shapes``: of the module's input tensors, without the batch axis.
     """
-    zeros = [torch.zeros(1, *shape, dtype=getattr(torch, dtype)) for shape in shapes]
+    device = next((one.device for one in (*module.parameters(), *module.buffers())), None)
+    zeros = [torch.zeros(1, *shape, dtype=getattr(torch, dtype), device=device) for shape in shapes]
     with evaluated(module), FlopCounterMode(display=False) as counter:
         module(*zeros)
     return counter.get_total_flops() // 2

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from device_sdk.progress import SilentProgress
 from packager.branch_zoo.cultivation import Cultivation
@@ -44,6 +45,7 @@ def cultivation(
         work: Path | None = None,
         ranks: Ranks | None = None,
         source: BatchSource | None = None,
+        device: torch.device | None = None,
         **choices,
     ) -> Cultivation:
         expansion = expand(tiny_traced, max_span=1)
@@ -58,6 +60,7 @@ def cultivation(
             positions=positions,
             times=answer_times(expansion),
             settings=settings,
+            device=device,
             folder=folder,
             progress=SilentProgress(),
             ranks=ranks,

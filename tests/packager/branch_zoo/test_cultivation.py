@@ -10,6 +10,7 @@ from packager.branch_zoo.modules import build_branch
 from packager.branch_zoo.self_merge import hidden_widths
 from packager.branch_zoo.specs import parse
 from packager.errors import ResumeError
+from packager.training.device import on_device
 from tests.packager.conftest import DyingSource
 
 
@@ -40,6 +41,16 @@ def test_branches_learn_and_the_best_siblings_are_added(cultivation):
         assert exit_.parameters < whole.parameters
         assert sum(hidden_widths(exit_.module)) < sum(hidden_widths(whole.module))
     assert any("survival judged by MACs" in note for note in found.notes)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_branches_and_siblings_grow_on_an_accelerator(cultivation, tiny_traced):
+    device = torch.device("cuda")
+    with on_device(tiny_traced.blocks, device):
+        found = cultivation(device=device).run()
+    assert max(grown.accuracy for grown in found.grown) > 0.8
+    assert any(grown.exit.branch.endswith("-merged") for grown in found.grown)
+    assert {p.device.type for grown in found.grown for p in grown.exit.module.parameters()} == {"cpu"}
 
 
 def test_siblings_can_be_left_out(cultivation):

@@ -17,6 +17,10 @@ def test_macs_of_known_layers_are_counted_exactly():
     assert count_macs(nn.Linear(64, 10), (64,)) == 640
 
 
+def test_macs_are_counted_on_the_modules_own_device():
+    assert count_macs(nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 10)).to("meta"), (64,)) == 640
+
+
 def test_resnet20_costs_what_is_published(zoo_traced):
     expansion = expand(zoo_traced("resnet20_cifar10"), max_span=3)
     # 40.8 M in the literature, with additions; 0.27 M parameters

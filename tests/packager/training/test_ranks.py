@@ -203,7 +203,8 @@ def train(together, digits, digits_preprocessing, tmp_path) -> Callable[..., lis
         judge: Any = None,
         **choices: Any,
     ) -> list[Any]:
-        recipe = Recipe(**({"checkpoint_seconds": 0.0, "precision": "float32", "batch": batch} | choices))
+        fixed = {"checkpoint_seconds": 0.0, "device": "cpu", "precision": "float32", "batch": batch}
+        recipe = Recipe(**(fixed | choices))
         # Processes have weights of their own. Threads that share originals and move them at once may spoil them.
         expansions = [copy.deepcopy(expansion()) for _ in range(count)]
 

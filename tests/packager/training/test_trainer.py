@@ -21,7 +21,7 @@ from packager.training.losses import distillation_errors
 from packager.training.trainer import Trainer, make_losses
 
 RUN = {"run": "test"}
-DEFAULTS = {"checkpoint_seconds": 0.0, "precision": "float32", "seed": 5, "recalibrate_batches": 0}
+DEFAULTS = {"checkpoint_seconds": 0.0, "device": "cpu", "precision": "float32", "seed": 5, "recalibrate_batches": 0}
 TUNING = 1_000_000_000  # batches of the second phase are counted from here
 EXITS = 2 * TUNING  # and those of the third from here
 
