@@ -39,6 +39,7 @@ import pathweave.sdk.profiling.currentConditions
 import pathweave.sdk.profiling.profile
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.session.Answer
 import pathweave.sdk.session.DeviceState
 import pathweave.sdk.session.ElasticMemory
 import pathweave.sdk.session.ExitSets
@@ -53,10 +54,12 @@ import pathweave.sdk.session.Planning
 import pathweave.sdk.session.PrivateSamples
 import pathweave.sdk.session.RemoteAnswers
 import pathweave.sdk.session.Running
+import pathweave.sdk.session.SUBNET
 import pathweave.sdk.session.SampleChecker
 import pathweave.sdk.session.TimedAnswers
 import pathweave.sdk.session.Wish
 import pathweave.sdk.session.loadExits
+import pathweave.sdk.session.sources
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Plan

@@ -21,6 +21,10 @@ import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.OnnxRuntime
 import pathweave.sdk.runtimes.Runtime
+import pathweave.sdk.session.ABSTAINED
+import pathweave.sdk.session.Answer
+import pathweave.sdk.session.FALLBACK
+import pathweave.sdk.session.SUBNET
 import pathweave.sdk.supernet.Decider
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Hard

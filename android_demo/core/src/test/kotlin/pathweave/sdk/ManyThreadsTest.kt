@@ -14,6 +14,8 @@ import pathweave.sdk.execution.goldenInputs
 import pathweave.sdk.execution.leastMemoryCapBytes
 import pathweave.sdk.execution.planOf
 import pathweave.sdk.numerics.argmax
+import pathweave.sdk.session.Answer
+import pathweave.sdk.session.sources
 import pathweave.sdk.supernet.Plan
 
 private const val THREADS = 8

@@ -15,6 +15,7 @@ import java.nio.file.StandardOpenOption.READ
 import java.security.MessageDigest
 import pathweave.sdk.BlobError
 import pathweave.sdk.files.digestOf
+import pathweave.sdk.files.hex
 import pathweave.sdk.files.reason
 
 internal const val BLOB_MAX_BYTES = Int.MAX_VALUE.toLong() // protobuf's limit; the manifest does not size shared blobs

@@ -16,6 +16,7 @@ import pathweave.sdk.BundleError
 import pathweave.sdk.ManifestError
 import pathweave.sdk.SignatureError
 import pathweave.sdk.UsageError
+import pathweave.sdk.files.sha256
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Rendition

@@ -10,6 +10,7 @@ import java.io.File
 import java.io.IOException
 import pathweave.sdk.SignatureError
 import pathweave.sdk.files.JsonPlace
+import pathweave.sdk.files.sha256
 
 /** Bytes that the file of a key list may have. */
 public const val KEYS_MAX_BYTES: Int = 65_536

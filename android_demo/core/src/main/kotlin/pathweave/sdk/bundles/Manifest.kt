@@ -26,6 +26,8 @@ import pathweave.sdk.supernet.InputSize
 import pathweave.sdk.supernet.Rendition
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.TensorSpec
+import pathweave.sdk.supernet.extents
+import pathweave.sdk.supernet.sides
 
 /** Its major version is the one that is understood. */
 public const val FORMAT_VERSION: String = "1.4"
@@ -359,10 +361,6 @@ private fun checkForPeople(root: JsonPlace) {
 private fun JsonPlace.texts(): List<String> = items().map { it.text() }
 
 private fun JsonPlace.numbers(): List<Double> = items().map { it.number() }
-
-/** Extents of axes, each at least 1. */
-private fun JsonPlace.extents(): List<Int> =
-    items().map { it.whole(least = 1, most = Int.MAX_VALUE.toLong()).toInt() }
 
 /** An integer that counts something here; what does not fit is out of every range that is checked later. */
 private fun JsonPlace.size(): Int = whole().coerceIn(-1L, Int.MAX_VALUE.toLong()).toInt()

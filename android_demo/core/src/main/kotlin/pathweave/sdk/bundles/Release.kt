@@ -10,10 +10,12 @@ import java.time.ZoneOffset
 import java.time.format.DateTimeFormatter
 import pathweave.sdk.ClockError
 import pathweave.sdk.ExpiredError
+import pathweave.sdk.LOG
 import pathweave.sdk.RollbackError
 import pathweave.sdk.SignatureError
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
+import pathweave.sdk.files.sha256
 
 /** The name of its file. */
 public const val RELEASE: String = "release.json"

@@ -3,6 +3,8 @@ package pathweave.sdk.data
 
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.UsageError
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.supernet.ImageSize
 
 /** Samples that can be prepared at several input sizes. */
 public interface Inputs {

@@ -7,6 +7,9 @@
 package pathweave.sdk.data
 
 import pathweave.sdk.InputError
+import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.elements
+import pathweave.sdk.supernet.ImageSize
 
 private const val MAX_SIDE = 16_384 // pixels; a manifest cannot ask for more
 private const val BRIGHTEST = 255.0

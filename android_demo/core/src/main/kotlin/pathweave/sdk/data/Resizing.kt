@@ -8,6 +8,7 @@
 package pathweave.sdk.data
 
 import kotlin.math.abs
+import pathweave.sdk.supernet.ImageSize
 
 private const val FRACTION_BITS = 22
 private const val HALF = 1 shl (FRACTION_BITS - 1)

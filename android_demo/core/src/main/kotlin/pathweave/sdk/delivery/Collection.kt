@@ -6,6 +6,7 @@ package pathweave.sdk.delivery
 
 import java.io.File
 import pathweave.sdk.BundleError
+import pathweave.sdk.LOG
 import pathweave.sdk.bundles.decodeManifest
 import pathweave.sdk.bundles.readManifest
 import pathweave.sdk.files.deleteOrphan

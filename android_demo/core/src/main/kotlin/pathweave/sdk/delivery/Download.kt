@@ -6,6 +6,7 @@ package pathweave.sdk.delivery
 
 import java.io.File
 import pathweave.sdk.Clock
+import pathweave.sdk.LOG
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.RefusedError
 import pathweave.sdk.TransferError
@@ -16,6 +17,7 @@ import pathweave.sdk.bundles.partWithExits
 import pathweave.sdk.bundles.runnablePart
 import pathweave.sdk.files.pauseMs
 import pathweave.sdk.supernet.Rendition
+import pathweave.sdk.transports.Deadlines
 import pathweave.sdk.transports.HttpTransport
 import pathweave.sdk.transports.NOT_FOUND
 import pathweave.sdk.transports.Transport

@@ -14,6 +14,7 @@ import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
 import pathweave.sdk.files.pauseMs
+import pathweave.sdk.transports.Deadlines
 import pathweave.sdk.transports.Transport
 import pathweave.sdk.transports.base
 import pathweave.sdk.transports.readAll

@@ -11,6 +11,7 @@ import java.io.File
 import java.io.FileNotFoundException
 import java.io.IOException
 import pathweave.sdk.BundleError
+import pathweave.sdk.LOG
 import pathweave.sdk.RefusedError
 import pathweave.sdk.bundles.KEYS_MAX_BYTES
 import pathweave.sdk.bundles.Trust

@@ -13,6 +13,7 @@ import pathweave.sdk.files.completeLines
 import pathweave.sdk.files.decodeJson
 import pathweave.sdk.files.openedFiles
 import pathweave.sdk.files.reason
+import pathweave.sdk.transports.Deadlines
 import pathweave.sdk.transports.HttpTransport
 import pathweave.sdk.transports.base
 import pathweave.sdk.transports.readAll

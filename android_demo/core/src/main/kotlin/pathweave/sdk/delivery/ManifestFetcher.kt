@@ -20,6 +20,7 @@ import pathweave.sdk.bundles.noRelease
 import pathweave.sdk.bundles.verify
 import pathweave.sdk.bundles.verifyRelease
 import pathweave.sdk.files.sha256
+import pathweave.sdk.transports.Deadlines
 import pathweave.sdk.transports.NOT_FOUND
 import pathweave.sdk.transports.Transport
 import pathweave.sdk.transports.requireSuccess

@@ -9,6 +9,7 @@ import pathweave.sdk.DeadlineError
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.RefusedError
 import pathweave.sdk.TransferError
+import pathweave.sdk.transports.Deadlines
 
 private const val FIRST_PAUSE_S = 0.2
 private const val LONGEST_PAUSE_S = 5.0

@@ -25,6 +25,7 @@ import java.io.File
 import java.io.IOException
 import java.security.MessageDigest
 import pathweave.sdk.BundleError
+import pathweave.sdk.LOG
 import pathweave.sdk.StorageError
 import pathweave.sdk.bundles.BLOBS
 import pathweave.sdk.bundles.IDENTIFIER
@@ -34,8 +35,8 @@ import pathweave.sdk.bundles.SIGNATURE
 import pathweave.sdk.bundles.decodeManifest
 import pathweave.sdk.bundles.readManifest
 import pathweave.sdk.files.FREE_SPACE
+import pathweave.sdk.files.digestOf
 import pathweave.sdk.files.exclusive
-import pathweave.sdk.files.hex
 import pathweave.sdk.files.sha256
 import pathweave.sdk.files.shared
 import pathweave.sdk.files.tryLock

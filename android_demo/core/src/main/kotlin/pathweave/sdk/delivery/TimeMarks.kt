@@ -5,6 +5,7 @@
 package pathweave.sdk.delivery
 
 import java.io.File
+import pathweave.sdk.LOG
 import pathweave.sdk.bundles.TimeMark
 import pathweave.sdk.files.writeIfChanged
 

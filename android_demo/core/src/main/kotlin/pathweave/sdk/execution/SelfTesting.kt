@@ -16,6 +16,7 @@ import kotlinx.serialization.json.JsonPrimitive
 import kotlinx.serialization.json.buildJsonObject
 import kotlinx.serialization.json.put
 import pathweave.sdk.CompositionError
+import pathweave.sdk.LOG
 import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.SelfTestError
 import pathweave.sdk.StorageError

@@ -18,6 +18,7 @@ import java.nio.file.OpenOption
 import java.nio.file.StandardOpenOption.CREATE
 import java.nio.file.StandardOpenOption.READ
 import java.nio.file.StandardOpenOption.WRITE
+import pathweave.sdk.LOG
 import pathweave.sdk.StorageError
 
 private const val WAIT_S = 10.0 // holders do a few small writes

@@ -4,6 +4,7 @@ package pathweave.sdk.live
 import java.util.logging.Level
 import kotlin.concurrent.thread
 import pathweave.sdk.InfeasibleBudgetError
+import pathweave.sdk.LOG
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.supernet.Budget

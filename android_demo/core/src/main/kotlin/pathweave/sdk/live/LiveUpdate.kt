@@ -12,6 +12,7 @@ import java.util.concurrent.Semaphore
 import java.util.logging.Level
 import kotlin.concurrent.thread
 import pathweave.sdk.ClosedError
+import pathweave.sdk.LOG
 import pathweave.sdk.NANOSECONDS_PER_MS
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.StorageError

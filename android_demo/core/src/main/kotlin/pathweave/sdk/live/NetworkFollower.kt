@@ -11,6 +11,7 @@ import java.util.concurrent.TimeUnit.MILLISECONDS
 import java.util.logging.Level
 import kotlin.concurrent.thread
 import pathweave.sdk.ClosedError
+import pathweave.sdk.LOG
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.execution.Active
 import pathweave.sdk.execution.PlanInUse

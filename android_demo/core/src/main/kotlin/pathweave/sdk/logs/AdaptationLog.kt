@@ -11,6 +11,7 @@ import kotlinx.serialization.json.JsonElement
 import kotlinx.serialization.json.JsonObject
 import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.InfeasibleBudgetError
+import pathweave.sdk.LOG
 import pathweave.sdk.files.LOG_MAX_BYTES
 import pathweave.sdk.files.appendLine
 import pathweave.sdk.files.json

@@ -11,6 +11,7 @@ import java.text.SimpleDateFormat
 import java.util.Date
 import java.util.Locale
 import java.util.TimeZone
+import pathweave.sdk.Clock
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.execution.Footprint

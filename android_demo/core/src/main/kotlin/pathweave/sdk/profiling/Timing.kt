@@ -9,7 +9,10 @@ package pathweave.sdk.profiling
 import java.io.File
 import java.io.IOException
 import kotlin.math.sqrt
+import pathweave.sdk.Clock
 import pathweave.sdk.MeasurementError
+import pathweave.sdk.NANOSECONDS_PER_MS
+import pathweave.sdk.numerics.percentile
 
 private const val LEAST_UNDISTURBED = 3 // calls; with fewer, the fastest of all are used
 private const val FASTEST = 0.1 // share of all calls

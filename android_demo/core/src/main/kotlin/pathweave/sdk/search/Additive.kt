@@ -13,6 +13,13 @@ package pathweave.sdk.search
 import kotlin.math.ln
 import kotlin.math.sqrt
 import pathweave.sdk.SplitMix64
+import pathweave.sdk.numerics.cholesky
+import pathweave.sdk.numerics.dot
+import pathweave.sdk.numerics.median
+import pathweave.sdk.numerics.normal
+import pathweave.sdk.numerics.normals
+import pathweave.sdk.numerics.solveLower
+import pathweave.sdk.numerics.solveTransposed
 import pathweave.sdk.supernet.BlockKind
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.Subnet

@@ -12,6 +12,11 @@ package pathweave.sdk.search
 import kotlin.math.exp
 import kotlin.math.ln
 import kotlin.math.sqrt
+import pathweave.sdk.numerics.cholesky
+import pathweave.sdk.numerics.dot
+import pathweave.sdk.numerics.erfc
+import pathweave.sdk.numerics.median
+import pathweave.sdk.numerics.solveLower
 import pathweave.sdk.supernet.Subnet
 
 private const val COMPARABLE = 2.0 // log odds below the best: candidates further below are left out of the regression

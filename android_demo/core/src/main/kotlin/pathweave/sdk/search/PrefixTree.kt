@@ -11,6 +11,7 @@ import pathweave.sdk.supernet.CutPoint
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.supernet.nbytes
 
 /** Edges that a batch has run through, from the input on. */
 internal typealias Prefix = List<Edge>

@@ -16,6 +16,7 @@ import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ImageSize
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
+import pathweave.sdk.supernet.nbytes
 
 private const val PARENTS = 64 // at most this many of the best subnets are expected to have children in the next group
 

@@ -6,6 +6,8 @@ import pathweave.sdk.PathweaveError
 import pathweave.sdk.RefusedError
 import pathweave.sdk.StorageError
 import pathweave.sdk.TransferError
+import pathweave.sdk.delivery.UploadResult
+import pathweave.sdk.delivery.transient
 
 private const val CLIENT_ERRORS_END = 500
 

@@ -44,7 +44,7 @@ import pathweave.sdk.supernet.encodePlan
 private const val KEY_DIGITS = 16
 private const val EXITS = "exits.json"
 private const val DEVICE_BYTES = 8
-private const val LOG = "adaptation.jsonl"
+private const val LOG_FILE = "adaptation.jsonl"
 private const val FRONT = "front-$PLAN_FORMAT-$FRONT_FORMAT"
 
 /** The exits of a bundle that this device keeps, if that was ever decided; otherwise null. */
@@ -63,13 +63,13 @@ private fun bundleFolder(stateFolder: File, name: String, digest: String) =
 
 /** Where the adaptation events of [bundle] go, whatever it runs on. */
 public fun logPath(stateFolder: File, bundle: Bundle): File =
-    File(bundleFolder(stateFolder, bundle.manifest.name, bundle.digest), LOG)
+    File(bundleFolder(stateFolder, bundle.manifest.name, bundle.digest), LOG_FILE)
 
 /** The adaptation logs of all versions of the bundle with this [name] that ran on this device. */
 internal fun logsOf(stateFolder: File, name: String): List<File> {
     val ofName = Regex("${Regex.escape(name)}-[0-9a-f]{$KEY_DIGITS}")
     val folders = stateFolder.listFiles().orEmpty().filter { ofName.matches(it.name) }.sorted()
-    return folders.map { File(it, LOG) }.filter(File::isFile)
+    return folders.map { File(it, LOG_FILE) }.filter(File::isFile)
 }
 
 /**

@@ -8,6 +8,7 @@ import java.util.concurrent.CountDownLatch
 import java.util.concurrent.TimeUnit.NANOSECONDS
 import kotlin.concurrent.thread
 import pathweave.sdk.ClosedError
+import pathweave.sdk.LOG
 import pathweave.sdk.UsageError
 import pathweave.sdk.execution.PlanInUse
 import pathweave.sdk.live.CapState

@@ -8,6 +8,7 @@ import java.io.Closeable
 import kotlinx.serialization.json.JsonArray
 import kotlinx.serialization.json.JsonPrimitive
 import pathweave.sdk.BlobError
+import pathweave.sdk.LOG
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.StorageError

@@ -2,6 +2,8 @@
 package pathweave.sdk.session
 
 import java.io.File
+import pathweave.sdk.delivery.UploadResult
+import pathweave.sdk.delivery.uploadLog
 import pathweave.sdk.transports.serverAndName
 
 /**

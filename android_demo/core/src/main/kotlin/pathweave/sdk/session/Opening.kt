@@ -8,6 +8,7 @@ import java.io.File
 import pathweave.sdk.BlobError
 import pathweave.sdk.BudgetError
 import pathweave.sdk.BundleError
+import pathweave.sdk.LOG
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.StorageError

@@ -6,6 +6,7 @@ package pathweave.sdk.session
 
 import java.io.Closeable
 import kotlinx.serialization.json.JsonPrimitive
+import pathweave.sdk.LOG
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
 import pathweave.sdk.data.Image

@@ -12,7 +12,9 @@ import pathweave.sdk.UsageError
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
-import pathweave.sdk.files.shortestDecimal
+import pathweave.sdk.files.json
+import pathweave.sdk.files.jsonOf
+import pathweave.sdk.files.parsed
 import pathweave.sdk.live.POOL_FORMAT
 import pathweave.sdk.live.PlanPool
 import pathweave.sdk.profiling.Conditions

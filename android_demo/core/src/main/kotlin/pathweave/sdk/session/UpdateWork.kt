@@ -3,6 +3,10 @@ package pathweave.sdk.session
 
 import java.io.File
 import pathweave.sdk.bundles.Trust
+import pathweave.sdk.delivery.DEADLINES
+import pathweave.sdk.delivery.Delivered
+import pathweave.sdk.delivery.DeliveryOptions
+import pathweave.sdk.delivery.StoredBundle
 
 /**
  * Fetches, verifies and self-tests the bundle at [url], and makes it the last good one. The model that is open stays

@@ -13,6 +13,8 @@ import pathweave.sdk.UsageError
 import pathweave.sdk.files.JsonError
 import pathweave.sdk.files.JsonPlace
 import pathweave.sdk.files.decodeJson
+import pathweave.sdk.files.json
+import pathweave.sdk.files.jsonOf
 
 private const val BASE64_GROUP = 4 // characters
 private const val NEWER = "it was written by another version of Pathweave: adapt again, or take the SDK that wrote it"
@@ -275,6 +277,10 @@ private fun logistic(place: JsonPlace) = Decider.Logistic(
 
 private fun JsonPlace.int(least: Int = Int.MIN_VALUE): Int =
     whole(least = least.toLong(), most = Int.MAX_VALUE.toLong()).toInt()
+
+/** Extents of axes, each at least 1. */
+internal fun JsonPlace.extents(): List<Int> =
+    items().map { it.whole(least = 1, most = Int.MAX_VALUE.toLong()).toInt() }
 
 /** Height and width, each at least 1. */
 internal fun JsonPlace.sides(): ImageSize {

@@ -16,6 +16,7 @@ import pathweave.sdk.Published
 import pathweave.sdk.assertRefused
 import pathweave.sdk.child
 import pathweave.sdk.files.digestOf
+import pathweave.sdk.files.sha256
 import pathweave.sdk.files.writeAtomically
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.runtimes.OnnxRuntime

@@ -12,6 +12,7 @@ import pathweave.sdk.Contract
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bytes
 import pathweave.sdk.double
+import pathweave.sdk.files.sha256
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items

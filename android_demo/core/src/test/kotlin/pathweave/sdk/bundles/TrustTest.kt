@@ -26,6 +26,8 @@ import pathweave.sdk.delivery.decodeTimeMark
 import pathweave.sdk.delivery.encodeTimeMark
 import pathweave.sdk.delivery.fetchLists
 import pathweave.sdk.delivery.storedLists
+import pathweave.sdk.files.hex
+import pathweave.sdk.files.sha256
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items

@@ -13,6 +13,7 @@ import pathweave.sdk.floats
 import pathweave.sdk.get
 import pathweave.sdk.int
 import pathweave.sdk.items
+import pathweave.sdk.supernet.ImageSize
 
 class PreprocessingTest {
     private val vector = Contract.vectors["preprocessing"]

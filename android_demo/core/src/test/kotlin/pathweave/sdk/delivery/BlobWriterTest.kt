@@ -13,6 +13,7 @@ import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.BlobError
 import pathweave.sdk.Published
 import pathweave.sdk.assertRefused
+import pathweave.sdk.files.digestOf
 import pathweave.sdk.files.sha256
 
 class BlobWriterTest {

@@ -30,7 +30,9 @@ import pathweave.sdk.TransferError
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
 import pathweave.sdk.bundles.Trust
+import pathweave.sdk.files.digestOf
 import pathweave.sdk.files.sha256
+import pathweave.sdk.transports.Deadlines
 import pathweave.sdk.transports.HttpTransport
 import pathweave.sdk.transports.Reply
 import pathweave.sdk.transports.Transport

@@ -21,6 +21,8 @@ import pathweave.sdk.execution.eachEdge
 import pathweave.sdk.execution.largestBatch
 import pathweave.sdk.execution.oneModelFootprint
 import pathweave.sdk.numerics.Tensor
+import pathweave.sdk.numerics.erfc
+import pathweave.sdk.numerics.normal
 import pathweave.sdk.policies.Adaptations
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.OnnxRuntime

@@ -15,6 +15,8 @@ import pathweave.sdk.FaultServer
 import pathweave.sdk.NoRuntime
 import pathweave.sdk.PostAnswer
 import pathweave.sdk.Published
+import pathweave.sdk.delivery.LogKeeper
+import pathweave.sdk.delivery.UploadResult
 import pathweave.sdk.files.jsonOf
 import pathweave.sdk.logs.AdaptationLog
 

@@ -12,6 +12,7 @@ import pathweave.sdk.Contract
 import pathweave.sdk.Fault
 import pathweave.sdk.FaultServer
 import pathweave.sdk.Published
+import pathweave.sdk.delivery.DeliveryOptions
 
 @Timeout(60)
 class UpdateWorkTest {

@@ -9,6 +9,7 @@ import org.junit.jupiter.api.TestFactory
 import pathweave.sdk.Contract
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
+import pathweave.sdk.files.shortestDecimal
 import pathweave.sdk.get
 import pathweave.sdk.items
 import pathweave.sdk.size
