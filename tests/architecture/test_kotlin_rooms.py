@@ -76,6 +76,8 @@ def test_an_import_that_points_up_is_found(package: str, name: str, tmp_path: Pa
 def test_what_lies_below_may_be_used(tmp_path: Path) -> None:
     (tmp_path / "Errors.kt").write_text("package pathweave.sdk\n\npublic class InputError : Exception()\n")
     (tmp_path / "offload").mkdir()
-    imports = "\n".join(f"import pathweave.sdk.{one}" for one in ("InputError", "files.writeAtomically", "numerics.dot"))
+    imports = "\n".join(
+        f"import pathweave.sdk.{one}" for one in ("InputError", "files.writeAtomically", "numerics.dot")
+    )
     (tmp_path / "offload" / "Fine.kt").write_text(f"package pathweave.sdk.offload\n\n{imports}\n")
     assert not upward(tmp_path)

@@ -212,7 +212,8 @@ class _Search:
 
     def _read_table(self, state: _State) -> None:
         """Every combination of the last exit's limits and the decision's, for the samples that are still open."""
-        cells = self._table.cells(state.open, state.tried_ms)
+        asks_before = any(ask_below > 0 for _, ask_below in state.taken)
+        cells = self._table.cells(state.open, state.tried_ms, asks_before=asks_before)
         means: dict[int, Column] = {}
         for row in self._needed:
             if row:

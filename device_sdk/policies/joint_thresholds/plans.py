@@ -52,8 +52,15 @@ class _Path:
         self.has_many_exits = len(exits) > FEW_EXITS
         self.route = route = rankings[0].route
         eases = tuple(one.by_sample() for one in rankings)
-        deciding_ms = max(route.deciding_ms(one.kind) for one in rankings)  # of all: no limit is missed for a quick one
-        self.end = AskingEnd(eases, route.correct, server_right, float(route.device_ms[0]) + deciding_ms, NO_CALL)
+        self.end = AskingEnd(
+            eases,
+            route.correct,
+            server_right,
+            full_ms=float(route.device_ms[0]),
+            call=NO_CALL,
+            deciding_ms=tuple(route.deciding_ms(one.kind) for one in rankings),
+            nothing_hard_ms=route.deciding_ms(NOTHING_HARD),
+        )
         grids = [Grid.of(exits, eases, most=COARSE, asks_early=early) for early in (False, True)]
         self.looks = [(grid, Table(exits[-1], self.end, grid)) for grid in grids]
 
@@ -150,7 +157,7 @@ class JointSearch:
         ease, exits = at.end.eases[chosen.decider], at.path.exits
         grid, _ = at.path.looks[asks_early]
         fine = grid.around(chosen.exits, chosen.decider, chosen.hard_eases, exits, ease, most=FINE)
-        end = replace_part(at.end, eases=(ease,))
+        end = replace_part(at.end, eases=(ease,), deciding_ms=(at.end.deciding_ms[chosen.decider],))
         found = self._look(
             at, end, fine, Table(exits[-1], end, fine), chosen.value, Effort(MOST_STEPS), asks_early=asks_early
         )

@@ -28,7 +28,9 @@ _PERCENTILE = 0.95
 class AskingEnd:
     """The end of a path with a decision: ``right`` here, ``server_right`` [count]; ``full_ms``: to the end.
 
-    ``eases``: [count] by each decider that may decide; ``call``: what asking takes, its times known.
+    ``eases``: [count] by each decider that may decide; ``call``: what asking takes, its times known. ``deciding_ms``:
+    what each of them takes for a sample at the end, nothing by default; ``nothing_hard_ms``: what a decision takes that
+    calls no sample hard, which plans need whose exits alone ask.
     """
 
     eases: tuple[Column, ...]
@@ -36,6 +38,8 @@ class AskingEnd:
     server_right: Correct
     full_ms: float
     call: RemoteCall
+    deciding_ms: tuple[float, ...] = ()
+    nothing_hard_ms: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,8 @@ class Cells:
 
     ``answered``: by the last exit [thresholds, 1]; ``asked_early``: from it [1, limits of asking]; ``between``: that
     reach the end [thresholds, limits of asking]; ``is_used``: whether the exit decides anything, else its branch is
-    left out; ``exit_ms``, ``end_ms``: until a sample leaves there. All three as ``between``.
+    left out; ``exit_ms``: until a sample leaves there. Both as ``between``. ``end_ms``: until a sample at the end is
+    decided about, in every cell.
     """
 
     wrong: Column
@@ -58,9 +63,9 @@ class Cells:
 
     @property
     def device_ms(self) -> Column:
-        """[thresholds, limits of asking, 1]."""
+        """In every cell."""
         leaving = self.answered + self.asked_early
-        return np.asarray(leaving * self.exit_ms + self.between * self.end_ms)[:, :, np.newaxis]
+        return np.asarray((leaving * self.exit_ms)[:, :, np.newaxis] + self.between[:, :, np.newaxis] * self.end_ms)
 
     def ways(self, kept: Correct, call_ms: float) -> tuple[Column, Column]:
         """For the cells ``kept`` the milliseconds of each way that samples take, and how many do: [ways, cells]."""
@@ -92,9 +97,13 @@ class Table:
         gain = end.server_right.astype(float) - end.right
         each = np.stack([np.ones(count), right, end.right, end.server_right], axis=1)
         self._columns = np.concatenate([each, asks, gain[:, np.newaxis] * asks], axis=1)
+        self._deciding_ms = _deciding_ms(end, grid)
 
-    def cells(self, open_: Counts, tried_ms: float) -> Cells:
-        """Those of the samples ``open_``, which have tried branches of ``tried_ms`` before."""
+    def cells(self, open_: Counts, tried_ms: float, *, asks_before: bool = False) -> Cells:
+        """Those of the samples ``open_``, which have tried branches of ``tried_ms`` before.
+
+        ``asks_before``: whether an earlier exit may ask.
+        """
         sums = self._rows[:, open_] @ self._columns[open_]
         below, early = sums[: len(self.thresholds) + 1], sums[len(self.thresholds) + 1 :]
         width = (sums.shape[1] - 4) // 2
@@ -106,6 +115,8 @@ class Table:
         is_used = np.ones(right.shape, dtype=bool)
         is_used[-1, 0] = False
         branch_ms = tried_ms + is_used * self._branch_ms
+        asks = np.arange(len(self.asks) + 1) > 0  # by limit of asking
+        deciding_ms = self._deciding_ms[(asks | asks_before).astype(int)]
         return Cells(
             wrong=(len(open_) - right)[:, :, np.newaxis] - gained,
             asked=at_end + asked_early[:, np.newaxis],
@@ -114,8 +125,16 @@ class Table:
             between=stays - asked_early,
             is_used=is_used,
             exit_ms=branch_ms + self._reach_ms,
-            end_ms=branch_ms + self._full_ms,
+            end_ms=(branch_ms + self._full_ms)[:, :, np.newaxis] + deciding_ms,
         )
+
+
+def _deciding_ms(end: AskingEnd, grid: Grid) -> Column:
+    """What each number of hard eases takes to decide where no exit asks, and where one does [2, numbers]."""
+    each_ms = end.deciding_ms or (0.0,) * len(grid.hard_eases)
+    with_hard_ms = np.repeat(each_ms, [len(one) for one in grid.hard_eases])
+    is_hard = np.concatenate(grid.hard_eases) > 0
+    return np.stack([np.where(is_hard, with_hard_ms, without_ms) for without_ms in (0.0, end.nothing_hard_ms)])
 
 
 def _asking(ease: Column, hard_eases: Counts) -> Column:

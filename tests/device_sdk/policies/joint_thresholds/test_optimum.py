@@ -54,12 +54,16 @@ class World:
             server_right=random.uniform(size=count) < 0.9,
             full_ms=FULL_MS,
             call=CALL,
+            deciding_ms=(0.7, 0.3)[:deciders],
+            nothing_hard_ms=0.2,
         )
 
     def cost(self, limits_of_exits, hard_eases: int, decider: int = 0) -> PlanCost:
         """The plan followed sample by sample."""
         ease = self.end.eases[decider]
         limits = [*np.unique(ease), math.inf]
+        asks = any(ask_below > 0 for _, ask_below in limits_of_exits)
+        deciding_ms = self.end.deciding_ms[decider] if hard_eases else asks * self.end.nothing_hard_ms
         right, ms, mj, sent = [], [], [], []
         for sample in range(len(self.end.right)):
             device_ms = 0.0
@@ -74,7 +78,7 @@ class World:
                     device_ms += exit_.reach_ms
                     break
             else:
-                device_ms += FULL_MS
+                device_ms += FULL_MS + deciding_ms
                 asked = ease[sample] < limits[hard_eases]
                 right.append((self.end.server_right if asked else self.end.right)[sample])
             ms.append(device_ms + asked * (CALL.transfer_ms + CALL.server_ms))

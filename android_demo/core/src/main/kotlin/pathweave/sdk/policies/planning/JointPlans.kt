@@ -35,19 +35,20 @@ internal class JointPath(
 ) {
     val route: SampleRoute = rankings[0].route
     val hasManyExits: Boolean = exits.size > FEW_EXITS
-    private val decidingMs = rankings.maxOf { route.decidingMs(it.kind) } // of all: no limit is missed for a quick one
     private val withoutCall = AskingEnd(
         rankings.map { it.bySample() },
         route.correct,
         serverRight,
-        route.deviceMs[0] + decidingMs,
+        route.deviceMs[0],
         RemoteCall(0, 0.0, 0.0),
+        rankings.map { route.decidingMs(it.kind) },
+        route.decidingMs(NOTHING_HARD),
     )
     val looks: List<Pair<JointGrid, JointTable>> = listOf(false, true).map { early ->
         JointGrid.of(exits, withoutCall.eases, COARSE, early).let { it to JointTable(exits.last(), withoutCall, it) }
     }
 
-    fun end(call: RemoteCall) = withoutCall.run { AskingEnd(eases, right, serverRight, fullMs, call) }
+    fun end(call: RemoteCall) = withoutCall.calling(call)
 }
 
 /**
@@ -116,7 +117,7 @@ internal class JointLooks(
     private fun refined(at: BoundedPath, chosen: JointLimits, look: Int): JointLimits {
         val (ease, exits) = at.end.eases[chosen.decider] to at.path.exits
         val fine = at.path.looks[look].first.around(chosen.exits, chosen.decider, chosen.hardEases, exits, ease, FINE)
-        val end = at.end.run { AskingEnd(listOf(ease), right, serverRight, fullMs, call) }
+        val end = at.end.decidedBy(chosen.decider)
         val found = search(at, end, look, fine, JointTable(exits.last(), end, fine), Effort(MOST_STEPS)).run(chosen.value)
         return found?.run { JointLimits(this.exits, chosen.decider, hardEases, value) } ?: chosen
     }

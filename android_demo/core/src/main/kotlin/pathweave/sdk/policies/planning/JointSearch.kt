@@ -147,6 +147,7 @@ internal class JointSearch(
     /** Every combination of the last exit's limits and the decision's, for the samples that are still open. */
     private fun readTable(state: State) {
         val cells = table.cells(state.open, state.triedMs)
+        val asksBefore = state.taken.any { it.askBelow > 0.0 }
         for (threshold in 0..table.thresholds.size) for (ask in 0..table.asks.size) {
             if (!table.isPossible(threshold, ask)) continue
             val pair = cells.pair(threshold, ask)
@@ -155,13 +156,15 @@ internal class JointSearch(
                 val atEnd = cells.askedAtEnd(threshold, ask, number)
                 val wrong = cells.wrong(pair, threshold, ask, number)
                 val asked = atEnd + pair.askedEarly
+                val decidingMs = table.decidingMs(number, asksBefore || ask > 0)
+                val deviceMs = pair.deviceMs(decidingMs)
                 fun mean(row: Int): Double {
-                    val own = if (row == 0) wrong.toDouble() else pair.deviceMs * rates.perMs[row]
+                    val own = if (row == 0) wrong.toDouble() else deviceMs * rates.perMs[row]
                     return (state.spent[row] + own + asked * rates.perCall[row]) / count
                 }
                 val objective = mean(rates.optimised)
                 if (!(objective < worst) || limited.any { mean(it) > rates.limits[it] }) continue
-                if (isLate(state, pair, atEnd)) continue
+                if (isLate(state, pair, pair.endMs(decidingMs), atEnd)) continue
                 worst = objective
                 take(state, threshold, ask, number)
             }
@@ -169,13 +172,13 @@ internal class JointSearch(
     }
 
     /** Whether the 95th percentile of the latency lies above its limit. */
-    private fun isLate(state: State, pair: PairOfLimits, atEnd: Int): Boolean {
+    private fun isLate(state: State, pair: PairOfLimits, endMs: Double, atEnd: Int): Boolean {
         val limitMs = requirement.p95LatencyMs ?: return false
         val own = listOf(
             pair.exitMs to pair.answered,
             pair.exitMs + callMs to pair.askedEarly,
-            pair.endMs to pair.between - atEnd,
-            pair.endMs + callMs to atEnd,
+            endMs to pair.between - atEnd,
+            endMs + callMs to atEnd,
         )
         return percentileOf(state.left + own) > limitMs
     }

@@ -12,7 +12,9 @@ import pathweave.sdk.policies.costs.ExitSamples
 /**
  * The end of a path with a decision: [right] here, [serverRight] by sample; [fullMs]: to the end.
  *
- * [eases]: of the samples, by each decider that may decide; [call]: what asking takes, its times known.
+ * [eases]: of the samples, by each decider that may decide; [call]: what asking takes, its times known. [decidingMs]:
+ * what each of them takes for a sample at the end; [nothingHardMs]: what a decision takes that calls no sample hard,
+ * which plans need whose exits alone ask.
  */
 internal class AskingEnd(
     val eases: List<DoubleArray>,
@@ -20,7 +22,15 @@ internal class AskingEnd(
     val serverRight: BooleanArray,
     val fullMs: Double,
     val call: RemoteCall,
-)
+    val decidingMs: List<Double> = eases.map { 0.0 },
+    val nothingHardMs: Double = 0.0,
+) {
+    fun calling(call: RemoteCall) = AskingEnd(eases, right, serverRight, fullMs, call, decidingMs, nothingHardMs)
+
+    /** With the decider of this [number] alone. */
+    fun decidedBy(number: Int) =
+        AskingEnd(listOf(eases[number]), right, serverRight, fullMs, call, listOf(decidingMs[number]), nothingHardMs)
+}
 
 /** Sums over open samples for a pair of an exit's limits; [isUsed]: whether it decides anything, else its branch is left out. */
 internal class PairOfLimits(
@@ -30,9 +40,13 @@ internal class PairOfLimits(
     val right: Int,
     val isUsed: Boolean,
     val exitMs: Double,
-    val endMs: Double,
+    private val endMs: Double,
 ) {
-    val deviceMs: Double get() = (answered + askedEarly) * exitMs + between * endMs
+    /** Until a sample at the end is decided about in [decidingMs]. */
+    fun endMs(decidingMs: Double): Double = endMs + decidingMs
+
+    /** Of all samples. */
+    fun deviceMs(decidingMs: Double): Double = (answered + askedEarly) * exitMs + between * endMs(decidingMs)
 }
 
 /** The cells of a last exit and of all deciders behind it, for any of the samples. */
@@ -74,6 +88,14 @@ internal class JointTable(private val exit: ExitSamples, private val end: Asking
 
     private fun places(limits: DoubleArray) = IntArray(exit.confidence.size) { sample ->
         limits.indexOfFirst { exit.confidence[sample] < it }.let { if (it < 0) limits.size else it }
+    }
+
+    private val withHardMs = grid.hardEases.indices.flatMap { at -> grid.hardEases[at].map { end.decidingMs[at] to (it > 0) } }
+
+    /** What deciding takes with this [number] of hard eases, counted over all deciders; [asks]: whether exits ask. */
+    fun decidingMs(number: Int, asks: Boolean): Double {
+        val (decidingMs, isHard) = withHardMs[number]
+        return if (isHard) decidingMs else if (asks) end.nothingHardMs else 0.0
     }
 
     /** Whether no limit of asking lies above the threshold. */
