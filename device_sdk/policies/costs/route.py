@@ -188,6 +188,12 @@ class Route:
         """What the decision takes for each sample that is open; not yet part of the way ``to_end``."""
         return self._costs.deciding_ms(decider)
 
+    def decided(self, decider: Decider) -> Route:
+        """A copy whose open samples have paid for the decision, to the bit as ``abstain`` and ``ask`` charge it."""
+        found = copy.copy(self)
+        found.device_ms = self.device_ms + self.deciding_ms(decider) * self.open
+        return found
+
     def ask(self, policy: Ask, network: Network | None) -> None:
         self._asked = asked = self._asked_early | self._hard(policy)
         asking = self.asking(policy, network)

@@ -115,33 +115,30 @@ class Sweep:
         added_ms = call.packing_ms + transfer_ms + server_ms
         known = route.latency_known
         share = hardest / count
-        deciding_ms = self._deciding_ms() * np.count_nonzero(route.open) / count
+        decided = [route.decided(one.kind) for one in self.rankings]
         energy_mj = _unknown(hardest)
         if power is not None and known:
             added_mj = power.active_w * call.packing_ms + power.radio_w * transfer_ms + power.waiting_w * server_ms
-            energy_mj = route.energy_mj(power).mean() + power.active_w * deciding_ms + share * added_mj
+            energy_mj = self._of_each([one.energy_mj(power).mean() for one in decided]) + share * added_mj
         return Costs(
             accuracy=accuracy,
-            latency_ms=route.latency_ms.mean() + deciding_ms + share * added_ms if known else _unknown(hardest),
-            p95_latency_ms=self._p95_ms(added_ms) if known else _unknown(hardest),
+            latency_ms=self._of_each([one.latency_ms.mean() for one in decided]) + share * added_ms
+            if known
+            else _unknown(hardest),
+            p95_latency_ms=self._p95_ms(decided, added_ms) if known else _unknown(hardest),
             energy_mj=energy_mj,
             bytes_sent=route.bytes_sent.mean() + share * call.size_bytes,
             peak_bytes=np.full(len(hardest), float(route.peak_bytes)),
             coverage=np.ones(len(hardest)) if asking is not None else 1 - share,
         )
 
-    def _deciding_ms(self) -> Column:
-        """What each threshold's decider takes for a sample that reaches the end."""
-        each = [self._route.deciding_ms(one.kind) for one in self.rankings]
-        return np.repeat(each, [len(one.hardest) for one in self.rankings])
+    def _of_each(self, values: Sequence[float]) -> Column:
+        """What each decider takes, at all of its thresholds."""
+        return np.repeat(np.asarray(values, dtype=np.float64), [len(one.hardest) for one in self.rankings])
 
-    def _p95_ms(self, added_ms: float) -> Column:
-        own_ms, open_ = self._route.latency_ms, self._route.open
-        found = []
-        for one in self.rankings:
-            decided_ms = own_ms + self._route.deciding_ms(one.kind) * open_
-            found.append(_percentiles(decided_ms, one.hardest, added_ms))
-        return np.concatenate(found)
+    def _p95_ms(self, decided: Sequence[Route], added_ms: float) -> Column:
+        pairs = zip(decided, self.rankings, strict=True)
+        return np.concatenate([_percentiles(route.latency_ms, one.hardest, added_ms) for route, one in pairs])
 
     def _of_hardest(self, values: npt.NDArray[np.bool_] | Column) -> Column:
         """The sum of ``values`` [count] over the samples that each threshold calls hard."""

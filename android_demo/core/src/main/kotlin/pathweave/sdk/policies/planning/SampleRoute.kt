@@ -76,11 +76,18 @@ internal class SampleRoute(
     }
 
     /** End to end, of each sample; without what is unknown. */
-    val latencyMs: DoubleArray get() = DoubleArray(count) { deviceMs[it] + transferMs[it] + serverMs[it] }
+    val latencyMs: DoubleArray get() = latencyMs(decidingMs = 0.0)
 
-    /** Energy of the device for each sample (HI Eq. 4). */
-    fun energyMj(power: Power): DoubleArray =
-        DoubleArray(count) { power.activeW * deviceMs[it] + power.radioW * transferMs[it] + power.waitingW * serverMs[it] }
+    /** The same once the open samples have been decided about. */
+    fun latencyMs(decidingMs: Double): DoubleArray =
+        DoubleArray(count) { deviceMs(it, decidingMs) + transferMs[it] + serverMs[it] }
+
+    /** Energy of the device for each sample (HI Eq. 4), once the open ones have been decided about. */
+    fun energyMj(power: Power, decidingMs: Double = 0.0): DoubleArray = DoubleArray(count) {
+        power.activeW * deviceMs(it, decidingMs) + power.radioW * transferMs[it] + power.waitingW * serverMs[it]
+    }
+
+    private fun deviceMs(at: Int, decidingMs: Double) = deviceMs[at] + if (open[at]) decidingMs else 0.0
 
     val meanSentBytes: Double get() = sentBytes.sum().toDouble() / count
 

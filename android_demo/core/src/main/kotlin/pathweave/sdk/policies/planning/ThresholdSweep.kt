@@ -111,18 +111,16 @@ internal class Sweep(private val rankings: List<Ranking>, private val route: Sam
 
     /** The costs at all thresholds. [asking]: null: hard samples stay without an answer. */
     fun costs(asking: Asking?, power: Power?): Costs {
-        val (count, ownMs) = route.count to route.latencyMs
+        val count = route.count
         val call = asking?.call ?: RemoteCall(0, 0.0, 0.0)
         val addedMs = call.totalMs
         val addedMj = power?.let { it.radioW * call.transferMs + it.waitingW * call.serverMs } ?: Double.NaN
         val hardest = rankings.flatMap { it.hardest.asList() }.toIntArray()
         val (lost, won) = ofHardest(route.correct) to asking?.let { ofHardest(it.correct) }
         val right = route.correct.count { it }
-        val openShare = route.open.count { it }.toDouble() / count
-        val decidingMs = rankings.flatMap { one -> List(one.hardest.size) { route.decidingMs(one.kind) * openShare } }
         val p95Ms = rankings.flatMap { p95Ms(it, addedMs) }
-        val meanMs = if (route.isTimed) ownMs.average() else Double.NaN
-        val meanMj = if (power != null && route.isTimed) route.energyMj(power).average() else Double.NaN
+        val meanMs = ofEach { if (route.isTimed) route.latencyMs(it).average() else Double.NaN }
+        val meanMj = ofEach { if (power != null && route.isTimed) route.energyMj(power, it).average() else Double.NaN }
         val sent = route.meanSentBytes
 
         fun column(of: (at: Int, share: Double) -> Double) = DoubleArray(hardest.size) { of(it, hardest[it].toDouble() / count) }
@@ -131,9 +129,9 @@ internal class Sweep(private val rankings: List<Ranking>, private val route: Sam
                 val answered = if (won != null) count else count - hardest[at]
                 if (answered == 0) Double.NaN else (right - lost[at] + (won?.get(at) ?: 0)).toDouble() / answered
             },
-            latencyMs = column { at, share -> meanMs + decidingMs[at] + share * addedMs },
+            latencyMs = column { at, share -> meanMs[at] + share * addedMs },
             p95LatencyMs = column { at, _ -> if (route.isTimed) p95Ms[at] else Double.NaN },
-            energyMj = column { at, share -> meanMj + (power?.activeW ?: 0.0) * decidingMs[at] + share * addedMj },
+            energyMj = column { at, share -> meanMj[at] + share * addedMj },
             bytesSent = column { _, share -> sent + share * call.sizeBytes },
             peakBytes = column { _, _ -> route.peakBytes.toDouble() },
             coverage = column { _, share -> if (asking != null) 1.0 else 1.0 - share },
@@ -142,9 +140,14 @@ internal class Sweep(private val rankings: List<Ranking>, private val route: Sam
 
     /** At each threshold of [one]; its decision is part of what samples at the end take. */
     private fun p95Ms(one: Ranking, addedMs: Double): List<Double> {
-        val (ownMs, decidingMs) = route.latencyMs to route.decidingMs(one.kind)
-        val percentiles = Percentiles(DoubleArray(ownMs.size) { ownMs[it] + if (route.open[it]) decidingMs else 0.0 }, addedMs)
+        val percentiles = Percentiles(route.latencyMs(route.decidingMs(one.kind)), addedMs)
         return one.hardest.map(percentiles::of)
+    }
+
+    /** At each threshold what its decider takes; [of]: by its time for a sample. */
+    private fun ofEach(of: (decidingMs: Double) -> Double): List<Double> = rankings.flatMap { one ->
+        val value = of(route.decidingMs(one.kind))
+        List(one.hardest.size) { value }
     }
 
     /** How many of the samples that each threshold calls hard are among [counted]. */
