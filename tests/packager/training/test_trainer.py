@@ -143,6 +143,7 @@ def test_distillation_from_student_features_trains_the_blocks_of_sampled_paths(t
 
 
 def test_all_kinds_of_blocks_learn_and_skips_have_nothing_to(tiny_traced, train):
+    pytest.importorskip("torch_pruning", reason="torch-pruning, which shrinks blocks, is not installed")
     expansion = expand(tiny_traced, max_span=2, shrink_rates=(0.5,), identity=True)
     before = weights(expansion)
     train(expansion, steps=24, distil_share=0.5)
