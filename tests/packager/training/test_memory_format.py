@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -16,7 +18,7 @@ from packager.training.trainer import make_losses
 CPU = torch.device("cpu")
 
 
-class Convolutions(nn.Module):
+class Convolutions(nn.Module, ABC):
     """Three, then what ``between`` does with their features [batch, 4, 6, 6], then a layer."""
 
     def __init__(self) -> None:
@@ -28,8 +30,8 @@ class Convolutions(nn.Module):
         x = self.third(self.second(self.first(x).relu()).relu()).relu()
         return self.last(self.between(x))
 
-    def between(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def between(self, x: Tensor) -> Tensor: ...
 
 
 class Pooled(Convolutions):

@@ -221,7 +221,7 @@ class LiveSearchTest {
         )
     }
 
-    /** One sample at the size of the plan in use; it may be exchanged for one of another size meanwhile. */
+    /** One sample at the input size of the plan in use; without an answer where an exchange has changed that size since. */
     private fun call(model: AdaptiveModel) {
         try {
             model.infer(Adaptations.inputs().take(listOf(0), model.plan.inputSize))
