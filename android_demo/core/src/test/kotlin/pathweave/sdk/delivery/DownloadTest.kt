@@ -3,25 +3,22 @@ package pathweave.sdk.delivery
 import com.sun.net.httpserver.HttpServer
 import java.io.File
 import java.net.InetSocketAddress
-import java.nio.file.Path
 import java.util.concurrent.CancellationException
 import java.util.concurrent.CopyOnWriteArrayList
-import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
 import org.junit.jupiter.api.assertThrows
-import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.BundleError
 import pathweave.sdk.Contract
 import pathweave.sdk.DeadlineError
 import pathweave.sdk.Fault
-import pathweave.sdk.FaultServer
 import pathweave.sdk.FrozenClock
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.Published
+import pathweave.sdk.PublishedTest
 import pathweave.sdk.RefusedError
 import pathweave.sdk.RollbackError
 import pathweave.sdk.SignatureError
@@ -39,18 +36,9 @@ import pathweave.sdk.transports.Transport
 import pathweave.sdk.transports.base
 
 @Timeout(60)
-class DownloadTest {
-    @TempDir
-    lateinit var folder: Path
-
-    private val www by lazy { File(folder.toFile(), "www").also { Published.write(it, 1) } }
-    private val server by lazy { FaultServer(www) }
-    private val url by lazy { "${server.url}/${Published.PATH}" }
+class DownloadTest : PublishedTest() {
     private val store by lazy { BundleStore(File(folder.toFile(), "store")) }
     private val clock = FrozenClock()
-
-    @AfterEach
-    fun stop() = server.close()
 
     /** Without waiting: pauses only move a clock. */
     private fun fetch(options: DeliveryOptions = DeliveryOptions(), trust: Trust? = Contract.key) =

@@ -3,24 +3,21 @@ package pathweave.sdk.delivery
 import com.sun.net.httpserver.HttpServer
 import java.io.File
 import java.net.InetSocketAddress
-import java.nio.file.Path
 import java.util.concurrent.CancellationException
 import kotlinx.serialization.json.Json
-import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
 import org.junit.jupiter.api.assertThrows
-import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.BlobError
 import pathweave.sdk.Contract
 import pathweave.sdk.Fault
-import pathweave.sdk.FaultServer
 import pathweave.sdk.ProtocolError
 import pathweave.sdk.Published
+import pathweave.sdk.PublishedTest
 import pathweave.sdk.RefusedError
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
@@ -36,18 +33,9 @@ import pathweave.sdk.transports.HttpTransport
 private val ALL = listOf("x1-pooled", "x2-flat", "x3-pooled")
 
 @Timeout(60)
-class ExitDeliveryTest {
-    @TempDir
-    lateinit var folder: Path
-
-    private val www by lazy { File(folder.toFile(), "www").also { Published.write(it, 1) } }
-    private val server by lazy { FaultServer(www) }
-    private val url by lazy { "${server.url}/${Published.PATH}" }
+class ExitDeliveryTest : PublishedTest() {
     private val store by lazy { BundleStore(File(folder.toFile(), "store")) }
     private val transport = HttpTransport(null)
-
-    @AfterEach
-    fun stop() = server.close()
 
     /** The bundle with [exits] of its exits, and nothing of the others. */
     private fun delivered(vararg exits: String): Bundle {

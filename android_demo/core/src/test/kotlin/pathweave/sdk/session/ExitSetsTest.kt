@@ -1,23 +1,18 @@
 package pathweave.sdk.session
 
-import java.io.File
-import java.nio.file.Path
 import java.util.concurrent.Callable
 import java.util.concurrent.Executors
-import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertNull
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
-import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.BlobError
 import pathweave.sdk.Contract
 import pathweave.sdk.Fault
-import pathweave.sdk.FaultServer
-import pathweave.sdk.Published
+import pathweave.sdk.PublishedTest
 import pathweave.sdk.SlowRuntime
 import pathweave.sdk.TransferError
 import pathweave.sdk.UsageError
@@ -36,19 +31,9 @@ import pathweave.sdk.supernet.UNREACHABLE_CONFIDENCE
 private val ALL_EXITS = listOf("x1-pooled", "x2-flat", "x3-pooled")
 
 @Timeout(60)
-class ExitSetsTest {
-    @TempDir
-    lateinit var folder: Path
-
-    private val www by lazy { File(folder.toFile(), "www").also { Published.write(it, 1) } }
-    private val server by lazy { FaultServer(www) }
-    private val url by lazy { "${server.url}/${Published.PATH}" }
-    private val state by lazy { File(folder.toFile(), "state") }
+class ExitSetsTest : PublishedTest() {
     private val bundle = Contract.reference()
     private val input = goldenInputs(bundle.supernet.cutPoints[0], seed = 7L, batch = 3)[0]
-
-    @AfterEach
-    fun stop() = server.close()
 
     private fun fetched(vararg exits: String): AdaptiveModel {
         val options = DeliveryOptions(exits = { _, _ -> exits.toList() }, attempts = 1)

@@ -3,11 +3,9 @@ package pathweave.sdk.session
 import java.io.File
 import java.io.IOException
 import java.io.RandomAccessFile
-import java.nio.file.Path
 import java.util.concurrent.Callable
 import java.util.concurrent.Executors
 import java.util.concurrent.atomic.AtomicInteger
-import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertFalse
 import org.junit.jupiter.api.Assertions.assertTrue
@@ -16,13 +14,12 @@ import org.junit.jupiter.api.DynamicTest
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.TestFactory
 import org.junit.jupiter.api.Timeout
-import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.AdaptiveModel
 import pathweave.sdk.Contract
 import pathweave.sdk.Fault
-import pathweave.sdk.FaultServer
 import pathweave.sdk.PathweaveError
 import pathweave.sdk.Published
+import pathweave.sdk.PublishedTest
 import pathweave.sdk.SelfTestError
 import pathweave.sdk.UsageError
 import pathweave.sdk.assertRefused
@@ -44,18 +41,7 @@ private const val PAGE_BYTES = 4_096L // what tmpfs counts in
 private const val FREE_PAGES = 16L
 
 @Timeout(60)
-class OpeningTest {
-    @TempDir
-    lateinit var folder: Path
-
-    private val www by lazy { File(folder.toFile(), "www").also { Published.write(it, 1) } }
-    private val server by lazy { FaultServer(www) }
-    private val url by lazy { "${server.url}/${Published.PATH}" }
-    private val state by lazy { File(folder.toFile(), "state") }
-
-    @AfterEach
-    fun stop() = server.close()
-
+class OpeningTest : PublishedTest() {
     /** Version and source of what opens, all its blobs verified. */
     private fun open(
         state: File = this.state,

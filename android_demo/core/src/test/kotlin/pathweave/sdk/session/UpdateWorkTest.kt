@@ -1,32 +1,18 @@
 package pathweave.sdk.session
 
-import java.io.File
-import java.nio.file.Path
-import org.junit.jupiter.api.AfterEach
 import org.junit.jupiter.api.Assertions.assertEquals
 import org.junit.jupiter.api.Assertions.assertTrue
 import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
-import org.junit.jupiter.api.io.TempDir
 import pathweave.sdk.Contract
 import pathweave.sdk.Fault
-import pathweave.sdk.FaultServer
 import pathweave.sdk.Published
+import pathweave.sdk.PublishedTest
 import pathweave.sdk.delivery.DeliveryOptions
 
 @Timeout(60)
-class UpdateWorkTest {
-    @TempDir
-    lateinit var folder: Path
-
-    private val www by lazy { File(folder.toFile(), "www").also { Published.write(it, 1) } }
-    private val server by lazy { FaultServer(www) }
-    private val url by lazy { "${server.url}/${Published.PATH}" }
-    private val state by lazy { File(folder.toFile(), "state") }
+class UpdateWorkTest : PublishedTest() {
     private val good = DeviceConditions(unmetered = true, charging = true)
-
-    @AfterEach
-    fun stop() = server.close()
 
     private fun work(constraints: WorkConstraints = WorkConstraints()) =
         UpdateWork(url, state, Contract.key, constraints = constraints) { stopped ->
