@@ -13,7 +13,7 @@ from benchmarks.real_size import data
 from benchmarks.real_size.choice import right_of
 from benchmarks.real_size.photographs import SIDE, Photographs
 from device_sdk.data.inputs import resize_prepared
-from device_sdk.policies.adaptation import EQUAL_LATENCY
+from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.profiling.timing import measure_interleaved
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.blocks import TensorSpec

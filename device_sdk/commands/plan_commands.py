@@ -23,6 +23,8 @@ from device_sdk.commands.command_options import (
 from device_sdk.errors import UsageError
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE
 
+_BUSY = 1.1  # slowdown that is worth a line
+
 if TYPE_CHECKING:
     from device_sdk.policies.adaptation import Adaptation
     from device_sdk.policies.calibration import Calibration
@@ -93,7 +95,13 @@ def _print_profile(measured: Profile) -> None:
 @private_images_option
 @limit_option
 @click.option("--latency-ratio", type=float, help="Latency budget as a share of the full model's.")
-@click.option("--latency-ms", type=float, help="Latency budget in milliseconds (median, batch 1).")
+@click.option("--latency-ms", type=float, help="Latency budget in milliseconds (batch 1, when nothing else runs).")
+@click.option(
+    "--percentile", type=float, default=50.0, show_default=True, help="Percentile of the calls that keep the budget."
+)
+@click.option(
+    "--calls-per-second", type=float, help="Pace at which the application calls.  [default: 20 ms between calls]"
+)
 @click.option("--memory-mb", type=float, help="Memory budget in megabytes.")
 @click.option("--unlabelled", is_flag=True, help="Use the full model's predictions instead of the labels.")
 @click.option("--exits", is_flag=True, help="Let subnets compete with their exits; the budget then limits the mean.")
@@ -117,6 +125,8 @@ def adapt(
     limit: int | None,
     latency_ratio: float | None,
     latency_ms: float | None,
+    percentile: float,
+    calls_per_second: float | None,
     memory_mb: float | None,
     unlabelled: bool,
     exits: bool,
@@ -131,16 +141,21 @@ def adapt(
 
     if latency_ratio is not None and latency_ms is not None:
         raise UsageError("give --latency-ratio or --latency-ms, not both")
+    budget = Budget(
+        latency_ms=latency_ms,
+        latency_ratio=latency_ratio,
+        percentile=percentile,
+        calls_per_second=calls_per_second,
+        memory_mb=memory_mb,
+    )
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         model.bundle.require_whole("adapting")
         dataset = load_data(model, data, limit=limit, as_json=as_json)
         full_ms = model.profile(progress=progress(as_json)).original_ms
-        if latency_ratio is not None:
-            latency_ms = latency_ratio * full_ms
         adaptation = model.adapt(
             dataset.images,
             None if unlabelled else dataset.labels,
-            Budget(latency_ms=latency_ms, memory_mb=memory_mb),
+            budget,
             settings=AdaptationSettings(strategy=strategy, seed=seed, time_limit_s=time_limit_s, use_exits=exits),
             progress=progress(as_json),
         )
@@ -156,11 +171,16 @@ def _adaptation_summary(adaptation: Adaptation, full_ms: float) -> dict[str, Any
         "budget_memory_mb": adaptation.budget.memory_mb,
         "predicted_ms": adaptation.predicted_ms,
         "measured_ms": adaptation.measured_ms,
+        "measured_interval_ms": list(adaptation.measured_interval_ms),
+        "within_budget_probability": adaptation.within_budget_probability,
+        "slowdown": adaptation.slowdown,
+        "prepare_ms": adaptation.prepare_ms,
         "full_measured_ms": adaptation.full_measured_ms,
         "predicted_ratio": adaptation.predicted_ms / full_ms,
         "measured_ratio": adaptation.measured_ratio,
         "predicted_peak_bytes": adaptation.predicted_peak_bytes,
         "accuracy_search": adaptation.accuracy_search,
+        "accuracy_interval": list(adaptation.accuracy_interval),
         "accuracy_holdout": adaptation.accuracy_holdout,
         "full_accuracy_holdout": adaptation.full_accuracy_holdout,
         "search_samples": adaptation.search_samples,
@@ -175,16 +195,32 @@ def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
     click.echo(f"subnet: {adaptation.subnet}")
     if adaptation.plan.exits:
         click.echo(f"exits: {' '.join(choice.exit for choice in adaptation.plan.exits)}; latencies are means")
-    click.echo(
-        f"latency: {adaptation.measured_ms:.3f} ms measured, {adaptation.predicted_ms:.3f} ms predicted"
-        f" ({adaptation.measured_ratio:.0%} of the full model's {adaptation.full_measured_ms:.3f} ms)"
-    )
+    for line in _latency_lines(adaptation):
+        click.echo(line)
+    low, high = adaptation.accuracy_interval
     if adaptation.accuracy_holdout is not None and adaptation.full_accuracy_holdout is not None:
         click.echo(
             f"accuracy on {adaptation.holdout_samples} samples that the search did not see:"
             f" {adaptation.accuracy_holdout:.1%} (full model {adaptation.full_accuracy_holdout:.1%})"
         )
+    click.echo(f"expected on new samples like these: {low:.1%} to {high:.1%}")
     click.echo(f"{adaptation.subnets_evaluated} subnets evaluated in {adaptation.seconds:.1f} s ({adaptation.stopped})")
+
+
+def _latency_lines(adaptation: Adaptation) -> list[str]:
+    """The measured latency, its certainty, and what it leaves out."""
+    low_ms, high_ms = adaptation.measured_interval_ms
+    lines = [
+        f"latency: {adaptation.measured_ms:.3f} ms ({low_ms:.3f} to {high_ms:.3f}) when nothing else runs,"
+        f" {adaptation.measured_ratio:.0%} of the full model's {adaptation.full_measured_ms:.3f} ms;"
+        f" preparing an image takes another {adaptation.prepare_ms:.3f} ms"
+    ]
+    if adaptation.budget.latency_ms is not None:
+        chance = adaptation.within_budget_probability
+        lines.append(f"the budget of {adaptation.budget.latency_ms:.3f} ms is kept with a probability of {chance:.0%}")
+    if adaptation.slowdown > _BUSY:
+        lines.append(f"the device is busy: calls take {adaptation.slowdown:.1f} times as long now")
+    return lines
 
 
 @click.command()

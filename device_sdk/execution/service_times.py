@@ -1,11 +1,14 @@
-"""How long the last calls of the plan in use took."""
+"""How long the last calls of the plan in use took, and how far apart they were."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from itertools import pairwise
+from statistics import median
 
 KEPT = 256  # calls
+_PACE_CALLS, _LEAST_PACE_CALLS = 33, 9
 
 
 class ServiceTimes:
@@ -30,3 +33,24 @@ class ServiceTimes:
     def last(self) -> list[float]:
         """The last calls, the oldest first, milliseconds."""
         return list(self._calls_ms.copy())
+
+
+class CallPace:
+    """The pace of the last calls, from any thread: this runs in every call and only appends."""
+
+    __slots__ = ("_starts_s",)
+
+    def __init__(self) -> None:
+        self._starts_s: deque[float] = deque(maxlen=_PACE_CALLS)
+
+    def note(self, start_s: float) -> None:
+        """A call began at ``start_s`` of a monotonic clock."""
+        self._starts_s.append(start_s)
+
+    def calls_per_second(self) -> float | None:
+        """One over the median interval of the last calls; None after fewer than nine."""
+        starts_s = list(self._starts_s.copy())
+        if len(starts_s) < _LEAST_PACE_CALLS:
+            return None
+        interval_s = median(after - before for before, after in pairwise(starts_s))
+        return 1.0 / interval_s if interval_s > 0 else None

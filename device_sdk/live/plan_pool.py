@@ -74,8 +74,8 @@ class PlanPool(msgspec.Struct, frozen=True, tag_field="format", tag=POOL_FORMAT)
 def pool_of(adaptation: Adaptation, more: Iterable[Candidate] = ()) -> PlanPool:
     """The pool that an adaptation leaves, with ``more`` as predicted; estimates agree with what the chosen measured.
 
-    A candidate that was predicted to fit, is more accurate and was not chosen measured too slow: it counts as a little
-    over the budget, for better times.
+    A candidate that was expected to fit, is more accurate and was not chosen measured too slow: it counts as a little
+    over the budget, for better times. The pool counts in medians: a budget at another percentile is converted.
 
     Raises:
         UsageError: there is no latency budget to keep.
@@ -83,16 +83,21 @@ def pool_of(adaptation: Adaptation, more: Iterable[Candidate] = ()) -> PlanPool:
     budget = adaptation.budget
     if budget.latency_ms is None:
         raise UsageError("live update keeps a latency budget, and there is none", hint="set Budget(latency_ms=…)")
-    correction = adaptation.measured_ms / adaptation.predicted_ms
+    median_ms = adaptation.median_ms
+    budget = msgspec.structs.replace(
+        budget, latency_ms=budget.latency_ms * median_ms / adaptation.measured_ms, percentile=50.0
+    )
+    assert budget.latency_ms is not None
+    correction = median_ms / adaptation.predicted_ms
     found = next(one for one in adaptation.pool if one.subnet == adaptation.subnet)
     over_ms = _OUT_OF_BUDGET * budget.latency_ms / correction
 
     def placed(one: Candidate) -> Candidate:
-        refused = by_expected_accuracy(one) < by_expected_accuracy(found) and budget.fits(one.cost)
-        return _at(one, over_ms) if refused else one
+        better = by_expected_accuracy(one) < by_expected_accuracy(found) and budget.fits_memory(one.cost.peak_bytes)
+        return _at(one, over_ms) if better and one.cost.latency_ms < over_ms else one
 
     empty = PlanPool(budget, found.subnet, (), correction)
-    with_chosen = msgspec.structs.replace(empty, candidates=(_at(found, adaptation.measured_ms),))
+    with_chosen = msgspec.structs.replace(empty, candidates=(_at(found, median_ms),))
     return with_chosen.with_more(placed(one) for one in (*adaptation.pool, *more) if one.subnet != found.subnet)
 
 

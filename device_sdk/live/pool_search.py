@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,7 @@ from device_sdk.policies.adaptation import AdaptationSettings, make_evaluator, s
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
-from device_sdk.search import expected_accuracies, find_subnets, make_strategy
+from device_sdk.search import expected_candidates, find_subnets, make_strategy
 from device_sdk.search.evaluation.evaluator import PrefixTreeEvaluator
 from device_sdk.search.nearby import latency_range_ms
 from device_sdk.search.port import Candidate, SearchProblem
@@ -108,12 +107,10 @@ class PoolSearch:
         )
         return list(find_subnets(make_strategy(self._settings.strategy), problem).pool)
 
-    @staticmethod
-    def _with_expectations(found: list[Candidate], evaluator: PrefixTreeEvaluator) -> list[Candidate]:
+    def _with_expectations(self, found: list[Candidate], evaluator: PrefixTreeEvaluator) -> list[Candidate]:
         """All candidates of all rungs by one measure, so that the pool compares like with like."""
         candidates = list({one.subnet: one for one in found}.values())
-        expected = expected_accuracies(evaluator, [one.subnet for one in candidates], slice(None)).tolist()
-        return [replace(one, expected=value) for one, value in zip(candidates, expected, strict=True)]
+        return list(expected_candidates(candidates, self._workspace.supernet, evaluator))
 
     def _evaluated(self, subnets: Sequence[Subnet], evaluator: PrefixTreeEvaluator) -> list[Candidate]:
         accuracies = evaluator.accuracies(subnets)

@@ -57,6 +57,8 @@ class Adapted(msgspec.Struct, frozen=True, tag="adapted", tag_field="event"):
     subnets_evaluated: int
     seconds: float
     stopped: str
+    within_budget_probability: float | None = None
+    slowdown: float | None = None
 
 
 class Infeasible(msgspec.Struct, frozen=True, tag="infeasible", tag_field="event"):

@@ -61,6 +61,8 @@ def adapted(adaptation: Adaptation) -> Adapted:
         subnets_evaluated=adaptation.subnets_evaluated,
         seconds=adaptation.seconds,
         stopped=adaptation.stopped,
+        within_budget_probability=adaptation.within_budget_probability,
+        slowdown=adaptation.slowdown,
     )
 
 

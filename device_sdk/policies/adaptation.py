@@ -8,36 +8,34 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import split_positions
 from device_sdk.data.inputs import Inputs, as_inputs
-from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
+from device_sdk.errors import InfeasibleBudgetError, InputError, UsageError
 from device_sdk.execution.paging import PagedEdges, each_edge
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.confirmation import EQUAL_LATENCY, Confirmation, Measure, paced_measure
 from device_sdk.policies.planning.exits_in_search import ExitsFound, find_exits
-from device_sdk.profiling.profile import Profile, measure_subnets
-from device_sdk.profiling.timing import Patience
+from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
 from device_sdk.search import find_subnets, make_strategy
 from device_sdk.search.evaluation.evaluator import Load, PrefixTreeEvaluator
-from device_sdk.search.feasibility import smallest_subnet
-from device_sdk.search.port import Candidate, SearchProblem, SearchResult, best_within
+from device_sdk.search.feasibility import fastest_within, smallest_subnet
+from device_sdk.search.ladder import rungs_near
+from device_sdk.search.port import Candidate, SearchProblem, SearchResult
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.plan import Plan, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 SEARCH_S = 20.0
-_CONFIRM_ROUNDS = 80
-_CONFIRM_PATIENCE = Patience(rounds=80, precision=0.01, limit_s=2.5, least=15)
-_CONFIRM_ATTEMPTS = 8
-_MOST_DRIFT = 1.15  # in either direction, between the profile and the confirmation
-EQUAL_LATENCY = 1.02  # latencies within 2 % are equal: two sessions of one model differ by that
+_PREPARED = 5  # images that preparing is timed on
 
 
 @dataclass(frozen=True)
@@ -45,9 +43,13 @@ class Adaptation:
     """What an adaptation found. Latencies are medians at batch 1; accuracies are shares of right answers.
 
     ``accuracy_holdout`` and ``full_accuracy_holdout`` (the full model's) are on the ``holdout_samples`` that the search
-    did not see; None without any. ``full_measured_ms`` was measured in turns with ``measured_ms``; under a memory cap
-    that has no room for both, alone, and in pages if need be. ``budget`` is the one that was kept: under a memory cap
-    that is its memory limit (``within_cap``).
+    did not see; None without any. ``accuracy_interval``: 95 % of the accuracy on new samples like these.
+    ``measured_ms`` is what the application sees when nothing else runs, at the budget's percentile, without preparing
+    the image, which takes ``prepare_ms``; ``median_ms``: at the median; ``measured_interval_ms``: 95 % of
+    ``measured_ms``; ``within_budget_probability``: that it keeps the budget. ``full_measured_ms``: of the full model in
+    the same circumstances; under a memory cap without room for both, alone, and in pages if need be. ``slowdown``: of
+    the device during the measurement, over quiet.
+    ``budget`` is the one that was kept, in milliseconds: under a memory cap with its memory limit (``within_cap``).
     With exits in the plan, ``predicted_ms`` and ``measured_ms`` are means, and both accuracies of the device's answers
     are on samples that the search did not see: those that chose the exits, and those that judged them.
     """
@@ -56,9 +58,15 @@ class Adaptation:
     budget: Budget
     predicted_ms: float
     measured_ms: float
+    median_ms: float
+    measured_interval_ms: tuple[float, float]
+    within_budget_probability: float
     full_measured_ms: float
+    slowdown: float
+    prepare_ms: float
     predicted_peak_bytes: int
     accuracy_search: float
+    accuracy_interval: tuple[float, float]
     accuracy_holdout: float | None
     full_accuracy_holdout: float | None
     search_samples: int
@@ -116,18 +124,19 @@ def find_plan(
     *,
     settings: AdaptationSettings,
     progress: Progress,
+    measure: Measure | None = None,
 ) -> Adaptation:
     """Find the most accurate subnet within ``budget`` on ``inputs`` with ``labels`` [count].
 
     ``inputs``: the samples, or an array [count, *input] of prepared ones.
 
-    1. without labels, the full model's answers stand in; 2. hold some samples back; 3. search on the others, and say
-    what is to be expected of the candidates elsewhere; 4. confirm the best of them by measuring; 5. judge the chosen
-    one on what was held back.
+    1. without labels, the full model's answers stand in; 2. hold some samples back; 3. measure the full model and the
+    rungs of the ladder near the budget, so that the search aims at what really fits; 4. search on the other samples,
+    the ladder first; 5. confirm the best candidate by measuring (``confirmation``); 6. judge it on what was held back.
 
     Under a memory cap, subnets that would run in pages are left out if there is any that would not (``within_cap``):
     ``profile``, made under the same cap, does not include paging. Where all would, the candidates are measured
-    in pages.
+    in pages. ``measure``: how latencies are taken, by default on this device.
 
     Raises:
         InfeasibleBudgetError: no subnet fits; names the nearest.
@@ -144,11 +153,12 @@ def find_plan(
     cost_model = profile.cost_model()
     budget = within_cap(workspace.supernet, cost_model, budget, workspace.memory_cap_bytes)
     evaluate = partial(make_evaluator, workspace, cost_model, settings)
+    confirmation = _confirmation(workspace, profile, budget, measure or paced_measure(workspace, budget))
     evaluator = evaluate(inputs.subset(kept), labels[kept])
     problem = SearchProblem(
         supernet=workspace.supernet,
         cost_model=cost_model,
-        budget=budget,
+        budget=confirmation.budget,
         evaluator=evaluator,
         random=SplitMix64(settings.seed),
         clock=time.monotonic,
@@ -156,25 +166,28 @@ def find_plan(
         time_limit_s=settings.time_limit_s,
         cancelled=settings.cancelled,
     )
-
-    def confirm(result: SearchResult) -> _Confirmed:
-        evaluator.release()  # whole subnets are loaded now, alone under the cap
-        return _confirm(workspace, result, budget, profile.original_ms)
-
     try:
-        found, confirmed = _search_and_confirm(problem, settings.strategy, confirm)
+        found = _search(problem, settings.strategy, confirmation)
+        evaluator.release()  # whole subnets are loaded now, alone under the cap
+        confirmed = confirmation.best(found.pool)
     finally:
         evaluator.close()
-    chosen = confirmed.candidate
+    chosen, budget = confirmed.candidate, confirmation.budget
     judged = _judge(evaluate, inputs.subset(held), labels[held], [chosen.subnet, workspace.supernet.original])
     adaptation = Adaptation(
         plan=chosen.plan,
         budget=budget,
         predicted_ms=chosen.cost.latency_ms,
         measured_ms=confirmed.measured_ms,
-        full_measured_ms=confirmed.full_measured_ms,
+        median_ms=confirmed.median_ms,
+        measured_interval_ms=confirmed.interval_ms,
+        within_budget_probability=confirmed.probability,
+        full_measured_ms=confirmed.full_ms,
+        slowdown=confirmed.slowdown,
+        prepare_ms=_prepare_ms(inputs, chosen.subnet),
         predicted_peak_bytes=chosen.cost.peak_bytes,
         accuracy_search=chosen.accuracy,
+        accuracy_interval=_interval(chosen.expected_accuracy, len(inputs)),
         accuracy_holdout=judged[0],
         full_accuracy_holdout=judged[1],
         search_samples=len(kept),
@@ -189,6 +202,39 @@ def find_plan(
     most_ms = math.inf if budget.latency_ms is None else budget.latency_ms * EQUAL_LATENCY
     exits = find_exits(workspace, profile, found.pool, budget, inputs, labels, held, most_ms=most_ms, progress=progress)
     return adaptation if exits is None else _with_exits(adaptation, exits, cost_model, started)
+
+
+def _confirmation(workspace: Workspace, profile: Profile, budget: Budget, measure: Measure) -> Confirmation:
+    return Confirmation(
+        workspace.supernet.original,
+        profile.cost_model(),
+        budget,
+        measure,
+        original_ms=profile.original_ms,
+        overhead_ms=profile.call_overhead_ms,
+    )
+
+
+def _search(problem: SearchProblem, strategy: str, confirmation: Confirmation) -> SearchResult:
+    """Search within the budget in terms of predictions.
+
+    Where nothing is predicted to fit, the fastest subnet is measured; if it may keep the budget, its neighbourhood is
+    searched.
+
+    Raises:
+        InfeasibleBudgetError: nothing keeps the budget.
+    """
+    supernet, costs = problem.supernet, problem.cost_model
+    aimed = confirmation.aim(rungs_near(supernet, costs, problem.budget))
+    try:
+        return find_subnets(make_strategy(strategy), replace(problem, budget=aimed))
+    except InfeasibleBudgetError:
+        fastest = fastest_within(supernet, costs, memory_mb=aimed.memory_mb)
+        if fastest is None:
+            raise
+        confirmation.require_chance(fastest, costs.peak_bytes(fastest))
+        nearest = msgspec.structs.replace(aimed, latency_ms=costs.latency_ms(fastest) * EQUAL_LATENCY)
+        return find_subnets(make_strategy(strategy), replace(problem, budget=nearest))
 
 
 def _with_exits(adaptation: Adaptation, found: ExitsFound, costs: CostModel, started: float) -> Adaptation:
@@ -210,6 +256,16 @@ def _with_exits(adaptation: Adaptation, found: ExitsFound, costs: CostModel, sta
         seconds=time.monotonic() - started,
         pool=pool,
     )
+
+
+def _prepare_ms(inputs: Inputs, subnet: Subnet) -> float:
+    """Median time of preparing one image for ``subnet``; near 0 for prepared tensors."""
+    taken_s = []
+    for position in range(min(_PREPARED, len(inputs))):
+        image, started = inputs.subset(np.array([position])), time.perf_counter()
+        image.take(np.array([0]), subnet.input_size)
+        taken_s.append(time.perf_counter() - started)
+    return float(np.median(taken_s)) * 1e3
 
 
 def search_positions(
@@ -250,7 +306,7 @@ def within_cap(supernet: Supernet, cost_model: CostModel, budget: Budget, memory
     if memory_cap_bytes is None:
         return budget
     limit_mb = min(memory_cap_bytes / MB, math.inf if budget.memory_mb is None else budget.memory_mb)
-    capped = Budget(latency_ms=budget.latency_ms, memory_mb=limit_mb)
+    capped = msgspec.structs.replace(budget, memory_mb=limit_mb)
     return capped if capped.fits_memory(cost_model.peak_bytes(smallest_subnet(supernet, cost_model))) else budget
 
 
@@ -304,84 +360,6 @@ def stand_in_labels(workspace: Workspace, inputs: Inputs | Array, *, batch: int)
     return np.concatenate(outputs).argmax(axis=-1)
 
 
-@dataclass(frozen=True)
-class _Confirmed:
-    candidate: Candidate
-    measured_ms: float
-    full_measured_ms: float
-
-
-def _search_and_confirm(
-    problem: SearchProblem, strategy: str, confirm: Callable[[SearchResult], _Confirmed]
-) -> tuple[SearchResult, _Confirmed]:
-    """What a search finds, and the best of it that measures within the budget.
-
-    Where nothing does, since all is slower here than predicted, the search runs once more within a budget that is
-    tighter by as much.
-
-    Raises:
-        InfeasibleBudgetError: nothing measures within the budget.
-    """
-
-    def search(wanted: SearchProblem) -> SearchResult:
-        return find_subnets(make_strategy(strategy), wanted)
-
-    found = search(problem)
-    try:
-        return found, confirm(found)
-    except InfeasibleBudgetError as error:
-        limit_ms = problem.budget.latency_ms
-        if limit_ms is None or not error.nearest_latency_ms or error.nearest_latency_ms <= limit_ms:
-            raise
-        tighter = Budget(limit_ms * limit_ms / error.nearest_latency_ms, problem.budget.memory_mb)
-        try:
-            found = search(replace(problem, budget=tighter))
-        except InfeasibleBudgetError:
-            raise error from None
-        return found, confirm(found)
-
-
-def _confirm(workspace: Workspace, found: SearchResult, budget: Budget, original_ms: float) -> _Confirmed:
-    """Measure the best candidate in turns with the full model; while one is too slow, expect more of the others.
-
-    Predictions are right to a few percent. A candidate that measures above the budget tightens the predicted budget of
-    the next one by the same ratio. The limit itself is relaxed only by ``EQUAL_LATENCY``.
-    ``original_ms``: the full model's latency when the profile was measured. By how much it differs now is speed drift
-    of the device, which is cancelled within ``_MOST_DRIFT``.
-    """
-    wanted = budget
-    rejected: set[Subnet] = set()
-    fastest: _Confirmed | None = None
-    for _ in range(_CONFIRM_ATTEMPTS):
-        candidate = best_within((c for c in found.pool if c.subnet not in rejected), wanted)
-        if candidate is None:
-            break
-        subnets = [workspace.supernet.original, candidate.subnet]
-        full, own = measure_subnets(workspace, subnets, rounds=_CONFIRM_ROUNDS, patience=_CONFIRM_PATIENCE)
-        confirmed = _Confirmed(candidate, own.median_ms, full.median_ms)
-        drift = min(max(full.median_ms / original_ms, 1 / _MOST_DRIFT), _MOST_DRIFT)
-        if budget.fits_latency(own.median_ms / drift / EQUAL_LATENCY):
-            return confirmed
-        rejected.add(candidate.subnet)
-        fastest = min((fastest, confirmed), key=lambda c: c.measured_ms) if fastest else confirmed
-        assert budget.latency_ms is not None
-        slower = own.median_ms / drift / candidate.cost.latency_ms
-        wanted = Budget(latency_ms=budget.latency_ms / max(slower, 1.0), memory_mb=budget.memory_mb)
-    raise _nothing_confirmed(budget, fastest)
-
-
-def _nothing_confirmed(budget: Budget, fastest: _Confirmed | None) -> BudgetError:
-    if fastest is None:
-        return BudgetError("the search was stopped before it had looked at a subnet within the budget")
-    return InfeasibleBudgetError(
-        f"no subnet ran in {budget.latency_ms:.3g} ms; the fastest candidate took {fastest.measured_ms:.3g} ms",
-        nearest=fastest.candidate.subnet.block_ids,
-        nearest_latency_ms=fastest.measured_ms,
-        nearest_peak_bytes=fastest.candidate.cost.peak_bytes,
-        hint=f"allow at least {fastest.measured_ms * 1.05:.3g} ms, or quieten the device",
-    )
-
-
 def _judge(
     evaluate: Callable[[Inputs, npt.NDArray[np.int64]], PrefixTreeEvaluator],
     inputs: Inputs,
@@ -396,3 +374,11 @@ def _judge(
         return evaluator.accuracies(subnets)
     finally:
         evaluator.close()
+
+
+def _interval(accuracy: float, samples: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of an accuracy on ``samples``."""
+    z2 = 1.96**2
+    centre = (accuracy + z2 / (2 * samples)) / (1 + z2 / samples)
+    half = 1.96 * math.sqrt(accuracy * (1 - accuracy) / samples + z2 / (4 * samples**2)) / (1 + z2 / samples)
+    return max(0.0, centre - half), min(1.0, centre + half)

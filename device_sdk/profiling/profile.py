@@ -310,18 +310,12 @@ def _bytes_at_ends(supernet: Supernet, part: Part) -> int:
     return supernet.cut_points_at(part.input_size)[exit_.position].nbytes + supernet.exit_tensor(exit_).nbytes
 
 
-def measure_subnets(
-    workspace: Workspace,
-    subnets: Sequence[Subnet],
-    *,
-    rounds: int,
-    batch: int = 1,
-    patience: Patience | None = None,
-    clock: Clock = time.perf_counter_ns,
-) -> list[Latency]:
-    """The latencies of whole subnets as deployed, interleaved as far as they fit under the cap together."""
+def measure_subnets(workspace: Workspace, subnets: Sequence[Subnet], timing: Timing) -> list[Latency]:
+    """The latencies of whole subnets as deployed, interleaved as far as they fit under the cap together.
+
+    Ratios are to the first subnet's; None for those that do not fit beside it.
+    """
     parts = [Part.of(workspace.bundle, subnet.edges) for subnet in subnets]
-    timing = Timing(rounds=rounds, batch=batch, patience=patience, clock=clock)
     return [one.latency for one in measure_parts(workspace, parts, timing)]
 
 
@@ -338,9 +332,9 @@ def _subnets_to_fit(workspace: Workspace, costs: CostModel, *, batch: int, seed:
     cheapest = k_cheapest(supernet, costs.edge_latency_ms, k=1)[0][1]
     names = sorted({edge.rendition for edge in supernet.edges})
     whole = [supernet.original, *(supernet.any_size_original.at(size) for size in supernet.sizes[1:])]
-    chosen = [supernet.original, cheapest, *(_in_rendition(supernet, path, name) for path in whole for name in names)]
+    chosen = [supernet.original, cheapest, *(supernet.in_rendition(path, name) for path in whole for name in names)]
     for number, drawn in enumerate(sample_uniformly(supernet, count=3 * _FITTED_SUBNETS, random=SplitMix64(seed))):
-        variants = [drawn, *(_in_rendition(supernet, drawn, name) for name in names)] if len(names) > 1 else [drawn]
+        variants = [drawn, *(supernet.in_rendition(drawn, name) for name in names)] if len(names) > 1 else [drawn]
         chosen.append(variants[number % len(variants)])
     if workspace.memory_cap_bytes is not None:
         lightest = k_cheapest(supernet, lambda edge: costs.edge_costs[edge].resident_bytes, k=_FITTED_SUBNETS // 2)
@@ -363,10 +357,3 @@ def _beginnings(workspace: Workspace, *, batch: int) -> list[Subnet]:
         node = workspace.supernet.nodes_of(path[-1])[1]
     whole, *shorter = (Subnet(tuple(path[:count])) for count in range(len(path), 0, -1))
     return [whole, *(one for one in shorter if workspace.fits(one.edges, batch=batch))]
-
-
-def _in_rendition(supernet: Supernet, subnet: Subnet, name: str) -> Subnet:
-    """``subnet`` in rendition ``name`` wherever a block has it at the subnet's input size."""
-    existing = {edge for edge in supernet.edges if edge.rendition == name}
-    wanted = [Edge(edge.block, name, edge.input_size) for edge in subnet.edges]
-    return Subnet(tuple(new if new in existing else edge for new, edge in zip(wanted, subnet.edges, strict=True)))

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
+
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.golden import golden_inputs
 from device_sdk.execution.paging import stretch_from_disk
@@ -65,9 +67,14 @@ class Part:
 
 @dataclass(frozen=True, kw_only=True)
 class Timing:
-    """Timing settings: at most ``rounds``, fewer with ``patience``, on batches of ``batch``."""
+    """Timing settings: at most ``rounds``, fewer with ``patience``, on batches of ``batch``, ``pause_s`` apart.
+
+    ``percentile``: another one besides the median.
+    """
 
     rounds: int
+    pause_s: float = 0.0
+    percentile: float | None = None
     batch: int = 1
     patience: Patience | None = None
     clock: Clock = time.perf_counter_ns
@@ -136,8 +143,8 @@ def measure_parts(
 
     Parts that do not fit in memory at once are timed in groups, each with ``parts[reference]``. Latencies are
     normalised by the reference's latency in the group over that in the first group, to cancel speed drift. Under a
-    memory cap, a group without room for the reference is not normalised, and a part that does not fit in one piece runs
-    in pages, as deployed. ``advance`` is called with the share of the work just done.
+    memory cap, a group without room for the reference is not normalised, and has no ratios to it; a part that does not
+    fit in one piece runs in pages, as deployed. ``advance`` is called with the share of the work just done.
 
     Raises:
         BlobError, RuntimeFailedError: a part does not load or run.
@@ -150,11 +157,12 @@ def measure_parts(
     for group in grouped:
         share = _Share(advance, 1 / len(grouped), steps=len(group) + WARMUP + timing.rounds)
         timed = replace(timing, patience=timing.patience and timing.patience.shared_by(len(grouped)))
-        measured = _measure_group(workspace, [parts[index] for index in group], timed, share.step)
+        place = group.index(reference) if reference in group else None
+        measured = _measure_group(workspace, [parts[index] for index in group], timed, share.step, reference=place)
         share.finish()
         speed = 1.0
-        if reference in group:
-            reference_ms = measured[group.index(reference)].latency.median_ms
+        if place is not None:
+            reference_ms = measured[place].latency.median_ms
             first_ms = first_ms or reference_ms
             speed = reference_ms / first_ms
         for index, result in zip(group, measured, strict=True):
@@ -200,17 +208,18 @@ class _Share:
 
 
 def _at_speed(latency: Latency, speed: float) -> Latency:
-    return Latency(
+    return msgspec.structs.replace(
+        latency,
         median_ms=latency.median_ms / speed,
         p95_ms=latency.p95_ms / speed,
         p25_ms=latency.p25_ms / speed,
         p75_ms=latency.p75_ms / speed,
-        runs=latency.runs,
+        other_ms=None if latency.other_ms is None else latency.other_ms / speed,
     )
 
 
 def _measure_group(
-    workspace: Workspace, parts: Sequence[Part], timing: Timing, step: Callable[[], None]
+    workspace: Workspace, parts: Sequence[Part], timing: Timing, step: Callable[[], None], *, reference: int | None
 ) -> list[Measured]:
     gc.collect()  # memory freed during loading would falsify the parts' peaks
     loaded: list[_Loaded] = []
@@ -226,6 +235,9 @@ def _measure_group(
             rounds=min(timing.rounds, PAGED_ROUNDS) if in_pages else timing.rounds,
             warmup=_PAGED_WARMUP if in_pages else WARMUP,
             patience=timing.patience,
+            reference=None if reference is None else str(reference),
+            pause_s=timing.pause_s,
+            percentile=timing.percentile,
             on_round=step,
             clock=timing.clock,
         )

@@ -31,6 +31,8 @@ _LEAST_VALID = 0.5  # minimum share of timed calls with a duration above zero, s
 _CHECK_EVERY = 5  # rounds
 _ERROR_PER_QUARTILES = 0.93  # standard error of a median = 0.93 · (p75 − p25) / √runs, for a normal distribution
 _SETTLED_SHARE = 0.9  # share of the calls whose median must have the requested precision
+_LEAST_PAIRS = 5  # rounds in which neither call was interrupted; with fewer, medians are compared
+_SESSION_ERROR = 0.005  # relative; two sessions of one model differ by up to 1.3 %
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +66,11 @@ class _Samples:
     def __init__(self) -> None:
         self._undisturbed_ns: list[int] = []
         self._all_ns: list[int] = []
+        self._by_round: list[int | None] = []  # None: interrupted, or the clock was set back during the call
 
     def add(self, elapsed_ns: int, *, interrupted: bool) -> None:
-        if elapsed_ns < 0:  # the clock was set back during the call
+        self._by_round.append(None if interrupted or elapsed_ns <= 0 else elapsed_ns)
+        if elapsed_ns < 0:
             return
         self._all_ns.append(elapsed_ns)
         if not interrupted:
@@ -87,7 +91,19 @@ class _Samples:
         error = _ERROR_PER_QUARTILES * (high - low) / len(self.counting_ns) ** 0.5
         return float(error / median) if median > 0 else math.inf
 
-    def latency(self, *, wanted: int) -> Latency:
+    def ratio_to(self, reference: _Samples) -> Ratio:
+        """The ratio of this call's latency to the reference's, from pairs of one round: drift of the device cancels."""
+        rounds = zip(self._by_round, reference._by_round, strict=True)
+        logs = [math.log(own / other) for own, other in rounds if own and other]
+        if len(logs) >= _LEAST_PAIRS:
+            low, median, high = np.percentile(logs, [25, 50, 75])
+            error = _ERROR_PER_QUARTILES * float(high - low) / len(logs) ** 0.5
+            return Ratio(math.exp(median), math.hypot(error, _SESSION_ERROR))
+        medians = [float(np.median(one.counting_ns)) for one in (self, reference)]
+        error = math.hypot(self.relative_error(), reference.relative_error(), _SESSION_ERROR)
+        return Ratio(medians[0] / medians[1], error) if min(medians) > 0 else Ratio(1.0, math.inf)
+
+    def latency(self, *, wanted: int, reference: _Samples | None = None, percentile: float | None = None) -> Latency:
         valid = sum(1 for elapsed_ns in self._all_ns if elapsed_ns > 0)
         if valid <= _LEAST_VALID * wanted:
             raise MeasurementError(
@@ -97,13 +113,32 @@ class _Samples:
         quartiles = np.percentile(np.asarray(self.counting_ns, dtype=np.float64) / NANOSECONDS_PER_MS, [25, 50, 75])
         p25_ms, median_ms, p75_ms = (float(value) for value in quartiles)
         p95_ms = max(p75_ms, float(np.percentile(self._all_ns, 95)) / NANOSECONDS_PER_MS)
-        return Latency(median_ms=median_ms, p95_ms=p95_ms, p25_ms=p25_ms, p75_ms=p75_ms, runs=len(self._all_ns))
+        other_ms = None
+        if percentile is not None:
+            other_ms = float(np.percentile(self.counting_ns, percentile)) / NANOSECONDS_PER_MS
+        return Latency(
+            median_ms=median_ms,
+            p95_ms=p95_ms,
+            p25_ms=p25_ms,
+            p75_ms=p75_ms,
+            runs=len(self._all_ns),
+            ratio=None if reference is None else self.ratio_to(reference),
+            other_ms=other_ms,
+        )
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """A latency relative to another one's. ``relative_error``: standard error of its logarithm; infinite if unknown."""
+
+    value: float
+    relative_error: float
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
     """Latency of one call, over ``runs`` timed calls.
 
-    Median and quartiles are of uninterrupted calls, ``p95_ms`` of all.
+    Median and quartiles are of uninterrupted calls, ``p95_ms`` of all. ``ratio``: to the reference's, where the calls
+    were timed in turns with one. ``other_ms``: at another percentile of uninterrupted calls, where one was wanted.
     """
 
     median_ms: float
@@ -111,6 +146,13 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     p25_ms: float
     p75_ms: float
     runs: int
+    ratio: Ratio | None = None
+    other_ms: float | None = None
+
+    @property
+    def at_percentile_ms(self) -> float:
+        """The latency at the wanted percentile, the median by default."""
+        return self.median_ms if self.other_ms is None else self.other_ms
 
 
 def measure(
@@ -134,15 +176,22 @@ def measure_interleaved(
     rounds: int,
     warmup: int,
     patience: Patience | None = None,
+    reference: str | None = None,
+    pause_s: float = 0.0,
+    percentile: float | None = None,
     on_round: Callable[[], None] = lambda: None,
     clock: Clock = time.perf_counter_ns,
     interruptions: Counter = interruptions,
+    sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Latency]:
     """Time competitors in turns: each has one turn per round, in an order that changes every round.
 
     The order rotates, so that each call starts equally often, and every second rotation is reversed, so that no call
     always follows the same other one. With several calls, each is called twice per turn and the second call is timed.
-    With ``patience`` fewer than ``rounds`` may suffice. ``on_round`` is called after each round, warm-up included.
+    With ``pause_s`` each call is made once per turn instead, that long after the one before, as an application that
+    calls now and then does. With ``patience`` fewer than ``rounds`` may suffice. ``reference``: the call that the
+    others' ratios refer to. ``percentile``: another one besides the median. ``on_round`` is called after each round,
+    warm-up included.
 
     Raises:
         ValueError: ``rounds`` is below 1 or ``warmup`` is negative.
@@ -157,7 +206,9 @@ def measure_interleaved(
             break
         for name in _order(list(calls), index):
             call = calls[name]
-            if len(calls) > 1 and index >= 0:
+            if pause_s > 0 and index >= 0:
+                sleep(pause_s)
+            elif len(calls) > 1 and index >= 0:
                 call()
             before, started_ns = interruptions(), clock()
             call()
@@ -166,7 +217,11 @@ def measure_interleaved(
                 samples[name].add(elapsed_ns, interrupted=interruptions() != before)
         timed_rounds += index >= 0
         on_round()
-    return {name: durations.latency(wanted=timed_rounds) for name, durations in samples.items()}
+    pairs = None if reference is None else samples[reference]
+    return {
+        name: durations.latency(wanted=timed_rounds, reference=pairs, percentile=percentile)
+        for name, durations in samples.items()
+    }
 
 
 def _is_enough(index: int, patience: Patience, samples: Mapping[str, _Samples], *, elapsed_s: float) -> bool:

@@ -7,8 +7,9 @@ from typing import Any
 
 from device_sdk.errors import UsageError
 from device_sdk.search.evaluation.evaluator import PrefixTreeEvaluator
-from device_sdk.search.expectation import expected_accuracies, with_expected_accuracies
+from device_sdk.search.expectation import expected_accuracies, expected_candidates, with_expected_accuracies
 from device_sdk.search.feasibility import require_feasible
+from device_sdk.search.ladder import climb, ladder
 from device_sdk.search.port import (
     Candidate,
     Evaluator,
@@ -33,11 +34,11 @@ STRATEGIES: dict[str, Callable[..., SearchStrategy]] = {
 
 
 def find_subnets(strategy: SearchStrategy, problem: SearchProblem) -> SearchResult:
-    """Run ``strategy`` and rank its candidates by expected accuracy, the same measure for all strategies.
+    """Evaluate the ladder, run ``strategy``, and rank all candidates by expected accuracy.
 
-    Raises what the strategy raises.
+    The same start and the same measure for every strategy. Raises what the strategy raises.
     """
-    return with_expected_accuracies(strategy.search(problem), problem)
+    return with_expected_accuracies(strategy.search(climb(problem)), problem)
 
 
 def make_strategy(name: str, **settings: Any) -> SearchStrategy:
@@ -62,7 +63,9 @@ __all__ = [
     "SimulatedAnnealing",
     "best_within",
     "expected_accuracies",
+    "expected_candidates",
     "find_subnets",
+    "ladder",
     "make_strategy",
     "require_feasible",
     "with_expected_accuracies",

@@ -16,8 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.search.additive import log_odds
-from device_sdk.search.port import Evaluator, SearchProblem, SearchResult, best_within
+from device_sdk.search.ladder import by_size, ladder
+from device_sdk.search.port import Candidate, Evaluator, SearchProblem, SearchResult, best_within
 from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.supernet import Supernet
 
 Floats = npt.NDArray[np.float64]
 Right = npt.NDArray[np.bool_]
@@ -28,6 +30,9 @@ _LINE_SAMPLES = (100_000, 10_000, 1_000, 100, 10)  # grid: weight of the line, a
 _FAR = 30.0  # standard deviations beyond which a normal tail is taken as exponential
 _OWN_NOISE = 0.25  # share of a candidate's sampling variance that is independent of the other candidates
 _LEAST_NOISE = 0.5  # squared correct answers: least variance, also of a candidate that agrees with the full model
+_CAUTION = 0.5  # standard errors of its difference from a rung that a candidate loses
+_ABOUT_AS_FAST = 1.05  # latencies of a candidate and the rung that it is compared with
+_LARGER_FIRST = 1e-6  # accuracy by which the larger of two inputs that are equal otherwise comes first
 _BEND = 0.3  # prior deviation of the line's common offset, relative to the candidates' mean loss
 
 
@@ -44,11 +49,48 @@ def with_expected_accuracies(result: SearchResult, problem: SearchProblem) -> Se
 
     Raises what the evaluator raises.
     """
-    if not result.pool:
-        return result
-    expected = expected_accuracies(problem.evaluator, [one.subnet for one in result.pool], slice(None))
-    pool = tuple(replace(one, expected=value) for one, value in zip(result.pool, expected.tolist(), strict=True))
+    pool = expected_candidates(result.pool, problem.supernet, problem.evaluator)
     return replace(result, pool=pool, best=best_within(pool, problem.budget))
+
+
+def expected_candidates(
+    candidates: Sequence[Candidate], supernet: Supernet, evaluator: Evaluator
+) -> tuple[Candidate, ...]:
+    """``candidates`` with their expected accuracy, cautious where it would depart from the ladder.
+
+    Differences below the sampling error would often lead away from a rung to something worse. So, of rungs that differ
+    in their input size alone, the larger input counts as at least as accurate; and any other candidate loses half the
+    standard error of its difference from the best rung that is about as fast. Raises what the evaluator raises.
+    """
+    if not candidates:
+        return ()
+    subnets = [one.subnet for one in candidates]
+    expected = expected_accuracies(evaluator, subnets, slice(None))
+    rungs = {rung: place for place, rung in enumerate(subnets) if rung in set(ladder(supernet))}
+    for column in by_size(supernet, list(rungs)):
+        places = [rungs[rung] for rung in column]
+        expected[places] = _never_falling(expected[places]) + _LARGER_FIRST * np.arange(len(places))
+    latencies_ms = np.array([one.cost.latency_ms for one in candidates])
+    correct = evaluator.correct(subnets, slice(None))
+    cautious = expected.copy()
+    for place, subnet in enumerate(subnets):
+        rivals = [one for one in rungs.values() if latencies_ms[one] <= _ABOUT_AS_FAST * latencies_ms[place]]
+        if subnet not in rungs and rivals:
+            rival = max(rivals, key=lambda one: float(expected[one]))
+            differing = int(np.count_nonzero(correct[place] != correct[rival]))
+            cautious[place] -= _CAUTION * math.sqrt(differing + 1) / correct.shape[1]
+    return tuple(replace(one, expected=value) for one, value in zip(candidates, cautious.tolist(), strict=True))
+
+
+def _never_falling(values: Floats) -> Floats:
+    """The closest non-decreasing sequence (pool adjacent violators)."""
+    pools: list[tuple[float, int]] = []
+    for value in values.tolist():
+        pools.append((value, 1))
+        while len(pools) > 1 and pools[-2][0] > pools[-1][0]:
+            (after, many), (before, few) = pools.pop(), pools.pop()
+            pools.append(((before * few + after * many) / (few + many), few + many))
+    return np.repeat([value for value, _ in pools], [count for _, count in pools])
 
 
 def expected_accuracies(evaluator: Evaluator, subnets: Sequence[Subnet], samples: slice) -> Floats:

@@ -92,7 +92,10 @@ class Evaluator(Protocol):
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """A strategy's inputs. Time and randomness come from ``clock`` and ``random`` only."""
+    """A strategy's inputs. Time and randomness come from ``clock`` and ``random`` only.
+
+    ``known``: candidates that ``evaluator`` has evaluated on all samples; every strategy starts from them.
+    """
 
     supernet: Supernet
     cost_model: CostModel
@@ -103,6 +106,7 @@ class SearchProblem:
     progress: Progress
     time_limit_s: float | None = None
     cancelled: Callable[[], bool] = lambda: False
+    known: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -20,14 +20,14 @@ from device_sdk.supernet.plan import Plan, Subnet
 class SearchRun:
     """The state of one search.
 
-    ``pool``: candidates evaluated on all samples, by subnet, in evaluation order. ``started``: subnets that a racing
-    strategy evaluated on part of the samples, with their number. ``generations`` counts groups, ``stale`` those since
-    the best subnet changed.
+    ``pool``: candidates evaluated on all samples, by subnet, in evaluation order, the problem's ``known`` ones first.
+    ``started``: subnets that a racing strategy evaluated on part of the samples, with their number. ``generations``
+    counts groups, ``stale`` those since the best subnet changed.
     """
 
     def __init__(self, problem: SearchProblem) -> None:
         self.problem = problem
-        self.pool: dict[Subnet, Candidate] = {}
+        self.pool: dict[Subnet, Candidate] = {one.subnet: one for one in problem.known}
         self.generations = 0
         self.stale = 0
         self.stopped: Stopped = "done"

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -22,6 +23,7 @@ from device_sdk.execution.guarded_self_test import run_guarded_self_test
 from device_sdk.execution.memory_cap import PlanRetired
 from device_sdk.execution.plan_in_use import Active, PlanInUse
 from device_sdk.execution.self_test import run_self_test
+from device_sdk.execution.service_times import CallPace
 from device_sdk.execution.workspace import Workspace
 from device_sdk.live.elastic import ElasticSettings
 from device_sdk.live.switching import LiveSettings
@@ -109,6 +111,7 @@ class AdaptiveModel:
         )
         self._async_calls = AsyncCalls()
         self._class_names = bundle.manifest.task.class_names
+        self._pace = CallPace()
         self._elastic = ElasticMemory(self._state, self._in_use, self._live, self._log)
         self._timed = TimedAnswers(self._in_use, self._class_names)
         self._change = threading.Lock()  # held by what changes the plan on demand; calls never wait for it
@@ -299,7 +302,7 @@ class AdaptiveModel:
             InputError: samples or labels are not what the model takes.
             UsageError: ``live`` without a latency budget, or the model is no classifier.
         """
-        if live and budget.latency_ms is None:
+        if live and not budget.limits_latency:
             raise UsageError("live update keeps a latency budget, and there is none", hint="set Budget(latency_ms=…)")
         self._in_use.running()
         self.bundle.require_whole("adapting")
@@ -308,6 +311,8 @@ class AdaptiveModel:
         inputs = self._samples.inputs(samples)
         targets = None if labels is None else self._samples.labels(labels)
         settings = settings or AdaptationSettings()
+        if budget.calls_per_second is None:
+            budget = msgspec.structs.replace(budget, calls_per_second=self._pace.calls_per_second())
         with self._change:
             profile = self.profile(progress=progress)
             adaptation = self._measuring.search(profile, inputs, targets, budget, settings=settings, progress=progress)
@@ -835,6 +840,7 @@ class AdaptiveModel:
 
     def _answer(self, active: Active, tensor: Array, images: npt.NDArray[np.uint8] | Image.Image | None) -> Answer:
         started = time.perf_counter()
+        self._pace.note(started)
         while True:
             try:
                 output, source = self._remote.answer(active.plan, active.loaded, tensor, images)

@@ -68,20 +68,44 @@ class PlanCost(msgspec.Struct, frozen=True, kw_only=True):
 class Budget(msgspec.Struct, frozen=True):
     """What a plan may cost. At least one limit is set.
 
+    ``latency_ms``: of one call with one sample, as the application sees it when nothing else runs on the device; or
+    ``latency_ratio``: of the full model's latency in the same circumstances. ``percentile``: of the calls that the
+    limit holds for; 50 is the median. ``calls_per_second``: the pace at which the application calls; caches are colder
+    between rare calls. None: the pace of the last calls, if any.
+
     Raises:
-        BudgetError: nothing is limited, or a limit is zero, negative or not a number.
+        BudgetError: nothing is limited, a limit is zero, negative or not a number, latency is limited twice, or the
+            percentile does not lie between 0 and 100.
     """
 
     latency_ms: float | None = None
     memory_mb: float | None = None
+    latency_ratio: float | None = None
+    percentile: float = 50.0
+    calls_per_second: float | None = None
 
     def __post_init__(self) -> None:
-        if self.latency_ms is None and self.memory_mb is None:
+        if not self.limits_latency and self.memory_mb is None:
             raise BudgetError("the budget limits nothing", hint="set latency_ms, memory_mb or both")
-        for name in ("latency_ms", "memory_mb"):
+        for name in ("latency_ms", "memory_mb", "latency_ratio", "calls_per_second"):
             limit = getattr(self, name)
             if limit is not None and not limit > 0:
                 raise BudgetError(f"the budget's {name} is {limit:g}; it must be above zero")
+        if self.latency_ms is not None and self.latency_ratio is not None:
+            raise BudgetError("the budget has latency_ms and latency_ratio; one of them is enough")
+        if not 0 < self.percentile < 100:
+            raise BudgetError(f"the budget's percentile is {self.percentile:g}; it must lie between 0 and 100")
+
+    @property
+    def limits_latency(self) -> bool:
+        """Whether there is a latency limit of either kind."""
+        return self.latency_ms is not None or self.latency_ratio is not None
+
+    def resolved(self, full_ms: float) -> Budget:
+        """The same with its latency in milliseconds, where the full model takes ``full_ms``."""
+        if self.latency_ratio is None:
+            return self
+        return msgspec.structs.replace(self, latency_ms=self.latency_ratio * full_ms, latency_ratio=None)
 
     def fits(self, cost: Cost) -> bool:
         """Whether ``cost`` stays within every limit."""

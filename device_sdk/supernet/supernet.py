@@ -200,6 +200,10 @@ class Supernet:
         """All edges, by the node that they leave."""
         return tuple(edge for leaving in self.edges_from for edge, _ in leaving)
 
+    @cached_property
+    def _edge_set(self) -> frozenset[Edge]:
+        return frozenset(self.edges)
+
     def block(self, block_id: str) -> Block:
         """The block of this id, or UsageError."""
         try:
@@ -256,6 +260,12 @@ class Supernet:
             names = [one.name for one in self.block(edge.block).renditions if one.any_size or not self.input_sizes]
             edges.append(Edge(edge.block, names[0]))
         return Subnet(tuple(edges))
+
+    def in_rendition(self, subnet: Subnet, name: str) -> Subnet:
+        """``subnet`` in rendition ``name`` wherever a block has it at the subnet's input size."""
+        wanted = (Edge(edge.block, name, edge.input_size) for edge in subnet.edges)
+        pairs = zip(wanted, subnet.edges, strict=True)
+        return Subnet(tuple(new if new in self._edge_set else own for new, own in pairs))
 
     def check(self, subnet: Subnet) -> None:
         """Raise UsageError unless ``subnet`` is a path from the input to the output."""

@@ -25,9 +25,9 @@ from device_sdk.search.race import Race
 from device_sdk.search.run import SearchRun
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.paths import subnet_count
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Subnet
 
-_LADDER = (0.8, 0.9, 1.1, 1.2)  # other budgets, relative to the one asked for, that the pool gets a subnet for
+_OTHER_BUDGETS = (0.8, 0.9, 1.1, 1.2)  # other budgets, relative to the one asked for, that the pool gets a subnet for
 _EXPECTED_PATIENCE = 2  # generations by expectation without a better subnet
 _EXPECTED_GAIN = 0.1  # correct answers that a better subnet is better by: less is rounding
 _EXPECTED_VARIANCE, _EXPECTED_SCATTER = 1e-4, 0.03  # of expected log odds; of what they lie below the best, its share
@@ -67,8 +67,7 @@ class BayesianPathSearch:
     def search(self, problem: SearchProblem) -> SearchResult:
         """See the port. Deterministic for the problem's random generator, unless the time limit ends it.
 
-        1. order the samples, and evaluate the path that the distillation errors favour and the plain ones (the original
-        blocks at a smaller input, in another rendition), so that there is an answer, and none below what is simple;
+        1. order the samples, and evaluate the path that the distillation errors favour, so that there is an answer;
         2. fit the model to what is expected of all that was evaluated (``expectation``), evaluate the most promising
         subnets; again, as long as it finds better ones; 3. fit the model to all that was observed; 4. advance the most
         promising subnets, known and new; again from 3; 5. evaluate what the model favours at latencies near the budget,
@@ -82,17 +81,17 @@ class BayesianPathSearch:
             proposals = _Proposals(self, run)
             self._follow_expectations(run, race, model, proposals, task)
             self._follow_observations(run, race, model, proposals, task)
-            _require(run.evaluate([cheapest, *_ladder(model.fit(race.observations()), problem)]))
+            _require(run.evaluate([cheapest, *_near_budget(model.fit(race.observations()), problem)]))
         return run.result()
 
     @staticmethod
     def _start(run: SearchRun, race: Race, model: AdditiveModel, cheapest: Subnet) -> None:
-        """Order the samples, evaluate the path that the distillation errors favour, and the plain ones."""
+        """Order the samples and evaluate the path that the distillation errors favour."""
         problem = run.problem
         first = _best_by(model.fit([]), problem, problem.budget) or cheapest
         _require(not run.check_stop())
         _require(race.begin())
-        _require(run.evaluate([first, *plain_paths(problem)]))
+        _require(run.evaluate([first]))
 
     def _follow_observations(
         self, run: SearchRun, race: Race, model: AdditiveModel, proposals: _Proposals, task: Task
@@ -203,36 +202,14 @@ class _Proposals:
         return [subnets[place] for place in order[:count]]
 
 
-def plain_paths(problem: SearchProblem) -> list[Subnet]:
-    """The original blocks in one rendition, as far as they have it, at the two slowest input sizes that fit.
-
-    What is on offer without a search, for each rendition; two, since the slower one may measure above the budget. None
-    where the bundle has one input size.
-    """
-    supernet, costs = problem.supernet, problem.cost_model
-    if len(supernet.sizes) == 1:
-        return []
-    found = []
-    there = set(supernet.edges)
-    for name in sorted({edge.rendition for edge in supernet.edges}):
-        paths = []
-        for size in supernet.sizes:
-            edges = supernet.any_size_original.at(size).edges
-            wanted = [Edge(edge.block, name, size) for edge in edges]
-            paths.append(Subnet(tuple(new if new in there else own for new, own in zip(wanted, edges, strict=True))))
-        fitting = [path for path in paths if problem.budget.fits(costs.cost(path))]
-        found += sorted(fitting, key=costs.latency_ms)[-2:]
-    return found
-
-
 def _best_by(belief: Belief, problem: SearchProblem, budget: Budget) -> Subnet | None:
     return best_path(problem.supernet, problem.cost_model, budget, belief.values())
 
 
-def _ladder(belief: Belief, problem: SearchProblem) -> list[Subnet]:
+def _near_budget(belief: Belief, problem: SearchProblem) -> list[Subnet]:
     """What the model favours a little below and above the budget, for a device that gets slower or faster."""
     if problem.budget.latency_ms is None:
         return []
-    limits = [Budget(problem.budget.latency_ms * ratio, problem.budget.memory_mb) for ratio in _LADDER]
+    limits = [Budget(problem.budget.latency_ms * ratio, problem.budget.memory_mb) for ratio in _OTHER_BUDGETS]
     found = [_best_by(belief, problem, limit) for limit in limits]
     return [subnet for subnet in found if subnet is not None]

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from device_sdk.policies import calibration
-from device_sdk.policies.adaptation import EQUAL_LATENCY
+from device_sdk.policies.confirmation import EQUAL_LATENCY
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, Abstain, MaxConfidence, Plan
 

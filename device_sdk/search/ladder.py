@@ -1,0 +1,96 @@
+"""The ladder: the original path in every rendition at every input size.
+
+A rung is a network that a user has without any search: the whole network, quantised or not, at a smaller input. Rungs
+are cheap to list and to predict, so every search evaluates those near its budget first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import zip_longest
+
+from device_sdk.search.feasibility import require_feasible
+from device_sdk.search.port import EvaluationStopped, SearchProblem
+from device_sdk.search.run import SearchRun
+from device_sdk.supernet.cost import Budget, CostModel
+from device_sdk.supernet.plan import Subnet
+from device_sdk.supernet.supernet import Supernet
+
+_ABOVE_BUDGET = 1.1  # predicted latency over the budget, up to which a rung may still measure within it
+_TIME_SHARE = 0.4  # of the search, after which no further rung is evaluated
+
+
+def ladder(supernet: Supernet) -> list[Subnet]:
+    """Every rung: input sizes as the bundle lists them, renditions by name, without repetition.
+
+    A block that lacks a rendition runs in its first one.
+    """
+    names = sorted({edge.rendition for edge in supernet.edges})
+    wholes = [supernet.original, *(supernet.any_size_original.at(size) for size in supernet.sizes[1:])]
+    rungs = (supernet.in_rendition(whole, name) for whole in wholes for name in names)
+    return list(dict.fromkeys((supernet.original, *rungs)))
+
+
+def rungs_near(supernet: Supernet, cost_model: CostModel, budget: Budget) -> list[Subnet]:
+    """Rungs that may keep ``budget``, the most promising first.
+
+    Of each rendition in turn: the slowest rung that is predicted to fit, the next slower one, which may measure within
+    the budget where predictions are up to 10 % high, then the faster ones. Without a latency, the slowest first.
+    """
+    fitting = [one for one in ladder(supernet) if budget.fits_memory(cost_model.peak_bytes(one))]
+    limit_ms = math.inf if budget.latency_ms is None else budget.latency_ms
+    by_rendition: dict[str, list[Subnet]] = {}
+    for rung in sorted(fitting, key=lambda one: -cost_model.latency_ms(one)):
+        if cost_model.latency_ms(rung) <= _ABOVE_BUDGET * limit_ms:
+            by_rendition.setdefault(_main_rendition(rung), []).append(rung)
+    ordered = []
+    for rungs in by_rendition.values():
+        within = [one for one in rungs if cost_model.latency_ms(one) <= limit_ms]
+        above = rungs[: len(rungs) - len(within)]
+        ordered.append([*within[:1], *above[-1:], *within[1:], *above[:-1]])
+    turns = zip_longest(*ordered)
+    return [rung for turn in turns for rung in turn if rung is not None]
+
+
+def _main_rendition(rung: Subnet) -> str:
+    """The rendition of most of its blocks: some blocks may lack the one that the rung is named after."""
+    names = [edge.rendition for edge in rung.edges]
+    return max(sorted(set(names)), key=names.count)
+
+
+def by_size(supernet: Supernet, rungs: Sequence[Subnet]) -> list[list[Subnet]]:
+    """Those of ``rungs`` that differ only in their input size, the smallest input first: one list per rendition."""
+    own = supernet.cut_points[0].tensors[0].shape[1:]
+    columns: dict[str, list[Subnet]] = {}
+    for rung in sorted(rungs, key=lambda one: math.prod(one.input_size or own)):
+        columns.setdefault(_main_rendition(rung), []).append(rung)
+    return list(columns.values())
+
+
+def climb(problem: SearchProblem) -> SearchProblem:
+    """``problem`` with the rungs near its budget evaluated, and the time that is left.
+
+    1. order the samples; 2. evaluate the slowest rung that is predicted to fit, or else the fastest subnet, so that
+    there is an answer from now on; 3. evaluate the other rungs, until they have taken 40 % of the time.
+
+    Raises:
+        InfeasibleBudgetError: no subnet fits; raised before the first evaluation.
+    """
+    supernet, costs, budget = problem.supernet, problem.cost_model, problem.budget
+    cheapest = require_feasible(supernet, costs, budget)
+    limit_s, started_s = problem.time_limit_s, problem.clock()
+    run = SearchRun(replace(problem, time_limit_s=None if limit_s is None else _TIME_SHARE * limit_s))
+    rungs = rungs_near(supernet, costs, budget)
+    fitting = (one for one in rungs if budget.fits(costs.cost(one)))
+    first = max(fitting, key=costs.latency_ms, default=cheapest)
+    try:
+        problem.evaluator.order_by_margin(should_stop=run.check_stop)
+    except EvaluationStopped:
+        return problem
+    for rung in dict.fromkeys((first, *rungs)):
+        if run.check_stop() or not run.evaluate([rung]):
+            break
+    left_s = None if limit_s is None else max(0.0, limit_s - (problem.clock() - started_s))
+    return replace(problem, known=tuple(run.pool.values()), time_limit_s=left_s)
