@@ -29,9 +29,10 @@ from device_sdk.supernet.plan import Subnet
 
 LIMIT_S = 12.0  # of measuring candidates; on a quiet device two seconds suffice
 EQUAL_LATENCY = 1.02  # latencies within 2 % are equal: two sessions of one model differ by that
-SURE, DOUBTFUL = 0.9, 0.05  # probabilities of keeping the budget: taken at once, ruled out
+SURE, DOUBTFUL = 0.9, 0.02  # probabilities of keeping the budget: taken at once, ruled out
 _PRECISE = 0.006  # relative error of a ratio: sessions of one model differ by as much, however many rounds
 _ABOUT_AS_LIKELY = 0.1  # of the largest probability
+_REPEATED = 2  # measurements of the full model, back to back and paced in turns
 _AT_ONCE = 3  # candidates measured together, beside the full model
 _MOST_TURNS = 8
 _PREDICTION_ERROR, _PREDICTION_WORTH = 0.06, 3.0  # prior deviation of log(measured / predicted); its observations
@@ -104,12 +105,12 @@ class Confirmation:
         self._overhead_ms, self._clock, self._limit_s = overhead_ms, clock, limit_s
         self._ratios: dict[Subnet, Ratio] = {}  # at the budget's percentile, to the full model's median
         self._spreads: dict[Subnet, float] = {}  # the latency at that percentile over the median
-        [tight] = self._measure([original], False)
-        [paced] = self._measure([original], True)
-        quiet_ms = min(original_ms, tight.median_ms)
-        self.slowdown = min(tight.median_ms / quiet_ms, _MOST_SLOWDOWN)
-        self.full_ms = paced.median_ms / self.slowdown + overhead_ms
-        self._spreads[original] = paced.at_percentile_ms / paced.median_ms
+        pairs = [[self._measure([original], as_served)[0] for as_served in (False, True)] for _ in range(_REPEATED)]
+        tight_ms = _mean([tight.median_ms for tight, _ in pairs])
+        quiet_ms = min(original_ms, tight_ms)
+        self.slowdown = min(tight_ms / quiet_ms, _MOST_SLOWDOWN)
+        self.full_ms = _mean([paced.median_ms for _, paced in pairs]) / self.slowdown + overhead_ms
+        self._spreads[original] = _mean([paced.at_percentile_ms / paced.median_ms for _, paced in pairs])
         self._ratios[original] = Ratio(self._spreads[original], _PRECISE)
         self.budget = budget.resolved(self.full_ms)
         limit_ms = math.inf if self.budget.latency_ms is None else self.budget.latency_ms
@@ -261,6 +262,11 @@ def _pause_s(budget: Budget) -> float:
         return _DEFAULT_PAUSE_S
     busy_s = 0.0 if budget.latency_ms is None else budget.latency_ms / 1e3
     return min(max(1.0 / budget.calls_per_second - busy_s, 0.0), _LONGEST_PAUSE_S)
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The geometric mean."""
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def _joined(first: Ratio, second: Ratio) -> Ratio:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.search.additive import log_odds
-from device_sdk.search.ladder import by_size, ladder
+from device_sdk.search.ladder import ladder
 from device_sdk.search.port import Candidate, Evaluator, SearchProblem, SearchResult, best_within
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.supernet import Supernet
@@ -60,25 +60,28 @@ def expected_candidates(
 
     Differences below the sampling error would often lead away from a rung to something worse. So, of rungs that differ
     in their input size alone, the larger input counts as at least as accurate; and any other candidate loses half the
-    standard error of its difference from the best rung that is about as fast. Raises what the evaluator raises.
+    standard error of its difference from the best rung that is about as fast, or else from the fastest. Raises what
+    the evaluator raises.
     """
     if not candidates:
         return ()
     subnets = [one.subnet for one in candidates]
     expected = expected_accuracies(evaluator, subnets, slice(None))
-    rungs = {rung: place for place, rung in enumerate(subnets) if rung in set(ladder(supernet))}
-    for column in by_size(supernet, list(rungs)):
-        places = [rungs[rung] for rung in column]
+    place_of = {subnet: place for place, subnet in enumerate(subnets)}
+    rungs: list[int] = []  # places
+    for column in ladder(supernet):
+        places = [place_of[rung] for rung in column if rung in place_of]
+        rungs += places
         expected[places] = _never_falling(expected[places]) + _LARGER_FIRST * np.arange(len(places))
     latencies_ms = np.array([one.cost.latency_ms for one in candidates])
     correct = evaluator.correct(subnets, slice(None))
     cautious = expected.copy()
-    for place, subnet in enumerate(subnets):
-        rivals = [one for one in rungs.values() if latencies_ms[one] <= _ABOUT_AS_FAST * latencies_ms[place]]
-        if subnet not in rungs and rivals:
-            rival = max(rivals, key=lambda one: float(expected[one]))
-            differing = int(np.count_nonzero(correct[place] != correct[rival]))
-            cautious[place] -= _CAUTION * math.sqrt(differing + 1) / correct.shape[1]
+    for place in sorted(set(range(len(subnets))) - set(rungs)) if rungs else []:
+        quick = [one for one in rungs if latencies_ms[one] <= _ABOUT_AS_FAST * latencies_ms[place]]
+        fastest = min(rungs, key=lambda one: float(latencies_ms[one]))
+        rival = max(quick or [fastest], key=lambda one: float(expected[one]))
+        differing = int(np.count_nonzero(correct[place] != correct[rival]))
+        cautious[place] -= _CAUTION * math.sqrt(differing + 1) / correct.shape[1]
     return tuple(replace(one, expected=value) for one, value in zip(candidates, cautious.tolist(), strict=True))
 
 

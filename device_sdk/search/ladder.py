@@ -7,7 +7,6 @@ are cheap to list and to predict, so every search evaluates those near its budge
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -22,15 +21,21 @@ _ABOVE_BUDGET = 1.1  # predicted latency over the budget, up to which a rung may
 _TIME_SHARE = 0.4  # of the search, after which no further rung is evaluated
 
 
-def ladder(supernet: Supernet) -> list[Subnet]:
-    """Every rung: input sizes as the bundle lists them, renditions by name, without repetition.
+def ladder(supernet: Supernet) -> list[list[Subnet]]:
+    """All rungs, without repetition: a list per rendition, by name; in it the smallest input first.
 
     A block that lacks a rendition runs in its first one.
     """
-    names = sorted({edge.rendition for edge in supernet.edges})
+    own = supernet.cut_points[0].tensors[0].shape[1:]
     wholes = [supernet.original, *(supernet.any_size_original.at(size) for size in supernet.sizes[1:])]
-    rungs = (supernet.in_rendition(whole, name) for whole in wholes for name in names)
-    return list(dict.fromkeys((supernet.original, *rungs)))
+    wholes.sort(key=lambda one: math.prod(one.input_size or own))
+    names = [supernet.original.edges[0].rendition, *sorted({edge.rendition for edge in supernet.edges})]
+    columns, seen = [], set[Subnet]()
+    for name in dict.fromkeys(names):
+        rungs = dict.fromkeys(whole if name == names[0] else supernet.in_rendition(whole, name) for whole in wholes)
+        columns.append([one for one in rungs if one not in seen])
+        seen |= rungs.keys()
+    return [column for column in columns if column]
 
 
 def rungs_near(supernet: Supernet, cost_model: CostModel, budget: Budget) -> list[Subnet]:
@@ -39,34 +44,15 @@ def rungs_near(supernet: Supernet, cost_model: CostModel, budget: Budget) -> lis
     Of each rendition in turn: the slowest rung that is predicted to fit, the next slower one, which may measure within
     the budget where predictions are up to 10 % high, then the faster ones. Without a latency, the slowest first.
     """
-    fitting = [one for one in ladder(supernet) if budget.fits_memory(cost_model.peak_bytes(one))]
     limit_ms = math.inf if budget.latency_ms is None else budget.latency_ms
-    by_rendition: dict[str, list[Subnet]] = {}
-    for rung in sorted(fitting, key=lambda one: -cost_model.latency_ms(one)):
-        if cost_model.latency_ms(rung) <= _ABOVE_BUDGET * limit_ms:
-            by_rendition.setdefault(_main_rendition(rung), []).append(rung)
     ordered = []
-    for rungs in by_rendition.values():
-        within = [one for one in rungs if cost_model.latency_ms(one) <= limit_ms]
-        above = rungs[: len(rungs) - len(within)]
+    for column in ladder(supernet):
+        fitting = [one for one in column if budget.fits_memory(cost_model.peak_bytes(one))]
+        slowest_first = sorted(fitting, key=lambda one: -cost_model.latency_ms(one))
+        within = [one for one in slowest_first if cost_model.latency_ms(one) <= limit_ms]
+        above = [one for one in slowest_first if limit_ms < cost_model.latency_ms(one) <= _ABOVE_BUDGET * limit_ms]
         ordered.append([*within[:1], *above[-1:], *within[1:], *above[:-1]])
-    turns = zip_longest(*ordered)
-    return [rung for turn in turns for rung in turn if rung is not None]
-
-
-def _main_rendition(rung: Subnet) -> str:
-    """The rendition of most of its blocks: some blocks may lack the one that the rung is named after."""
-    names = [edge.rendition for edge in rung.edges]
-    return max(sorted(set(names)), key=names.count)
-
-
-def by_size(supernet: Supernet, rungs: Sequence[Subnet]) -> list[list[Subnet]]:
-    """Those of ``rungs`` that differ only in their input size, the smallest input first: one list per rendition."""
-    own = supernet.cut_points[0].tensors[0].shape[1:]
-    columns: dict[str, list[Subnet]] = {}
-    for rung in sorted(rungs, key=lambda one: math.prod(one.input_size or own)):
-        columns.setdefault(_main_rendition(rung), []).append(rung)
-    return list(columns.values())
+    return [rung for turn in zip_longest(*ordered) for rung in turn if rung is not None]
 
 
 def climb(problem: SearchProblem) -> SearchProblem:

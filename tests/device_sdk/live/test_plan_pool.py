@@ -20,15 +20,23 @@ def candidate(name: str, latency_ms: float, accuracy: float, peak_bytes: int = 1
     return Candidate(Plan(Subnet((Edge(name),))), Cost(latency_ms=latency_ms, peak_bytes=peak_bytes), accuracy)
 
 
-def adaptation(pool: list[Candidate], chosen: Candidate, *, measured_ms: float, budget: Budget) -> Adaptation:
+def adaptation(
+    pool: list[Candidate], chosen: Candidate, *, measured_ms: float, budget: Budget, median_ms: float | None = None
+) -> Adaptation:
     return Adaptation(
         plan=Plan(chosen.subnet),
         budget=budget,
         predicted_ms=chosen.cost.latency_ms,
         measured_ms=measured_ms,
+        median_ms=measured_ms if median_ms is None else median_ms,
+        measured_interval_ms=(measured_ms, measured_ms),
+        within_budget_probability=1.0,
         full_measured_ms=1.0,
+        slowdown=1.0,
+        prepare_ms=0.0,
         predicted_peak_bytes=1,
         accuracy_search=chosen.accuracy,
+        accuracy_interval=(0.0, 1.0),
         accuracy_holdout=None,
         full_accuracy_holdout=None,
         search_samples=10,
@@ -128,3 +136,11 @@ def test_rungs_reach_from_the_fastest_to_the_slowest_in_even_steps(fastest, spre
     if share > 0.01 and spread > 1.1:
         assert rungs[0] <= fastest * 1.002
     assert all(b / a < RUNG * RUNG**0.3 for a, b in pairwise(rungs))
+
+
+def test_a_budget_at_another_percentile_is_kept_by_medians():
+    tail = Budget(latency_ms=6.0, percentile=95.0)
+    pool = pool_of(adaptation([A, B, D], B, measured_ms=6.0, median_ms=4.8, budget=tail))
+    assert pool.budget.latency_ms == pytest.approx(4.8)
+    assert pool.budget.percentile == 50.0
+    assert pool.find(B.subnet).cost.latency_ms == 4.8

@@ -11,9 +11,11 @@ from device_sdk.data.inputs import as_inputs
 from device_sdk.data.preprocessing import prepare
 from device_sdk.errors import BudgetError, InfeasibleBudgetError, InputError, UsageError
 from device_sdk.execution.workspace import Workspace
-from device_sdk.policies.adaptation import EQUAL_LATENCY, AdaptationSettings, find_plan, search_positions
+from device_sdk.policies.adaptation import AdaptationSettings, find_plan, search_positions
+from device_sdk.policies.confirmation import EQUAL_LATENCY, Measure
 from device_sdk.policies.planning.exits_in_search import find_exits
-from device_sdk.profiling.profile import profile
+from device_sdk.profiling.profile import Profile, profile
+from device_sdk.profiling.timing import Latency, Ratio
 from device_sdk.progress import SilentProgress
 from device_sdk.search import STRATEGIES
 from device_sdk.supernet.cost import Budget
@@ -32,20 +34,35 @@ CHEAPEST = path("o0", "m1-4", "o4")  # 50 ms, 4 MB
 BEST_SHORT = path("o0", "o1", "m2-4", "o4")  # 150 ms, 8 MB: the best below 200 ms
 
 
+def as_predicted(own_profile: Profile) -> Measure:
+    """A device on which everything takes as long as the profile says, whatever the pace."""
+    costs = own_profile.cost_model()
+
+    def measure(subnets, as_served):
+        times_ms = [costs.latency_ms(one) for one in subnets]
+        return [
+            Latency(median_ms=ms, p95_ms=ms, p25_ms=ms, p75_ms=ms, runs=9, ratio=Ratio(ms / times_ms[0], 0.001))
+            for ms in times_ms
+        ]
+
+    return measure
+
+
 @pytest.fixture
 def run(bundle, runtime, slow_profile, tiny_bundle):
-    """Adapts the tiny bundle on its own samples."""
+    """Adapts the tiny bundle on its own samples, by default on a device that is as slow as ``slow_profile``."""
     inputs = prepare(tiny_bundle.images, bundle.manifest.preprocessing, input_shape=(3, 20, 20))
 
-    def run(budget, *, inputs=inputs, labels=tiny_bundle.labels, own_profile=slow_profile, **settings):
+    def run(budget, *, inputs=inputs, labels=tiny_bundle.labels, own_profile=None, **settings):
         return find_plan(
             Workspace(bundle, runtime),
-            own_profile,
+            own_profile or slow_profile,
             inputs,
             labels,
             budget,
             settings=AdaptationSettings(**settings),
             progress=SilentProgress(),
+            measure=as_predicted(slow_profile) if own_profile is None else None,
         )
 
     run.inputs, run.labels = inputs, tiny_bundle.labels
@@ -162,11 +179,29 @@ def test_samples_of_one_class_will_do(run):
 
 
 def test_a_budget_below_the_cheapest_subnet_names_the_nearest(run):
-    with pytest.raises(InfeasibleBudgetError, match="no subnet runs in 49 ms") as caught:
-        run(Budget(latency_ms=49.0))
+    with pytest.raises(InfeasibleBudgetError, match="no subnet ran in 45 ms") as caught:
+        run(Budget(latency_ms=45.0))
     assert caught.value.nearest == CHEAPEST.block_ids
-    assert caught.value.nearest_latency_ms == 50.0
-    assert "50" in caught.value.hint
+    assert caught.value.nearest_latency_ms == pytest.approx(50.0)
+    assert "52.5" in caught.value.hint
+
+
+def test_a_budget_may_be_a_share_of_the_full_models_latency(run):
+    found = run(Budget(latency_ratio=200.0 / ORIGINAL_MS))
+    assert found.budget.latency_ms == pytest.approx(200.0)
+    assert found.subnet == BEST_SHORT
+    assert found.measured_ratio == pytest.approx(150.0 / ORIGINAL_MS)
+
+
+def test_the_result_says_how_sure_it_is(run):
+    found = run(Budget(latency_ms=200.0))
+    low_ms, high_ms = found.measured_interval_ms
+    assert found.measured_ms == pytest.approx(150.0)
+    assert 140.0 < low_ms < found.measured_ms < high_ms < 160.0
+    assert found.within_budget_probability > 0.99
+    assert 0 <= found.accuracy_interval[0] < found.accuracy_search <= found.accuracy_interval[1] <= 1
+    assert found.slowdown == 1.0
+    assert found.prepare_ms >= 0
 
 
 def test_a_memory_budget_below_the_smallest_subnet_names_the_nearest(run):
@@ -263,8 +298,8 @@ def test_a_subnet_that_measures_above_the_budget_is_never_chosen(run, slow_profi
 
 def test_a_real_profile_leads_to_a_subnet_that_measures_within_the_budget(run, bundle, runtime):
     measured = profile(Workspace(bundle, runtime), progress=SilentProgress())
-    budget_ms = 0.7 * measured.original_ms
-    found = run(Budget(latency_ms=budget_ms), own_profile=measured)
-    assert found.measured_ms <= budget_ms * EQUAL_LATENCY
+    found = run(Budget(latency_ratio=0.7, calls_per_second=math.inf), own_profile=measured)
+    assert found.budget.latency_ms == pytest.approx(0.7 * found.full_measured_ms)
+    assert found.measured_ms <= found.budget.latency_ms * EQUAL_LATENCY
     assert found.subnet != bundle.supernet.original
     assert found.measured_ratio == found.measured_ms / found.full_measured_ms < 1

@@ -12,6 +12,7 @@ from device_sdk.errors import MeasurementError, RuntimeFailedError, UsageError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.profiling.conditions import current_conditions
 from device_sdk.profiling.profile import FORMAT, Profile, measure_subnets, profile
+from device_sdk.profiling.stretches import Timing
 from device_sdk.progress import SilentProgress
 from device_sdk.supernet.plan import Edge, ExitChoice, Subnet
 
@@ -153,7 +154,7 @@ def test_a_real_profile_has_plausible_numbers(bundle, runtime):
 
 def test_whole_subnets_are_timed_in_the_order_asked_for_and_freed(bundle, clocked, times_ms):
     subnets = [Subnet((Edge("o0"), Edge("m1-4"), Edge("o4"))), bundle.supernet.original]
-    latencies = measure_subnets(Workspace(bundle, clocked), subnets, rounds=3, clock=clocked.clock)
+    latencies = measure_subnets(Workspace(bundle, clocked), subnets, Timing(rounds=3, clock=clocked.clock))
     expected = [0.8 * sum(times_ms[edge] for edge in subnet.edges) + 0.05 for subnet in subnets]
     assert [one.median_ms for one in latencies] == pytest.approx(expected, rel=1e-5)
     assert clocked.open == 0

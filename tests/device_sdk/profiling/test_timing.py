@@ -179,3 +179,56 @@ def test_every_round_is_told() -> None:
     told: list[None] = []
     measure_interleaved({"a": lambda: None}, rounds=4, warmup=2, on_round=lambda: told.append(None))
     assert len(told) == 6
+
+
+def test_a_ratio_comes_from_calls_of_one_round_so_that_drift_cancels() -> None:
+    """The device becomes four times slower in the middle."""
+    bench = Workbench()
+    speeds = [1.0] * 10 + [4.0] * 10
+    calls = {
+        "full": lambda: bench.work("full", *(10 * speed for speed in speeds for _ in range(2))),
+        "half": lambda: bench.work("half", *(5 * speed for speed in speeds for _ in range(2))),
+    }
+    latencies = measure_interleaved(
+        calls, rounds=20, warmup=0, reference="full", clock=bench.clock, interruptions=nothing
+    )
+    ratio = latencies["half"].ratio
+    assert ratio is not None
+    assert ratio.value == pytest.approx(0.5)
+    assert ratio.relative_error < 0.01
+    assert latencies["full"].ratio is not None
+    assert latencies["full"].ratio.value == pytest.approx(1.0)
+
+
+def test_interrupted_calls_make_no_pair() -> None:
+    bench, interrupted = Workbench(), Counter[str]()
+
+    def work(name: str, ms: float) -> None:
+        slow = len(bench.calls) % 5 == 3
+        interrupted["all"] += slow
+        bench.work(name, ms * (10 if slow else 1))
+
+    calls = {"full": lambda: work("full", 10), "half": lambda: work("half", 5)}
+    latencies = measure_interleaved(
+        calls, rounds=40, warmup=0, reference="full", clock=bench.clock, interruptions=lambda: interrupted["all"]
+    )
+    assert latencies["half"].ratio is not None
+    assert latencies["half"].ratio.value == pytest.approx(0.5)
+
+
+def test_paced_calls_are_made_once_after_a_pause() -> None:
+    bench, slept_s = Workbench(), list[float]()
+    calls = {name: (lambda name=name: bench.work(name, 1)) for name in "ab"}
+    measure_interleaved(calls, rounds=3, warmup=1, pause_s=0.05, clock=bench.clock, sleep=slept_s.append)
+    assert len(bench.calls) == 2 + 6
+    assert slept_s == [0.05] * 6
+
+
+def test_another_percentile_than_the_median_is_taken_on_request() -> None:
+    bench = Workbench()
+    calls = {"a": lambda: bench.work("a", *range(1, 101))}
+    latency = measure_interleaved(
+        calls, rounds=100, warmup=0, percentile=90.0, clock=bench.clock, interruptions=nothing
+    )["a"]
+    assert latency.at_percentile_ms == pytest.approx(90.1)
+    assert latency.median_ms == pytest.approx(50.5)
