@@ -380,7 +380,7 @@ public class AdaptiveModel private constructor(
         val profile = profile { onProgress(AdaptationProgress(AdaptationStage.PROFILE, it)) }
         val adaptation = try {
             inUse.lendWorkspace()
-            PlanFinder(bundle, runtime, profile, settings, memoryCapBytes, onProgress).find(inputs, labels, budget)
+            PlanFinder(bundle, runtime, profile, settings, memoryCapBytes, onProgress = onProgress).find(inputs, labels, budget)
         } catch (error: InfeasibleBudgetError) {
             state?.log?.write(infeasible(budget, error))
             throw error

@@ -32,6 +32,7 @@ import pathweave.sdk.numerics.percentile
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.PlanFinder
 import pathweave.sdk.profiling.Profile
+import pathweave.sdk.profiling.Timing
 import pathweave.sdk.profiling.measureInterleaved
 import pathweave.sdk.profiling.profile
 import pathweave.sdk.runtimes.OnnxRuntime
@@ -119,7 +120,7 @@ private fun calls(model: AdaptiveModel, sample: Tensor, rounds: Int): Pair<Doubl
             }
         }
         val call: () -> Unit = { model.infer(sample) }
-        val timed = measureInterleaved(listOf(call, raw), rounds, CALL_WARMUP)
+        val timed = measureInterleaved(listOf(call, raw), Timing(rounds), CALL_WARMUP)
         return timed[0].medianMs to timed[1].medianMs
     }
 }

@@ -50,23 +50,24 @@ public data class PlanPool(
 /**
  * The pool that an adaptation leaves, with [more] as predicted; estimates agree with what the chosen measured.
  *
- * A candidate that was predicted to fit, is more accurate and was not chosen measured too slow: it counts as a little
- * over the budget, for better times.
+ * A candidate that was expected to fit, is more accurate and was not chosen measured too slow: it counts as a little
+ * over the budget, for better times. The pool counts in medians: a budget at another percentile is converted.
  *
  * @throws UsageError there is no latency budget to keep.
  */
 public fun poolOf(adaptation: Adaptation, more: List<Candidate> = emptyList()): PlanPool {
-    val budget = adaptation.budget
-    val limitMs = budget.latencyMs
+    val wantedMs = adaptation.budget.latencyMs
         ?: throw UsageError("live update keeps a latency budget, and there is none", "set Budget(latencyMs = …)")
-    val correction = adaptation.measuredMs / adaptation.predictedMs
+    val limitMs = wantedMs * adaptation.medianMs / adaptation.measuredMs
+    val budget = adaptation.budget.copy(latencyMs = limitMs, percentile = Budget.MEDIAN)
+    val correction = adaptation.medianMs / adaptation.predictedMs
     val found = adaptation.pool.first { it.subnet == adaptation.subnet }
     val overMs = OUT_OF_BUDGET * limitMs / correction
     val others = (adaptation.pool + more).filter { it.subnet != found.subnet }.map { one ->
-        val refused = BY_EXPECTED_ACCURACY.compare(one, found) < 0 && budget.fits(one.cost)
-        if (refused) one.at(overMs) else one
+        val better = BY_EXPECTED_ACCURACY.compare(one, found) < 0 && budget.fitsMemory(one.cost.peakBytes)
+        if (better && one.cost.latencyMs < overMs) one.at(overMs) else one
     }
-    return PlanPool(budget, found.subnet, listOf(found.at(adaptation.measuredMs)), correction).withMore(others)
+    return PlanPool(budget, found.subnet, listOf(found.at(adaptation.medianMs)), correction).withMore(others)
 }
 
 /** Those than which none is as quick, as small and as accurate, by latency (AdaptiveNet §5.3). */

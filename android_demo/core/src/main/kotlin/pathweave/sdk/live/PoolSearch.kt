@@ -18,7 +18,7 @@ import pathweave.sdk.search.PrefixTreeEvaluator
 import pathweave.sdk.search.SearchProblem
 import pathweave.sdk.search.SearchProgress
 import pathweave.sdk.search.digits
-import pathweave.sdk.search.expectedAccuracies
+import pathweave.sdk.search.expectedCandidates
 import pathweave.sdk.search.findSubnets
 import pathweave.sdk.search.latencyRangeMs
 import pathweave.sdk.search.makeStrategy
@@ -101,9 +101,7 @@ internal class PoolSearch(
     /** All candidates of all rungs by one measure, so that the pool compares like with like. */
     private fun withExpectations(found: List<Candidate>, evaluator: Evaluator): List<Candidate> {
         val candidates = found.associateBy { it.subnet }.values.toList()
-        val all = 0 until evaluator.sampleCount
-        val expected = expectedAccuracies(evaluator, candidates.map { it.subnet }, all)
-        return candidates.mapIndexed { at, one -> one.copy(expected = expected[at]) }
+        return expectedCandidates(candidates, workspace.bundle.supernet, evaluator)
     }
 
     private fun evaluated(subnets: List<Subnet>, evaluator: Evaluator): List<Candidate> =

@@ -104,6 +104,8 @@ internal fun adapted(adaptation: Adaptation): JsonObject = event(
     "subnets_evaluated" to JsonPrimitive(adaptation.subnetsEvaluated),
     "seconds" to json(adaptation.seconds),
     "stopped" to JsonPrimitive(adaptation.stopped.text),
+    "within_budget_probability" to json(adaptation.withinBudgetProbability),
+    "slowdown" to json(adaptation.slowdown),
 )
 
 /** No subnet fits the budget; the plan in use stays. */

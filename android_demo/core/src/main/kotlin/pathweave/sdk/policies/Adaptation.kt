@@ -5,9 +5,10 @@
  */
 package pathweave.sdk.policies
 
-import pathweave.sdk.BudgetError
+import kotlin.math.sqrt
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.InputError
+import pathweave.sdk.NANOSECONDS_PER_MS
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Bundle
@@ -21,12 +22,10 @@ import pathweave.sdk.execution.Workspace
 import pathweave.sdk.execution.eachEdge
 import pathweave.sdk.execution.largestBatch
 import pathweave.sdk.numerics.argmax
+import pathweave.sdk.numerics.median
 import pathweave.sdk.policies.planning.ExitsFinder
 import pathweave.sdk.policies.planning.ExitsFound
-import pathweave.sdk.profiling.Latency
-import pathweave.sdk.profiling.Patience
 import pathweave.sdk.profiling.Profile
-import pathweave.sdk.profiling.measureSubnets
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.search.Candidate
@@ -36,11 +35,11 @@ import pathweave.sdk.search.PrefixTreeEvaluator
 import pathweave.sdk.search.SearchProblem
 import pathweave.sdk.search.SearchResult
 import pathweave.sdk.search.Stopped
-import pathweave.sdk.search.bestWithin
-import pathweave.sdk.search.digits
+import pathweave.sdk.search.fastestWithin
 import pathweave.sdk.search.findSubnets
 import pathweave.sdk.search.makeStrategy
 import pathweave.sdk.search.rows
+import pathweave.sdk.search.rungsNear
 import pathweave.sdk.search.smallestSubnet
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.CostModel
@@ -52,26 +51,34 @@ import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.nbytes
 
 private const val SEARCH_S = 20.0
-private val CONFIRM_PATIENCE = Patience(rounds = 80, precision = 0.01, limitS = 2.5, least = 15)
-private const val CONFIRM_ATTEMPTS = 8
-private const val MOST_DRIFT = 1.15 // in either direction, between the profile and the confirmation
-private const val EQUAL_LATENCY = 1.02 // latencies within 2 % are equal: two sessions of one model differ by that
+private const val PREPARED = 5 // images that preparing is timed on
+private const val CONFIRM_TURNS = 8
 
 /**
  * What an adaptation found. Latencies are medians at batch 1; accuracies are shares of right answers.
  *
  * [accuracyHoldout] and [fullAccuracyHoldout] (the full model's) are on the [holdoutSamples] that the search did not
- * see; null without any. [fullMeasuredMs] was measured in turns with [measuredMs]; under a memory cap that has no room
- * for both, alone, and in pages if need be.
+ * see; null without any. [accuracyInterval]: 95 % of the accuracy on new samples like these. [measuredMs] is what the
+ * application sees when nothing else runs, at the budget's percentile, without preparing the image, which takes
+ * [prepareMs]; [medianMs]: at the median; [measuredIntervalMs]: 95 % of [measuredMs]; [withinBudgetProbability]: that it
+ * keeps the budget. [fullMeasuredMs]: of the full model in the same circumstances; under a memory cap without room for
+ * both, alone, and in pages if need be. [slowdown]: of the device during the measurement, over quiet. [budget] is the one
+ * that was kept, in milliseconds.
  */
 public data class Adaptation(
     val plan: Plan,
     val budget: Budget,
     val predictedMs: Double,
     val measuredMs: Double,
+    val medianMs: Double,
+    val measuredIntervalMs: Pair<Double, Double>,
+    val withinBudgetProbability: Double,
     val fullMeasuredMs: Double,
+    val slowdown: Double,
+    val prepareMs: Double,
     val predictedPeakBytes: Long,
     val accuracySearch: Double,
+    val accuracyInterval: Pair<Double, Double>,
     val accuracyHoldout: Double?,
     val fullAccuracyHoldout: Double?,
     val searchSamples: Int,
@@ -124,7 +131,8 @@ public data class AdaptationProgress(val stage: AdaptationStage, val share: Doub
 /**
  * Finds plans for [bundle] on [runtime], blocking. [onProgress] may throw to give up. Under [memoryCapBytes], which
  * [profile] was made under, subnets that would run in pages are left out if there is any that would not; where all
- * would, the candidates are measured in pages. All that is loaded keeps to the cap.
+ * would, the candidates are measured in pages. All that is loaded keeps to the cap. [measure]: how latencies are taken,
+ * by default on this device.
  */
 internal class PlanFinder(
     private val bundle: Bundle,
@@ -132,6 +140,7 @@ internal class PlanFinder(
     private val profile: Profile,
     private val settings: AdaptationSettings,
     private val memoryCapBytes: Long? = null,
+    private val measure: Measure? = null,
     private val onProgress: (AdaptationProgress) -> Unit = {},
 ) {
     private val supernet = bundle.supernet
@@ -141,23 +150,27 @@ internal class PlanFinder(
     /**
      * Find the most accurate subnet within [limits], and the memory cap, on [inputs] with [labels] [count].
      *
-     * 1. without labels, the full model's answers stand in; 2. hold some samples back; 3. search on the others, and say
-     * what is to be expected of the candidates elsewhere; 4. confirm the best of them by measuring; 5. judge the chosen
-     * one on what was held back.
+     * 1. without labels, the full model's answers stand in; 2. hold some samples back; 3. measure the full model and the
+     * rungs of the ladder near the budget, so that the search aims at what really fits; 4. search on the other samples,
+     * the ladder first; 5. confirm the best candidate by measuring (Confirmation.kt); 6. judge it on what was held back.
      *
      * @throws InfeasibleBudgetError no subnet fits; names the nearest.
-     * @throws BudgetError the search was stopped before it had anything, or the cap is too small for the largest block.
+     * @throws pathweave.sdk.BudgetError the search was stopped before it had anything, or the cap is too small for the largest block.
      * @throws InputError there are no inputs, or labels do not match them or the classes.
      */
     fun find(inputs: Inputs, labels: IntArray?, limits: Budget): Adaptation {
         val startedNs = System.nanoTime()
-        val budget = withinCap(supernet, costModel, limits, memoryCapBytes)
+        val wanted = withinCap(supernet, costModel, limits, memoryCapBytes)
         if (inputs.count == 0) throw InputError("there are no samples to adapt on")
         val targets = labels ?: standInLabels(workspace, inputs, settings.batch)
         checkLabels(targets, inputs)
         val (kept, held) = searchPositions(targets, settings.holdoutShare, settings.seed)
+        val confirmation = confirmation(wanted)
+        val budget = confirmation.budget
         val (found, confirmed) = makeEvaluator(workspace, costModel, settings, inputs, targets, kept).use { evaluator ->
-            searchAndConfirm(problem(evaluator, budget), evaluator)
+            val found = search(problem(evaluator, budget), confirmation)
+            evaluator.release() // whole subnets are loaded now, alone under the cap
+            found to confirmation.best(found.pool)
         }
         val chosen = confirmed.candidate
         onProgress(AdaptationProgress(AdaptationStage.JUDGE, 0.0))
@@ -167,9 +180,15 @@ internal class PlanFinder(
             budget = budget,
             predictedMs = chosen.cost.latencyMs,
             measuredMs = confirmed.measuredMs,
-            fullMeasuredMs = confirmed.fullMeasuredMs,
+            medianMs = confirmed.medianMs,
+            measuredIntervalMs = confirmed.intervalMs,
+            withinBudgetProbability = confirmed.probability,
+            fullMeasuredMs = confirmed.fullMs,
+            slowdown = confirmed.slowdown,
+            prepareMs = prepareMs(inputs, chosen.subnet),
             predictedPeakBytes = chosen.cost.peakBytes,
             accuracySearch = chosen.accuracy,
+            accuracyInterval = wilson(chosen.expectedAccuracy, inputs.count),
             accuracyHoldout = judged[0],
             fullAccuracyHoldout = judged[1],
             searchSamples = kept.size,
@@ -225,84 +244,44 @@ internal class PlanFinder(
         }
     }
 
-    /**
-     * What a search finds, and the best of it that measures within the budget.
-     *
-     * Where nothing does, since all is slower here than predicted, the search runs once more within a budget that is
-     * tighter by as much.
-     *
-     * @throws InfeasibleBudgetError nothing measures within the budget.
-     */
-    private fun searchAndConfirm(
-        problem: SearchProblem,
-        evaluator: PrefixTreeEvaluator,
-    ): Pair<SearchResult, Confirmed> {
-        fun searched(problem: SearchProblem) = findSubnets(makeStrategy(settings.strategy), problem)
+    private fun confirmation(wanted: Budget) = Confirmation(
+        supernet.original,
+        costModel,
+        wanted,
+        measure ?: pacedMeasure(workspace, wanted),
+        originalMs = profile.originalMs,
+        overheadMs = profile.callOverheadMs,
+        onTurn = { onProgress(AdaptationProgress(AdaptationStage.CONFIRM, it.toDouble() / CONFIRM_TURNS)) },
+    )
 
-        fun confirmed(found: SearchResult): Confirmed {
-            evaluator.release()
-            return confirm(found, problem.budget)
-        }
-        val first = searched(problem)
+    /**
+     * Search within the budget in terms of predictions.
+     *
+     * Where nothing is predicted to fit, the fastest subnet is measured; if it may keep the budget, its neighbourhood is
+     * searched.
+     *
+     * @throws InfeasibleBudgetError nothing keeps the budget.
+     */
+    private fun search(problem: SearchProblem, confirmation: Confirmation): SearchResult {
+        val aimed = confirmation.aim(rungsNear(supernet, costModel, problem.budget))
+        fun found(budget: Budget) = findSubnets(makeStrategy(settings.strategy), problem.with(budget = budget))
         return try {
-            first to confirmed(first)
+            found(aimed)
         } catch (error: InfeasibleBudgetError) {
-            val limitMs = problem.budget.latencyMs
-            if (limitMs == null || error.nearestLatencyMs <= limitMs) throw error
-            val tighter = Budget(limitMs * limitMs / error.nearestLatencyMs, problem.budget.memoryMb)
-            val again = try {
-                searched(problem.within(tighter))
-            } catch (_: InfeasibleBudgetError) {
-                throw error
-            }
-            again to confirmed(again)
+            val fastest = fastestWithin(supernet, costModel, aimed.memoryMb) ?: throw error
+            confirmation.requireChance(fastest, costModel.peakBytes(fastest))
+            found(aimed.copy(latencyMs = costModel.latencyMs(fastest) * EQUAL_LATENCY))
         }
     }
 
-    private class Confirmed(val candidate: Candidate, val measuredMs: Double, val fullMeasuredMs: Double)
-
-    /**
-     * Measure the best candidate in turns with the full model; while one is too slow, expect more of the others.
-     *
-     * Predictions are right to a few percent. A candidate that measures above the budget tightens the predicted budget
-     * of the next one by the same ratio. The limit itself is relaxed only by 2 %. By how much the full model's latency
-     * differs from that of the profile is speed drift of the device, which is cancelled within 15 %.
-     */
-    private fun confirm(found: SearchResult, budget: Budget): Confirmed {
-        var wanted = budget
-        val rejected = HashSet<Subnet>()
-        var fastest: Confirmed? = null
-        for (attempt in 0 until CONFIRM_ATTEMPTS) {
-            onProgress(AdaptationProgress(AdaptationStage.CONFIRM, attempt.toDouble() / CONFIRM_ATTEMPTS))
-            val candidate = bestWithin(found.pool.filter { it.subnet !in rejected }, wanted) ?: break
-            val (full, own) = measure(listOf(supernet.original, candidate.subnet))
-            val confirmed = Confirmed(candidate, own.medianMs, full.medianMs)
-            val drift = (full.medianMs / profile.originalMs).coerceIn(1 / MOST_DRIFT, MOST_DRIFT)
-            if (budget.fitsLatency(own.medianMs / drift / EQUAL_LATENCY)) return confirmed
-            rejected += candidate.subnet
-            if (fastest == null || confirmed.measuredMs < fastest.measuredMs) fastest = confirmed
-            val slower = own.medianMs / drift / candidate.cost.latencyMs
-            wanted = Budget(budget.latencyMs?.let { it / maxOf(slower, 1.0) }, budget.memoryMb)
-        }
-        throw nothingConfirmed(budget, fastest)
-    }
-
-    private fun measure(subnets: List<Subnet>): List<Latency> =
-        measureSubnets(workspace, subnets, CONFIRM_PATIENCE.rounds, patience = CONFIRM_PATIENCE)
-
-    private fun nothingConfirmed(budget: Budget, fastest: Confirmed?): BudgetError {
-        if (fastest == null) {
-            return BudgetError("the search was stopped before it had looked at a subnet within the budget")
-        }
-        val (limit, took) = digits(budget.latencyMs ?: 0.0) to digits(fastest.measuredMs)
-        return InfeasibleBudgetError(
-            "no subnet ran in $limit ms; the fastest candidate took $took ms",
-            nearest = fastest.candidate.subnet.edges.map { it.block },
-            nearestLatencyMs = fastest.measuredMs,
-            nearestPeakBytes = fastest.candidate.cost.peakBytes,
-            hint = "allow at least ${digits(fastest.measuredMs * 1.05)} ms, or quieten the device",
-        )
-    }
+    /** Median time of preparing one image for [subnet]; near 0 for prepared tensors. */
+    private fun prepareMs(inputs: Inputs, subnet: Subnet): Double = median(
+        List(minOf(PREPARED, inputs.count)) { position ->
+            val startedNs = System.nanoTime()
+            inputs.take(listOf(position), subnet.inputSize)
+            (System.nanoTime() - startedNs) / NANOSECONDS_PER_MS
+        },
+    )
 
     /** Accuracies on held-back samples; null without any. */
     private fun judge(inputs: Inputs, labels: IntArray, held: List<Int>, subnets: List<Subnet>): List<Double?> =
@@ -353,7 +332,7 @@ internal fun standInLabels(workspace: Workspace, inputs: Inputs, batch: Int): In
 internal fun withinCap(supernet: Supernet, costs: CostModel, budget: Budget, memoryCapBytes: Long?): Budget {
     if (memoryCapBytes == null) return budget
     val limitMb = minOf(memoryCapBytes.toDouble() / MB, budget.memoryMb ?: Double.POSITIVE_INFINITY)
-    val capped = Budget(budget.latencyMs, limitMb)
+    val capped = budget.copy(memoryMb = limitMb)
     return if (capped.fitsMemory(costs.peakBytes(smallestSubnet(supernet, costs)))) capped else budget
 }
 
@@ -364,4 +343,13 @@ internal fun batchWithin(supernet: Supernet, settings: AdaptationSettings): Int 
         start.nbytes + end.nbytes
     }
     return generateSequence(settings.batch) { it / 2 }.first { it <= 1 || it * largestBytes <= settings.batchBytes }
+}
+
+/** Wilson's 95 % interval of an accuracy on [samples]. */
+private fun wilson(accuracy: Double, samples: Int): Pair<Double, Double> {
+    val z2 = NORMAL_95 * NORMAL_95
+    val centre = (accuracy + z2 / (2 * samples)) / (1 + z2 / samples)
+    val spread = sqrt(accuracy * (1 - accuracy) / samples + z2 / (4.0 * samples * samples))
+    val half = NORMAL_95 * spread / (1 + z2 / samples)
+    return maxOf(0.0, centre - half) to minOf(1.0, centre + half)
 }

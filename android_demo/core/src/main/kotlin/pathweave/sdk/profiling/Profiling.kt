@@ -141,10 +141,11 @@ public fun profile(
 ): Profile {
     val workspace = Workspace(bundle, runtime, memoryCapBytes)
     val (conditions, supernet) = currentConditions() to bundle.supernet
+    val timing = Timing(rounds, PATIENCE, clock = clock)
     val parts = partsAlone(bundle)
     val largest = parts.indices.filter { parts[it].exit == null && parts[it].inputSize == null }
         .maxBy { supernet.block(parts[it].edges[0].block).macs }
-    val alone = PartTimer(workspace, rounds, clock, PATIENCE) { onProgress(it / 2) }.measure(parts, largest)
+    val alone = PartTimer(workspace, timing) { onProgress(it / 2) }.measure(parts, largest)
     val costs = parts.zip(alone) { part, measured ->
         val workingBytes =
             if (memoryCapBytes == null) part.bytesAtEnds(supernet)
@@ -153,7 +154,7 @@ public fun profile(
     }
     val edges = costs.filter { (part, _) -> part.exit == null }.associate { (part, cost) -> part.edges[0] to cost }
     val subnets = subnetsToFit(workspace, CostModel(edges), seed)
-    val deployed = PartTimer(workspace, rounds, clock, PATIENCE) { onProgress((1 + it) / 2) }
+    val deployed = PartTimer(workspace, timing) { onProgress((1 + it) / 2) }
         .measure(subnets.map { Part.of(bundle, it.edges) })
     val fitted = subnets.zip(deployed) { subnet, measured ->
         val blocksMs = subnet.edges.sumOf { edges.getValue(it).latencyMs }
@@ -214,7 +215,7 @@ private fun exitOverheadMs(
             { plans[0].run(inputs) },
             { if (leaves) plans[1].stepped().runThrough(inputs) else plans[1].run(inputs) },
         )
-        val (without, with) = measureInterleaved(calls, rounds, WARMUP, clock, PATIENCE)
+        val (without, with) = measureInterleaved(calls, Timing(rounds, PATIENCE, clock = clock), WARMUP)
         return maxOf(0.0, (with.medianMs - without.medianMs - tried.sumOf(branchMs)) / tried.size)
     } finally {
         plans.forEach { it.close() }
@@ -225,14 +226,13 @@ private fun exitOverheadMs(
 internal fun now(pattern: String): String =
     SimpleDateFormat(pattern, Locale.ROOT).apply { timeZone = TimeZone.getTimeZone("UTC") }.format(Date()) + "+00:00"
 
-/** The latencies of whole subnets as deployed at batch 1, in turns as far as they fit under the cap together. */
-internal fun measureSubnets(
-    workspace: Workspace,
-    subnets: List<Subnet>,
-    rounds: Int,
-    patience: Patience? = null,
-    clock: Clock = System::nanoTime,
-): List<Latency> = PartTimer(workspace, rounds, clock, patience)
+/**
+ * The latencies of whole subnets as deployed at batch 1, in turns as far as they fit under the cap together.
+ *
+ * Ratios are to the first subnet's; null for those that do not fit beside it.
+ */
+internal fun measureSubnets(workspace: Workspace, subnets: List<Subnet>, timing: Timing): List<Latency> =
+    PartTimer(workspace, timing)
     .measure(subnets.map { Part.of(workspace.bundle, it.edges) }).map { it.latency }
 
 /** Every edge and every exit's branch at every input size; the sizes of one block are adjacent. */
@@ -262,15 +262,10 @@ private fun subnetsToFit(workspace: Workspace, costs: CostModel, seed: Long): Li
     val supernet = workspace.bundle.supernet
     val cheapest = kCheapest(supernet, costs::edgeLatencyMs, k = 1)[0].subnet
     val names = supernet.edges.map { it.rendition }.distinct().sorted()
-    val there = supernet.edges.toSet()
-
-    fun inRendition(subnet: Subnet, name: String) =
-        Subnet(subnet.edges.map { edge -> Edge(edge.block, name, edge.inputSize).takeIf { it in there } ?: edge })
-
     val whole = listOf(supernet.original) + supernet.sizes.drop(1).map { supernet.anySizeOriginal.at(it) }
-    val plain = whole.flatMap { path -> names.map { inRendition(path, it) } }
+    val plain = whole.flatMap { path -> names.map { supernet.inRendition(path, it) } }
     val random = sampleUniformly(supernet, 3 * FITTED_SUBNETS, SplitMix64(seed)).mapIndexed { number, drawn ->
-        val variants = if (names.size > 1) listOf(drawn) + names.map { inRendition(drawn, it) } else listOf(drawn)
+        val variants = if (names.size > 1) listOf(drawn) + names.map { supernet.inRendition(drawn, it) } else listOf(drawn)
         variants[number % variants.size]
     }
     var others = listOf(cheapest) + plain + random

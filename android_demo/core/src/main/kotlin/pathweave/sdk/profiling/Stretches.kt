@@ -61,9 +61,7 @@ internal class MeasuredPart(val latency: Latency, val peakBytes: Long?, val inPa
 /** Times parts in turns, in groups that fit in memory. [onProgress]: the share that is done. */
 internal class PartTimer(
     private val workspace: Workspace,
-    private val rounds: Int,
-    private val clock: Clock,
-    private val patience: Patience? = null,
+    private val timing: Timing,
     private val onProgress: (Double) -> Unit = {},
 ) {
     private val bundle = workspace.bundle
@@ -74,17 +72,18 @@ internal class PartTimer(
      *
      * Parts that do not fit in memory at once are timed in groups, each with that at [reference]. Latencies are
      * normalised by the reference's latency in the group over that in the first group, to cancel speed drift. Under a
-     * memory cap, a group without room for the reference is not normalised, and a part that does not fit in one piece
-     * runs in pages, as deployed.
+     * memory cap, a group without room for the reference is not normalised, and has no ratios to it; a part that does
+     * not fit in one piece runs in pages, as deployed.
      */
     fun measure(parts: List<Part>, reference: Int = 0): List<MeasuredPart> {
         val results = HashMap<Int, MeasuredPart>()
         var firstMs: Double? = null
         val groups = grouped(parts, reference)
         for ((number, group) in groups.withIndex()) {
-            val patience = patience?.let { it.copy(limitS = it.limitS / groups.size) }
-            val measured = measureGroup(group.map(parts::get), patience) { onProgress((number + it) / groups.size) }
-            val referenceMs = measured.getOrNull(group.indexOf(reference))?.latency?.medianMs
+            val timed = timing.copy(patience = timing.patience?.let { it.copy(limitS = it.limitS / groups.size) })
+            val place = group.indexOf(reference).takeIf { it >= 0 }
+            val measured = measureGroup(group.map(parts::get), timed, place) { onProgress((number + it) / groups.size) }
+            val referenceMs = place?.let(measured::get)?.latency?.medianMs
             if (firstMs == null) firstMs = referenceMs
             val speed = if (referenceMs == null) 1.0 else referenceMs / (firstMs ?: referenceMs)
             for ((index, one) in group.zip(measured)) {
@@ -109,12 +108,18 @@ internal class PartTimer(
         return ARENA_TENSORS * part.edges.map(supernet::ends).maxOf { (start, end) -> start.nbytes + end.nbytes }
     }
 
-    private fun measureGroup(parts: List<Part>, patience: Patience?, onShare: (Double) -> Unit): List<MeasuredPart> {
+    private fun measureGroup(
+        parts: List<Part>,
+        timing: Timing,
+        reference: Int?,
+        onShare: (Double) -> Unit,
+    ): List<MeasuredPart> {
         val open = mutableListOf<LoadedStretch>()
         try {
             val models = HashMap<Any, LoadedStretch>()
             val inPages = parts.any { !fits(it) } // then it is the only one
-            val (warmup, rounds) = if (inPages) PAGED_WARMUP to minOf(this.rounds, PAGED_ROUNDS) else WARMUP to this.rounds
+            val warmup = if (inPages) PAGED_WARMUP else WARMUP
+            val rounds = if (inPages) minOf(timing.rounds, PAGED_ROUNDS) else timing.rounds
             val steps = parts.size + warmup + rounds
             var done = 0
             val loaded = parts.map { part ->
@@ -128,7 +133,7 @@ internal class PartTimer(
                 val call: () -> Unit = { stretch.run(inputs) }
                 call to peakBytes
             }
-            val timed = measureInterleaved(loaded.map { it.first }, rounds, warmup, clock, patience) {
+            val timed = measureInterleaved(loaded.map { it.first }, timing.copy(rounds = rounds), warmup, reference) {
                 onShare((++done).toDouble() / steps)
             }
             return loaded.zip(timed) { (_, peakBytes), latency -> MeasuredPart(latency, peakBytes, inPages) }
@@ -183,4 +188,10 @@ internal fun groupsThatStay(prints: List<Footprint>, capBytes: Long, reference: 
     return grouped.map { it.sorted() }
 }
 
-private fun Latency.at(speed: Double) = Latency(medianMs / speed, p95Ms / speed, p25Ms / speed, p75Ms / speed, runs)
+private fun Latency.at(speed: Double) = copy(
+    medianMs = medianMs / speed,
+    p95Ms = p95Ms / speed,
+    p25Ms = p25Ms / speed,
+    p75Ms = p75Ms / speed,
+    otherMs = otherMs?.let { it / speed },
+)

@@ -8,6 +8,9 @@ package pathweave.sdk.profiling
 
 import java.io.File
 import java.io.IOException
+import kotlin.math.exp
+import kotlin.math.hypot
+import kotlin.math.ln
 import kotlin.math.sqrt
 import pathweave.sdk.Clock
 import pathweave.sdk.MeasurementError
@@ -20,6 +23,9 @@ private const val LEAST_VALID = 0.5 // share of timed calls that must take any t
 private const val CHECK_EVERY = 5 // rounds
 private const val ERROR_PER_QUARTILES = 0.93 // standard error of a median = 0.93 · (p75 − p25) / √runs
 private const val SETTLED_SHARE = 0.9 // share of the calls whose median must have the requested precision
+private const val LEAST_PAIRS = 5 // rounds in which neither call was interrupted; with fewer, medians are compared
+private const val SESSION_ERROR = 0.005 // relative; two sessions of one model differ by up to 1.3 %
+private const val PERCENT = 100.0
 
 /**
  * Early stopping of rounds.
@@ -35,9 +41,24 @@ public data class Patience(
 )
 
 /**
+ * Timing settings: at most [rounds], fewer with [patience], [pauseS] apart. [percentile]: another one besides the median.
+ */
+public data class Timing(
+    val rounds: Int,
+    val patience: Patience? = null,
+    val pauseS: Double = 0.0,
+    val percentile: Double? = null,
+    val clock: Clock = System::nanoTime,
+)
+
+/** A latency relative to another one's. [relativeError]: standard error of its logarithm; infinite if unknown. */
+public data class Ratio(val value: Double, val relativeError: Double)
+
+/**
  * How long one call takes, over [runs] timed calls; half of them lie from [p25Ms] to [p75Ms].
  *
- * Median and quartiles are of uninterrupted calls, [p95Ms] of all.
+ * Median and quartiles are of uninterrupted calls, [p95Ms] of all. [ratio]: to the reference's, where the calls were
+ * timed in turns with one. [otherMs]: at another percentile of uninterrupted calls, where one was wanted.
  */
 public data class Latency(
     val medianMs: Double,
@@ -45,27 +66,34 @@ public data class Latency(
     val p25Ms: Double,
     val p75Ms: Double,
     val runs: Int,
-)
+    val ratio: Ratio? = null,
+    val otherMs: Double? = null,
+) {
+    /** The latency at the wanted percentile, the median by default. */
+    val atPercentileMs: Double get() = otherMs ?: medianMs
+}
 
 /**
  * Time competitors in turns: each has one turn per round, in an order that is another one every round.
  *
  * The order rotates, so that each starts equally often, and every second rotation runs backwards, so that none
  * always follows the same neighbour. Where there are several, each is called twice in its turn and the second call
- * timed. The first [warmup] rounds do not count. With [patience] fewer than [rounds] may suffice. [onRound] is called
- * after each round, warm-up included; [interruptions] counts those of this thread.
+ * timed. With a pause each is called once per turn instead, that long after the one before, as an application that
+ * calls now and then does. The first [warmup] rounds do not count. [reference]: the call that the others' ratios refer
+ * to. [onRound] is called after each round, warm-up included; [interruptions] counts those of this thread.
  *
  * @throws MeasurementError the clock stood still, or was set back more often than not.
  */
 public fun measureInterleaved(
     calls: List<() -> Unit>,
-    rounds: Int,
+    timing: Timing,
     warmup: Int,
-    clock: Clock = System::nanoTime,
-    patience: Patience? = null,
+    reference: Int? = null,
     interruptions: () -> Long = ::interruptionsOfThisThread,
+    sleep: (Double) -> Unit = ::pause,
     onRound: () -> Unit = {},
 ): List<Latency> {
+    val (rounds, patience, pauseS, percentile, clock) = timing
     require(rounds >= 1 && warmup >= 0) { "needs at least 1 round and no negative warm-up, got $rounds and $warmup" }
     val samples = calls.map { Durations() }
     val startedNs = clock()
@@ -73,7 +101,7 @@ public fun measureInterleaved(
     for (round in -warmup until rounds) {
         if (patience != null && isEnough(round, patience, samples, (clock() - startedNs) / 1e9)) break
         for (index in order(calls.size, round)) {
-            if (calls.size > 1 && round >= 0) calls[index]()
+            if (pauseS > 0 && round >= 0) sleep(pauseS) else if (calls.size > 1 && round >= 0) calls[index]()
             val before = interruptions()
             val callNs = clock()
             calls[index]()
@@ -83,8 +111,10 @@ public fun measureInterleaved(
         if (round >= 0) timedRounds++
         onRound()
     }
-    return samples.map { it.latency(timedRounds) }
+    return samples.map { it.latency(timedRounds, reference?.let(samples::get), percentile) }
 }
+
+private fun pause(seconds: Double) = Thread.sleep((seconds * 1e3).toLong(), (seconds * 1e9 % 1e6).toInt())
 
 private fun isEnough(round: Int, patience: Patience, samples: List<Durations>, elapsedS: Double): Boolean {
     if (round >= maxOf(patience.least, 1) && elapsedS >= patience.limitS) return true
@@ -102,9 +132,11 @@ internal fun order(count: Int, round: Int): List<Int> {
 private class Durations {
     private val undisturbedMs = mutableListOf<Double>()
     private val allMs = mutableListOf<Double>()
+    private val byRound = mutableListOf<Double?>() // null: interrupted, or the clock was set back during the call
 
     fun add(elapsedNs: Long, interrupted: Boolean) {
-        if (elapsedNs < 0) return // the clock was set back during the call
+        byRound += (elapsedNs / NANOSECONDS_PER_MS).takeUnless { interrupted || elapsedNs <= 0 }
+        if (elapsedNs < 0) return
         allMs += elapsedNs / NANOSECONDS_PER_MS
         if (!interrupted) undisturbedMs += elapsedNs / NANOSECONDS_PER_MS
     }
@@ -122,7 +154,21 @@ private class Durations {
         else Double.POSITIVE_INFINITY
     }
 
-    fun latency(wanted: Int): Latency {
+    /** The ratio of this call's latency to the reference's, from pairs of one round: drift of the device cancels. */
+    private fun ratioTo(reference: Durations): Ratio {
+        val logs = byRound.zip(reference.byRound).mapNotNull { (own, other) ->
+            if (own == null || other == null) null else ln(own / other)
+        }.sorted()
+        if (logs.size >= LEAST_PAIRS) {
+            val error = ERROR_PER_QUARTILES * (percentile(logs, 0.75) - percentile(logs, 0.25)) / sqrt(logs.size.toDouble())
+            return Ratio(exp(percentile(logs, 0.5)), hypot(error, SESSION_ERROR))
+        }
+        val (own, other) = listOf(this, reference).map { percentile(it.counting(), 0.5) }
+        val error = hypot(hypot(relativeError(), reference.relativeError()), SESSION_ERROR)
+        return if (minOf(own, other) > 0) Ratio(own / other, error) else Ratio(1.0, Double.POSITIVE_INFINITY)
+    }
+
+    fun latency(wanted: Int, reference: Durations?, percentile: Double?): Latency {
         val valid = allMs.count { it > 0 }
         if (valid <= LEAST_VALID * wanted) {
             throw MeasurementError(
@@ -138,6 +184,8 @@ private class Durations {
             p25Ms = percentile(counting, 0.25),
             p75Ms = p75Ms,
             runs = allMs.size,
+            ratio = reference?.let(::ratioTo),
+            otherMs = percentile?.let { percentile(counting, it / PERCENT) },
         )
     }
 }

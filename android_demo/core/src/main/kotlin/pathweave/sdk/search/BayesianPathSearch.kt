@@ -10,11 +10,10 @@ package pathweave.sdk.search
 import java.math.BigInteger
 import pathweave.sdk.UsageError
 import pathweave.sdk.supernet.Budget
-import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.subnetCount
 
-private val LADDER = listOf(0.8, 0.9, 1.1, 1.2) // other budgets, relative to the one asked for, that the pool serves
+private val OTHER_BUDGETS = listOf(0.8, 0.9, 1.1, 1.2) // other budgets, relative to the one asked for, that the pool serves
 private const val EXPECTED_PATIENCE = 2 // generations by expectation without a better subnet
 private const val EXPECTED_GAIN = 0.1 // correct answers that a better subnet is better by: less is rounding
 private const val EXPECTED_VARIANCE = 1e-4 // of expected log odds
@@ -54,8 +53,7 @@ public class BayesianPathSearch(
     /**
      * Deterministic for the problem's random generator, unless the time limit ends it.
      *
-     * 1. order the samples, and evaluate the path that the distillation errors favour and the plain ones (the original
-     * blocks at a smaller input, in another rendition), so that there is an answer, and none below what is simple;
+     * 1. order the samples, and evaluate the path that the distillation errors favour, so that there is an answer;
      * 2. fit the model to what is expected of all that was evaluated (Expectation.kt), evaluate the most promising
      * subnets; again, as long as it finds better ones; 3. fit the model to all that was observed; 4. advance the most
      * promising subnets, known and new; again from 3; 5. evaluate what the model favours at latencies near the budget,
@@ -76,11 +74,11 @@ public class BayesianPathSearch(
         private val paths = BestPath(model.numbers, problem.costModel)
         private val proposals by lazy { Proposals(this@BayesianPathSearch, run, paths) }
 
-        /** Order the samples, evaluate the path that the distillation errors favour, and the plain ones. */
+        /** Order the samples and evaluate the path that the distillation errors favour. */
         fun start(): Boolean {
             val first = paths.find(problem.budget, model.fit(emptyList()).values) ?: cheapest
             if (run.checkStop() || !race.begin()) return false
-            return run.evaluate(listOf(first) + plainPaths(problem))
+            return run.evaluate(listOf(first))
         }
 
         /**
@@ -132,7 +130,7 @@ public class BayesianPathSearch(
         fun end(): Boolean {
             val belief = model.fit(race.observations())
             val limitMs = problem.budget.latencyMs ?: return run.evaluate(listOf(cheapest))
-            val limits = LADDER.map { Budget(limitMs * it, problem.budget.memoryMb) }
+            val limits = OTHER_BUDGETS.map { Budget(limitMs * it, problem.budget.memoryMb) }
             return run.evaluate(listOf(cheapest) + limits.mapNotNull { paths.find(it, belief.values) })
         }
     }
@@ -200,24 +198,5 @@ private class Proposals(
     private fun best(belief: Belief, subnets: List<Subnet>, count: Int): List<Subnet> {
         val estimates = belief.predict(subnets).map { (mean, deviation) -> mean + settings.optimism * deviation }
         return subnets.indices.sortedByDescending { estimates[it] }.take(count).map(subnets::get)
-    }
-}
-
-/**
- * The original blocks in one rendition, as far as they have it, at the two slowest input sizes that fit.
- *
- * What is on offer without a search, for each rendition; two, since the slower one may measure above the budget. None
- * where the bundle has one input size.
- */
-internal fun plainPaths(problem: SearchProblem): List<Subnet> {
-    val (supernet, costs) = problem.supernet to problem.costModel
-    if (supernet.sizes.size == 1) return emptyList()
-    val there = supernet.edges.toSet()
-    return supernet.edges.map { it.rendition }.distinct().sorted().flatMap { name ->
-        val paths = supernet.sizes.map { size ->
-            val edges = supernet.anySizeOriginal.at(size).edges
-            Subnet(edges.map { edge -> Edge(edge.block, name, size).takeIf { it in there } ?: edge })
-        }
-        paths.filter { problem.budget.fits(costs.cost(it)) }.sortedBy(costs::latencyMs).takeLast(2)
     }
 }

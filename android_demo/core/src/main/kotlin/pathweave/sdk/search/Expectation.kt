@@ -18,6 +18,7 @@ import pathweave.sdk.numerics.erfc
 import pathweave.sdk.numerics.median
 import pathweave.sdk.numerics.solveLower
 import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
 
 private const val COMPARABLE = 2.0 // log odds below the best: candidates further below are left out of the regression
 private const val SLOPE_MEAN = 0.5 // prior: log odds lost at the median distance
@@ -26,15 +27,66 @@ private val LINE_SAMPLES = listOf(100_000, 10_000, 1_000, 100, 10) // grid: weig
 private const val FAR = 30.0 // standard deviations beyond which a normal tail is taken as exponential
 private const val OWN_NOISE = 0.25 // share of a candidate's sampling variance that is independent of the others
 private const val LEAST_NOISE = 0.5 // squared correct answers: least variance, also of one that agrees with the model
+private const val CAUTION = 0.5 // standard errors of its difference from a rung that a candidate loses
+private const val ABOUT_AS_FAST = 1.05 // latencies of a candidate and the rung that it is compared with
+private const val LARGER_FIRST = 1e-6 // accuracy by which the larger of two inputs that are equal otherwise comes first
 private const val BEND = 0.3 // prior deviation of the line's common offset, relative to the candidates' mean loss
 
 /** [result] with its candidates' expected accuracy, and the best by it. Evaluates nothing. */
 public fun withExpectedAccuracies(result: SearchResult, problem: SearchProblem): SearchResult {
-    if (result.pool.isEmpty()) return result
-    val all = 0 until problem.evaluator.sampleCount
-    val expected = expectedAccuracies(problem.evaluator, result.pool.map { it.subnet }, all)
-    val pool = result.pool.mapIndexed { at, one -> one.copy(expected = expected[at]) }
+    val pool = expectedCandidates(result.pool, problem.supernet, problem.evaluator)
     return result.copy(pool = pool, best = bestWithin(pool, problem.budget))
+}
+
+/**
+ * [candidates] with their expected accuracy, cautious where it would depart from the ladder.
+ *
+ * Differences below the sampling error would often lead away from a rung to something worse. So, of rungs that differ in
+ * their input size alone, the larger input counts as at least as accurate; and any other candidate loses half the
+ * standard error of its difference from the best rung that is about as fast, or else from the fastest.
+ */
+public fun expectedCandidates(
+    candidates: List<Candidate>,
+    supernet: Supernet,
+    evaluator: Evaluator,
+): List<Candidate> {
+    if (candidates.isEmpty()) return candidates
+    val subnets = candidates.map { it.subnet }
+    val all = 0 until evaluator.sampleCount
+    val expected = expectedAccuracies(evaluator, subnets, all)
+    val placeOf = subnets.withIndex().associate { (place, subnet) -> subnet to place }
+    val rungs = mutableListOf<Int>() // places
+    for (column in ladder(supernet)) {
+        val places = column.mapNotNull(placeOf::get)
+        rungs += places
+        val rising = neverFalling(places.map { expected[it] })
+        for ((number, place) in places.withIndex()) expected[place] = rising[number] + LARGER_FIRST * number
+    }
+    if (rungs.isEmpty()) return candidates.mapIndexed { place, one -> one.copy(expected = expected[place]) }
+    val latenciesMs = candidates.map { it.cost.latencyMs }
+    val correct = evaluator.correct(subnets, all)
+    val fastest = rungs.minBy(latenciesMs::get)
+    return candidates.mapIndexed { place, one ->
+        if (place in rungs) return@mapIndexed one.copy(expected = expected[place])
+        val quick = rungs.filter { latenciesMs[it] <= ABOUT_AS_FAST * latenciesMs[place] }
+        val rival = quick.ifEmpty { listOf(fastest) }.maxBy { expected[it] }
+        val differing = correct[place].indices.count { correct[place][it] != correct[rival][it] }
+        one.copy(expected = expected[place] - CAUTION * sqrt(differing + 1.0) / correct[place].size)
+    }
+}
+
+/** The closest non-decreasing sequence (pool adjacent violators). */
+private fun neverFalling(values: List<Double>): List<Double> {
+    val pools = ArrayDeque<Pair<Double, Int>>()
+    for (value in values) {
+        pools.addLast(value to 1)
+        while (pools.size > 1 && pools[pools.size - 2].first > pools.last().first) {
+            val (after, many) = pools.removeLast()
+            val (before, few) = pools.removeLast()
+            pools.addLast((before * few + after * many) / (few + many) to few + many)
+        }
+    }
+    return pools.flatMap { (value, count) -> List(count) { value } }
 }
 
 /**

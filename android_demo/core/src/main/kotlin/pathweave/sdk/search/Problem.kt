@@ -103,9 +103,14 @@ public class SearchProblem(
     public val progress: SearchProgress = SearchProgress { _, _, _ -> },
     public val timeLimitS: Double? = null,
     public val cancelled: () -> Boolean = { false },
+    /** Candidates that [evaluator] has evaluated on all samples; every strategy starts from them. */
+    public val known: List<Candidate> = emptyList(),
 ) {
-    internal fun within(budget: Budget) =
-        SearchProblem(supernet, costModel, budget, evaluator, random, clock, progress, timeLimitS, cancelled)
+    internal fun with(
+        budget: Budget = this.budget,
+        timeLimitS: Double? = this.timeLimitS,
+        known: List<Candidate> = this.known,
+    ) = SearchProblem(supernet, costModel, budget, evaluator, random, clock, progress, timeLimitS, cancelled, known)
 }
 
 /**

@@ -8,9 +8,9 @@ import pathweave.sdk.supernet.Subnet
 /**
  * The state of one search, which plans at most [planned] generations.
  *
- * [pool]: candidates evaluated on all samples, by subnet, in evaluation order. [started]: subnets that a racing
- * strategy evaluated on part of the samples, with their number. [generations] counts groups, [stale] those since the
- * best subnet changed.
+ * [pool]: candidates evaluated on all samples, by subnet, in evaluation order, the problem's known ones first.
+ * [started]: subnets that a racing strategy evaluated on part of the samples, with their number. [generations] counts
+ * groups, [stale] those since the best subnet changed.
  */
 internal class SearchRun(val problem: SearchProblem, private val planned: Int) {
     val pool = LinkedHashMap<Subnet, Candidate>()
@@ -23,6 +23,7 @@ internal class SearchRun(val problem: SearchProblem, private val planned: Int) {
     private val startedS = problem.clock()
 
     init {
+        problem.known.associateByTo(pool) { it.subnet }
         problem.progress.report(0, planned, "")
     }
 

@@ -22,9 +22,13 @@ private val STRATEGIES: Map<String, () -> SearchStrategy> = mapOf(
 public fun makeStrategy(name: String): SearchStrategy = STRATEGIES[name]?.invoke()
     ?: throw UsageError("there is no search strategy $name", "known: " + STRATEGIES.keys.sorted().joinToString(", "))
 
-/** Run [strategy] and rank its candidates by expected accuracy, the same measure for all strategies. */
+/**
+ * Evaluate the ladder, run [strategy], and rank all candidates by expected accuracy.
+ *
+ * The same start and the same measure for every strategy.
+ */
 public fun findSubnets(strategy: SearchStrategy, problem: SearchProblem): SearchResult =
-    withExpectedAccuracies(strategy.search(problem), problem)
+    withExpectedAccuracies(strategy.search(climb(problem)), problem)
 
 internal fun <T> SplitMix64.choice(items: List<T>): T = items[below(items.size)]
 

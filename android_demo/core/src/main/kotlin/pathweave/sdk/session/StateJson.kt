@@ -120,7 +120,7 @@ public fun decodeProfile(data: ByteArray): Profile = decoded("profile", data) { 
 /** [pool] as JSON in UTF-8. */
 public fun encodePool(pool: PlanPool): ByteArray = jsonOf(
     "format" to JsonPrimitive(POOL_FORMAT),
-    "budget" to jsonOf("latency_ms" to json(pool.budget.latencyMs), "memory_mb" to json(pool.budget.memoryMb)),
+    "budget" to json(pool.budget),
     "chosen" to parsed(encodeSubnet(pool.chosen)),
     "candidates" to JsonArray(
         pool.candidates.map {
@@ -144,7 +144,7 @@ public fun encodePool(pool: PlanPool): ByteArray = jsonOf(
 public fun decodePool(data: ByteArray): PlanPool = decoded("plan pool", data) { root ->
     if (root["format"].whole() != POOL_FORMAT.toLong()) throw UsageError("this is a plan pool of another format")
     PlanPool(
-        budget = root["budget"].let { Budget(it.nullable("latency_ms")?.number(), it.nullable("memory_mb")?.number()) },
+        budget = budget(root["budget"]),
         chosen = subnet(root["chosen"]),
         candidates = root["candidates"].items().map {
             Candidate(
@@ -180,6 +180,22 @@ private fun json(measured: MeasuredSubnet) = jsonOf(
     "peak_bytes" to (measured.peakBytes?.let(::JsonPrimitive) ?: JsonNull),
     "in_pages" to JsonPrimitive(measured.inPages),
     "nodes_by_provider" to JsonObject(emptyMap()),
+)
+
+private fun json(budget: Budget) = jsonOf(
+    "latency_ms" to json(budget.latencyMs),
+    "memory_mb" to json(budget.memoryMb),
+    "latency_ratio" to json(budget.latencyRatio),
+    "percentile" to json(budget.percentile),
+    "calls_per_second" to json(budget.callsPerSecond),
+)
+
+private fun budget(place: JsonPlace) = Budget(
+    latencyMs = place.nullable("latency_ms")?.number(),
+    memoryMb = place.nullable("memory_mb")?.number(),
+    latencyRatio = place.nullable("latency_ratio")?.number(),
+    percentile = place.optional("percentile")?.number() ?: Budget.MEDIAN,
+    callsPerSecond = place.nullable("calls_per_second")?.number(),
 )
 
 private fun <T> decoded(what: String, data: ByteArray, read: (JsonPlace) -> T): T = try {

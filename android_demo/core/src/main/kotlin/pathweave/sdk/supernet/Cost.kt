@@ -32,17 +32,42 @@ public data class Cost(val latencyMs: Double, val peakBytes: Long)
 /**
  * What a plan may cost. At least one limit is set.
  *
- * @throws BudgetError nothing is limited, or a limit is zero, negative or not a number.
+ * [latencyMs]: of one call with one sample, as the application sees it when nothing else runs on the device; or
+ * [latencyRatio]: of the full model's latency in the same circumstances. [percentile]: of the calls that the limit holds
+ * for; 50 is the median. [callsPerSecond]: the pace at which the application calls; caches are colder between rare calls.
+ *
+ * @throws BudgetError nothing is limited, a limit is zero, negative or not a number, latency is limited twice, or the
+ *   percentile does not lie between 0 and 100.
  */
-public data class Budget(val latencyMs: Double? = null, val memoryMb: Double? = null) {
+public data class Budget(
+    val latencyMs: Double? = null,
+    val memoryMb: Double? = null,
+    val latencyRatio: Double? = null,
+    val percentile: Double = MEDIAN,
+    val callsPerSecond: Double? = null,
+) {
     init {
-        if (latencyMs == null && memoryMb == null) {
+        if (!limitsLatency && memoryMb == null) {
             throw BudgetError("the budget limits nothing", hint = "set latencyMs, memoryMb or both")
         }
-        for ((name, limit) in listOf("latencyMs" to latencyMs, "memoryMb" to memoryMb)) {
+        val limits = listOf("latencyMs" to latencyMs, "memoryMb" to memoryMb, "latencyRatio" to latencyRatio)
+        for ((name, limit) in limits + ("callsPerSecond" to callsPerSecond)) {
             if (limit != null && !(limit > 0)) throw BudgetError("the budget's $name is $limit; it must be above zero")
         }
+        if (latencyMs != null && latencyRatio != null) {
+            throw BudgetError("the budget has latencyMs and latencyRatio; one of them is enough")
+        }
+        if (!(percentile > 0 && percentile < PERCENT)) {
+            throw BudgetError("the budget's percentile is $percentile; it must lie between 0 and 100")
+        }
     }
+
+    /** Whether there is a latency limit of either kind. */
+    public val limitsLatency: Boolean get() = latencyMs != null || latencyRatio != null
+
+    /** The same with its latency in milliseconds, where the full model takes [fullMs]. */
+    public fun resolved(fullMs: Double): Budget =
+        if (latencyRatio == null) this else copy(latencyMs = latencyRatio * fullMs, latencyRatio = null)
 
     /** Whether [cost] stays within every limit. */
     public fun fits(cost: Cost): Boolean = fitsLatency(cost.latencyMs) && fitsMemory(cost.peakBytes)
@@ -52,6 +77,12 @@ public data class Budget(val latencyMs: Double? = null, val memoryMb: Double? = 
 
     /** Whether [peakBytes] stays within the memory limit. */
     public fun fitsMemory(peakBytes: Long): Boolean = memoryMb == null || peakBytes <= memoryMb * MB
+
+    public companion object {
+        /** The percentile of half of the calls. */
+        public const val MEDIAN: Double = 50.0
+        private const val PERCENT = 100.0
+    }
 }
 
 /**

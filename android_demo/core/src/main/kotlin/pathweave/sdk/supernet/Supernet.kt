@@ -102,6 +102,12 @@ public class Supernet(
         },
     )
 
+    private val edgeSet by lazy { edges.toSet() }
+
+    /** [subnet] in rendition [name] wherever a block has it at the subnet's input size. */
+    public fun inRendition(subnet: Subnet, name: String): Subnet =
+        Subnet(subnet.edges.map { edge -> Edge(edge.block, name, edge.inputSize).takeIf { it in edgeSet } ?: edge })
+
     /** By tensor, the axes (0 is the batch) whose extents differ between the input sizes. */
     internal val freeAxes: Map<String, Set<Int>> = run {
         val found = mutableMapOf<String, Set<Int>>()

@@ -128,9 +128,8 @@ class ProfilingTest {
                 now += if (slow) 9_000_000L else 1_000_000L
                 if (slow) interruptions++
             },
-            rounds = 10,
+            Timing(rounds = 10, clock = { now }),
             warmup = 0,
-            clock = { now },
             interruptions = { interruptions },
         ).single()
         assertEquals(listOf(1.0, 1.0, 9.0), listOf(latency.medianMs, latency.p75Ms, latency.p95Ms))
@@ -140,14 +139,15 @@ class ProfilingTest {
     fun `rounds end early once medians are as precise as wanted, or time is up`() {
         var now = 0L
         fun runs(patience: Patience) =
-            measureInterleaved(listOf { now += 1_000_000L }, 100, 0, { now }, patience, { 0L }).single().runs
+            measureInterleaved(listOf { now += 1_000_000L }, Timing(100, patience, clock = { now }), 0, interruptions = { 0L })
+                .single().runs
         assertEquals(10, runs(Patience(rounds = 10, precision = 0.01, limitS = 9.0)))
         assertEquals(20, runs(Patience(rounds = 90, precision = 0.01, limitS = 0.020, least = 5)))
     }
 
     @Test
     fun `a clock that stands still is an error`() {
-        assertRefused<MeasurementError> { measureInterleaved(listOf {}, rounds = 4, warmup = 0, clock = { 7L }) }
+        assertRefused<MeasurementError> { measureInterleaved(listOf {}, Timing(rounds = 4, clock = { 7L }), warmup = 0) }
     }
 
     @Test
@@ -161,7 +161,7 @@ class ProfilingTest {
         var now = 0L
         var last = -1
         val calls = List(3) { { now += if (last == it) 1_000_000L else 9_000_000L; last = it } }
-        val latencies = measureInterleaved(calls, rounds = 6, warmup = 1, clock = { now }, interruptions = { 0 })
+        val latencies = measureInterleaved(calls, Timing(rounds = 6, clock = { now }), warmup = 1, interruptions = { 0 })
         assertEquals(listOf(1.0, 1.0, 1.0), latencies.map { it.p95Ms })
     }
 
@@ -171,13 +171,12 @@ class ProfilingTest {
         var call = 0
         val latency = measureInterleaved(
             listOf { now += if (call++ < 2) 1_000_000_000 else call * 1_000_000L },
-            rounds = 5,
+            Timing(rounds = 5, clock = { now }),
             warmup = 2,
-            clock = { now },
             interruptions = { 0 }, // of this thread, while the machine is busy, would leave calls out
         ).single()
         assertEquals(Latency(medianMs = 5.0, p95Ms = 6.8, p25Ms = 4.0, p75Ms = 6.0, runs = 5), latency)
-        assertThrows<IllegalArgumentException> { measureInterleaved(emptyList(), rounds = 0, warmup = 0) }
+        assertThrows<IllegalArgumentException> { measureInterleaved(emptyList(), Timing(rounds = 0), warmup = 0) }
     }
 
     @Test

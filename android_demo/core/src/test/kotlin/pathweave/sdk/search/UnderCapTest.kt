@@ -26,6 +26,7 @@ import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.Adaptations
 import pathweave.sdk.policies.CalibrationSettings
+import pathweave.sdk.profiling.Timing
 import pathweave.sdk.profiling.currentConditions
 import pathweave.sdk.profiling.groupsThatStay
 import pathweave.sdk.profiling.measureSubnets
@@ -113,9 +114,9 @@ class UnderCapTest {
             .maxOf { oneModelFootprint(bundle, PlanSegment(listOf(it), null)).leastBytes }
         val cap = maxOf(capBytes, small)
         val subnets = listOf("o0 o1 o2 o3", "o0 o1 s2 o3").map(::subnetOf)
-        val times = measureSubnets(Workspace(bundle, runtime, cap), subnets, rounds = 20)
+        val times = measureSubnets(Workspace(bundle, runtime, cap), subnets, Timing(20))
         assertEquals(listOf(10, 10), times.map { it.runs })
-        val alone = measureSubnets(Workspace(bundle, runtime), subnets, rounds = 20)
+        val alone = measureSubnets(Workspace(bundle, runtime), subnets, Timing(20))
         assertTrue(times.zip(alone).all { (paged, whole) -> paged.medianMs > 3 * whole.medianMs }, "$times $alone")
         assertEquals(0L, runtime.takenBytes)
     }

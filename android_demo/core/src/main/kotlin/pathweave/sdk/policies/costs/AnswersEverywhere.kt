@@ -18,6 +18,7 @@ import pathweave.sdk.numerics.argmax
 import pathweave.sdk.policies.chooseExits
 import pathweave.sdk.policies.placement.ExitCandidate
 import pathweave.sdk.policies.placement.placeExactly
+import pathweave.sdk.profiling.Timing
 import pathweave.sdk.profiling.measureInterleaved
 import pathweave.sdk.search.rows
 import pathweave.sdk.supernet.CostModel
@@ -178,7 +179,7 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
             for (at in samples) {
                 val sample = inputs.take(listOf(at), plan.inputSize)
                 val calls = plans.map { loaded -> { loaded.run(sample); Unit } }
-                val timed = measureInterleaved(calls, MEASURED_ROUNDS, warmup = 1)
+                val timed = measureInterleaved(calls, Timing(MEASURED_ROUNDS), warmup = 1)
                 for ((number, latency) in timed.withIndex()) totals[number] += latency.medianMs
             }
             return totals.map { it / samples.count() }

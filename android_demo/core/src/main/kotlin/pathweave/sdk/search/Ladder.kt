@@ -1,0 +1,76 @@
+/**
+ * The ladder: the original path in every rendition at every input size.
+ *
+ * A rung is a network that a user has without any search: the whole network, quantised or not, at a smaller input.
+ * Rungs are cheap to list and to predict, so every search evaluates those near its budget first. Mirrors
+ * device_sdk/search/ladder.py.
+ */
+package pathweave.sdk.search
+
+import pathweave.sdk.supernet.Budget
+import pathweave.sdk.supernet.CostModel
+import pathweave.sdk.supernet.Subnet
+import pathweave.sdk.supernet.Supernet
+
+private const val ABOVE_BUDGET = 1.1 // predicted latency over the budget, up to which a rung may measure within it
+private const val TIME_SHARE = 0.4 // of the search, after which no further rung is evaluated
+
+/**
+ * All rungs, without repetition: a list per rendition, by name; in it the smallest input first.
+ *
+ * A block that lacks a rendition runs in its first one.
+ */
+public fun ladder(supernet: Supernet): List<List<Subnet>> {
+    val own = supernet.cutPoints[0].tensors[0].shape.drop(1).fold(1, Int::times)
+    val wholes = (listOf(supernet.original) + supernet.sizes.drop(1).map { supernet.anySizeOriginal.at(it) })
+        .sortedBy { it.inputSize?.let { size -> size.height * size.width } ?: own }
+    val first = supernet.original.edges[0].rendition
+    val names = (listOf(first) + supernet.edges.map { it.rendition }.distinct().sorted()).distinct()
+    val seen = HashSet<Subnet>()
+    return names.map { name ->
+        val rungs = wholes.map { if (name == first) it else supernet.inRendition(it, name) }.distinct()
+        rungs.filter { it !in seen }.also { seen += rungs }
+    }.filter { it.isNotEmpty() }
+}
+
+/**
+ * Rungs that may keep [budget], the most promising first.
+ *
+ * Of each rendition in turn: the slowest rung that is predicted to fit, the next slower one, which may measure within
+ * the budget where predictions are up to 10 % high, then the faster ones. Without a latency, the slowest first.
+ */
+internal fun rungsNear(supernet: Supernet, costs: CostModel, budget: Budget): List<Subnet> {
+    val limitMs = budget.latencyMs ?: Double.POSITIVE_INFINITY
+    val ordered = ladder(supernet).map { column ->
+        val slowestFirst = column.filter { budget.fitsMemory(costs.peakBytes(it)) }.sortedBy { -costs.latencyMs(it) }
+        val within = slowestFirst.filter { costs.latencyMs(it) <= limitMs }
+        val above = slowestFirst.filter { costs.latencyMs(it).let { ms -> ms > limitMs && ms <= ABOVE_BUDGET * limitMs } }
+        within.take(1) + above.takeLast(1) + within.drop(1) + above.dropLast(1)
+    }
+    return (0 until (ordered.maxOfOrNull { it.size } ?: 0)).flatMap { turn -> ordered.mapNotNull { it.getOrNull(turn) } }
+}
+
+/**
+ * [problem] with the rungs near its budget evaluated, and the time that is left.
+ *
+ * 1. order the samples; 2. evaluate the slowest rung that is predicted to fit, or else the fastest subnet, so that there
+ * is an answer from now on; 3. evaluate the other rungs, until they have taken 40 % of the time.
+ *
+ * @throws pathweave.sdk.InfeasibleBudgetError no subnet fits; thrown before the first evaluation.
+ */
+internal fun climb(problem: SearchProblem): SearchProblem {
+    val (supernet, costs, budget) = Triple(problem.supernet, problem.costModel, problem.budget)
+    val cheapest = requireFeasible(supernet, costs, budget)
+    val startedS = problem.clock()
+    val run = SearchRun(problem.with(timeLimitS = problem.timeLimitS?.let { TIME_SHARE * it }), planned = 1)
+    val rungs = rungsNear(supernet, costs, budget)
+    val first = rungs.filter { budget.fits(costs.cost(it)) }.maxByOrNull(costs::latencyMs) ?: cheapest
+    try {
+        problem.evaluator.orderByMargin(run::checkStop)
+    } catch (_: EvaluationStopped) {
+        return problem
+    }
+    for (rung in (listOf(first) + rungs).distinct()) if (run.checkStop() || !run.evaluate(listOf(rung))) break
+    val leftS = problem.timeLimitS?.let { maxOf(0.0, it - (problem.clock() - startedS)) }
+    return problem.with(timeLimitS = leftS, known = run.pool.values.toList())
+}
