@@ -43,7 +43,7 @@ def run(options: BenchOptions) -> BenchOutcome:
     count = QUICK_SHIFTS if options.quick else SHIFTS
     with AdaptiveModel.open(adapted_bundle(options), state_folder=state) as model:
         search, report = (load_part(options, part, model) for part in ("search", "report"))
-        budget = Budget(latency_ms=LATENCY_RATIO * model.profile(progress=options.progress).original_ms)
+        budget = Budget(latency_ratio=LATENCY_RATIO)
         with options.progress.task("shifts", count) as task:
             found = []
             for seed in range(count):

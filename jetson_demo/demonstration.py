@@ -87,21 +87,23 @@ class Fitting:
             BudgetError: nothing fits.
         """
         shown = progress(self.options.as_json)
-        full_ms = self.model.profile(again=profile_again, progress=shown).original_ms
+        self.model.profile(again=profile_again, progress=shown)
         wish = Wish(
-            budget=Budget(latency_ms=self._latency_ms(full_ms), memory_mb=self.options.memory_mb),
+            budget=self._budget(),
             least_accuracy=self.options.accuracy,
             live=self.options.live,
         )
         self.fitted = fit(self.model, self.to_adapt, self.to_calibrate, wish, progress=shown)
 
-    def _latency_ms(self, full_ms: float) -> float:
-        """The budget in milliseconds; a share is of the full model as it was first measured: the user's clock stays."""
-        if self.options.latency_ms is not None:
-            return self.options.latency_ms
-        if self.fitted is not None and self.fitted.adaptation.budget.latency_ms is not None:
-            return self.fitted.adaptation.budget.latency_ms
-        return (DEFAULT_RATIO if self.options.latency_ratio is None else self.options.latency_ratio) * full_ms
+    def _budget(self) -> Budget:
+        """The user's budget; a share is of the full model as it was first measured: the user's clock stays."""
+        options, memory_mb = self.options, self.options.memory_mb
+        first = None if self.fitted is None else self.fitted.adaptation.budget.latency_ms
+        latency_ms = first if options.latency_ms is None else options.latency_ms
+        if latency_ms is not None:
+            return Budget(latency_ms=latency_ms, memory_mb=memory_mb)
+        ratio = DEFAULT_RATIO if options.latency_ratio is None else options.latency_ratio
+        return Budget(latency_ratio=ratio, memory_mb=memory_mb)
 
 
 @dataclass(frozen=True, eq=False)

@@ -102,7 +102,7 @@ def _adapt(made: Made, options: BenchOptions) -> dict[str, float]:
     with AdaptiveModel.open(made.folder, state_folder=state) as model:
         private, report = (load_part(options, part, model) for part in ("search", "report"))
         full = accuracy(model, report)
-        budget = Budget(latency_ms=LATENCY_RATIO * model.profile(progress=options.progress).original_ms)
+        budget = Budget(latency_ratio=LATENCY_RATIO)
         found = model.adapt(private.images, private.labels, budget, progress=options.progress)
         return {
             "measured_ratio": found.measured_ratio,

@@ -106,11 +106,11 @@ def run(options: BenchOptions) -> BenchOutcome:
     folder = adapted_bundle(options)
     with AdaptiveModel.open(folder, state_folder=options.work_folder / "device") as model:
         search = load_part(options, "search", model)
-        profile = model.profile(progress=options.progress)
+        model.profile(progress=options.progress)
         found = model.adapt(
             search.images[:200],
             search.labels[:200],
-            Budget(latency_ms=ADAPT_RATIO * profile.original_ms),
+            Budget(latency_ratio=ADAPT_RATIO),
             progress=options.progress,
         )
         subnets = [model.bundle.supernet.original, *(one.subnet for one in found.pool)]
