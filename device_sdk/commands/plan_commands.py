@@ -105,6 +105,7 @@ def _print_profile(measured: Profile) -> None:
 @click.option("--memory-mb", type=float, help="Memory budget in megabytes.")
 @click.option("--unlabelled", is_flag=True, help="Use the full model's predictions instead of the labels.")
 @click.option("--exits", is_flag=True, help="Let subnets compete with their exits; the budget then limits the mean.")
+@click.option("--no-prior", is_flag=True, help="Do not correct answers by the mix of classes of the images.")
 @click.option("--strategy", default="pathweave", show_default=True, help="How to search (guide: adapt on a device).")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the search.")
 @click.option(
@@ -130,6 +131,7 @@ def adapt(
     memory_mb: float | None,
     unlabelled: bool,
     exits: bool,
+    no_prior: bool,
     strategy: str,
     seed: int,
     time_limit_s: float,
@@ -156,7 +158,9 @@ def adapt(
             dataset.images,
             None if unlabelled else dataset.labels,
             budget,
-            settings=AdaptationSettings(strategy=strategy, seed=seed, time_limit_s=time_limit_s, use_exits=exits),
+            settings=AdaptationSettings(
+                strategy=strategy, seed=seed, time_limit_s=time_limit_s, use_exits=exits, use_prior=not no_prior
+            ),
             progress=progress(as_json),
         )
     summary = _adaptation_summary(adaptation, full_ms)
@@ -167,6 +171,7 @@ def _adaptation_summary(adaptation: Adaptation, full_ms: float) -> dict[str, Any
     return {
         "subnet": list(map(str, adaptation.subnet.edges)),
         "exits": {choice.exit: choice.threshold for choice in adaptation.plan.exits},
+        "prior": adaptation.plan.class_prior is not None,
         "budget_ms": adaptation.budget.latency_ms,
         "budget_memory_mb": adaptation.budget.memory_mb,
         "predicted_ms": adaptation.predicted_ms,
@@ -195,6 +200,8 @@ def _print_adaptation(adaptation: Adaptation, summary: dict[str, Any]) -> None:
     click.echo(f"subnet: {adaptation.subnet}")
     if adaptation.plan.exits:
         click.echo(f"exits: {' '.join(choice.exit for choice in adaptation.plan.exits)}; latencies are means")
+    if adaptation.plan.class_prior is not None:
+        click.echo("answers are corrected by the mix of classes of these images (--no-prior: not)")
     for line in _latency_lines(adaptation):
         click.echo(line)
     low, high = adaptation.accuracy_interval

@@ -70,7 +70,14 @@ class LoadedPlan:
         self._exits = len(plan.exits)
         self._numbers = {choice.exit: number for number, choice in enumerate(plan.exits)}
         self._load = partial(
-            LoadedSegments, bundle, runtime, memory_cap_bytes=memory_cap_bytes, cap=cap, costs=costs, batch=batch
+            LoadedSegments,
+            bundle,
+            runtime,
+            memory_cap_bytes=memory_cap_bytes,
+            cap=cap,
+            costs=costs,
+            batch=batch,
+            prior=plan.class_prior,
         )
         found = segments(bundle.supernet, plan)
         self._loaded = self._load(found)

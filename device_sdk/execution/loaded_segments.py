@@ -6,18 +6,20 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.execution.class_prior import CorrectedStretch
 from device_sdk.execution.memory_cap import MemoryCap
 from device_sdk.execution.paging import PagedSegments, resident_bytes
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.runtimes.port import LoadedStretch, Runtime
 from device_sdk.supernet.cost import EdgeCost
-from device_sdk.supernet.plan import Edge, ExitChoice
+from device_sdk.supernet.plan import Edge, ExitChoice, Prior
 
 
 class LoadedSegments:
     """Segments that are ready to run: each is one model, or under a memory cap all of them share it in pages.
 
-    ``stretches``: one per segment, in order; None where nothing runs. ``cap``: that of the model, shared
+    ``stretches``: one per segment, in order; None where nothing runs. ``prior``: of classes, applied to the logits of
+    segments that end with an exit or at the output. ``cap``: that of the model, shared
     with its other plans; pages are made for ``memory_cap_bytes`` and loaded when they first run. Without it the
     segments have a cap of their own, and all pages are loaded once, so that what fails, fails here. The other arguments
     are those of ``LoadedPlan``.
@@ -37,6 +39,7 @@ class LoadedSegments:
         cap: MemoryCap | None = None,
         costs: Mapping[Edge, EdgeCost] | None = None,
         batch: int = 1,
+        prior: Prior | None = None,
     ) -> None:
         self._paged: PagedSegments | None = None
         self.stretches: list[LoadedStretch | None]
@@ -53,6 +56,11 @@ class LoadedSegments:
             if cap is None:
                 self.load_each()
             self.stretches = [*self._paged.stretches]
+        if prior is not None:
+            self.stretches = [
+                CorrectedStretch(stretch, prior) if stretch is not None and _ends_in_logits(bundle, one) else stretch
+                for one, stretch in zip(found, self.stretches, strict=True)
+            ]
 
     @property
     def taken_bytes(self) -> int:
@@ -94,6 +102,11 @@ class LoadedSegments:
         self._give_back()
 
 
+def _ends_in_logits(bundle: Bundle, segment: PlanSegment) -> bool:
+    supernet = bundle.supernet
+    return segment.exit is not None or supernet.block(segment.edges[-1].block).end == supernet.output_index
+
+
 def load_part(
     bundle: Bundle,
     runtime: Runtime,
@@ -102,9 +115,11 @@ def load_part(
     *,
     memory_cap_bytes: int | None = None,
     batch: int = 1,
+    prior: Prior | None = None,
 ) -> LoadedStretch:
     """Consecutive edges, or an exit's branch alone, ready to run. Raises as ``LoadedSegments``."""
     found = [PlanSegment(tuple(edges), exit_)]
-    [stretch] = LoadedSegments(bundle, runtime, found, memory_cap_bytes=memory_cap_bytes, batch=batch).stretches
+    loaded = LoadedSegments(bundle, runtime, found, memory_cap_bytes=memory_cap_bytes, batch=batch, prior=prior)
+    [stretch] = loaded.stretches
     assert stretch is not None
     return stretch

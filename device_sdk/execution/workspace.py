@@ -14,7 +14,7 @@ from device_sdk.execution.paging_plan import Footprint
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.runtimes.port import LoadedStretch, Runtime
 from device_sdk.supernet.cost import EdgeCost
-from device_sdk.supernet.plan import Edge, ExitChoice, Plan
+from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Prior
 from device_sdk.supernet.supernet import Supernet
 
 
@@ -22,12 +22,14 @@ from device_sdk.supernet.supernet import Supernet
 class Workspace:
     """One bundle, one runtime, and the bytes that all that is loaded may take beyond the bare runtime.
 
-    ``memory_cap_bytes``: None for no limit. What needs more than the cap runs in pages, in smaller batches.
+    ``memory_cap_bytes``: None for no limit. What needs more than the cap runs in pages, in smaller batches. ``prior``:
+    of classes, applied to the logits of segments and stretches; plans have their own.
     """
 
     bundle: Bundle
     runtime: Runtime
     memory_cap_bytes: int | None = None
+    prior: Prior | None = None
 
     @property
     def supernet(self) -> Supernet:
@@ -57,12 +59,17 @@ class Workspace:
 
     def load_segments(self, segments: Sequence[PlanSegment], *, batch: int = 1) -> LoadedSegments:
         """Segments that share the cap, ready to run. Raises as ``LoadedSegments``."""
-        return LoadedSegments(self.bundle, self.runtime, segments, memory_cap_bytes=self.memory_cap_bytes, batch=batch)
+        cap_bytes = self.memory_cap_bytes
+        return LoadedSegments(
+            self.bundle, self.runtime, segments, memory_cap_bytes=cap_bytes, batch=batch, prior=self.prior
+        )
 
     def load_stretch(self, edges: Sequence[Edge], exit_: ExitChoice | None = None, *, batch: int = 1) -> LoadedStretch:
         """Consecutive edges, or an exit's branch alone, ready to run. Raises as ``LoadedSegments``."""
         cap_bytes = self.memory_cap_bytes
-        return load_part(self.bundle, self.runtime, edges, exit_, memory_cap_bytes=cap_bytes, batch=batch)
+        return load_part(
+            self.bundle, self.runtime, edges, exit_, memory_cap_bytes=cap_bytes, batch=batch, prior=self.prior
+        )
 
     def load_at_any_size(self, edges: tuple[Edge, ...]) -> LoadedStretch:
         """Consecutive edges as one model that runs at every input size of the bundle, outside of the cap."""

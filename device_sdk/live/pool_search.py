@@ -12,7 +12,7 @@ from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import BudgetError
 from device_sdk.execution.workspace import Workspace
 from device_sdk.live.plan_pool import rungs_ms
-from device_sdk.policies.adaptation import AdaptationSettings, make_evaluator, search_positions
+from device_sdk.policies.adaptation import AdaptationSettings, make_evaluator, search_positions, with_prior
 from device_sdk.progress import Progress
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes.port import Array
@@ -22,7 +22,7 @@ from device_sdk.search.nearby import latency_range_ms
 from device_sdk.search.port import Candidate, SearchProblem
 from device_sdk.supernet.cost import Budget, CostModel
 from device_sdk.supernet.paths import k_cheapest
-from device_sdk.supernet.plan import Plan, Subnet
+from device_sdk.supernet.plan import Plan, Prior, Subnet
 
 _LEAST_RUNG_S = 1.0
 
@@ -30,7 +30,8 @@ _LEAST_RUNG_S = 1.0
 class PoolSearch:
     """Searches on the samples on which an adaptation with the same ``settings`` searches.
 
-    ``inputs`` and ``labels`` [count] are the device's own. Latencies are those of ``cost_model``.
+    ``inputs`` and ``labels`` [count] are the device's own, ``prior`` is that of the adaptation. Latencies are those of
+    ``cost_model``.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class PoolSearch:
         inputs: Inputs | Array,
         labels: npt.NDArray[np.int64],
         settings: AdaptationSettings,
+        prior: Prior | None = None,
     ) -> None:
+        self._prior = prior
         kept, _ = search_positions(labels, settings)
         self._workspace, self._cost_model, self._settings = workspace, cost_model, settings
         self._inputs, self._labels = as_inputs(inputs).subset(kept), labels[kept]
@@ -105,7 +108,7 @@ class PoolSearch:
             time_limit_s=time_limit_s,
             cancelled=cancelled,
         )
-        return list(find_subnets(make_strategy(self._settings.strategy), problem).pool)
+        return list(with_prior(find_subnets(make_strategy(self._settings.strategy), problem), self._prior).pool)
 
     def _with_expectations(self, found: list[Candidate], evaluator: PrefixTreeEvaluator) -> list[Candidate]:
         """All candidates of all rungs by one measure, so that the pool compares like with like."""
@@ -115,7 +118,10 @@ class PoolSearch:
     def _evaluated(self, subnets: Sequence[Subnet], evaluator: PrefixTreeEvaluator) -> list[Candidate]:
         accuracies = evaluator.accuracies(subnets)
         costs = map(self._cost_model.cost, subnets)
-        return [Candidate(Plan(s), cost, share) for s, cost, share in zip(subnets, costs, accuracies, strict=True)]
+        plans = (Plan(subnet).with_prior(self._prior) for subnet in subnets)
+        return [Candidate(*one) for one in zip(plans, costs, accuracies, strict=True)]
 
     def _evaluator(self) -> PrefixTreeEvaluator:
-        return make_evaluator(self._workspace, self._cost_model, self._settings, self._inputs, self._labels)
+        evaluator = make_evaluator(self._workspace, self._cost_model, self._settings, self._inputs, self._labels)
+        evaluator.use_prior(self._prior)
+        return evaluator

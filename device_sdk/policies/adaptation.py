@@ -16,9 +16,11 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import split_positions
 from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import InfeasibleBudgetError, InputError, UsageError
+from device_sdk.execution.class_prior import corrected
 from device_sdk.execution.paging import PagedEdges, each_edge
 from device_sdk.execution.plan_segments import PlanSegment
 from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.class_mix import find_prior
 from device_sdk.policies.confirmation import EQUAL_LATENCY, Confirmation, Measure, paced_measure
 from device_sdk.policies.planning.exits_in_search import ExitsFound, find_exits
 from device_sdk.profiling.profile import Profile
@@ -31,7 +33,7 @@ from device_sdk.search.feasibility import fastest_within, smallest_subnet
 from device_sdk.search.ladder import rungs_near
 from device_sdk.search.port import Candidate, SearchProblem, SearchResult
 from device_sdk.supernet.cost import MB, Budget, CostModel
-from device_sdk.supernet.plan import Plan, Subnet
+from device_sdk.supernet.plan import Plan, Prior, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 SEARCH_S = 20.0
@@ -92,6 +94,7 @@ class AdaptationSettings:
     """How to adapt. The defaults suit a few hundred private samples.
 
     ``time_limit_s``: for the search, after which the best so far is taken; None to let it end by itself.
+    ``use_prior``: estimate the mix of classes of the samples, and correct all answers by it if that is certain to help.
     ``use_exits``: let subnets compete with their exits too (``exits_in_search``): the budget then limits the mean.
     ``batch``: samples evaluated together at most; fewer where the tensors between two blocks would take more than
     ``batch_bytes``. ``cache_bytes``: of features that are kept to be used again.
@@ -108,6 +111,7 @@ class AdaptationSettings:
     cache_bytes: int = 64_000_000
     time_limit_s: float | None = SEARCH_S
     use_exits: bool = False
+    use_prior: bool = True
     cancelled: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
@@ -146,8 +150,10 @@ def find_plan(
     started = time.monotonic()
     _check_inputs(inputs)
     inputs = as_inputs(inputs)
+    estimate = settings.use_prior and labels is not None
+    prior: Prior | None = None
     if labels is None:
-        labels = stand_in_labels(workspace, inputs, batch=settings.batch)
+        labels, prior = stand_in_labels(workspace, inputs, batch=settings.batch, use_prior=settings.use_prior)
     _check_labels(labels, inputs, workspace.bundle)
     kept, held = search_positions(labels, settings)
     cost_model = profile.cost_model()
@@ -155,6 +161,9 @@ def find_plan(
     evaluate = partial(make_evaluator, workspace, cost_model, settings)
     confirmation = _confirmation(workspace, profile, budget, measure or paced_measure(workspace, budget))
     evaluator = evaluate(inputs.subset(kept), labels[kept])
+    if estimate:
+        prior = find_prior(*evaluator.full_model_logits())
+    evaluator.use_prior(prior)
     problem = SearchProblem(
         supernet=workspace.supernet,
         cost_model=cost_model,
@@ -167,13 +176,13 @@ def find_plan(
         cancelled=settings.cancelled,
     )
     try:
-        found = _search(problem, settings.strategy, confirmation)
+        found = with_prior(_search(problem, settings.strategy, confirmation), prior)
         evaluator.release()  # whole subnets are loaded now, alone under the cap
         confirmed = confirmation.best(found.pool)
     finally:
         evaluator.close()
     chosen, budget = confirmed.candidate, confirmation.budget
-    judged = _judge(evaluate, inputs.subset(held), labels[held], [chosen.subnet, workspace.supernet.original])
+    judged = _judge(evaluate, inputs.subset(held), labels[held], [chosen.subnet, workspace.supernet.original], prior)
     adaptation = Adaptation(
         plan=chosen.plan,
         budget=budget,
@@ -200,8 +209,16 @@ def find_plan(
     if not settings.use_exits:
         return adaptation
     most_ms = math.inf if budget.latency_ms is None else budget.latency_ms * EQUAL_LATENCY
-    exits = find_exits(workspace, profile, found.pool, budget, inputs, labels, held, most_ms=most_ms, progress=progress)
+    room = replace(workspace, prior=prior)
+    exits = find_exits(room, profile, found.pool, budget, inputs, labels, held, most_ms=most_ms, progress=progress)
     return adaptation if exits is None else _with_exits(adaptation, exits, cost_model, started)
+
+
+def with_prior(found: SearchResult, prior: Prior | None) -> SearchResult:
+    """The same with ``prior`` in the plans of all candidates, which were judged under it."""
+    pool = tuple(replace(one, plan=one.plan.with_prior(prior)) for one in found.pool)
+    best = next((one for one in pool if found.best is not None and one.subnet == found.best.subnet), None)
+    return replace(found, pool=pool, best=best)
 
 
 def _confirmation(workspace: Workspace, profile: Profile, budget: Budget, measure: Measure) -> Confirmation:
@@ -239,14 +256,15 @@ def _search(problem: SearchProblem, strategy: str, confirmation: Confirmation) -
 
 def _with_exits(adaptation: Adaptation, found: ExitsFound, costs: CostModel, started: float) -> Adaptation:
     """The adaptation whose plan is the one with exits; its subnet is in the pool, so that it can be watched."""
+    prior = adaptation.plan.class_prior
     subnet, cost, pool = found.plan.subnet, found.cost, adaptation.pool
     assert cost.accuracy is not None
     assert cost.latency_ms is not None
     if all(one.subnet != subnet for one in pool):
-        pool = (*pool, Candidate(Plan(subnet), costs.cost(subnet), cost.accuracy))
+        pool = (*pool, Candidate(Plan(subnet).with_prior(prior), costs.cost(subnet), cost.accuracy))
     return replace(
         adaptation,
-        plan=found.plan,
+        plan=found.plan.with_prior(prior),
         predicted_ms=cost.latency_ms,
         measured_ms=found.mean_ms,
         predicted_peak_bytes=cost.peak_bytes,
@@ -343,11 +361,17 @@ def _batch_within(supernet: Supernet, settings: AdaptationSettings) -> int:
     return batch
 
 
-def stand_in_labels(workspace: Workspace, inputs: Inputs | Array, *, batch: int) -> npt.NDArray[np.int64]:
-    """The full model's answers to ``inputs``, in place of labels: [count].
+def stand_in_labels(
+    workspace: Workspace, inputs: Inputs | Array, *, batch: int, use_prior: bool
+) -> tuple[npt.NDArray[np.int64], Prior | None]:
+    """The full model's answers to ``inputs``, in place of labels [count], and the prior that corrected them, if any."""
+    logits = _full_model_logits(workspace, inputs, batch=batch)
+    prior = find_prior(logits, None) if use_prior else None
+    return corrected(logits, prior).argmax(axis=-1), prior
 
-    Under a memory cap it runs in pages if it has to, in batches that fit.
-    """
+
+def _full_model_logits(workspace: Workspace, inputs: Inputs | Array, *, batch: int) -> Array:
+    """[count, classes]; under a memory cap in pages if it has to, in batches that fit."""
     whole = workspace.supernet.original.edges
     batch = workspace.largest_batch([PlanSegment(whole, None)], wanted=batch)
     loaded = workspace.load_stretch(whole, batch=batch)
@@ -357,7 +381,7 @@ def stand_in_labels(workspace: Workspace, inputs: Inputs | Array, *, batch: int)
         outputs = [loaded.run([as_inputs(inputs).take(some)])[-1] for some in batches]
     finally:
         loaded.close()
-    return np.concatenate(outputs).argmax(axis=-1)
+    return np.concatenate(outputs)
 
 
 def _judge(
@@ -365,11 +389,13 @@ def _judge(
     inputs: Inputs,
     labels: npt.NDArray[np.int64],
     subnets: Sequence[Subnet],
+    prior: Prior | None,
 ) -> Sequence[float | None]:
     """Accuracies on held-back samples."""
     if not len(inputs):
         return [None] * len(subnets)
     evaluator = evaluate(inputs, labels)
+    evaluator.use_prior(prior)
     try:
         return evaluator.accuracies(subnets)
     finally:

@@ -133,12 +133,12 @@ def calibrate_plan(
             full_ms=costs.latency_ms(subnet),
             accuracy_drop=settings.accuracy_drop,
         )
-        plan = Plan(subnet, exits=tuple(choices))
+        plan = Plan(subnet, exits=tuple(choices)).with_prior(workspace.prior)
         mean_ms, without_ms = (
             measured_with_exits(workspace, plan, inputs) if choices and settings.confirm else (None, None)
         )
         if mean_ms is not None and without_ms is not None and mean_ms >= without_ms:
-            plan, mean_ms, without_ms = Plan(subnet), None, None
+            plan, mean_ms, without_ms = Plan(subnet).with_prior(workspace.prior), None, None
         if settings.timed_exits:
             plan = with_timed_exits(plan, [answers.at_exit(number, costs).choice for number in kept])
         task.advance()
@@ -160,7 +160,7 @@ def placed_exits(answers: Answers, costs: CostModel, *, memory_bytes: int | None
 
 def measured_with_exits(workspace: Workspace, plan: Plan, inputs: Array) -> list[float]:
     """Mean latency at batch 1 with the plan's exits and without, sample by sample, in turns if both fit at once."""
-    plans = [plan, Plan(plan.subnet)]
+    plans = [plan, Plan(plan.subnet).with_prior(plan.class_prior)]
     prints = [
         workspace.footprint(part.edges, part.exit) for each in plans for part in segments(workspace.supernet, each)
     ]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.search.additive import log_odds
-from device_sdk.search.ladder import ladder
+from device_sdk.search.ladder import ladder, up_to_own_size
 from device_sdk.search.port import Candidate, Evaluator, SearchProblem, SearchResult, best_within
 from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.supernet import Supernet
@@ -59,9 +59,9 @@ def expected_candidates(
     """``candidates`` with their expected accuracy, cautious where it would depart from the ladder.
 
     Differences below the sampling error would often lead away from a rung to something worse. So, of rungs that differ
-    in their input size alone, the larger input counts as at least as accurate; and any other candidate loses half the
-    standard error of its difference from the best rung that is about as fast, or else from the fastest. Raises what
-    the evaluator raises.
+    in their input size alone, the larger input counts as at least as accurate, up to the model's own; and any other
+    candidate loses half the standard error of its difference from the best rung that is about as fast, or else from the
+    fastest. Raises what the evaluator raises.
     """
     if not candidates:
         return ()
@@ -70,8 +70,8 @@ def expected_candidates(
     place_of = {subnet: place for place, subnet in enumerate(subnets)}
     rungs: list[int] = []  # places
     for column in ladder(supernet):
-        places = [place_of[rung] for rung in column if rung in place_of]
-        rungs += places
+        rungs += [place_of[rung] for rung in column if rung in place_of]
+        places = [place_of[rung] for rung in up_to_own_size(column) if rung in place_of]
         expected[places] = _never_falling(expected[places]) + _LARGER_FIRST * np.arange(len(places))
     latencies_ms = np.array([one.cost.latency_ms for one in candidates])
     correct = evaluator.correct(subnets, slice(None))

@@ -7,6 +7,7 @@ are cheap to list and to predict, so every search evaluates those near its budge
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -36,6 +37,12 @@ def ladder(supernet: Supernet) -> list[list[Subnet]]:
         columns.append([one for one in rungs if one not in seen])
         seen |= rungs.keys()
     return [column for column in columns if column]
+
+
+def up_to_own_size(column: Sequence[Subnet]) -> Sequence[Subnet]:
+    """The rungs of a column up to the model's own input size, the size that it was trained at."""
+    own = next((place for place, rung in enumerate(column) if not rung.input_size), len(column) - 1)
+    return column[: own + 1]
 
 
 def rungs_near(supernet: Supernet, cost_model: CostModel, budget: Budget) -> list[Subnet]:

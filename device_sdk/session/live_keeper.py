@@ -23,7 +23,7 @@ from device_sdk.progress import Progress, SilentProgress
 from device_sdk.search.port import Candidate
 from device_sdk.session.device_state import DeviceState
 from device_sdk.supernet.cost import Budget
-from device_sdk.supernet.plan import Plan, Subnet
+from device_sdk.supernet.plan import Plan, Prior, Subnet
 
 _FILL_SHARE = 1.0  # of the time that the adaptation took, for the other latencies of the pool
 _FILL_LEAST_S = 5.0
@@ -64,7 +64,7 @@ class LiveKeeper:
             self._search = None
         if adaptation.budget.latency_ms is None:
             return
-        search = self._pool_search(samples) if fill or keep else None
+        search = self._pool_search(samples, adaptation.plan.class_prior) if fill or keep else None
         more: list[Candidate] = []
         if fill and search is not None:
             limit_s = max(_FILL_LEAST_S, _FILL_SHARE * adaptation.seconds)
@@ -154,11 +154,12 @@ class LiveKeeper:
             raise UsageError("live update keeps a latency budget, and there is none", hint="set Budget(latency_ms=…)")
         return pool.for_budget(budget)
 
-    def _pool_search(self, samples: PrivateSamples) -> PoolSearch:
+    def _pool_search(self, samples: PrivateSamples, prior: Prior | None) -> PoolSearch:
         labels, workspace = samples.labels, self._in_use.lend_workspace()
         if labels is None:
-            labels = stand_in_labels(workspace, samples.inputs, batch=samples.settings.batch)
-        return PoolSearch(workspace, samples.profile.cost_model(), samples.inputs, labels, samples.settings)
+            batch, use_prior = samples.settings.batch, prior is not None
+            labels, _ = stand_in_labels(workspace, samples.inputs, batch=batch, use_prior=use_prior)
+        return PoolSearch(workspace, samples.profile.cost_model(), samples.inputs, labels, samples.settings, prior)
 
 
 def _limited(search: PoolSearch, settings: LiveSettings) -> Callable[[Budget, Callable[[], bool]], list[Candidate]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError, TransferError
 from device_sdk.execution.plan_in_use import PlanInUse
+from device_sdk.execution.workspace import Workspace
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog
 from device_sdk.offload.remote_calls import default_transport
@@ -87,12 +89,12 @@ class Measuring:
         profile = self.profile(progress=progress)
         if subnet is None:
             subnet = self._in_use.running().plan.subnet
-        workspace = self._in_use.lend_workspace()
+        workspace = self._with_prior()
         return calibrate_plan(workspace, profile, subnet, inputs, labels, settings=settings, progress=progress)
 
     def answers(self, subnet: Subnet, inputs: Array, labels: npt.NDArray[np.int64]) -> Array:
         """Logits [count, classes] of ``subnet`` for ``inputs`` [count, *input]."""
-        workspace = self._in_use.lend_workspace()
+        workspace = self._with_prior()
         return answer_everywhere(workspace, subnet, inputs, labels, use_exits=False, batch=_BATCH).logits[-1]
 
     def plan(
@@ -108,7 +110,7 @@ class Measuring:
     ) -> Planned:
         """As ``policies.planning.plan_choice``."""
         profile = self.profile(progress=progress)
-        workspace = self._in_use.lend_workspace()
+        workspace = self._with_prior()
         return choose_plan(
             workspace,
             profile,
@@ -164,6 +166,10 @@ class Measuring:
             others=[_asked_model(one, resource, power) for one in others],
             progress=progress,
         )
+
+    def _with_prior(self) -> Workspace:
+        """The workspace in which all answers are corrected as those of the plan in use are."""
+        return replace(self._in_use.lend_workspace(), prior=self._in_use.running().plan.class_prior)
 
     @staticmethod
     def _at_server(server: RemoteModel, bundle: str, uplink: Uplink | None) -> tuple[CostModel, Uplink]:

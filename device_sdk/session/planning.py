@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from device_sdk.data.jpeg import QUALITY
 from device_sdk.errors import TransferError, UsageError
+from device_sdk.execution.class_prior import corrected
 from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.offload.named_path import takes_jpegs
 from device_sdk.offload.pooling import LogarithmicPool
@@ -24,6 +25,7 @@ from device_sdk.policies.hybrid.costs import Resource
 from device_sdk.policies.hybrid.joint_search import JointSettings
 from device_sdk.policies.measured_splits.jpeg_inputs import JpegInputs
 from device_sdk.policies.planning.plan_choice import Planned
+from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.policies.scores import Targets, score_of
 from device_sdk.progress import Progress
 from device_sdk.session.device_state import DeviceState
@@ -86,7 +88,7 @@ class Planning:
     ) -> Planned:
         """The best plan of any kind on samples with the labels ``targets`` [count]; raises as ``choose_plan``."""
         tensors, images = self._samples.prepare_all(samples), self._samples.pixels(samples)
-        servers = self._remote.gather(tensors, images, uplink=uplink, progress=progress)
+        servers = self._corrected(self._remote.gather(tensors, images, uplink=uplink, progress=progress))
         return self._measuring.plan(
             self._subnets(),
             lambda input_size: self._samples.prepare_all(samples, input_size) if input_size else tensors,
@@ -105,12 +107,18 @@ class Planning:
         if model is None:
             raise UsageError("no server is connected that answers samples", hint="connect one")
         tensors, images = self._samples.prepare_all(samples), self._samples.pixels(samples)
-        servers = self._remote.gather_from(model, tensors, images, uplink=None, progress=progress)
+        servers = self._corrected(self._remote.gather_from(model, tensors, images, uplink=None, progress=progress))
         if servers.logits is None:
             raise TransferError(servers.notes[0] if servers.notes else f"{model.model} may not be sent inputs")
         inputs = self._samples.prepare_all(samples, subnet.input_size) if subnet.input_size else tensors
         own = self._measuring.answers(subnet, inputs, targets)
         return model, fit_pool(own, servers.logits, targets)
+
+    def _corrected(self, servers: Servers) -> Servers:
+        """The same answers under the prior of the plan in use, as they are corrected when it asks."""
+        if servers.logits is None:
+            return servers
+        return replace(servers, logits=corrected(servers.logits, self._in_use.running().plan.class_prior))
 
     def plan_hybrid(
         self,

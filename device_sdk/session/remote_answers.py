@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.errors import UsageError
+from device_sdk.execution.class_prior import corrected
 from device_sdk.execution.deciders import hard as hard_samples
 from device_sdk.execution.loaded_plan import AFTER_FAILURE, AT_END, AT_SERVER, LoadedPlan, Outcome
 from device_sdk.logs.adaptation_log import AdaptationLog, Escalating, Splitting
@@ -200,15 +201,18 @@ class RemoteAnswers:
 
         ``images``: the same samples before they were prepared, if known.
         """
-        tail, split = self._tail, plan.split
+        tail, split, prior = self._tail, plan.split, plan.class_prior
         if split is None or self._split_unfit(split) is not None:
             asks = plan.asks_early and self._is_ready(plan.hard)
             outcome = loaded.run(tensor, asks=asks)  # past the split, or as its fallback says
         elif split.is_whole or tail is None:
-            outcome = loaded.run(tensor, lambda _: self._ask_all(split.server, tensor, images))
+            outcome = loaded.run(tensor, lambda _: corrected(self._ask_all(split.server, tensor, images), prior))
         else:
             outcome = loaded.run(
-                tensor, lambda features: self._run_tail(tail, split.position, split.tail, features, split.bits)
+                tensor,
+                lambda features: corrected(
+                    self._run_tail(tail, split.position, split.tail, features, split.bits), prior
+                ),
             )
         if isinstance(plan.hard, AnswerLocally):
             return outcome.output, tuple(_sources(plan, outcome))
@@ -241,7 +245,7 @@ class RemoteAnswers:
             mark = ABSTAINED
         else:
             pool = self._pool_for(policy)
-            reply = self._ask(policy, outcome, positions, tensor, images)
+            reply = corrected(self._ask(policy, outcome, positions, tensor, images), plan.class_prior)
             mark = FALLBACK if reply is None else SERVER
             if reply is not None:
                 own, output = output, output.copy()

@@ -277,16 +277,51 @@ Hard = AnswerLocally | Abstain | Ask
 """What becomes of the samples that no exit answered and that the plan's decider calls hard."""
 
 
+MOST_LOG_RATIO = 20.0  # of a prior: a factor of half a billion
+
+
+class Prior(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The mix of classes on this device, relative to that of the training data (Saerens et al. 2002, eq. 2.4).
+
+    ``log_ratios``: for each class the logarithm of its share here over its share there. ``temperature``: the logits
+    over it are calibrated. ``temperature · log_ratios`` is added to all logits, those of exits and servers included,
+    before anything decides by them; so thresholds keep their scale.
+
+    Raises:
+        ValueError: there is no class, a ratio is not finite or beyond ±20, or the temperature is not above zero.
+    """
+
+    log_ratios: tuple[float, ...]
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.log_ratios or not all(abs(ratio) <= MOST_LOG_RATIO for ratio in self.log_ratios):
+            raise ValueError(f"a prior's log ratios must be finite and lie within ±{MOST_LOG_RATIO:g}")
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise ValueError(f"a prior's temperature is {self.temperature:g}; it must be above zero")
+
+
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="format", tag=PLAN_FORMAT):
     """What a device runs: a subnet, the exits it may take, where it goes on at a server, what becomes of hard samples.
 
-    With a split, the subnet up to it runs here; its ``fallback`` says what answers when the server does not.
+    With a split, the subnet up to it runs here; its ``fallback`` says what answers when the server does not. ``prior``:
+    of classes, applied to all logits; unset in plans without one, which are written as they were before it existed.
     """
 
     subnet: Subnet
     exits: tuple[ExitChoice, ...] = ()
     split: Split | None = None
     hard: Hard = AnswerLocally()
+    prior: Prior | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def class_prior(self) -> Prior | None:
+        """The prior, None without one."""
+        return self.prior if isinstance(self.prior, Prior) else None
+
+    def with_prior(self, prior: Prior | None) -> Plan:
+        """The same plan with this prior, or without any."""
+        return msgspec.structs.replace(self, prior=msgspec.UNSET if prior is None else prior)
 
     @property
     def input_size(self) -> tuple[int, ...]:

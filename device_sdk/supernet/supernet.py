@@ -303,6 +303,9 @@ class Supernet:
         thresholds += [] if plan.hard_threshold is None else [plan.hard_threshold]
         if not all(map(math.isfinite, thresholds)):
             raise UsageError("a threshold of the plan is not a number")
+        prior, classes = plan.class_prior, self.cut_points[-1].tensors[-1].shape[-1]
+        if prior is not None and len(prior.log_ratios) != classes:
+            raise UsageError(f"the plan's prior is of {len(prior.log_ratios)} classes, the model has {classes}")
         along = self.exits_along(plan.subnet)
         positions = []
         for choice in plan.exits:

@@ -112,4 +112,5 @@ def _ending_with(plan: Plan, last: ExitChoice) -> Plan:
     """The path up to ``last``, which answers everything: nothing behind it is loaded, and no server is asked."""
     before = [choice.without_asking() for choice in plan.exits[: plan.exits.index(last)]]
     end = msgspec.structs.replace(last, threshold=0.0, ask_below=0.0)
-    return Plan(plan.subnet, (*(choice for choice in before if choice.decides), end), hard=AnswerLocally())
+    exits = (*(choice for choice in before if choice.decides), end)
+    return msgspec.structs.replace(plan, exits=exits, split=None, hard=AnswerLocally())

@@ -71,6 +71,7 @@ def choose_plan(
 
     Args:
         prepared: all samples [count, *input] at an input size; empty: the model's own.
+        workspace: its prior of classes, if any, corrects all answers and becomes part of the plans.
         labels: [count]; without them the server's answers stand in, or else those of the first subnet.
         timed_exits: plans keep an exit at each cut point for deadlines and anytime answers, unless memory is limited:
             what is left of it is not known to suffice. Ordinary answers are as without them.
@@ -122,6 +123,7 @@ def choose_plan(
         return None if cost.accuracy is None else (answered, round(answered * (1 - cost.accuracy)))
 
     def finished(plan: Plan, wanted: Requirement) -> Plan:
+        plan = plan.with_prior(workspace.prior)
         keeps = timed_exits and wanted.peak_bytes is None
         return with_further_exits(workspace.supernet, plan) if keeps else plan
 

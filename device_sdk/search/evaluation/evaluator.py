@@ -12,13 +12,14 @@ import numpy.typing as npt
 
 from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import ClosedError, DataError, InputError, UsageError
+from device_sdk.execution.class_prior import corrected
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.search.evaluation.feature_cache import FeatureCache, Prefix
 from device_sdk.search.evaluation.prefix_tree import PrefixNode, build_tree, evaluation_cost
 from device_sdk.search.evaluation.prefix_worth import prefix_worth
 from device_sdk.search.port import EvaluationStopped, never_stop
 from device_sdk.supernet.cost import CostModel
-from device_sdk.supernet.plan import Edge, Subnet
+from device_sdk.supernet.plan import Edge, Prior, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 Load = Callable[[tuple[Edge, ...]], LoadedStretch]
@@ -80,7 +81,8 @@ class PrefixTreeEvaluator:
         self._logits: OrderedDict[Subnet, Array] = OrderedDict()  # float16 [count, classes], the oldest first
         self._logits_bytes = logits_bytes
         self._order = np.arange(len(labels))
-        self._references: dict[int, Array] = {}  # by batch: centred logits of the full model
+        self._references: dict[int, Array] = {}  # by batch: logits of the full model, without a prior
+        self._prior: Prior | None = None
         self._touched: set[int] = set()  # batches on which at least one subnet was evaluated
         self.edge_runs = 0
         self.edge_runs_without_reuse = 0
@@ -113,6 +115,22 @@ class PrefixTreeEvaluator:
         """
         restored = np.argsort(self._order)
         return [self._logits_of(subnet)[restored] for subnet in subnets]
+
+    def full_model_logits(self) -> tuple[Array, npt.NDArray[np.int64]]:
+        """Logits of the full model [count, classes], without a prior, and the labels [count] in the same order."""
+        for batch in range(self._batch_count):
+            self._refer_to(batch)
+        return np.concatenate([self._references[batch] for batch in range(self._batch_count)]), self._labels
+
+    def use_prior(self, prior: Prior | None) -> None:
+        """Judge all answers under ``prior`` from now on.
+
+        Raises:
+            UsageError: something was evaluated without it.
+        """
+        if self._answers:
+            raise UsageError("a prior must be set before subnets are evaluated")
+        self._prior = prior
 
     def _logits_of(self, subnet: Subnet) -> Array:
         known = self._answers.get(subnet)
@@ -147,7 +165,7 @@ class PrefixTreeEvaluator:
             if should_stop():
                 raise EvaluationStopped
             self._refer_to(batch)
-        logits = np.concatenate([self._references[batch] for batch in batches])
+        logits = corrected(np.concatenate([self._references[batch] for batch in batches]), self._prior)
         own = np.take_along_axis(logits, self._labels[:, None], axis=-1)[:, 0]
         np.put_along_axis(logits, self._labels[:, None], -np.inf, axis=-1)
         order = np.argsort(np.abs(own - logits.max(axis=-1)), kind="stable")
@@ -179,6 +197,7 @@ class PrefixTreeEvaluator:
     def full_model_correct(self) -> npt.NDArray[np.bool_]:
         """See the port. No further run: the full model ran for the distances."""
         logits = np.concatenate([self._references[batch] for batch in range(len(self._references))])
+        logits = corrected(logits, self._prior)
         correct: npt.NDArray[np.bool_] = logits.argmax(axis=-1) == self._labels
         return correct
 
@@ -242,9 +261,11 @@ class PrefixTreeEvaluator:
         if not node.children:
             samples = self._samples(batch)
             answers = self._answers[Subnet(node.prefix)]
-            answers.correct[samples] = features[-1].argmax(axis=-1) == self._labels[samples]
-            answers.distances[samples] = ((_centred(features[-1]) - self._references[batch]) ** 2).mean(axis=-1)
-            self._store_logits(Subnet(node.prefix), samples, features[-1])
+            logits = corrected(features[-1], self._prior)
+            answers.correct[samples] = logits.argmax(axis=-1) == self._labels[samples]
+            distances = _centred(features[-1]) - _centred(self._references[batch])  # the prior adds the same to both
+            answers.distances[samples] = (distances**2).mean(axis=-1)
+            self._store_logits(Subnet(node.prefix), samples, logits)
             return
         key = (batch, node.prefix)
         if self._cache.keep(key, features, worth=self._worth.get(node.prefix, 0.0), pin=True):
@@ -265,7 +286,7 @@ class PrefixTreeEvaluator:
         features = [self._inputs_of(batch)]
         for edge in self._supernet.original.edges:
             features = self._sessions.get(edge).run(features)
-        self._references[batch] = _centred(features[-1])
+        self._references[batch] = features[-1]
 
     def _run(self, node: PrefixNode, above: list[Array], batch: int) -> list[Array]:
         """The features at ``node``, computed from its longest cached prefix."""

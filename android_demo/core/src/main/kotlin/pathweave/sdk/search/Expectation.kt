@@ -42,7 +42,7 @@ public fun withExpectedAccuracies(result: SearchResult, problem: SearchProblem):
  * [candidates] with their expected accuracy, cautious where it would depart from the ladder.
  *
  * Differences below the sampling error would often lead away from a rung to something worse. So, of rungs that differ in
- * their input size alone, the larger input counts as at least as accurate; and any other candidate loses half the
+ * their input size alone, the larger input counts as at least as accurate, up to the model's own; and any other candidate loses half the
  * standard error of its difference from the best rung that is about as fast, or else from the fastest.
  */
 public fun expectedCandidates(
@@ -57,8 +57,8 @@ public fun expectedCandidates(
     val placeOf = subnets.withIndex().associate { (place, subnet) -> subnet to place }
     val rungs = mutableListOf<Int>() // places
     for (column in ladder(supernet)) {
-        val places = column.mapNotNull(placeOf::get)
-        rungs += places
+        rungs += column.mapNotNull(placeOf::get)
+        val places = upToOwnSize(column).mapNotNull(placeOf::get)
         val rising = neverFalling(places.map { expected[it] })
         for ((number, place) in places.withIndex()) expected[place] = rising[number] + LARGER_FIRST * number
     }

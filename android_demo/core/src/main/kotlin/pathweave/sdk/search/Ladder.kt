@@ -33,6 +33,12 @@ public fun ladder(supernet: Supernet): List<List<Subnet>> {
     }.filter { it.isNotEmpty() }
 }
 
+/** The rungs of a column up to the model's own input size, the size that it was trained at. */
+internal fun upToOwnSize(column: List<Subnet>): List<Subnet> {
+    val own = column.indexOfFirst { it.inputSize == null }
+    return if (own < 0) column else column.take(own + 1)
+}
+
 /**
  * Rungs that may keep [budget], the most promising first.
  *
