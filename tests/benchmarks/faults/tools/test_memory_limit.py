@@ -5,7 +5,8 @@ import os
 import pytest
 
 from benchmarks.faults.tools.forked import Forked
-from benchmarks.faults.tools.memory_limit import limit_memory, resident_bytes
+from benchmarks.faults.tools.memory_limit import limit_memory
+from device_sdk.machine import resident_bytes
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="needs Linux")
 
