@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -33,11 +33,11 @@ class Waiting:
     core_share: float
 
 
-_SETTINGS: Mapping[str, Mapping[str, int]] = {
-    "one thread": {"threads": 1},
-    "two, asleep": {"threads": 2},
-    f"two, spinning {BRIEF_US} µs": {"threads": 2, "spin_us": BRIEF_US},
-    f"two, spinning {LONG_US // 1000} ms": {"threads": 2, "spin_us": LONG_US},
+_SETTINGS = {  # threads, and for how many microseconds they spin
+    "one thread": (1, 0),
+    "two, asleep": (2, 0),
+    f"two, spinning {BRIEF_US} µs": (2, BRIEF_US),
+    f"two, spinning {LONG_US // 1000} ms": (2, LONG_US),
 }
 
 
@@ -53,8 +53,8 @@ def run(options: BenchOptions) -> BenchOutcome:
     found: dict[str, list[Waiting]] = {name: [] for name in _SETTINGS}
     with options.progress.task("settings", rounds * len(_SETTINGS)) as task:
         for _ in range(rounds):
-            for name, settings in _SETTINGS.items():
-                found[name].append(_measured(folder, options.work_folder / "state", settings))
+            for name, (threads, spin_us) in _SETTINGS.items():
+                found[name].append(_measured(folder, options.work_folder / "state", threads, spin_us))
                 task.advance()
     one, asleep, brief, spinning = found.values()
     inference = [CALLS_PER_S * single.tight_processor_ms / 1e3 for single in one]
@@ -72,8 +72,8 @@ def run(options: BenchOptions) -> BenchOutcome:
     return BenchOutcome(figures, table, data="an image of noise, since nothing but time is measured")
 
 
-def _measured(folder: Path, state: Path, settings: Mapping[str, int]) -> Waiting:
-    with AdaptiveModel.open(folder, trust=None, state_folder=state, **settings) as model:
+def _measured(folder: Path, state: Path, threads: int, spin_us: int) -> Waiting:
+    with AdaptiveModel.open(folder, trust=None, state_folder=state, threads=threads, spin_us=spin_us) as model:
         height, width = model.bundle.manifest.cut_points[0].tensors[0].shape[1:]
         image = np.random.default_rng(0).integers(0, 256, (height, width, 3), np.uint8)
         call = partial(model, image)
