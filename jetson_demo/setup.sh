@@ -6,6 +6,7 @@
 #   PYTHON   the interpreter that will run the script (default: python3)
 #   ROOT     where the system's files are looked for (default: /)
 set -uo pipefail
+export ORT_DISABLE_TELEMETRY=1    # ONNX Runtime is imported below
 
 PYTHON=${PYTHON:-python3}
 ROOT=${ROOT:-}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 _RAM = re.compile(r"\bRAM (\d+)/(\d+)MB\b")
 _TEMPERATURE = re.compile(r"\b([A-Za-z][\w-]*)@(-?\d+(?:\.\d+)?)C\b")
-_RAIL = re.compile(r"\b((?:VDD|VIN|POM)_\w+) (\d+)(?:mW)?/\d+(?:mW)?")
+_RAIL = re.compile(r"\b((?:VDD|VIN|POM)(?:_\w+)?) (\d+)(?:mW)?/\d+(?:mW)?")
 _OFF_C = -40.0  # of sensors of parts that are switched off: -256
 
 

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 @click.option("--key", "private_key", type=existing_file, help="Sign with this private key (see pathweave key new).")
 @click.option("--restart", is_flag=True, help="Discard unfinished work and replace the bundle.")
 @click.option("--save-branches", type=click.Path(path_type=Path), help="Also write the trained weights (.safetensors).")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads for training [default: torch's own choice].")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads for training [default: at most the usable cores].")
 @json_option
 def package(
     specification: str,
@@ -97,7 +97,6 @@ def package(
     started = time.monotonic()
     for module in ("torch", "onnx", "onnxscript", "safetensors"):
         require(module, extra="packager")
-    import torch
 
     from device_sdk.bundles.bundle import SIGNATURE
     from packager.inputs.job_loader import load_job
@@ -106,10 +105,10 @@ def package(
     from packager.pipeline import dry_run as estimate
     from packager.pipeline import package as run
     from packager.planning.budget import memory_limit
+    from packager.torch_threads import use_threads
 
     limits = Limits(memory_bytes=memory_limit(memory_gb), started=started)
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     with _joined() as ranks:
         if overrides["steps"] is None and overrides["budget_minutes"] is None and recipe_path is None:
             raise UsageError("the length of the training is missing", hint="give --budget-minutes, --steps or --recipe")

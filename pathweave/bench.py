@@ -12,7 +12,6 @@ import importlib
 import importlib.metadata
 import json
 import math
-import os
 import platform
 import subprocess
 import sys
@@ -28,6 +27,7 @@ import msgspec
 from device_sdk.commands.command_line import to_json
 from device_sdk.errors import DataError
 from device_sdk.files.atomic import write_atomically
+from device_sdk.machine import usable_cores
 from device_sdk.progress import Progress
 
 PACKAGE = "benchmarks"
@@ -231,10 +231,9 @@ def _git(repository: Path, *arguments: str) -> str:
 
 def describe_machine() -> Machine:
     """The machine that this process runs on."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return Machine(
         cpu=_cpu_model(),
-        cores=cores,
+        cores=usable_cores(),
         os=f"{platform.system()} {platform.machine()}",
         python=platform.python_version(),
         libraries={name: version for name in LIBRARIES if (version := _version(name))},

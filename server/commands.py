@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import click
 from device_sdk.commands.command_line import emit, json_option
 from device_sdk.errors import UsageError
 from device_sdk.extras import require
+from device_sdk.machine import usable_cores
 from server.token_commands import token
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ _at_least_one = click.IntRange(min=1)
 @click.option("--token", envvar="PATHWEAVE_TOKEN", help="Require this token [$PATHWEAVE_TOKEN].")
 @click.option("--allow-anyone", is_flag=True, help="Listen beyond this machine without requiring a token.")
 @click.option("--allow-host", multiple=True, help="A name of this server, if no token is required. Repeatable.")
-@click.option("--threads", type=_at_least_one, help="Threads per inference [default: one per core].")
+@click.option("--threads", type=_at_least_one, help="Threads per inference [default: one per core that it may use].")
 @click.option("--queue", type=_at_least_one, default=32, show_default=True, help="Maximum concurrent infer requests.")
 @click.option("--client-share", type=_at_least_one, help="Of them per client [default: all].")
 @click.option("--max-batch", type=_at_least_one, default=64, show_default=True, help="Samples that run together.")
@@ -91,7 +91,7 @@ def serve(
         queue_limit=queue,
         client_share=client_share,
         max_batch=max_batch,
-        inference_threads=threads or os.cpu_count() or 1,
+        inference_threads=threads or usable_cores(),
         max_body_bytes=max_body_mb * MIB,
         jobs_at_once=jobs,
         max_queued_jobs=job_queue,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from device_sdk.bundles.bundle import MANIFEST
+from device_sdk.machine import usable_cores
 
 MIB = 2**20  # bytes
 
@@ -31,7 +31,7 @@ class Settings:
     queue_limit: int = 32
     client_share: int | None = None
     max_batch: int = 64
-    inference_threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    inference_threads: int = field(default_factory=usable_cores)
     inference_workers: int = 1
     max_models: int = 4
     infer_timeout_s: float = 60.0

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import device_sdk as device_sdk  # before any test imports onnxruntime: it switches the telemetry off
+
 try:
     import fcntl
 except ImportError:  # Windows, where the tests run in one process

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Protocol
 
 from device_sdk.live.elastic import ElasticSettings
+from device_sdk.machine import resident_bytes
+from device_sdk.machine.control_groups import unified_groups
 from device_sdk.memory_pressure import CgroupMemory
-from device_sdk.profiling.memory import resident_bytes
 from device_sdk.session.adaptive_model import AdaptiveModel
 
 _GROUP = "pathweave-elastic"
-_MOUNTS = ("sys/fs/cgroup", "sys/fs/cgroup/unified")  # the second where version 1 is mounted beside it
 _MEMBERS, _DIVIDED = "cgroup.procs", "cgroup.subtree_control"
 
 
@@ -112,14 +112,5 @@ def find_limit(root: Path = Path("/")) -> Limit:
 
 def _own_group(root: Path) -> Path | None:
     """The control group of version 2 of this process, if that version has the memory controller here."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    own = next((line.removeprefix("0::").lstrip("/") for line in lines if line.startswith("0::")), None)
-    for mount in _MOUNTS if own is not None and ".." not in Path(own).parts else ():
-        assert own is not None
-        controllers = root / mount / own / "cgroup.controllers"
-        if controllers.exists():
-            return controllers.parent if "memory" in controllers.read_text().split() else None
-    return None
+    found = unified_groups("cgroup.controllers", root=root)
+    return found[0] if found and "memory" in (found[0] / "cgroup.controllers").read_text().split() else None

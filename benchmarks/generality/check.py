@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
-import resource
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -19,6 +17,7 @@ import torch
 from torch import nn
 
 from benchmarks.generality.models import CLASSES, MODELS
+from device_sdk.machine import peak_resident_bytes, usable_cores
 from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
@@ -50,7 +49,7 @@ def check(name: str) -> dict[str, object]:
     recalibrate(expansion, ((subnet, example) for subnet in subnets))
     exported = export_blocks(expansion)
     exported_s = time.monotonic() - started
-    runtime = OnnxRuntime(threads=os.cpu_count() or 1, lean=True)  # arenas of many sessions are large at batch 64
+    runtime = OnnxRuntime(threads=usable_cores(), lean=True)  # arenas of many sessions are large at batch 64
     original = runtime.load(exported.stretch(supernet.original.block_ids))
     with torch.no_grad():
         expected = model(example).numpy()
@@ -76,7 +75,7 @@ def check(name: str) -> dict[str, object]:
         "export_seconds": round(exported_s, 1),
         "seconds": round(time.monotonic() - started, 1),
         "minutes": round((time.monotonic() - started) / 60, 2),
-        "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),
+        "peak_gb": round((peak_resident_bytes() or 0) / 1e9, 2),
     }
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.real_size.choice import right_of
 from benchmarks.real_size.photographs import load_photographs
+from device_sdk.machine import peak_resident_bytes
 from device_sdk.policies.adaptation import SEARCH_S, AdaptationSettings
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.cost import Budget
@@ -35,7 +36,7 @@ def measure(folder: Path, data_folder: Path, ratio: float, *, quick: bool) -> di
             budget = Budget(latency_ms=ratio * full_ms)
             found = model.adapt(private.images, private.labels, budget)
             figures["adapt_seconds"] = time.perf_counter() - started
-            figures["adapt_peak_mb"] = _peak_mb()
+            figures["adapt_peak_mb"] = (peak_resident_bytes() or 0) / 1e6
             longer = AdaptationSettings(time_limit_s=SEARCH_S * (1 if quick else _LONGER))
             best = model.adapt(private.images, private.labels, budget, settings=longer)
         report = load_photographs(data_folder, ("report",), limit=_QUICK_IMAGES if quick else None)
@@ -53,13 +54,6 @@ def measure(folder: Path, data_folder: Path, ratio: float, *, quick: bool) -> di
         ]
         figures["longer_search_gain_points"] = 100 * (shares[1] - shares[0])
     return figures
-
-
-def _peak_mb() -> float:
-    """The most that this process has had in memory; getrusage would count what its parent had when it began."""
-    status = Path("/proc/self/status").read_text(encoding="ascii")
-    [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
-    return int(line.split()[1]) * 1024 / 1e6
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from benchmarks.serving.load import LoadResult, WireRequest, send_load
 from benchmarks.support.bundles import CHECKOUT, adapted_bundle
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.composition import compose
+from device_sdk.machine import usable_cores
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, encode_request
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 from pathweave.server_process import running_server
@@ -31,7 +32,7 @@ ROUNDS, QUICK_ROUNDS = 5, 1
 SECONDS, QUICK_SECONDS = 6.0, 2.0  # of each load in each round
 RAW_RUNS, QUICK_RAW_RUNS = 400, 100
 MAX_BATCH, QUEUE = 64, 128
-THREADS = os.cpu_count() or 1
+THREADS = usable_cores()
 _START_S = 60.0
 _OURS, _PEER = "pathweave", "litserve"
 

@@ -42,6 +42,11 @@ def variant_bundle(options: BenchOptions, name: str, recipe: Mapping[str, object
     return _kept(options, name, None, {**recipe, **length})
 
 
+def plain_bundle(options: BenchOptions) -> Path:
+    """The same network as it is, without added blocks and exits, and kept like the other; packaged in a minute."""
+    return _kept(options, "plain", None, {"max_span": 1, "identity": False, "exit_positions": 0, "steps": 0})
+
+
 def packaging_cost(folder: Path) -> dict[str, float]:
     """What packaging the bundle took when it was made, in an earlier run perhaps.
 

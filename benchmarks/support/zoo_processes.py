@@ -11,6 +11,7 @@ from dataclasses import replace
 import torch
 
 from benchmarks.support.branch_zoo import ZooSetting, zoo_setting
+from device_sdk.machine import usable_cores
 from device_sdk.progress import SilentProgress
 from packager.branch_zoo.cultivation import Cultivated
 from packager.branch_zoo.settings import ZooSettings
@@ -21,7 +22,7 @@ from pathweave.bench import BenchOptions
 
 def process_count() -> int:
     """One process per core that this one may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return usable_cores()
 
 
 def trained_in_processes(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +12,7 @@ from benchmarks.support.bundles import packaging_cost
 from benchmarks.two_stage.choice import Chooser, Judge
 from benchmarks.two_stage.metrics import map50_percent, miou_percent
 from benchmarks.two_stage.models import PREPROCESSING, Kind, build, train
+from device_sdk.machine import peak_resident_bytes
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
@@ -64,7 +64,7 @@ def run(options: BenchOptions) -> BenchOutcome:
         figures |= {f"{metric}_full": row["full"], f"{metric}_drop_points": row["full"] - row["subnet_score"]}
         figures[f"{metric}_backbone_ratio"] = row["backbone_ratio"]
         rows.append({"what": case.name, **row})
-    figures["peak_rss_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    figures["peak_rss_gb"] = (peak_resident_bytes() or 0) / 1e9
     data = (
         "trained on the training parts of camvid-240x180 and bccd-voc, chosen there, judged on their validation parts"
     )

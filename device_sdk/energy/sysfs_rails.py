@@ -1,8 +1,11 @@
-"""Power rails measured on the board: the INA3221 sensors of Jetson boards, read through sysfs.
+"""Power rails measured on the board: the INA3221 and INA238 sensors of Jetson boards, read through sysfs.
 
 Two drivers, two layouts. JetPack 4 has ``ina3221x``: ``bus/i2c/drivers/ina3221x/7-0040/iio:device0`` with
 ``rail_name_0`` and ``in_power0_input`` in mW. Newer kernels have hwmon: ``class/hwmon/hwmon3``, whose ``name`` is
 ina3221, with ``in1_label``, ``in1_input`` in mV and ``curr1_input`` in mA.
+
+The carrier of AGX Thor has an INA238 as well, which measures what the whole board takes: hwmon with ``power1_input`` in
+µW, and no label (jetson_stats, pull request 900). It is named VIN here, as there.
 """
 
 from __future__ import annotations
@@ -17,13 +20,15 @@ from pathlib import Path
 from device_sdk.energy.port import Energy
 from device_sdk.energy.sampling import measure_by_sampling
 
-# Rails that carry a module's total power; the other rails are parts of them.
-TOTALS = ("VDD_IN", "POM_5V_IN")
+# Rails that carry the total power, of the board or of its module; the other rails are parts of them.
+TOTALS = ("VIN", "VDD_IN", "POM_5V_IN")
 
-_CHIP = "ina3221"
+_CHIP, _INPUT_CHIP = "ina3221", "ina238"
+_INPUT = "VIN"
 _NOT_CONNECTED = "NC"
 _WATTS_PER_MW = 1e-3
 _WATTS_PER_MV_MA = 1e-6
+_WATTS_PER_UW = 1e-6
 
 
 @dataclass(frozen=True)
@@ -44,7 +49,11 @@ class Rail:
 
 def find_rails(sysfs: Path) -> SysfsRails | None:
     """A meter of the rails below ``sysfs`` that make up the board's power; None where there are none."""
-    readable = {rail.name: rail for rail in (*_iio_rails(sysfs), *_hwmon_rails(sysfs)) if rail.power_w() is not None}
+    readable = {
+        rail.name: rail
+        for rail in (*_iio_rails(sysfs), *_hwmon_rails(sysfs), *_input_rails(sysfs))
+        if rail.power_w() is not None
+    }
     chosen = board_rails(tuple(readable))
     return SysfsRails([readable[name] for name in chosen]) if chosen else None
 
@@ -52,7 +61,7 @@ def find_rails(sysfs: Path) -> SysfsRails | None:
 def board_rails(names: Sequence[str]) -> tuple[str, ...]:
     """The rails whose sum is the board's power: the total rail if there is one, else all of them.
 
-    AGX boards have no total rail, and nothing states whether one of their rails supplies another.
+    AGX boards before Thor have no total rail, and nothing states whether one of their rails supplies another.
     """
     return next(((total,) for total in TOTALS if total in names), tuple(names))
 
@@ -92,6 +101,14 @@ def _hwmon_rails(sysfs: Path) -> Iterator[Rail]:
             continue
         factors = [label.with_name(f"in{channel[1]}_input"), label.with_name(f"curr{channel[1]}_input")]
         yield from _named(label, factors, _WATTS_PER_MV_MA)
+
+
+def _input_rails(sysfs: Path) -> Iterator[Rail]:
+    """The board's input, if exactly one sensor can be it; several, or a labelled one, may measure parts."""
+    chips = [name.parent for name in sysfs.glob("class/hwmon/hwmon*/name") if _text(name) == _INPUT_CHIP]
+    if len(chips) != 1 or _text(chips[0] / "in1_label") not in ("", _INPUT):
+        return
+    yield Rail(_INPUT, (chips[0] / "power1_input",), _WATTS_PER_UW)
 
 
 def _named(label: Path, files: Sequence[Path], watts_per_unit: float) -> Iterator[Rail]:

@@ -37,6 +37,7 @@ from device_sdk.errors import (
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.self_test_process import Report, Request
 from device_sdk.execution.workspace import Workspace
+from device_sdk.machine import memory_bytes
 from device_sdk.progress import Progress, SilentProgress, Task
 from device_sdk.runtimes.port import Runtime
 from device_sdk.runtimes.settings import RuntimeSettings
@@ -227,15 +228,8 @@ def _memory_limit_bytes(bundle: Bundle, settings: RuntimeSettings) -> int | None
     if not settings.on_processor:
         return None
     wanted = max(_LEAST_LIMIT_BYTES, _BYTES_PER_BLOB_BYTE * sum(map(bundle.loaded_size, bundle.blob_sizes())))
-    half = _physical_bytes() // 2
+    half = (memory_bytes() or 0) // 2
     return (min(wanted, half) if half else wanted) + _BYTES_PER_THREAD * settings.threads
-
-
-def _physical_bytes() -> int:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 0
 
 
 def _interpreter() -> str | None:

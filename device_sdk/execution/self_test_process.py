@@ -22,6 +22,7 @@ from device_sdk.bundles.held_part import HeldPart
 from device_sdk.errors import BlobError, PathweaveError
 from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.workspace import Workspace
+from device_sdk.machine import mapped_bytes
 from device_sdk.progress import Task
 from device_sdk.runtimes import make_runtime, runs_on
 from device_sdk.runtimes.settings import RuntimeSettings
@@ -67,6 +68,7 @@ def main() -> None:
         threads=settings.threads,
         provider=settings.provider,
         lean=settings.lean,
+        spin_us=settings.spin_us,
         cache_folder=cache_folder,
     )
     _send(reports, Report("ready"))
@@ -130,8 +132,7 @@ def _limit(memory_limit_bytes: int | None) -> None:
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if memory_limit_bytes is not None:
-            mapped_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-            limit = mapped_bytes + memory_limit_bytes
+            limit = (mapped_bytes() or 0) + memory_limit_bytes
             resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 

@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from device_sdk.errors import MeasurementError
-
-_MOST_BYTES = 64 * 1024  # of one of the system's files
+from device_sdk.machine.system_files import read_text
 
 
 @dataclass(frozen=True)
@@ -35,31 +34,6 @@ class MemoryPressure(Protocol):
         Raises:
             MeasurementError: a file is missing or is not what it should be.
         """
-
-
-def read_text(path: Path) -> str:
-    """The beginning of one of the system's files.
-
-    Raises:
-        MeasurementError: it cannot be read.
-    """
-    try:
-        with path.open("rb") as file:
-            return file.read(_MOST_BYTES).decode(errors="replace")
-    except OSError as error:
-        raise MeasurementError(f"{path} cannot be read: {error.strerror}") from error
-
-
-def number(text: str, path: Path) -> int:
-    """A number of bytes, not negative.
-
-    Raises:
-        MeasurementError: the text is none.
-    """
-    digits = text.strip()
-    if not (digits.isascii() and digits.isdigit() and len(digits) < 20):
-        raise MeasurementError(f"{path} says {digits[:40]!r}, which is no number of bytes")
-    return int(digits)
 
 
 def stalled_share(path: Path) -> float | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from device_sdk.errors import MeasurementError
-from device_sdk.memory_pressure.port import MemoryReading, number, read_text, stalled_share
+from device_sdk.machine.system_files import field
+from device_sdk.memory_pressure.port import MemoryReading, stalled_share
 
 
 class SystemMemory:
@@ -24,9 +25,7 @@ class SystemMemory:
 
     def read(self) -> MemoryReading:
         """See the port."""
-        for line in read_text(self._meminfo).splitlines():
-            field, _, rest = line.partition(":")
-            if field == "MemAvailable":
-                kilobytes = number(rest.replace("kB", ""), self._meminfo)
-                return MemoryReading(kilobytes * 1024, stalled_share(self._pressure))
-        raise MeasurementError(f"{self._meminfo} does not say how much memory is available")
+        available = field(self._meminfo, "MemAvailable")
+        if available is None:
+            raise MeasurementError(f"{self._meminfo} does not say how much memory is available")
+        return MemoryReading(available, stalled_share(self._pressure))

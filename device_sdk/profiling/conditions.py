@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
+import platform
 import re
 from pathlib import Path
 
 import msgspec
+
+from device_sdk.machine import usable_cores
 
 UNKNOWN = "unknown"
 _ROOT = Path("/")
@@ -31,11 +33,11 @@ def current_conditions(root: Path = _ROOT) -> Conditions:
 
 
 def device_identity(root: Path = _ROOT) -> str:
-    """Processor or board, number of cores and system. Contains no host or user name."""
+    """Processor or board, number of usable cores and system. Contains no host or user name."""
     found = re.search(r"model name\s*:\s*(.+)", _text(root / "proc/cpuinfo"))
     board = _text(root / "proc/device-tree/model").strip("\0 \n")  # Jetson and Raspberry Pi: cpuinfo has no model name
     model = found[1].strip() if found else board or "unknown processor"
-    return f"{model}, {os.cpu_count()} cores, {os.uname().sysname} {os.uname().machine}"
+    return f"{model}, {usable_cores(root)} cores, {platform.system()} {platform.machine()}"
 
 
 def power_mode(root: Path = _ROOT) -> str:

@@ -7,23 +7,18 @@ returned to the system first.
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from device_sdk.machine import peak_resident_bytes, resident_bytes
 from device_sdk.profiling.conditions import device_identity as device_identity  # its old address
 from device_sdk.runtimes.allocator import give_back_freed_memory
 
-_STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+_CLEAR = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
 
 Result = TypeVar("Result")
-
-
-def resident_bytes() -> int | None:
-    """Resident bytes of this process; None where the system does not report it."""
-    return _status("VmRSS")
 
 
 def peak_during(work: Callable[[], Result]) -> tuple[Result, int | None]:
@@ -36,13 +31,5 @@ def peak_during(work: Callable[[], Result]) -> tuple[Result, int | None]:
         _CLEAR.write_text(_RESET_PEAK)
     before = resident_bytes()
     result = work()
-    peak = _status("VmHWM")
+    peak = peak_resident_bytes()
     return result, None if before is None or peak is None else max(0, peak - before)
-
-
-def _status(field: str) -> int | None:
-    try:
-        found = re.search(rf"{field}:\s+(\d+) kB", _STATUS.read_text())
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None

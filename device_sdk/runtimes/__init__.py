@@ -18,22 +18,29 @@ RUNTIMES: dict[str, Callable[..., Runtime]] = {
 
 
 def make_runtime(
-    name: str, *, threads: int, provider: str | None = None, lean: bool = False, cache_folder: Path | None = None
+    name: str,
+    *,
+    threads: int,
+    provider: str | None = None,
+    lean: bool = False,
+    spin_us: int = 0,
+    cache_folder: Path | None = None,
 ) -> Runtime:
     """The runtime registered as ``name``, on ``provider`` or its default provider.
 
-    ``lean``: hold as little memory between runs as possible; for plans under a memory cap. ``cache_folder``: for models
-    that the runtime compiles for this device.
+    ``lean``: hold as little memory between runs as possible; for plans under a memory cap. ``spin_us``: how long
+    threads wait for work on the processor before they sleep, in microseconds. ``cache_folder``: for models that the
+    runtime compiles for this device.
 
     Raises:
-        UsageError: there is no such runtime.
+        UsageError: there is no such runtime, or ``spin_us`` is out of its range.
         MissingExtraError: it is not installed.
         RuntimeFailedError: it has no such provider here.
     """
     if name not in RUNTIMES:
         raise UsageError(f"there is no runtime {name}", hint="known: " + ", ".join(sorted(RUNTIMES)))
-    settings = {"provider": provider, "lean": lean or None, "cache_folder": cache_folder}
-    return RUNTIMES[name](threads=threads, **{key: value for key, value in settings.items() if value is not None})
+    settings = {"provider": provider, "lean": lean, "spin_us": spin_us, "cache_folder": cache_folder}
+    return RUNTIMES[name](threads=threads, **{key: value for key, value in settings.items() if value})
 
 
 _PLAIN_PROVIDERS = {"onnxruntime": "CPUExecutionProvider"}

@@ -25,8 +25,8 @@ EXECUTORCH = _EXTRA = "executorch"
 class ExecutorchRuntime:
     """Runs ExecuTorch programs with a fixed number of threads; ``provider`` is the backend that they delegate to.
 
-    ExecuTorch has one thread pool per process, whose size the first load sets. ``lean`` and ``cache_folder`` have no
-    effect.
+    ExecuTorch has one thread pool per process, whose size the first load sets. ``lean``,
+    ``spin_us`` and ``cache_folder`` have no effect.
 
     Raises:
         MissingExtraError: executorch is not installed.
@@ -39,6 +39,7 @@ class ExecutorchRuntime:
         threads: int = 1,
         provider: str = "XnnpackBackend",
         lean: bool = False,
+        spin_us: int = 0,
         cache_folder: Path | None = None,
     ) -> None:
         self._engine = require("executorch.runtime", extra=_EXTRA).Runtime.get()

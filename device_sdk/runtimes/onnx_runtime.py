@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from device_sdk.bundles.composition import COMPOSED, Stretch, compose
-from device_sdk.errors import RuntimeFailedError
+from device_sdk.errors import RuntimeFailedError, UsageError
 from device_sdk.runtimes.allocator import WORTHWHILE_BYTES, give_back_freed_memory, keep_one_heap
 from device_sdk.runtimes.port import Array
 from device_sdk.runtimes.stop_signal import StopSignal
 
 _ERRORS_ONLY = 3
+_MOST_SPIN_US = 1_000_000
 _CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 
 
@@ -25,17 +26,29 @@ class OnnxRuntime:
 
     ``lean``: hold no memory between runs that the next run could allocate again; for plans under a memory cap. The
     threads of this process then share one heap.
+    ``spin_us``: microseconds that a thread of several waits on the processor for work before it sleeps, at most
+    1,000,000. Before ONNX Runtime 1.26 any but 0 means as long as it likes (docs/guide/profiling.md).
     ``cache_folder``: where TensorRT, as the provider, stores the engines that it builds on this device.
 
     Raises:
         RuntimeFailedError: the provider is not available.
+        UsageError: ``spin_us`` is out of its range.
     """
 
     def __init__(
-        self, *, threads: int = 1, provider: str = _CPU, lean: bool = False, cache_folder: Path | None = None
+        self,
+        *,
+        threads: int = 1,
+        provider: str = _CPU,
+        lean: bool = False,
+        spin_us: int = 0,
+        cache_folder: Path | None = None,
     ) -> None:
         import onnxruntime
 
+        if not 0 <= spin_us <= _MOST_SPIN_US:
+            raise UsageError(f"spin_us is {spin_us}", hint=f"give 0 to {_MOST_SPIN_US:,} microseconds")
+        onnxruntime.disable_telemetry_events()  # on Windows, where it does not look at the environment
         if provider not in onnxruntime.get_available_providers():
             raise RuntimeFailedError(
                 f"ONNX Runtime has no {provider} here",
@@ -45,6 +58,7 @@ class OnnxRuntime:
         self._threads = threads
         self._provider = provider
         self._lean = lean
+        self._spin_us = spin_us if threads > 1 else 0  # a single thread waits for none
         self._cache_folder = cache_folder
         self._shares_arena = False
         if lean:
@@ -53,9 +67,9 @@ class OnnxRuntime:
 
     @property
     def identity(self) -> str:
-        """For example ``onnxruntime-1.31.1-CPUExecutionProvider-1t``, with ``-lean`` for a lean one."""
-        lean = "-lean" if self._lean else ""
-        return f"onnxruntime-{self._onnxruntime.__version__}-{self._provider}-{self._threads}t{lean}"
+        """For example ``onnxruntime-1.31.1-CPUExecutionProvider-2t``, with ``-spin50us`` and ``-lean`` where set."""
+        settings = (f"-spin{self._spin_us}us" if self._spin_us else "") + ("-lean" if self._lean else "")
+        return f"onnxruntime-{self._onnxruntime.__version__}-{self._provider}-{self._threads}t{settings}"
 
     def taking_turns(self) -> OnnxRuntime:
         """See the port.
@@ -116,7 +130,10 @@ class OnnxRuntime:
             options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         if self._shares_arena:
             options.add_session_config_entry("session.use_env_allocators", "1")
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0" if self._threads == 1 else "1")
+        for pool in ("intra_op", "inter_op"):
+            options.add_session_config_entry(f"session.{pool}.allow_spinning", "1" if self._spin_us else "0")
+            if self._spin_us:
+                options.add_session_config_entry(f"session.{pool}.spin_duration_us", str(self._spin_us))
         return options
 
     def _create(self, model: bytes) -> Any:

@@ -14,6 +14,7 @@ class RuntimeSettings(msgspec.Struct, frozen=True):
     threads: int = 1
     provider: str | None = None
     lean: bool = False
+    spin_us: int = 0
     cache_folder: str | None = None
 
     @property

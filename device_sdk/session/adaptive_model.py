@@ -128,6 +128,7 @@ class AdaptiveModel:
         runtime: str = "onnxruntime",
         threads: int = 1,
         provider: str | None = None,
+        spin_us: int = 0,
         memory_cap_mb: float | None = None,
         exits: Collection[str] | None = None,
         plan: Plan | Literal["whole"] | None = None,
@@ -144,16 +145,18 @@ class AdaptiveModel:
         server. ``allow_rollback``: take a version or a key list below one that this device has had, or other contents
         under its version. ``update_deadline_s``: for fetching, where there is a last good bundle; what came by then is
         kept. ``provider``: of the runtime, such as ``CUDAExecutionProvider``; one that is not here is refused, never
-        replaced silently. ``memory_cap_mb``: for all that is loaded, beyond the bare runtime; a plan that needs more
-        runs in pages (docs/guide/memory.md). ``exits``: those to begin with, for example none: blobs of the others are
-        not fetched (default: all); later the set that ``set_exits`` or ``place_exits`` left opens again. ``plan``: runs
-        from now on, and only what it needs on this device is fetched and held, also of later versions: of a split with
-        another fallback than the subnet, the head (docs/guide/head_only.md); "whole": everything again.
-        ``state_folder``: where fetched bundles, profiles, the plan and the log are kept (default: the user's folder for
-        state).
+        replaced silently. ``spin_us``: microseconds for which each of several threads waits on the processor before it
+        sleeps: shorter calls for more power (docs/guide/profiling.md). ``memory_cap_mb``: for all that is loaded,
+        beyond the bare runtime; a plan that needs more runs in pages (docs/guide/memory.md). ``exits``: those to begin
+        with, for example none: blobs of the others are not fetched (default: all); later the set that ``set_exits`` or
+        ``place_exits`` left opens again. ``plan``: runs from now on, and only what it needs on this device is fetched
+        and held, also of later versions: of a split with another fallback than the subnet, the head
+        (docs/guide/head_only.md); "whole": everything again. ``state_folder``: where fetched bundles, profiles, the
+        plan and the log are kept (default: the user's folder for state).
 
         Raises:
-            UsageError: ``trust`` is left out, and ``location`` is an address; ``plan`` does not fit the bundle's graph.
+            UsageError: ``trust`` is left out, and ``location`` is an address; ``plan`` does not fit the bundle's graph;
+                ``spin_us`` is out of its range.
             BundleError: the bundle cannot be used (a kind of it says why).
             TransferError: the server cannot be reached, and there is no bundle of it here.
             RuntimeFailedError: the runtime has no such provider here.
@@ -163,8 +166,10 @@ class AdaptiveModel:
         cap_bytes = None if memory_cap_mb is None else round(memory_cap_mb * MB)
         folder = Path(state_folder) if state_folder is not None else default_state_folder()
         capped, engines = cap_bytes is not None, folder / "engines"
-        settings = RuntimeSettings(runtime, threads, provider, capped, str(engines.resolve()))
-        engine = make_runtime(runtime, threads=threads, provider=provider, lean=capped, cache_folder=engines)
+        settings = RuntimeSettings(runtime, threads, provider, capped, spin_us, str(engines.resolve()))
+        engine = make_runtime(
+            runtime, threads=threads, provider=provider, lean=capped, spin_us=spin_us, cache_folder=engines
+        )
         bundle, delivery = open_location(
             location,
             trust=trust,

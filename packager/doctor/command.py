@@ -51,7 +51,9 @@ def doctor(
     from packager.inputs.job_loader import load_model_of_job, load_samples
     from packager.inputs.pixels import Pixels
     from packager.planning.budget import memory_limit
+    from packager.torch_threads import use_threads
 
+    use_threads(None)
     limit = memory_limit(memory_gb)
     pixels = Pixels(normalisation, interpolation, crop)
     loaded = load_model_of_job(model, weights=weights, input_shape=input_shape, classes=classes, pixels=pixels)

@@ -60,7 +60,7 @@ def _of_part(part: str) -> Callable[[Command], Command]:
 @click.option("--key", "private_key", type=existing_file, help="Sign both with this private key.")
 @click.option("--restart", is_flag=True, help="Discard unfinished work and replace the bundles.")
 @click.option("--save-weights", type=click.Path(path_type=Path), help="Folder for the weights of the copied blocks.")
-@click.option("--threads", type=click.IntRange(min=1), help="Threads for training [default: torch's own choice].")
+@click.option("--threads", type=click.IntRange(min=1), help="Threads for training [default: at most the usable cores].")
 @json_option
 def package_hybrid(
     training: str,
@@ -85,17 +85,16 @@ def package_hybrid(
     started = time.monotonic()
     for module in ("torch", "onnx", "onnxscript", "safetensors"):
         require(module, extra="packager")
-    import torch
 
     from packager.hybrid.job_loader import ModelChoice, load_hybrid_job
     from packager.hybrid.pipeline import package_hybrid as run
     from packager.pipeline import Limits
+    from packager.torch_threads import use_threads
 
     overrides = {name: options[name] for name in ("train", "coverage", "steps", "budget_minutes", "seed")}
     if recipe_path is None and overrides["steps"] is None and overrides["budget_minutes"] is None:
         raise UsageError("the length of the training is missing", hint="give --budget-minutes, --steps or --recipe")
-    if threads is not None:
-        torch.set_num_threads(threads)
+    use_threads(threads)
     base, global_ = (
         ModelChoice(
             options[f"{part}_model"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import torch
 
 from device_sdk.errors import PathweaveError
+from device_sdk.machine import usable_cores
 from packager.inputs.image_set import Decoded, ImageSet
 from packager.inputs.records import Positions
 
@@ -89,8 +89,8 @@ class BatchDecoder:
 
 
 def worker_count(*, processes: int = 1) -> int:
-    """Workers for each of ``processes`` training processes on this machine; 0 on a single core."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Workers for each of ``processes`` training processes on the cores that this one may use; 0 on a single core."""
+    cores = usable_cores()
     return 0 if cores < 2 else min(_MOST_WORKERS, max(1, cores // processes - 1))
 
 

@@ -13,7 +13,7 @@ import torch
 
 from device_sdk.errors import UsageError
 from packager.inputs.job import Job
-from packager.planning.budget import Budget, memory_limit, resident_bytes
+from packager.planning.budget import Budget, memory_in_use, memory_limit
 from packager.planning.estimate import TRAIN, VALIDATE, WRITE, Estimate, Estimator, Size, measured_machine
 from packager.planning.step_times import StepTimes
 from packager.renditions.calibration import LEAST_SAMPLES
@@ -41,7 +41,7 @@ def estimator_for(job: Job, expansion: Expansion, examples: torch.Tensor) -> Est
 def estimated(estimator: Estimator, memory_bytes: int | None, *, spent: float) -> dict[str, object]:
     """The output of ``--dry-run``: the estimate, and the memory limit that it assumes."""
     limit = memory_limit(None) if memory_bytes is None else memory_bytes
-    estimate = estimator.estimate(memory_bytes=limit, resident_bytes=resident_bytes(), spent=spent)
+    estimate = estimator.estimate(memory_bytes=limit, resident_bytes=memory_in_use(), spent=spent)
     return estimate.described(spent) | {"memory_limit_gb": round(limit / 1e9, 2)}
 
 
@@ -72,7 +72,7 @@ class Plan:
         self._limit = memory_limit(None) if memory_bytes is None else memory_bytes
         minutes = job.recipe.budget_minutes
         self._budget = Budget(None if minutes is None else 60 * minutes, lambda: checkpoints.seconds)
-        self._resident = resident_bytes()
+        self._resident = memory_in_use()
         self._estimator = estimator_for(job, expansion, examples)
         self.now = self._estimate()
         self.notes: tuple[str, ...] = ()

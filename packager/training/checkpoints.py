@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from device_sdk.files.atomic import write_atomically
+from device_sdk.machine import peak_resident_bytes
 from packager.assembly.folder_exchange import discard
 from packager.errors import ResumeError
-from packager.planning.budget import peak_resident_bytes
 
 Description = Mapping[str, Any]
 

@@ -14,6 +14,10 @@ NANO = (
     " EMC_FREQ 5%@1600 GR3D_FREQ 0%@76 APE 25 PLL@37C CPU@41.5C PMIC@100C GPU@39C AO@46C thermal@40.5C"
     " POM_5V_IN 3245/3245 POM_5V_GPU 0/0 POM_5V_CPU 1182/1182"
 )
+THOR = (
+    "RAM 8011/125771MB (lfb 9x4MB) CPU [1%@972,0%@972] cpu@41.4C tj@43.2C gpu@40.9C"
+    " VDD_GPU 0mW/0mW VDD_CPU_SOC_MSS 3970mW/3970mW VIN_SYS_5V0 4745mW/4745mW VIN 21500mW/21450mW"
+)
 
 
 @pytest.mark.parametrize(
@@ -21,8 +25,14 @@ NANO = (
     [
         (ORIN, (3162, 7620), 49.25, {"VDD_IN": 5120, "VDD_CPU_GPU_CV": 1120, "VDD_SOC": 1440}),
         (NANO, (1891, 3964), 100.0, {"POM_5V_IN": 3245, "POM_5V_GPU": 0, "POM_5V_CPU": 1182}),
+        (
+            THOR,
+            (8011, 125771),
+            43.2,
+            {"VDD_GPU": 0, "VDD_CPU_SOC_MSS": 3970, "VIN_SYS_5V0": 4745, "VIN": 21500},
+        ),
     ],
-    ids=["JetPack 6", "JetPack 4"],
+    ids=["JetPack 6", "JetPack 4", "a board with a rail for all"],
 )
 def test_memory_temperatures_and_rails_are_read_from_a_line(line, memory_mb, hottest_c, rails_mw):
     read = parse(line)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.faults.tools.overload import HealthProbe, closed_by_server, connect, dripping, open_connections
+from device_sdk.machine import resident_bytes
 from device_sdk.offload.open_inference import InferRequest, NamedTensor, encode_request
 from server.inference.queue import ASK_AFTER_S
 from server.request_reader import Limits
@@ -172,12 +173,12 @@ def test_gzip_bodies_are_refused_before_they_fill_the_memory(serve, tiny, gated)
     headers["Content-Encoding"], bomb = "gzip", gzip.compress(body)
     assert len(bomb) < 100_000
     del body
-    before = _resident_bytes()
+    before = resident_bytes()
     peak = before
     with ThreadPoolExecutor(8) as pool:
         sent = [pool.submit(server.ask, INFER, method="POST", body=bomb, headers=headers) for _ in range(8)]
         while not all(future.done() for future in sent):
-            peak = max(peak, _resident_bytes())
+            peak = max(peak, resident_bytes())
             time.sleep(0.005)
         statuses = {future.result().status for future in sent}
     assert statuses <= {413, 429}
@@ -319,8 +320,3 @@ def _wait_until(condition):
             return
         time.sleep(0.005)
     raise AssertionError("it never happened")
-
-
-def _resident_bytes():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.faults.promise import Findings, Trial
-from benchmarks.faults.tools.memory_limit import resident_bytes
 from device_sdk.errors import ClosedError, InfeasibleBudgetError
+from device_sdk.machine import resident_bytes
 from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.paths import enumerate_subnets
@@ -162,7 +162,7 @@ def _plans(model: AdaptiveModel) -> Iterator[Plan]:
 def _size(state: Path) -> tuple[int, int, int]:
     """Resident bytes, handles, and bytes of the state folder but for its log, which is rotated."""
     disk = sum(path.stat().st_size for path in state.rglob("*") if path.is_file() and "log" not in path.name)
-    return resident_bytes(), len(os.listdir("/proc/self/fd")), disk
+    return resident_bytes() or 0, len(os.listdir("/proc/self/fd")), disk
 
 
 def _judge_growth(sizes: list[tuple[int, int, int]], findings: Findings) -> None:

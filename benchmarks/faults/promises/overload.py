@@ -19,9 +19,9 @@ from benchmarks.faults.promise import Findings, Trial
 from benchmarks.faults.serving import ForkedServer, Serving, forked_server, serving
 from benchmarks.faults.small_bundle import NAME
 from benchmarks.faults.tools.forked import Forked
-from benchmarks.faults.tools.memory_limit import resident_bytes
 from benchmarks.faults.tools.overload import HealthProbe, dripping, open_connections
 from device_sdk.bundles.composition import Stretch
+from device_sdk.machine import resident_bytes
 from device_sdk.offload.open_inference import (
     HEADER_LENGTH,
     InferRequest,
@@ -112,7 +112,7 @@ class _Size:
     def of(cls, pid: int) -> _Size:
         process = Path(f"/proc/{pid}")
         threads, handles = (len(os.listdir(process / name)) for name in ("task", "fd"))
-        return cls(resident_bytes(pid), threads, handles)
+        return cls(resident_bytes(pid) or 0, threads, handles)
 
 
 def open_loop(trial: Trial, findings: Findings) -> None:

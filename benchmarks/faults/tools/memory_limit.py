@@ -7,6 +7,8 @@ import os
 import resource
 from pathlib import Path
 
+from device_sdk.machine import mapped_bytes, resident_bytes
+
 ROOT = Path("/sys/fs/cgroup")
 
 
@@ -15,15 +17,9 @@ def limit_memory(more_bytes: int) -> str:
     with contextlib.suppress(OSError, ValueError, IndexError):
         _in_cgroup(more_bytes)
         return "cgroup v2"
-    mapped_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped_bytes + more_bytes, mapped_bytes + more_bytes))
+    limit = (mapped_bytes() or 0) + more_bytes
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     return "RLIMIT_AS"
-
-
-def resident_bytes(pid: int | None = None) -> int:
-    """What a process, by default this one, has in memory now (Linux)."""
-    pages = Path(f"/proc/{pid or 'self'}/statm").read_text().split()[1]
-    return int(pages) * resource.getpagesize()
 
 
 def _in_cgroup(more_bytes: int) -> None:
@@ -33,7 +29,7 @@ def _in_cgroup(more_bytes: int) -> None:
     folder = ROOT / own.split("::", 1)[1].lstrip("/") / f"limited-{os.getpid()}"
     folder.mkdir()
     try:
-        (folder / "memory.max").write_text(str(resident_bytes() + more_bytes))
+        (folder / "memory.max").write_text(str((resident_bytes() or 0) + more_bytes))
         (folder / "cgroup.procs").write_text(str(os.getpid()))
     except OSError:
         folder.rmdir()

@@ -71,6 +71,56 @@ def test_a_rail_without_a_name_is_left_out(tmp_path, hwmon_board):
     assert find_rails(tmp_path).source == "sysfs rails VDD_SOC"
 
 
+THOR = {"VDD_GPU": (20000, 600), "VDD_CPU_SOC_MSS": (20000, 400), "VIN_SYS_5V0": (5000, 1500)}
+
+
+def input_sensor(sysfs, number, *, chip="ina238", **files):
+    folder = sysfs / "class/hwmon" / f"hwmon{number}"
+    folder.mkdir(parents=True)
+    for name, text in {"name": chip, **files}.items():
+        (folder / name).write_text(f"{text}\n")
+    return folder
+
+
+@pytest.mark.parametrize("number", [1, 9])
+@pytest.mark.parametrize("label", [{}, {"in1_label": "VIN"}])
+def test_a_sensor_at_the_input_of_the_board_measures_all_of_it(tmp_path, hwmon_board, number, label):
+    hwmon_board(tmp_path, 3, THOR)
+    input_sensor(tmp_path, number, power1_input=44_000_000, in1_input=20000, curr1_input=2200, **label)
+    meter = find_rails(tmp_path)
+    assert meter.source == "sysfs rails VIN"
+    assert meter.power_w() == pytest.approx(44)
+
+
+def test_an_input_sensor_alone_is_enough(tmp_path):
+    input_sensor(tmp_path, 0, power1_input=7_500_000)
+    assert find_rails(tmp_path).power_w() == pytest.approx(7.5)
+
+
+@pytest.mark.parametrize(
+    "sensors",
+    [
+        [{"in1_label": "VDD_FAN", "power1_input": 2_000_000}],
+        [{"power1_input": 44_000_000}, {"power1_input": 3_000_000}],
+        [{}],
+        [{"power1_input": "n/a"}],
+        [{"chip": "ina226", "power1_input": 44_000_000}],
+    ],
+    ids=["of a part", "two of them", "without power", "not readable", "another chip"],
+)
+def test_what_may_not_be_the_input_does_not_pass_for_it(tmp_path, hwmon_board, sensors):
+    hwmon_board(tmp_path, 3, THOR)
+    for number, files in enumerate(sensors, start=5):
+        input_sensor(tmp_path, number, **files)
+    assert find_rails(tmp_path).source == "sysfs rails VDD_GPU + VDD_CPU_SOC_MSS + VIN_SYS_5V0"
+
+
+def test_the_input_of_the_board_wins_over_that_of_the_module(tmp_path, hwmon_board):
+    hwmon_board(tmp_path, 1, {"VDD_IN": (5000, 1000)})
+    input_sensor(tmp_path, 2, power1_input=9_000_000)
+    assert find_rails(tmp_path).power_w() == pytest.approx(9)
+
+
 def test_the_rail_that_carries_all_wins_wherever_it_stands():
     assert board_rails(["VDD_SOC", "VDD_IN"]) == ("VDD_IN",)
     assert board_rails(["VDD_SOC", "VDD_CPU"]) == ("VDD_SOC", "VDD_CPU")

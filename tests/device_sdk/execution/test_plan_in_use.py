@@ -90,6 +90,56 @@ def test_a_forked_child_is_told_to_open_its_own_and_can(tiny_bundle, slow_state)
     assert child == parent == "(1, 3)"
 
 
+WAYS = """
+import asyncio, os, sys
+import numpy as np
+from device_sdk.errors import ForkedError
+from device_sdk.session.adaptive_model import AdaptiveModel
+from device_sdk.supernet.cost import Budget
+
+folder, state = sys.argv[1:]
+images, tensor = np.zeros((4, 20, 20, 3), np.uint8), np.zeros((1, 3, 20, 20), np.float32)
+model = AdaptiveModel.open(folder, state_folder=state, threads=2)
+model(images)
+ways = {
+    "infer": lambda: model.infer(tensor),
+    "answer_async": lambda: asyncio.run(model.answer_async(images)),
+    "warm_up": model.warm_up,
+    "adapt": lambda: model.adapt(images, np.arange(4) % 3, Budget(latency_ms=1000)),
+    "calibrate": lambda: model.calibrate(images, np.arange(4) % 3),
+    "profile": model.profile,
+    "memory_cap_bytes": lambda: setattr(model, "memory_cap_bytes", 50_000_000),
+    "set_exits": lambda: model.set_exits(()),
+    "plan": lambda: model.plan,
+}
+for name, way in ways.items():
+    child = os.fork()
+    if child == 0:
+        try:
+            way()
+            print(name, "answered", flush=True)
+        except ForkedError:
+            print(name, "ForkedError", flush=True)
+        except BaseException as error:
+            print(name, type(error).__name__, error, flush=True)
+        os._exit(0)
+    os.waitpid(child, 0)
+print("parent", model(images).output.shape, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_whatever_a_forked_child_calls_it_is_told_at_once(tiny_bundle, slow_state):
+    command = [sys.executable, "-c", WAYS, str(tiny_bundle.folder), str(slow_state)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stderr
+    *told, parent = done.stdout.splitlines()
+    assert len(told) == 9
+    assert [line for line in told if not line.endswith(" ForkedError")] == []
+    assert parent == "parent (4, 3)"
+
+
 class NotingCaps(PlanInUse):
     """Notes the memory cap at each exchange."""
 

@@ -95,8 +95,23 @@ def test_limits_may_come_and_go(system):
     assert cgroup.read().available_bytes == 0
 
 
+def test_a_group_of_version_1_has_room_up_to_its_limit(system):
+    files = {"limit_in_bytes": 5000, "usage_in_bytes": 4000, "stat": "inactive_file 1\ntotal_inactive_file 700"}
+    group(system, "other", mount="sys/fs/cgroup/memory", **files)
+    group(system, "", mount="sys/fs/cgroup/memory", limit_in_bytes=9223372036854771712, usage_in_bytes=10**12)
+    assert CgroupMemory(system).read() == MemoryReading(1700, None)
+
+
+@pytest.mark.parametrize("lines", ["4:memory:/docker/a\n", "0::/docker/a\n", "0::/\n"])
+def test_inside_a_container_the_mount_is_the_group(system, lines):
+    (system / "proc/self/cgroup").write_text(lines)
+    group(system, "", mount="sys/fs/cgroup/memory", limit_in_bytes=5000, usage_in_bytes=4900)
+    group(system, "", max=5000, current=4900)
+    assert CgroupMemory(system).read().available_bytes == 100
+
+
 @pytest.mark.parametrize("lines", ["", "4:memory:/other\n", "0::/../../etc\n", "0::/missing\n"])
-def test_without_a_group_of_version_2_there_is_none(system, lines):
+def test_without_a_group_that_counts_memory_there_is_none(system, lines):
     group(system, max=5, current=1)
     (system / "proc/self/cgroup").write_text(lines)
     with pytest.raises(MeasurementError):

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from device_sdk.machine import usable_cores
 from device_sdk.profiling.conditions import Conditions, current_conditions, device_identity, driver, power_mode
 
 NVPMODEL_CONF = """
@@ -80,6 +81,6 @@ def test_a_system_that_shows_nothing_is_unknown_and_no_error(tmp_path):
 
 def test_the_identity_is_stable_and_names_no_host():
     assert device_identity() == device_identity()
-    assert f"{os.cpu_count()} cores" in device_identity()
+    assert f"{usable_cores()} cores" in device_identity()
     if len(os.uname().nodename) > 3:
         assert os.uname().nodename not in device_identity()

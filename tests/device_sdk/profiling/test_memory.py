@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.profiling.memory import peak_during, resident_bytes
+from device_sdk.machine import resident_bytes
+from device_sdk.profiling.memory import peak_during
 
 MB = 1_000_000
 

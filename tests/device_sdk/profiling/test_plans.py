@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from device_sdk.execution.workspace import Workspace
-from device_sdk.profiling.memory import resident_bytes
+from device_sdk.machine import resident_bytes
 from device_sdk.profiling.plans import exit_overhead_ms, measured_peak_bytes
 from device_sdk.profiling.stretches import Timing
 from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Subnet

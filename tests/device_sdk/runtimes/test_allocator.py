@@ -5,7 +5,7 @@ import platform
 import numpy as np
 import pytest
 
-from device_sdk.profiling.memory import resident_bytes
+from device_sdk.machine import resident_bytes
 from device_sdk.runtimes.allocator import give_back_freed_memory, keep_one_heap
 
 

@@ -11,7 +11,8 @@ import onnxruntime
 import pytest
 
 from device_sdk.bundles.composition import Stretch, compose
-from device_sdk.errors import CompositionError, RuntimeFailedError
+from device_sdk.errors import CompositionError, RuntimeFailedError, UsageError
+from device_sdk.runtimes import make_runtime
 from device_sdk.runtimes.onnx_runtime import OnnxRuntime, provider_chain
 from device_sdk.supernet.blocks import TensorSpec
 
@@ -22,6 +23,43 @@ def test_the_identity_names_version_provider_and_threads():
 
 def test_a_lean_one_says_so_since_its_latencies_are_others():
     assert OnnxRuntime(threads=1, lean=True).identity == OnnxRuntime(threads=1).identity + "-lean"
+
+
+def spinning(**settings):
+    options = OnnxRuntime(**settings).session_options()
+    found = {}
+    for pool in ("intra_op", "inter_op"):
+        found[pool] = options.get_session_config_entry(f"session.{pool}.allow_spinning")
+    assert len(set(found.values())) == 1
+    return found["intra_op"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"threads": 2}, {"threads": 4, "lean": True}, {"threads": 1, "spin_us": 50}])
+def test_threads_that_wait_sleep_unless_it_is_said_otherwise(settings):
+    assert spinning(**settings) == "0"
+    assert "spin" not in OnnxRuntime(**settings).identity
+
+
+def test_threads_spin_as_long_as_it_is_said_which_profiles_tell_apart():
+    assert spinning(threads=2, spin_us=50) == "1"
+    options = OnnxRuntime(threads=2, spin_us=50).session_options()
+    assert options.get_session_config_entry("session.intra_op.spin_duration_us") == "50"
+    identities = {OnnxRuntime(threads=2, spin_us=spin_us).identity for spin_us in (0, 50, 1000)}
+    assert len(identities) == 3
+
+
+@pytest.mark.parametrize("wrong", [-1, 1_000_001])
+def test_a_spin_time_out_of_its_range_is_refused(wrong):
+    with pytest.raises(UsageError, match="spin_us") as caught:
+        make_runtime("onnxruntime", threads=2, spin_us=wrong)
+    assert "microseconds" in caught.value.hint
+
+
+def test_a_spinning_runtime_gives_the_same_answer(bundle):
+    samples = [np.random.default_rng(0).random((3, 3, 20, 20), dtype=np.float32)]
+    original = bundle.stretch(bundle.supernet.original.edges)
+    sleeps, spins = (OnnxRuntime(threads=2, spin_us=spin_us).load(original).run(samples)[0] for spin_us in (0, 50))
+    np.testing.assert_array_equal(sleeps, spins)
 
 
 def test_more_threads_give_the_same_answer(bundle):

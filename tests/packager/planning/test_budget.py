@@ -5,7 +5,8 @@ import math
 import pytest
 
 from device_sdk.errors import UsageError
-from packager.planning.budget import Budget, machine_memory_bytes, memory_limit, peak_resident_bytes, resident_bytes
+from device_sdk.machine import memory_bytes, peak_resident_bytes
+from packager.planning.budget import Budget, memory_in_use, memory_limit
 
 
 def test_what_is_kept_for_later_is_not_left():
@@ -24,7 +25,7 @@ def test_without_minutes_there_is_no_end():
 
 
 def test_half_of_the_machine_is_the_limit_unless_it_is_said():
-    assert memory_limit(None) == machine_memory_bytes() // 2
+    assert memory_limit(None) == memory_bytes() // 2
     assert memory_limit(1.5) == 1_500_000_000
 
 
@@ -35,5 +36,5 @@ def test_a_limit_that_is_none_is_refused(wrong):
 
 
 def test_resident_memory_lies_below_its_peak():
-    resident, peak = resident_bytes(), peak_resident_bytes()
+    resident, peak = memory_in_use(), peak_resident_bytes()
     assert peak is None or 10_000_000 < resident < 1.01 * peak  # the kernel counts both a little late

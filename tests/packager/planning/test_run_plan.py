@@ -10,7 +10,7 @@ from device_sdk.errors import UsageError
 from packager.inputs.job import Job
 from packager.inputs.model_loader import LoadedModel
 from packager.inputs.recipe import Recipe
-from packager.planning.budget import resident_bytes
+from packager.planning.budget import memory_in_use
 from packager.planning.estimate import EXPORT, TRAIN, VALIDATE
 from packager.planning.run_plan import Plan, estimated, estimator_for, within_limits
 from packager.training.checkpoints import Checkpoints
@@ -110,7 +110,7 @@ def test_memory_below_the_least_is_refused_with_the_least(plan):
 def test_training_batches_fit_into_the_memory_and_a_note_says_so(plan):
     made = plan(steps=1, device="cpu", batch=4096)
     sample = made._estimator._training_sample_bytes()
-    room = resident_bytes() + 400_000_000
+    room = memory_in_use() + 400_000_000
     small = plan(steps=1, device="cpu", batch=2 * 400_000_000 // sample, memory_bytes=room)
     assert small.now.training_batch < 400_000_000 // sample
     assert small.notes[0].startswith(f"trained with batches of {small.now.training_batch} instead of ")

@@ -119,6 +119,39 @@ def test_errors_reach_the_caller(client, model, version, data, name, datatype, s
     assert message in caught.value.message()
 
 
+@pytest.mark.parametrize(
+    ("model", "name", "datatype", "data"),
+    [
+        ("tiny", "input", "FP16", np.zeros((1, 3, 20, 20), np.float16)),
+        ("tiny", "input", "UINT8", np.zeros((1, 3, 20, 20), np.uint8)),
+        ("tiny", "input", "FP32", np.zeros((1, 20, 20, 3), np.float32)),
+        ("tiny", "input", "FP32", np.zeros((0, 3, 20, 20), np.float32)),
+        ("tiny", "input", "FP32", np.zeros((1, 1, 3, 20, 20), np.float32)),
+        ("tiny", "input", "BYTES", np.array([b"a picture"], dtype=object)),
+        ("tiny:images", "image", "UINT8", np.zeros((1, 3, 20, 20), np.uint8)),
+        ("tiny:images", "image", "UINT8", np.zeros((20, 20, 3), np.uint8)),
+        ("tiny:jpeg", "image", "BYTES", np.array([b"no JPEG"], dtype=object)),
+        ("tiny:jpeg", "image", "BYTES", np.array([], dtype=object)),
+        ("tiny:jpeg", "image", "UINT8", np.zeros((1, 20, 20, 3), np.uint8)),
+    ],
+    ids=lambda value: "x".join(map(str, value.shape)) if isinstance(value, np.ndarray) else value,
+)
+@pytest.mark.parametrize("binary", [True, False])
+def test_other_types_and_layouts_are_one_clear_400(client, model, name, datatype, data, binary):
+    if datatype == "FP16" and not binary:
+        pytest.skip("the client sends no FP16 as JSON")
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer(model, given(data, name, datatype, binary=binary))
+    assert caught.value.status() == "400"
+    assert 10 < len(caught.value.message()) < 400
+    assert client.is_model_ready(model)
+
+
+def test_two_inputs_for_one_are_refused(client, tensors):
+    with pytest.raises(InferenceServerException, match=r"\[400\]|input"):
+        client.infer("tiny", [*given(tensors), *given(tensors, "another")])
+
+
 def test_an_output_that_the_model_does_not_have(client, tensors):
     with pytest.raises(InferenceServerException, match="no output 'labels'"):
         client.infer("tiny", given(tensors), outputs=[tritonhttp.InferRequestedOutput("labels")])

@@ -13,6 +13,7 @@ import kotlin.concurrent.read
 import kotlin.concurrent.write
 import pathweave.sdk.RuntimeFailedError
 import pathweave.sdk.StorageError
+import pathweave.sdk.UsageError
 import pathweave.sdk.bundles.Stretch
 import pathweave.sdk.bundles.composedParts
 import pathweave.sdk.bundles.withModelFile
@@ -20,11 +21,24 @@ import pathweave.sdk.numerics.DType
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.rewind
 
-/** Runs composed ONNX models on the CPU with a fixed number of [threads]. */
-public class OnnxRuntime(private val threads: Int = 1) : Runtime {
-    private val environment = OrtEnvironment.getEnvironment(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR)
+/**
+ * Runs composed ONNX models on the CPU with a fixed number of [threads].
+ *
+ * [spinUs]: microseconds that a thread of several waits on the processor for work before it sleeps, at most 1,000,000.
+ *
+ * Throws [UsageError] if it is out of its range.
+ */
+public class OnnxRuntime(private val threads: Int = 1, spinUs: Int = 0) : Runtime {
+    private val environment = quietEnvironment()
+    private val spinUs = if (threads > 1) spinUs else 0 // a single thread waits for none
 
-    override val identity: String get() = "onnxruntime-${environment.version}-CPUExecutionProvider-${threads}t"
+    init {
+        if (spinUs !in 0..MOST_SPIN_US) throw UsageError("spinUs is $spinUs", "give 0 to $MOST_SPIN_US microseconds")
+    }
+
+    override val identity: String
+        get() = "onnxruntime-${environment.version}-CPUExecutionProvider-${threads}t" +
+            if (spinUs > 0) "-spin${spinUs}us" else ""
 
     override fun load(stretch: Stretch): LoadedStretch {
         val session = orFailed("refused the model") {
@@ -32,12 +46,20 @@ public class OnnxRuntime(private val threads: Int = 1) : Runtime {
                 options.setIntraOpNumThreads(threads)
                 options.setInterOpNumThreads(1)
                 options.setSessionLogLevel(OrtLoggingLevel.ORT_LOGGING_LEVEL_ERROR)
-                options.addConfigEntry("session.intra_op.allow_spinning", if (threads == 1) "0" else "1")
+                for ((key, value) in spinning()) options.addConfigEntry(key, value)
                 session(composedParts(stretch), options)
             }
         }
         val shapes = if (stretch.freeAxes.isEmpty()) stretch.outputs.map { it.dtype to it.shape } else null
         return OnnxSession(environment, session, stretch.inputs.map { it.name }, stretch.outputs.map { it.name }, shapes)
+    }
+
+    /** Entries of a session's configuration. */
+    internal fun spinning(): Map<String, String> = buildMap {
+        for (pool in listOf("intra_op", "inter_op")) {
+            put("session.$pool.allow_spinning", if (spinUs > 0) "1" else "0")
+            if (spinUs > 0) put("session.$pool.spin_duration_us", spinUs.toString())
+        }
     }
 
     /** Of a model that is these parts; a large one goes through a file instead of the heap, where there is room. */
@@ -179,6 +201,7 @@ private fun failure(what: String, error: Exception): RuntimeFailedError {
     return RuntimeFailedError("ONNX Runtime $what: ${reason.take(300)}", error)
 }
 
+private const val MOST_SPIN_US = 1_000_000
 private const val THROUGH_FILE_FROM_BYTES = 32L shl 20
 private const val COLLECTED_BYTES = 256L shl 20
 private val uncollected = java.util.concurrent.atomic.AtomicLong()
