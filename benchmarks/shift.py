@@ -1,123 +1,151 @@
-"""Shifted data: accuracy gained by adapting on a device's class mix instead of on uniform classes."""
+"""Shifted data: accuracy gained by the prior that a device estimates from unlabelled samples of its own class mix."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from contextlib import closing
 
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.support.bundles import adapted_bundle
-from benchmarks.support.reference_bundles import answers, load_part
-from device_sdk.data.datasets import ImageDataset, dirichlet_shift
-from device_sdk.policies.adaptation import AdaptationSettings
-from device_sdk.session.adaptive_model import AdaptiveModel
-from device_sdk.supernet.cost import Budget
+from benchmarks.real_size import data as real_size
+from benchmarks.support.reference_bundles import package_pretrained
+from device_sdk.bundles.bundle import Bundle
+from device_sdk.data.datasets import load_dataset
+from device_sdk.data.inputs import Inputs, RawInputs
+from device_sdk.execution.class_prior import logit_offsets
+from device_sdk.execution.workspace import Workspace
+from device_sdk.policies.class_mix import find_prior, fit_temperature
+from device_sdk.profiling.timing import measure_interleaved
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.plan import Plan, Prior
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 
-TARGETS = {"shift_gain_points": Target(minimum=0.0)}
-LATENCY_RATIO = 0.6  # budget, of the full model's latency
-ALPHA, UNIFORM = 0.1, 1e6  # of the Dirichlet distribution (AdaptiveNet §7.4 draws its edge data so)
-SHIFTS, QUICK_SHIFTS = 12, 2  # what a mix gains differs by 2 points from one to the next
-SAMPLES = 100  # private ones: the most frequent class has about 50 in #search
-HOLDOUT_SHARE = 0.1
-RESAMPLES = 2000
-QUICK_LIMIT_S = 2.0
+TARGETS = {
+    "prior_gain_01_low_points": Target(minimum=5.0),
+    "prior_gain_10_low_points": Target(minimum=0.5),
+    "worst_mix_points": Target(minimum=-0.3),
+    "unmixed_loss_points": Target(maximum=0.1),
+    "lite0_ten_classes_accuracy": Target(minimum=97.0),
+    "latency_added_share": Target(maximum=0.01),
+}
+ALPHAS = (0.1, 0.3, 1.0)  # of the Dirichlet distribution of mixes
+MIXES, QUICK_MIXES = 100, 10  # of each
+PRIVATE = 100  # unlabelled samples of a device
+BATCH, QUICK_IMAGES = 64, 400
+ROUNDS, QUICK_ROUNDS = 400, 40
 
-
-@dataclass(frozen=True)
-class Shift:
-    """One class mix [classes], and the correctness of the two subnets on the images of #report [count]."""
-
-    seed: int
-    mix: npt.NDArray[np.float64]
-    shifted: npt.NDArray[np.bool_]
-    uniform: npt.NDArray[np.bool_]
-    subnets: tuple[str, str]
-    seconds: float
+Floats = npt.NDArray[np.float64]
+Labels = npt.NDArray[np.int64]
 
 
 def run(options: BenchOptions) -> BenchOutcome:
-    """For every shift, adapt on shifted and on uniform samples of #search; test both on #report in the shift's mix."""
-    state = options.work_folder / "state"
-    count = QUICK_SHIFTS if options.quick else SHIFTS
-    with AdaptiveModel.open(adapted_bundle(options), state_folder=state) as model:
-        search, report = (load_part(options, part, model) for part in ("search", "report"))
-        budget = Budget(latency_ratio=LATENCY_RATIO)
-        with options.progress.task("shifts", count) as task:
-            found = []
-            for seed in range(count):
-                found.append(_shift(model, search, report, budget, seed, options))
-                task.advance()
-    gains, low, high = _gains(found, report.labels)
-    figures = {
-        "shift_gain_points": float(np.mean(gains)),
-        "shift_gain_low_points": low,
-        "shift_gain_high_points": high,
-        "shifts_gained": sum(gain > 0 for gain in gains),
-    }
-    table: list[dict[str, object]] = [
-        {
-            "what": f"shift {one.seed}",
-            "gain_points": gain,
-            "accuracy_shifted": _weighted(one.shifted, report.labels, one.mix),
-            "accuracy_uniform": _weighted(one.uniform, report.labels, one.mix),
-            "mix": np.round(one.mix, 2).tolist(),
-            "subnet_shifted": one.subnets[0],
-            "subnet_uniform": one.subnets[1],
-            "seconds": one.seconds,
-        }
-        for one, gain in zip(found, gains, strict=True)
-    ]
-    data = f"searched on {SAMPLES} images of cifar10/test.zip#search, tested on #report weighted by the same class mix"
-    return BenchOutcome(figures, table, data)
+    """Mixes are drawn; a prior is estimated on 100 unlabelled samples of one half of #report, and judged on the other.
+
+    The temperature is fitted to #calibration. The other half's accuracy is weighted by the mix.
+    """
+    cifar = options.data_folder / "cifar10" / "test.zip"
+    made = package_pretrained(options, "resnet56_cifar10", train=False)
+    bundle = Bundle.open(made.folder)
+    logits, labels = _answered(options, bundle, f"{cifar}#report")
+    temperature = fit_temperature(*_answered(options, bundle, f"{cifar}#calibration"))
+    figures: dict[str, float] = {"temperature": temperature}
+    table: list[dict[str, object]] = []
+    gains: list[float] = []
+    for alpha in ALPHAS:
+        found = _gains(logits, labels, temperature, alpha, QUICK_MIXES if options.quick else MIXES)
+        gains += found
+        low, high = _interval(found)
+        name = f"prior_gain_{alpha * 10:02.0f}"
+        figures |= {f"{name}_points": float(np.mean(found)), f"{name}_low_points": low}
+        row = {"what": f"Dirichlet {alpha:g}", "gain_points": float(np.mean(found)), "worst_points": min(found)}
+        table.append(row | {"low_points": low, "high_points": high, "mixes": len(found)})
+    unmixed = _gains(logits, labels, temperature, np.inf, QUICK_MIXES if options.quick else MIXES)
+    figures |= {"worst_mix_points": min(gains), "unmixed_loss_points": -float(np.mean(unmixed))}
+    table.append({"what": "uniform", "gain_points": float(np.mean(unmixed)), "worst_points": min(unmixed)})
+    figures |= _ten_classes(options) | {"latency_added_share": _latency_added(options, bundle)}
+    return BenchOutcome(figures, table, "cifar10/test.zip#report, halves; imagenette/val.zip#report")
 
 
-def _shift(
-    model: AdaptiveModel,
-    search: ImageDataset,
-    report: ImageDataset,
-    budget: Budget,
-    seed: int,
-    options: BenchOptions,
-) -> Shift:
-    limit_s = QUICK_LIMIT_S if options.quick else None
-    settings = AdaptationSettings(seed=seed, holdout_share=HOLDOUT_SHARE, time_limit_s=limit_s)
-    right, subnets, seconds = [], [], 0.0
-    drawn = [dirichlet_shift(search, alpha=alpha, count=SAMPLES, seed=seed) for alpha in (ALPHA, UNIFORM)]
-    for private in drawn:
-        found = model.adapt(private.images, private.labels, budget, settings=settings, progress=options.progress)
-        right.append(np.concatenate([one.output.argmax(axis=1) for one in answers(model, report)]) == report.labels)
-        subnets.append(str(found.subnet))
-        seconds += found.seconds
-    mix = np.bincount(drawn[0].labels, minlength=len(report.class_names)) / SAMPLES
-    return Shift(seed, mix, right[0], right[1], (subnets[0], subnets[1]), seconds)
+def _answered(options: BenchOptions, bundle: Bundle, part: str) -> tuple[Floats, Labels]:
+    """Logits [count, classes] of the full model, and labels [count]."""
+    found = load_dataset(part)
+    shape = bundle.manifest.cut_points[0].tensors[0].shape
+    images = list(found.images[:QUICK_IMAGES] if options.quick else found.images)
+    inputs = RawInputs(images, bundle.manifest.preprocessing, (shape[0], shape[1], shape[2]))
+    return _logits(bundle, inputs), found.labels[: len(images)]
 
 
-def _weighted(values: npt.NDArray[np.generic], labels: npt.NDArray[np.int64], mix: npt.NDArray[np.float64]) -> float:
-    """The mean of ``values`` [count] in percent, classes weighted by ``mix`` [classes]."""
-    return 100 * float(
-        sum(share * np.mean(values[labels == label], dtype=np.float64) for label, share in enumerate(mix) if share)
-    )
+def _logits(bundle: Bundle, inputs: Inputs) -> Floats:
+    runtime = OnnxRuntime(threads=1)
+    with closing(runtime.load(bundle.stretch(bundle.supernet.original.edges))) as session:
+        places = np.arange(len(inputs))
+        batches = [places[at : at + BATCH] for at in range(0, len(places), BATCH)]
+        return np.concatenate([session.run([inputs.take(batch)])[-1] for batch in batches]).astype(np.float64)
 
 
-def _gains(found: list[Shift], labels: npt.NDArray[np.int64]) -> tuple[list[float], float, float]:
-    """The gain of every shift in points, and the 95 % interval of their mean, by a paired bootstrap."""
-    weights = np.stack([_image_weights(one, labels) for one in found])  # [shifts, images], in points
-    random = np.random.default_rng(0)
-    times = np.zeros((RESAMPLES, len(labels)))  # that an image is drawn; as many of each class as there are
-    for label in np.unique(labels):
-        of_class = np.flatnonzero(labels == label)
-        times[:, of_class] = random.multinomial(len(of_class), np.full(len(of_class), 1 / len(of_class)), RESAMPLES)
-    drawn = random.integers(0, len(found), size=(RESAMPLES, len(found)))
-    means = np.take_along_axis(times @ weights.T, drawn, axis=1).mean(axis=1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return weights.sum(axis=1).tolist(), float(low), float(high)
+def _gains(logits: Floats, labels: Labels, temperature: float, alpha: float, mixes: int) -> list[float]:
+    """Points gained on each of ``mixes`` drawn from a Dirichlet distribution; infinite ``alpha``: uniform ones."""
+    classes = logits.shape[1]
+    halves = np.arange(len(labels)) % 2
+    gains = []
+    for seed in range(mixes):
+        random = np.random.default_rng([seed, round(100 * min(alpha, 100))])
+        mix = np.full(classes, 1 / classes) if np.isinf(alpha) else random.dirichlet(np.full(classes, alpha))
+        drawn = random.choice(classes, size=PRIVATE, p=mix)
+        private = [int(random.choice(np.flatnonzero((labels == label) & (halves == 0)))) for label in drawn]
+        prior = find_prior(logits[private], None, temperature=temperature)
+        gains.append(_weighted(logits, labels, halves == 1, mix, prior) - _weighted(logits, labels, halves == 1, mix))
+    return gains
 
 
-def _image_weights(one: Shift, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Contribution of each image to the gain of a shift, in points: [count]."""
-    of_class = np.bincount(labels, minlength=len(one.mix))
-    share = np.divide(one.mix, of_class, out=np.zeros_like(one.mix), where=of_class > 0)
-    weights: npt.NDArray[np.float64] = 100 * (one.shifted.astype(np.float64) - one.uniform) * share[labels]
-    return weights
+def _weighted(
+    logits: Floats, labels: Labels, judged: npt.NDArray[np.bool_], mix: Floats, prior: Prior | None = None
+) -> float:
+    """Accuracy in percent on the ``judged`` samples, classes weighted by ``mix``."""
+    offsets = 0.0 if prior is None else logit_offsets(prior)
+    right = (logits + offsets).argmax(axis=1) == labels
+    shares = [right[judged & (labels == label)].mean() for label in range(len(mix))]
+    return 100 * float(np.dot(mix, shares))
+
+
+def _interval(values: Sequence[float]) -> tuple[float, float]:
+    """95 % of the mean, by bootstrap over mixes."""
+    drawn = np.random.default_rng(0).integers(0, len(values), (2000, len(values)))
+    low, high = np.percentile(np.asarray(values)[drawn].mean(axis=1), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def _ten_classes(options: BenchOptions) -> dict[str, float]:
+    """EfficientNet-Lite0 over 1,000 classes on a device that sees ten: estimated on #search, judged on #report."""
+    bundle = Bundle.open(real_size.bundle(options, trained=False))
+    private, report = (real_size.photographs(options, part) for part in ("search", "report"))
+    preprocessing = bundle.manifest.preprocessing
+    prior = find_prior(_logits(bundle, private.inputs(preprocessing)), None)
+    logits = _logits(bundle, report.inputs(preprocessing))
+    offsets = 0.0 if prior is None else logit_offsets(prior)
+    right = [100 * float((one.argmax(axis=1) == report.labels).mean()) for one in (logits, logits + offsets)]
+    return {"lite0_without_prior_accuracy": right[0], "lite0_ten_classes_accuracy": right[1]}
+
+
+def _latency_added(options: BenchOptions, bundle: Bundle) -> float:
+    """Of calls of the full model with a prior over those without, in turns, less 1."""
+    workspace, plan = Workspace(bundle, OnnxRuntime(threads=1)), Plan(bundle.supernet.original)
+    classes = bundle.supernet.cut_points[-1].tensors[-1].shape[-1]
+    plans = {"without": plan, "with": plan.with_prior(Prior((0.5,) * classes))}
+    loaded = {name: workspace.load_plan(one) for name, one in plans.items()}
+    spec = bundle.manifest.cut_points[0].tensors[0]
+    sample = np.random.default_rng(0).normal(size=(1, *spec.shape)).astype(spec.dtype)
+    try:
+        timed = measure_interleaved(
+            {name: lambda one=one: one.run(sample) for name, one in loaded.items()},  # type: ignore[misc]
+            rounds=QUICK_ROUNDS if options.quick else ROUNDS,
+            warmup=5,
+            reference="without",
+        )
+    finally:
+        for one in loaded.values():
+            one.close()
+    ratio = timed["with"].ratio
+    assert ratio is not None
+    return ratio.value - 1

@@ -286,7 +286,7 @@ class PrefixTreeEvaluator:
         features = [self._inputs_of(batch)]
         for edge in self._supernet.original.edges:
             features = self._sessions.get(edge).run(features)
-        self._references[batch] = features[-1]
+        self._references[batch] = features[-1].copy()  # nothing of the runtime stays alive
 
     def _run(self, node: PrefixNode, above: list[Array], batch: int) -> list[Array]:
         """The features at ``node``, computed from its longest cached prefix."""
