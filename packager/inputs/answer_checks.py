@@ -116,11 +116,17 @@ def _require_same(answers: Tensor, others: Tensor, what: str, layers: Sequence[s
     spread = max(float(answers.abs().max()), 1e-6)
     if answers.shape == others.shape and float((answers - others).abs().max()) <= _TOLERANCE * spread:
         return
+    if not layers:
+        hint = "its forward mixes the images of a batch, decides by their values, or draws random numbers"
+    else:
+        hint = (
+            "devices answer single images: batch normalisation needs running statistics (track_running_stats=True),"
+            " dropout and noise have to end with model.eval() (training=self.training)"
+        )
     named = f": {', '.join(layers[:_NAMED])}{' …' if len(layers) > _NAMED else ''}" if layers else ""
     raise ModelLoadError(
         f"the model's answer to an image differs {what}, also in evaluation mode{named}",
-        hint="devices answer single images: batch normalisation needs running statistics (track_running_stats=True),"
-        " dropout and noise have to end with model.eval() (training=self.training)",
+        hint=hint,
     )
 
 

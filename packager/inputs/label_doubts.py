@@ -95,10 +95,8 @@ def _prepared_otherwise(model: LoadedModel, images: Tensor) -> Iterator[tuple[st
             yield f"with --preprocessing {name}", (unit - _column(mean)) / _column(std)
     yield "with pixels 0 to 255", 255 * unit
     if own.channels == 3:
-        yield (
-            "with channels in the order blue, green, red",
-            ((unit.flip(1) - _column(own.mean) / (255 * own.scale)) * 255 * own.scale / _column(own.std)),
-        )
+        swapped = 255 * own.scale * unit.flip(1)
+        yield "with channels in the order blue, green, red", (swapped - _column(own.mean)) / _column(own.std)
 
 
 def _column(values: Numbers) -> Tensor:

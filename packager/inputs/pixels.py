@@ -103,7 +103,7 @@ def require_fitting_scale(preprocessing: Preprocessing) -> None:
         )
     if top > _BRIGHT_UNITS and 0 < max(mean) <= 1 and max(std) <= 1:
         raise UsageError(
-            f"pixels are scaled to 0 to {most:g}, but means {_listed(mean)} and deviations {_listed(std)} are for 0 to 1",
+            f"pixels are scaled to 0 to {most:g}, but means {_listed(mean)}, deviations {_listed(std)} are for 0 to 1",
             hint="scale pixels to 0 to 1 (scale 1/255), or multiply means and deviations by 255",
         )
 
