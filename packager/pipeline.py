@@ -18,7 +18,8 @@ from device_sdk.errors import UsageError
 from device_sdk.progress import Progress, SilentProgress
 from packager.assembly.bundle_writer import BundleWriter
 from packager.assembly.output_claim import OutputClaim, work_folder
-from packager.assembly.packaged import REPORT, Packaged, already_there, but_renditions, clear
+from packager.assembly.ownership import REPORT, require_work
+from packager.assembly.packaged import Packaged, already_there, but_renditions, clear
 from packager.assembly.stored_manifest import stored_manifest
 from packager.assembly.validation import SUBNETS_PER_RANGE, Validation, validate
 from packager.assembly.verified import verify
@@ -96,6 +97,7 @@ def package(
         DataError: the model does not have one output per class of the data.
         UsageError: the minutes or the memory are below the minimum; names it.
         ResumeError: ``out`` or its work folder belongs to another run.
+        PackagingError: ``out`` or its work folder is something else, or holds files that packaging did not write.
         OutputBusyError: another process writes ``out``.
         SignatureError: the key cannot be used.
         StorageError: the disk is full.
@@ -130,6 +132,7 @@ def _package(
         finished = already_there(out, description, private_key=private_key)
         ranks.from_lead(False)
         return finished
+    require_work(work_folder(out))
     checkpoints = Checkpoints(work_folder(out), but_renditions(description), started=limits.started, clock=limits.clock)
     ranks.from_lead(True)
     with times.whole("trace and expand"):

@@ -1,5 +1,7 @@
 """The command line: finds the subcommands, imports the one to run, prints errors as lines.
 
+Unexpected exceptions become a line as well; their traceback goes into a report file.
+
 Exit status: 0 success, 1 failure, 2 wrong usage or a missing extra, 130 interrupted.
 """
 
@@ -16,9 +18,10 @@ from importlib.metadata import entry_points
 
 import click
 
-from device_sdk.commands.command_line import log_to_stderr, only_results_on_stdout
+from device_sdk.commands.command_line import log_to_stderr, only_results_on_stdout, replace_unprintable
 from device_sdk.errors import MissingExtraError, PathweaveError, UsageError
 from pathweave import __version__
+from pathweave.error_report import shortened, write_error_report
 
 COMMAND_GROUP = "pathweave.commands"
 
@@ -70,13 +73,30 @@ def main(
     """Run a command line (default: ``sys.argv``, with all commands) and return its exit status."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     as_json = "--json" in arguments
+    replace_unprintable(sys.stdout)
+    try:
+        return _run(arguments, group or cli, prog_name, as_json=as_json)
+    except Exception as error:  # the last net: a bug of ours, or of a library
+        report = write_error_report(error, [prog_name, *arguments])
+        with contextlib.suppress(OSError, ValueError):  # a closed or full output must not hide the exit status
+            name = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            hint = f"report it with {report}" if report else "no report could be written"
+            _report(type(error).__name__, f"unexpected {shortened(name)}", hint, as_json=as_json)
+        return FAILED
+
+
+def _run(arguments: Sequence[str], group: click.Command, prog_name: str, *, as_json: bool) -> int:
+    """Run a command line; every error raised on purpose becomes its lines and exit status."""
     try:
         with only_results_on_stdout() if as_json else contextlib.nullcontext():
-            status = (group or cli).main(args=arguments, prog_name=prog_name, standalone_mode=False)
+            status = group.main(args=list(arguments), prog_name=prog_name, standalone_mode=False)
         sys.stdout.flush()
         return status if isinstance(status, int) else 0
     except (KeyboardInterrupt, click.Abort):
-        click.echo("interrupted; run the same command again to resume", err=True)
+        said = "interrupted; run the same command again to resume"
+        click.echo(said, err=True)
+        if as_json:
+            click.echo(json.dumps({"error": {"type": "Interrupted", "message": said, "hint": None}}))
         return INTERRUPTED
     except BrokenPipeError:
         _silence_stdout()

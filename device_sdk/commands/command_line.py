@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
 import math
@@ -32,15 +33,33 @@ def json_option(command: Command) -> Command:
 def emit(result: Mapping[str, object], *, as_json: bool, text: Callable[[], None] | str) -> None:
     """Print a command's result: one line of JSON, or ``text`` (a string, or a function that prints it).
 
+    JSON escapes what the output's encoding lacks, text replaces it.
+
     Raises:
         TypeError: ``result`` has a value that JSON cannot represent.
     """
     if as_json:
-        click.echo(to_json(result), file=_results.get())
+        stream = _results.get() or sys.stdout
+        click.echo(_encodable(to_json(result), stream), file=stream)
     elif callable(text):
         text()
     else:
         click.echo(text)
+
+
+def replace_unprintable(stream: TextIO) -> None:
+    """Have ``stream`` replace characters that its encoding lacks, instead of raising UnicodeEncodeError."""
+    if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+        stream.reconfigure(errors="replace")
+
+
+def _encodable(line: str, stream: TextIO) -> str:
+    """A line of JSON, with escapes for characters that the stream's encoding lacks."""
+    try:
+        line.encode(stream.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(json.loads(line))
+    return line
 
 
 @contextlib.contextmanager

@@ -85,7 +85,7 @@ def run(
             model.connect(RemoteModel(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s))
         if data is None:
             answers = [_classify(model, path, deadline_ms) for path in images]
-            text = "\n".join(f"{a['image']}: {a['label'] or 'no answer'} ({a['confidence']:.1%})" for a in answers)
+            text = "\n".join(f"{a['image']}: {_said(a)}" for a in answers)
             emit({"plan": str(model.plan.subnet), "answers": answers}, as_json=as_json, text=text)
             return
         dataset = load_data(model, data, limit=limit, as_json=as_json)
@@ -96,6 +96,12 @@ def run(
 def _tail_model(plan: Plan) -> str:
     """The server's model that runs the tail of a split plan; empty where there is none."""
     return "" if plan.split is None or plan.split.is_whole else plan.split.server.model
+
+
+def _said(answer: dict[str, Any]) -> str:
+    if np.isnan(answer["confidence"]):
+        return "no answer (its logits are not numbers)"
+    return f"{answer['label'] or 'no answer'} ({answer['confidence']:.1%})"
 
 
 def _classify(model: AdaptiveModel, path: Path, deadline_ms: float | None) -> dict[str, Any]:
@@ -120,9 +126,9 @@ def _evaluate(
     with progress(as_json).task("run", len(dataset)) as task:
         for at in range(0, len(dataset), batch):
             answer = model(dataset.images[at : at + batch], deadline_ms=deadline_ms)
-            answered = np.array([source != ABSTAINED for source in answer.source])
+            answered = np.array([label is not None for label in answer.labels])
             right += int((answered & (answer.output.argmax(axis=1) == dataset.labels[at : at + batch])).sum())
-            sources.update(answer.source)
+            sources.update(source if has else ABSTAINED for source, has in zip(answer.source, answered, strict=True))
             task.advance(len(answer.output))
     answered_count = len(dataset) - sources[ABSTAINED]
     return {

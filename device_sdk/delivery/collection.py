@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import shutil
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from device_sdk.delivery.store import BundleStore
 from device_sdk.errors import BundleError
 from device_sdk.files.atomic import remove_temporaries
 from device_sdk.files.locks import try_exclusive
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")  # what a store names its blobs and bundles by; anything else is not its own
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +45,7 @@ def _kept_bundles(store: BundleStore, name: str) -> list[Path]:
     parent, needed = store.bundles / name, store.digests_of(name)
     remove_temporaries(parent)
     kept = []
-    for folder in [path for path in parent.iterdir() if path.is_dir()]:
+    for folder in [path for path in parent.iterdir() if path.is_dir() and _DIGEST.fullmatch(path.name)]:
         with try_exclusive(folder) as unused:
             if folder.name in needed or not unused:
                 remove_temporaries(folder)
@@ -63,7 +66,7 @@ def _collect_blobs(store: BundleStore, bundles: list[Path]) -> int:
     freed_bytes = 0
     with contextlib.suppress(OSError):
         for path in list(store.blobs.iterdir()):
-            if path.name not in needed:
+            if path.name not in needed and _DIGEST.fullmatch(path.name):
                 freed_bytes += _delete(path)
     return freed_bytes
 

@@ -72,7 +72,10 @@ class _Seen:
 
 
 def confidence(logits: Array) -> Scores:
-    """The largest softmax probability of each sample: logits [batch, classes] -> [batch], above 0 and at most 1."""
+    """The largest softmax probability of each sample: logits [batch, classes] -> [batch], above 0 and at most 1.
+
+    NaN where a logit is NaN or the largest is infinite.
+    """
     wide = logits.astype(np.float64)  # every exit of every call comes here
     powers = np.exp(wide - np.maximum.reduce(wide, axis=1, keepdims=True))
     return np.asarray(1.0 / np.add.reduce(powers, axis=1))

@@ -33,11 +33,18 @@ class Answer:
 
     @cached_property
     def confidence(self) -> npt.NDArray[np.float64]:
-        """The highest softmax probability of each sample, [batch]."""
-        return confidence(self.output)
+        """The highest softmax probability of each sample, [batch]; NaN where its logits are not numbers."""
+        with np.errstate(invalid="ignore"):  # infinite logits
+            return confidence(self.output)
 
     @cached_property
     def labels(self) -> tuple[str | None, ...]:
-        """The name of the most probable class of each sample; None where the plan abstained."""
+        """The name of the most probable class of each sample; None where the plan abstained, or where the logits are
+        not numbers: of a damaged input, or an overflow.
+        """
         named = [self.class_names[index] for index in self.output.argmax(axis=1)]
-        return tuple(None if source == ABSTAINED else name for name, source in zip(named, self.source, strict=True))
+        given = [
+            source != ABSTAINED and bool(known)
+            for source, known in zip(self.source, np.isfinite(self.confidence), strict=True)
+        ]
+        return tuple(name if has else None for name, has in zip(named, given, strict=True))

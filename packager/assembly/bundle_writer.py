@@ -14,6 +14,7 @@ from device_sdk.errors import BundleError
 from device_sdk.files.atomic import storage_errors, sync_folder, write_atomically
 from packager.assembly.folder_exchange import Swap, replace_folder, swap_folders, temporary_beside
 from packager.assembly.output_claim import OutputClaim
+from packager.assembly.ownership import require_bundle
 from packager.errors import PackagingError
 
 
@@ -56,7 +57,7 @@ class BundleWriter:
         """Write and sign the manifest, verify what was written, then replace the target with the bundle.
 
         Raises:
-            PackagingError: a blob or the signature is not as it was written.
+            PackagingError: a blob or the signature is not as it was written, or the target is no bundle.
             StorageError: the disk is full or the folder cannot be written.
             SignatureError: the key cannot be used.
         """
@@ -68,6 +69,8 @@ class BundleWriter:
             sync_folder(self._temporary / BLOBS)
             sync_folder(self._temporary)
         self._verify(data, private_key)
+        if self._target.exists():
+            require_bundle(self._target)  # again: it may have been filled since the start
         with storage_errors(self._target):
             replace_folder(self._temporary, self._target, swap=self._swap)
 

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from device_sdk.files.atomic import sync_folder
+from packager.assembly.ownership import is_bundle
 
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2
 _UNSUPPORTED = (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM)  # EPERM: by a seccomp filter
@@ -71,16 +72,19 @@ def replace_folder(new: Path, target: Path, *, swap: Swap = swap_folders) -> Non
 def recover(target: Path) -> None:
     """Complete or roll back an exchange that was interrupted. Only the writer of ``target`` may call it.
 
+    Folders of these names that are no bundles stay.
+
     Raises:
         OSError: a rename failed.
     """
     ready, replaced = _ready(target), _replaced(target)
     if not os.path.lexists(target):
-        whole = next((folder for folder in (ready, replaced) if folder.exists()), None)
+        whole = next((folder for folder in (ready, replaced) if is_bundle(folder)), None)
         if whole is not None:
             _rename(whole, target)
-    discard(ready, owner=target)
-    discard(replaced, owner=target)
+    for folder in (ready, replaced):
+        if is_bundle(folder):
+            discard(folder, owner=target)
 
 
 def temporary_beside(target: Path, purpose: str = "writing") -> Path:
@@ -101,8 +105,7 @@ def discard(folder: Path, *, owner: Path | None = None) -> None:
 
 def sweep(target: Path) -> None:
     """Delete temporaries of killed writers of ``target``. Only its writer may call it, after ``recover``."""
-    # without digits: written by earlier versions
-    ours = re.compile(rf"\.{re.escape(target.name)}\.(writing|(writing|discarded)\.[0-9a-f]{{16}})")
+    ours = re.compile(rf"\.{re.escape(target.name)}\.(writing|discarded)\.[0-9a-f]{{16}}")
     for path in target.parent.iterdir():
         if ours.fullmatch(path.name):
             _delete(path)

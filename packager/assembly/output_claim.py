@@ -9,7 +9,8 @@ from pathlib import Path
 
 from device_sdk.files.atomic import storage_errors
 from packager.assembly.folder_exchange import recover, sweep
-from packager.errors import OutputBusyError
+from packager.assembly.ownership import is_work
+from packager.errors import OutputBusyError, PackagingError
 
 try:
     import fcntl
@@ -32,6 +33,7 @@ class OutputClaim:
 
     Raises:
         OutputBusyError: another process or thread holds it.
+        PackagingError: a file of somebody else has the lock's name.
         StorageError: the folder of ``out`` cannot be written.
     """
 
@@ -50,7 +52,8 @@ class OutputClaim:
                 recover(self.target)
                 sweep(self.target)
                 sweep(self._work)
-                _sweep_work(self._work)
+                if is_work(self._work):
+                    _sweep_work(self._work)
             except BaseException:
                 self.__exit__()
                 raise
@@ -73,6 +76,7 @@ def _locked(path: Path, target: Path) -> int:
             if fcntl is not None:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if _is_at(handle, path):
+                _require_lock_file(handle, path)
                 _write_pid(handle)
                 return handle
             os.close(handle)  # deleted since it was opened
@@ -83,6 +87,14 @@ def _locked(path: Path, target: Path) -> int:
                 f"{target} is being written by {f'process {holder}' if holder else 'another process'}",
                 hint="wait until it ends, or choose another --out folder",
             ) from error
+
+
+def _require_lock_file(handle: int, path: Path) -> None:
+    """Refuse a file of the lock's name that holds anything but a process's id: it would be deleted at the end."""
+    content = os.pread(handle, _PID_BYTES + 1, 0)
+    if len(content) > _PID_BYTES or (content and not content.strip().isdigit()):
+        os.close(handle)
+        raise PackagingError(f"{path} is not a lock of packaging", hint="move it away, or choose another --out folder")
 
 
 def _is_at(handle: int, path: Path) -> bool:
@@ -100,8 +112,6 @@ def _write_pid(handle: int) -> None:
 
 def _sweep_work(work: Path) -> None:
     """Delete what killed runs left in the work folder: files half written, and caches that no run resumes."""
-    if not work.is_dir():
-        return
     for path in work.iterdir():
         if path.is_dir() and path.name.startswith("features."):
             shutil.rmtree(path, ignore_errors=True)

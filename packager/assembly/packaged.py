@@ -15,10 +15,9 @@ from device_sdk.errors import PathweaveError
 from device_sdk.files.atomic import write_atomically
 from packager.assembly.folder_exchange import discard
 from packager.assembly.output_claim import work_folder
+from packager.assembly.ownership import REPORT, is_work, require_bundle, require_work
 from packager.errors import PackagingError, ResumeError
 from packager.training.checkpoints import require_same_run
-
-REPORT = "packaging.json"  # beside the manifest: how the bundle was made and how long it took; not part of it
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,14 @@ def but_renditions(description: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def clear(out: Path) -> None:
-    """Delete unfinished work. An existing bundle at ``out`` is replaced later; anything else there is an error."""
-    if out.exists() and not (out / MANIFEST).exists():
-        raise PackagingError(f"{out} exists and is not a bundle", hint="choose another --out folder")
+    """Delete unfinished work. An existing bundle at ``out`` is replaced later.
+
+    Raises:
+        PackagingError: something else is at ``out`` or at its work folder.
+    """
+    if out.exists():
+        require_bundle(out)
+    require_work(work_folder(out))
     discard(work_folder(out))
 
 
@@ -72,7 +76,8 @@ def already_there(out: Path, description: Mapping[str, Any], *, private_key: Pat
         raise ResumeError(f"{out} is damaged: {error}", hint="add --restart to package it again") from error
     if private_key is not None:
         _sign_again(out, private_key)
-    discard(work_folder(out))  # remains if an earlier run was killed just before its end
+    if is_work(work_folder(out)):  # remains if an earlier run was killed just before its end
+        discard(work_folder(out))
     report = json.loads((out / REPORT).read_bytes())
     steps, training = report.get("step_seconds", {}), tuple(report.get("training_report", ()))
     return Packaged(out, bundle.manifest, report["seconds"], report.get("peak_rss_bytes"), False, steps, training)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,9 +60,11 @@ def doctor(
     loaded = load_model_of_job(model, weights=weights, input_shape=input_shape, classes=classes, pixels=pixels)
     images = count = None
     if data is not None:
-        images, count, notes = load_samples(data, loaded, count=SAMPLES, progress=progress(as_json))
-        for note in notes:
-            click.echo(f"note: {note}", err=True)
+        shown = progress(as_json)
+        images, count, notes = load_samples(
+            data, loaded, count=SAMPLES, weights_given=weights is not None, progress=shown
+        )
+        loaded = replace(loaded, notes=(*loaded.notes, *notes))
     found = examine(
         loaded,
         images=images,

@@ -119,7 +119,7 @@ def examine(
         architecture_count=architecture_count(grown.supernet.supernet()),
         estimate=estimate,
         estimate_int8=estimate_int8,
-        notes=(*(note for made in grown.kinds.values() for note in made.notes), *size_notes),
+        notes=(*model.notes, *(note for made in grown.kinds.values() for note in made.notes), *size_notes),
     )
     return _judged(
         found,

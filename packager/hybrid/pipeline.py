@@ -23,6 +23,7 @@ from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.progress import Progress, SilentProgress
 from packager.assembly.folder_exchange import discard
 from packager.assembly.output_claim import OutputClaim, work_folder
+from packager.assembly.ownership import is_description, is_work, require_bundle, require_work
 from packager.errors import PackagingError, ResumeError
 from packager.hybrid.alternating import AlternatingTrainer, tensors_of
 from packager.hybrid.bundle_pair import BASE, GLOBAL, TrainedHybrid, write_pair
@@ -121,6 +122,7 @@ def package_hybrid(
             _clear(out)
         elif (out / REPORT).exists():
             return _already_there(out, description)
+        require_work(work_folder(out))
         checkpoints = Checkpoints(work_folder(out), description, started=limits.started, clock=limits.clock)
         checkpoints.begin()
         trained = _trained(job, checkpoints, progress, limits, batches)
@@ -244,9 +246,14 @@ def _clear(out: Path) -> None:
         known = {BASE, GLOBAL} | {f"{name}.work" for name in (BASE, GLOBAL)}
         if any(entry.name not in known and not entry.name.startswith(".") for entry in out.iterdir()):
             raise PackagingError(f"{out} exists and is not a hybrid", hint="choose another --out folder")
-    discard(work_folder(out))
-    for name in (BASE, GLOBAL):
-        discard(out / name)
+    if (out / REPORT).exists() and not is_description(out / REPORT):
+        raise PackagingError(f"{out / REPORT} is not the report of a hybrid", hint="choose another --out folder")
+    parts = [out / name for name in (BASE, GLOBAL) if (out / name).exists()]
+    for part in parts:
+        require_bundle(part)
+    require_work(work_folder(out))
+    for folder in (work_folder(out), *parts):
+        discard(folder)
     (out / REPORT).unlink(missing_ok=True)
 
 
@@ -264,7 +271,8 @@ def _already_there(out: Path, description: dict[str, Any]) -> PackagedHybrid:
         require_pair(base, global_)
     except PathweaveError as error:
         raise ResumeError(f"{out} is damaged: {error}", hint="add --restart to package it again") from error
-    discard(work_folder(out))
+    if is_work(work_folder(out)):
+        discard(work_folder(out))
     report = json.loads((out / REPORT).read_bytes())
     said = tuple(report["report"])
     pool = None if report.get("pool") is None else LogarithmicPool(**report["pool"])

@@ -19,9 +19,11 @@ from device_sdk.errors import DataError, UsageError
 from device_sdk.files.untrusted_json import decode_json
 from device_sdk.profiling.profile import Profile
 from device_sdk.progress import Progress
+from packager.inputs.answer_checks import check_answers
 from packager.inputs.class_lists import IMAGENET, load_classes
 from packager.inputs.image_set import Images, Loaded, load_images
 from packager.inputs.job import Job
+from packager.inputs.label_doubts import JUDGED, label_doubts
 from packager.inputs.model_loader import LoadedModel, load_model
 from packager.inputs.pixels import Pixels
 from packager.inputs.recipe import load_recipe
@@ -70,13 +72,13 @@ def load_job(
     validated = _load(validation, model, labels, progress)
     _require_labels(validated.images, validation)
     class_names = labels.names or ()
-    return Job(
+    job = Job(
         model=replace(model, class_names=class_names),
         training=replace(trained.images, class_names=class_names),  # an unlabelled set has no names of its own
         training_reference=_shown(training),
         validation=validated.images,
         validation_reference=_shown(validation),
-        notes=tuple(filter(None, (trained.skipped, validated.skipped))),
+        notes=(*model.notes, *filter(None, (trained.skipped, validated.skipped))),
         recipe=recipe,
         name=name or _name_after(model.name),
         version=version,
@@ -84,6 +86,8 @@ def load_job(
         branch_weights=branches,
         device_profile=None if profile is None else _read_profile(profile),
     )
+    doubts = label_doubts(job.model, *job.held_out(JUDGED), weights_given=weights is not None)
+    return replace(job, notes=(*job.notes, *doubts))
 
 
 def _read_profile(path: Path) -> Profile:
@@ -105,13 +109,16 @@ def load_model_of_job(
 ) -> LoadedModel:
     """The model as in a job: its preprocessing resizes images to its input, ``classes`` names its outputs.
 
+    Its answers to noise are checked (see ``check_answers``).
+
     Raises:
         UsageError, ModelLoadError, WeightsError, DataError: as ``load_job``.
     """
     listed = None if classes is None else load_classes(classes)
     model = load_model(specification, weights=weights, input_shape=input_shape, pixels=pixels)
     size = (model.input_shape[1], model.input_shape[2])
-    model = replace(model, preprocessing=_resizing(model.preprocessing, size))
+    notes = check_answers(model.module, model.input_shape)
+    model = replace(model, preprocessing=_resizing(model.preprocessing, size), notes=notes)
     if listed is None:
         return model
     known = listed.for_model(_outputs(model), model.class_names, reference=classes or "")
@@ -119,17 +126,23 @@ def load_model_of_job(
 
 
 def load_samples(
-    reference: str, model: LoadedModel, *, count: int, progress: Progress
+    reference: str, model: LoadedModel, *, count: int, weights_given: bool, progress: Progress
 ) -> tuple[torch.Tensor, int, tuple[str, ...]]:
-    """Up to ``count`` preprocessed images [count, *input], the size of the data set, and notes on what was left out.
+    """Up to ``count`` preprocessed images [count, *input], the size of the data set, and notes on what was left out,
+    and on labels that the model contradicts (see ``label_doubts``).
 
     Raises:
         DataError: as ``load_job``, or the classes are not the model's.
     """
-    loaded = _load(reference, model, _Labels(model), progress)
+    labels = _Labels(model)
+    loaded = _load(reference, model, labels, progress)
     shown, recipe = _shown(reference), load_recipe(None, steps=0)
-    job = Job(model, loaded.images, shown, loaded.images, shown, recipe, _name_after(model.name))
-    return job.training_samples(count), len(loaded.images), tuple(filter(None, (loaded.skipped,)))
+    known = replace(model, class_names=labels.names or ())
+    job = Job(known, loaded.images, shown, loaded.images, shown, recipe, _name_after(model.name))
+    doubts: tuple[str, ...] = ()
+    if (loaded.images.labels >= 0).all():
+        doubts = label_doubts(known, *job.held_out(JUDGED), weights_given=weights_given)
+    return job.training_samples(count), len(loaded.images), (*filter(None, (loaded.skipped,)), *doubts)
 
 
 def _name_after(model: str) -> str:

@@ -19,8 +19,11 @@ from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import PathweaveError, UsageError
 from device_sdk.extras import require
 from packager.errors import ModelLoadError
-from packager.inputs.pixels import Pixels, nearest_interpolation
-from packager.inputs.weights import load_weights
+from packager.inputs.answer_checks import require_one_tensor
+from packager.inputs.model_attributes import class_names_of, input_shape_of, preprocessing_of
+from packager.inputs.pixels import Pixels, nearest_interpolation, require_fitting_scale
+from packager.inputs.weights import load_weights, require_finite
+from packager.inputs.wrapped_modules import attribute_of, unwrapped
 from packager.zoo import ZOO
 
 Shape = tuple[int, int, int]  # channels, height, width
@@ -34,7 +37,8 @@ class LoadedModel:
 
     ``module`` is in evaluation mode, float32, on the CPU; [batch, *input_shape] -> logits [batch, classes].
     ``input_shape`` is [channels, height, width]. ``class_names`` and ``licence`` are None if unknown; ``source``: the
-    origin of module and weights. ``class_ids``: additional names of each class, or empty.
+    origin of module and weights. ``class_ids``: additional names of each class, or empty. ``notes``: sentences on what
+    is unusual about the model.
     """
 
     module: nn.Module
@@ -45,6 +49,7 @@ class LoadedModel:
     licence: str | None
     source: str
     class_ids: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def load_model(
@@ -62,18 +67,20 @@ def load_model(
     * ``timm:NAME``: a model of timm
     * ``package.module:callable``: called without arguments, returns an ``nn.Module``; the current directory
       is importable. The module's attributes ``input_shape``, ``preprocessing`` and ``class_names`` are used
-      if present.
+      if present, in the forms that ``model_attributes`` takes; wrappers such as torch.compile's are removed.
 
     ``pixels`` overrides the model's own preprocessing, and is required if it has none. ``classes`` sets the size of the
     head (not for callables). Without weights, the first three are initialised from a fixed seed. Weights are
     ``.safetensors``, ``.pth`` or ``.pt`` (tensors only).
 
     Raises:
-        ModelLoadError: unknown scheme or name, a model that cannot be imported, built or run with this shape, or a
-            callable without preprocessing.
-        WeightsError: the file is missing or unreadable, or its names or shapes do not match the model's.
+        ModelLoadError: unknown scheme or name, a model that cannot be imported, built or run with this shape, that
+            answers with more than one tensor, or a callable without preprocessing or with attributes of no known form.
+        WeightsError: the file is missing or unreadable, its names or shapes do not match the model's, or a weight is
+            not a number.
         MissingExtraError: torchvision or timm is not installed.
-        UsageError: fewer than two classes, or ``classes`` for a callable.
+        UsageError: fewer than two classes, ``classes`` for a callable, or means and deviations for pixels of another
+            range.
     """
     if classes is not None and classes < 2:
         raise UsageError(f"a classifier needs two classes or more, not {classes}")
@@ -86,9 +93,13 @@ def load_model(
         model = load(request)
     model = replace(model, preprocessing=request.pixels.applied_to(model.preprocessing))
     model.module.to(device="cpu", dtype=torch.float32).eval()
+    require_fitting_scale(model.preprocessing)
     if weights is not None:
-        load_weights(model.module, weights)
-        return replace(model, source=f"{model.source}, weights from {weights.name}")
+        removed = "; ".join(load_weights(model.module, weights))
+        require_finite(model.module)
+        said = f" (without {removed})" if removed else ""
+        return replace(model, source=f"{model.source}, weights from {weights.name}{said}")
+    require_finite(model.module)
     if load is _load_callable:
         return model
     return replace(model, source=f"{model.source}, random weights (seed {RANDOM_WEIGHTS_SEED})")
@@ -208,14 +219,17 @@ def _load_callable(request: _Request) -> LoadedModel:
         module = _build(_find_callable(request), request)
     if not isinstance(module, nn.Module):
         raise ModelLoadError(f"{request.specification} returned a {type(module).__name__}, not an nn.Module")
-    input_shape = request.input_shape or getattr(module, "input_shape", None)
+    returned, module = module, unwrapped(module)
+    own_shape = attribute_of(returned, "input_shape")
+    input_shape = request.input_shape or (None if own_shape is None else input_shape_of(own_shape, module))
     if input_shape is None:
         raise ModelLoadError(
             f"the input shape of {request.specification} is unknown",
             hint="give it as channels, height, width, for example 3,224,224",
         )
     _check_takes(module, input_shape, request)
-    preprocessing = getattr(module, "preprocessing", None) or request.pixels.alone(input_shape[0])
+    preprocessing = preprocessing_of(attribute_of(returned, "preprocessing"), input_shape)
+    preprocessing = preprocessing or request.pixels.alone(input_shape[0])
     if preprocessing is None:
         raise ModelLoadError(
             f"the preprocessing of {request.specification} is unknown",
@@ -223,9 +237,9 @@ def _load_callable(request: _Request) -> LoadedModel:
         )
     return LoadedModel(
         module=module,
-        input_shape=tuple(input_shape),
+        input_shape=input_shape,
         preprocessing=preprocessing,
-        class_names=getattr(module, "class_names", None),
+        class_names=class_names_of(attribute_of(returned, "class_names")),
         name=request.name,
         licence=None,
         source=request.specification,
@@ -267,12 +281,13 @@ def _check_takes(module: nn.Module, input_shape: Shape, request: _Request) -> No
     """Run one forward pass on zeros, to report a wrong shape here instead of inside the tracer."""
     try:
         with torch.no_grad():
-            module.float().cpu().eval()(torch.zeros(1, *input_shape))
+            answer = module.float().cpu().eval()(torch.zeros(1, *input_shape))
     except Exception as error:  # a model's forward may raise anything
         raise ModelLoadError(
             f"{request.specification} does not take inputs of shape {tuple(input_shape)}: {_reason(error)}",
             hint="the shape is channels, height, width",
         ) from error
+    require_one_tensor(answer, request.specification)
 
 
 def _import_library(name: str) -> ModuleType:

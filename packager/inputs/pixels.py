@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +13,9 @@ from device_sdk.data.preprocessing import Interpolation, Preprocessing
 from device_sdk.errors import UsageError
 
 Numbers = tuple[float, ...]
+
+_BRIGHTEST = 255
+_BRIGHT_UNITS = 16.0  # a range above it is of no pixels 0 to 1, nor of any unit near it
 
 # Mean and standard deviation of pixels from 0 to 1.
 NAMED: dict[str, tuple[Numbers, Numbers]] = {
@@ -80,6 +84,32 @@ def parse_normalisation(text: str) -> tuple[Numbers, Numbers]:
     if not all(math.isfinite(number) for number in numbers[0] + numbers[1]) or min(numbers[1]) <= 0:
         raise ValueError("means must be finite, deviations above zero")
     return numbers[0], numbers[1]
+
+
+def require_fitting_scale(preprocessing: Preprocessing) -> None:
+    """Refuse means and deviations that are for pixels of another range than the scale makes.
+
+    Raises:
+        UsageError: a mean lies outside the range of scaled pixels, or both are for pixels 0 to 1 and these are not.
+    """
+    top = _BRIGHTEST * preprocessing.scale
+    mean, std = preprocessing.mean, preprocessing.std
+    least, most = min(0.0, top), max(0.0, top)
+    if any(not least - 1 <= value <= most + 1 for value in mean):
+        raise UsageError(
+            f"pixels are scaled to {least:g} to {most:g}, but the means are {_listed(mean)}",
+            hint=f"for pixels 0 to 1 they are {_listed(value / _BRIGHTEST for value in mean)}, with deviations"
+            f" {_listed(value / _BRIGHTEST for value in std)}",
+        )
+    if top > _BRIGHT_UNITS and 0 < max(mean) <= 1 and max(std) <= 1:
+        raise UsageError(
+            f"pixels are scaled to 0 to {most:g}, but means {_listed(mean)}, deviations {_listed(std)} are for 0 to 1",
+            hint="scale pixels to 0 to 1 (scale 1/255), or multiply means and deviations by 255",
+        )
+
+
+def _listed(values: Iterable[float]) -> str:
+    return ",".join(f"{value:.4g}" for value in values)
 
 
 def nearest_interpolation(name: str) -> Interpolation:

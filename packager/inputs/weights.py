@@ -12,33 +12,38 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from packager.errors import WeightsError
+from packager.inputs.state_dicts import FoundState, find_state, prefix_of
 
 SUFFIXES = (".safetensors", ".pth", ".pt")
 
 _NAMED = 3  # keys named in a message
 # Missing in some files, and without influence on outputs.
 _COUNTERS = "num_batches_tracked"
+_STATISTICS = ("running_mean", "running_var")
 # Auxiliary heads of GoogLeNet and Inception, used only in training; the models are built without them.
 _AUXILIARY_HEADS = ("aux1.", "aux2.", "AuxLogits.")
 # torchvision's published DenseNet files have the names from before 2018: norm.1 instead of norm1.
 _OLD_DENSENET = re.compile(r"^(.*denselayer\d+\.(?:norm|conv))\.([12]\..*)$")
 
 
-def load_weights(module: nn.Module, path: Path) -> None:
-    """Load ``path`` into ``module``, all or nothing.
+def load_weights(module: nn.Module, path: Path) -> tuple[str, ...]:
+    """Load ``path`` into ``module``, all or nothing; returns the keys and prefixes that were removed, for a person.
 
-    Accepted: a state dict as ``.safetensors``, ``.pth`` or ``.pt``, also under the key ``state_dict`` and
-    with the prefix ``module.`` of data-parallel training.
+    Accepted: a state dict as ``.safetensors``, ``.pth`` or ``.pt``; also under a key such as ``model`` beside other
+    entries, and behind prefixes such as ``module.`` (data-parallel, averaged), ``_orig_mod.`` (compiled) or ``model.``
+    (Lightning), as long as one state dict alone can be meant.
 
     Raises:
-        WeightsError: the file is missing, unreadable, holds more than tensors, or its names or shapes are not
-            those of the module (the first three are named).
+        WeightsError: the file is missing, unreadable, holds several state dicts that could be meant or none, or its
+            names or shapes are not those of the module (the first three are named), or it holds NaN or infinity.
     """
-    state = read_state_dict(path)
     expected = module.state_dict()
+    found = _find(path, expected)
+    state = found.tensors
     _check_names(state, expected, path=path)
     _check_shapes(state, expected, path=path)
     module.load_state_dict({name: state.get(name, value) for name, value in expected.items()})
+    return found.removed
 
 
 def read_state_dict(path: Path) -> dict[str, Tensor]:
@@ -47,20 +52,46 @@ def read_state_dict(path: Path) -> dict[str, Tensor]:
     Raises:
         WeightsError: as for ``load_weights``.
     """
+    return _find(path, None).tensors
+
+
+def require_finite(module: nn.Module) -> None:
+    """Refuse weights that are not numbers. Buffers may hold infinity, as masks of attention do, but statistics not.
+
+    Raises:
+        WeightsError: a parameter or buffer holds NaN or infinity; names the first three.
+    """
+    parameters = dict(module.named_parameters())
+    broken = []
+    for name, value in module.state_dict().items():
+        if not value.is_floating_point():
+            continue
+        strict = name in parameters or name.endswith(_STATISTICS)
+        wrong = ~value.isfinite() if strict else value.isnan()
+        if wrong.any():
+            kind = "NaN" if value.isnan().any() else "infinity"
+            broken.append(f"{name} ({kind} in {int(wrong.sum())} of {value.numel():,} values)")
+    if broken:
+        raise WeightsError(
+            f"weights of the model are not numbers: {_some(broken)}",
+            hint="the training diverged, or they overflowed in half precision: take an earlier checkpoint",
+        )
+
+
+def _find(path: Path, expected: Mapping[str, Tensor] | None) -> FoundState:
+    """The state dict in a file; see ``find_state``."""
     content = _read(path)
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
     if not isinstance(content, Mapping) or not content:
         raise WeightsError(f"{path} holds no state dict", hint=_SAVE_HINT)
-    odd = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
-    if odd:
+    try:
+        found = find_state(content, expected)
+    except WeightsError as error:
+        raise WeightsError(f"{path}: {error}", hint=error.hint) from error
+    if found is None:
+        odd = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
         raise WeightsError(f"{path} holds entries that are no tensors: {_some(odd)}", hint=_SAVE_HINT)
-    names = [str(name) for name in content]
-    prefix = "module." if all(name.startswith("module.") for name in names) else ""
-    return {
-        _OLD_DENSENET.sub(r"\1\2", name.removeprefix(prefix)): value
-        for name, value in zip(names, content.values(), strict=True)
-    }
+    renamed = {_OLD_DENSENET.sub(r"\1\2", name): value for name, value in found.tensors.items()}
+    return FoundState(renamed, found.removed)
 
 
 _SAVE_HINT = "save only the weights: torch.save(model.state_dict(), path)"
@@ -102,8 +133,15 @@ def _check_names(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], *,
     if problems:
         raise WeightsError(
             f"{path} does not fit the model: {' and '.join(problems)}",
-            hint="check that model and weights belong together",
+            hint=_names_hint(state, expected),
         )
+
+
+def _names_hint(state: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> str:
+    prefix = prefix_of(expected, state)
+    if prefix:
+        return f"the model's own names begin with {prefix!r}: return the module inside it, whose names the file has"
+    return "check that model and weights belong together"
 
 
 def _check_shapes(state: Mapping[str, Tensor], expected: Mapping[str, Tensor], *, path: Path) -> None:

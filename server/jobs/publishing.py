@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import secrets
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,10 +134,18 @@ def is_published(name: str, version: int, digest: str, *, catalogue: Catalogue) 
 
 def _copy(out: Path, target: Path) -> None:
     """Across file systems: copy to a hidden folder, then rename, so that publishing is atomic."""
-    hidden = target.with_name(f".{target.name}.publishing")
-    shutil.rmtree(hidden, ignore_errors=True)
+    hidden = target.with_name(f".{target.name}.publishing.{secrets.token_hex(8)}")
+    _remove_leftovers(target)
     try:
         shutil.copytree(out, hidden)
         os.rename(hidden, target)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Delete what killed copies to ``target`` left; one server at a time publishes into a folder."""
+    ours = re.compile(rf"\.{re.escape(target.name)}\.publishing\.[0-9a-f]{{16}}")
+    for path in target.parent.iterdir():
+        if ours.fullmatch(path.name):
+            shutil.rmtree(path, ignore_errors=True)

@@ -193,7 +193,7 @@ def test_the_same_command_again_rewrites_nothing(packaged, pathweave, package_ar
 def test_work_left_beside_a_finished_bundle_is_removed(copied, pathweave, package_arguments):
     work = copied.with_name("copied.work")
     work.mkdir()
-    (work / "run.json").write_text("{}")  # killed between the last rename and the clean-up
+    (work / "run.json").write_text('{"pathweave": "0"}')  # killed between the last rename and the clean-up
     assert pathweave(*package_arguments, "--out", "copied").result["fresh"] is False
     assert not work.exists()
 
@@ -214,12 +214,12 @@ def test_another_job_does_not_touch_a_finished_bundle(packaged, pathweave, packa
 def test_another_job_does_not_touch_unfinished_work(command_line, pathweave, package_arguments):
     work = command_line.folder / "unfinished.work"
     work.mkdir()
-    (work / "run.json").write_text('{"name": "small"}')
+    (work / "run.json").write_text('{"name": "small", "pathweave": "0"}')
     (work / "state.pt").write_bytes(b"precious")
     refused = pathweave(*package_arguments, "--out", "unfinished")
     assert refused.result["error"]["type"] == "ResumeError"
     assert "belongs to another run" in refused.result["error"]["message"]
-    assert contents(work) == {"run.json": b'{"name": "small"}', "state.pt": b"precious"}
+    assert contents(work) == {"run.json": b'{"name": "small", "pathweave": "0"}', "state.pt": b"precious"}
 
 
 def test_restart_replaces_a_bundle_by_that_of_another_job(copied, pathweave, package_arguments):
@@ -252,6 +252,19 @@ def test_a_folder_that_is_no_bundle_is_not_touched(command_line, pathweave, pack
     assert refused.status == 1
     assert refused.result["error"]["type"] == "PackagingError"
     assert contents(folder) == {"picture.png": b"me"}
+
+
+@pytest.mark.parametrize("restart", [(), ("--restart",)])
+def test_work_of_somebody_else_is_not_touched(command_line, pathweave, package_arguments, restart):
+    work = command_line.folder / "thesis.work"
+    work.mkdir(exist_ok=True)
+    for name in ("draft.txt", ".env", "run.json"):
+        (work / name).write_text('{"name": "my own run"}')
+    before = contents(work)
+    refused = pathweave(*package_arguments, "--out", "thesis", *restart)
+    assert (refused.status, refused.result["error"]["type"]) == (1, "PackagingError")
+    assert "not the unfinished work" in refused.result["error"]["message"]
+    assert contents(work) == before
 
 
 @pytest.mark.parametrize("out", [".", "/"])

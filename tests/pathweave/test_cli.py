@@ -25,6 +25,7 @@ FAILURES: dict[str, BaseException] = {
     "extra": MissingExtraError("torch", extra="packager"),
     "import": ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"),
     "own": ModuleNotFoundError("No module named 'packager.nowhere'", name="packager.nowhere"),
+    "bug": ZeroDivisionError("by zero"),
     "interrupt": KeyboardInterrupt(),
     "exit": click.exceptions.Exit(1),
 }
@@ -107,11 +108,60 @@ def test_an_interrupt_says_how_to_go_on(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().err.strip() == "interrupted; run the same command again to resume"
 
 
-def test_a_missing_module_of_our_own_is_not_called_an_extra() -> None:
-    with pytest.raises(ModuleNotFoundError, match=r"packager\.nowhere"):
-        main(["fail", "own"], group=failing)
+def test_an_interrupt_is_one_json_object_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fail", "interrupt", "--json"], group=failing) == 130
+    assert json.loads(capsys.readouterr().out)["error"]["type"] == "Interrupted"
+
+
+def test_a_missing_module_of_our_own_is_not_called_an_extra(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATHWEAVE_STATE", str(tmp_path))
+    assert main(["fail", "own"], group=failing) == 1
+    assert "unexpected ModuleNotFoundError: No module named 'packager.nowhere'" in capsys.readouterr().err
     with pytest.raises(ModuleNotFoundError):
         as_missing_extra(ModuleNotFoundError("No module named None"))
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_an_unexpected_exception_is_a_line_and_a_report_file(
+    as_json: tuple[str, ...],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    monkeypatch.setenv("PATHWEAVE_STATE", str(tmp_path))
+    assert main(["fail", "bug", *as_json], group=failing) == 1
+    output, errors = capsys.readouterr()
+    (report,) = (tmp_path / "reports").iterdir()
+    assert errors.splitlines()[-2:] == [
+        "error: unexpected ZeroDivisionError: by zero",
+        f"hint: report it with {report}",
+    ]
+    text = report.read_text(encoding="utf-8")
+    assert "command: pathweave fail bug" in text
+    assert "numpy " in text
+    assert "Traceback" not in output + errors
+    assert "raise FAILURES[how]" in text
+    if as_json:
+        assert json.loads(output)["error"]["type"] == "ZeroDivisionError"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_characters_that_the_output_lacks_are_replaced(encoding: str, as_json: tuple[str, ...]) -> None:
+    code = (
+        "import click, sys\nfrom device_sdk.commands.command_line import emit\nfrom pathweave.cli import main\n"
+        "@click.command()\n@click.option('--json', 'as_json', is_flag=True)\n"
+        "def named(as_json): emit({'label': '猫 😀'}, as_json=as_json, text='猫 😀')\nsys.exit(main(group=named))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code, *as_json], env=environment, capture_output=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    if as_json:
+        assert json.loads(done.stdout) == {"label": "猫 😀"}
+    else:  # click writes UTF-8 where ASCII is all that the locale has
+        assert done.stdout in (b"? ?\n", "猫 😀\n".encode())
 
 
 def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

@@ -112,11 +112,40 @@ def test_what_killed_runs_left_is_deleted_and_what_resumes_them_is_kept(tmp_path
     work = work_folder(tmp_path / "out")
     (work / "features.x1y2").mkdir(parents=True)
     (work / "features.x1y2" / "cut_1.f16").write_bytes(b"large")
-    for name in (".state.pt.x1y2", "state.pt", "run.json", "answers.0-of-1.f32"):
+    for name in (".state.pt.x1y2", "state.pt", "answers.0-of-1.f32"):
         (work / name).write_bytes(b"x")
-    for name in (".out.writing", f".out.writing.{'0' * 16}", f".out.work.discarded.{'a' * 16}", ".outer.writing"):
+    (work / "run.json").write_text('{"pathweave": "0"}')
+    for name in (f".out.writing.{'0' * 16}", f".out.work.discarded.{'a' * 16}", ".outer.writing"):
         (tmp_path / name).mkdir()
     with OutputClaim(tmp_path / "out"):
         pass
     assert {path.name for path in work.iterdir()} == {"state.pt", "run.json", "answers.0-of-1.f32"}
     assert {path.name for path in tmp_path.iterdir()} == {"out.work", ".outer.writing"}
+
+
+def test_what_others_left_under_these_names_stays(tmp_path):
+    """Work folders, exchanged folders and temporaries whose names alone look like ours."""
+    for folder in ("out.work", ".out.ready", ".out.replaced", ".out.writing"):
+        (tmp_path / folder / "features.old").mkdir(parents=True)
+        (tmp_path / folder / ".env").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with OutputClaim(tmp_path / "out"):
+        pass
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_file_of_the_locks_name_is_not_overwritten(tmp_path):
+    (tmp_path / ".out.lock").write_text("poetry, not a process")
+    with pytest.raises(PackagingError, match="not a lock of packaging"):
+        write(tmp_path / "out")
+    assert (tmp_path / ".out.lock").read_text() == "poetry, not a process"
+
+
+def test_a_folder_filled_while_packaging_runs_is_not_replaced(tmp_path):
+    with OutputClaim(tmp_path / "out") as claim, BundleWriter(claim) as writer:
+        name = writer.add_blob(BLOB)
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "notes.txt").write_text("mine")
+        with pytest.raises(PackagingError, match=r"no part of a bundle: notes\.txt"):
+            writer.finish(manifest_of(name, size=len(BLOB)), private_key=None)
+    assert (tmp_path / "out" / "notes.txt").read_text() == "mine"

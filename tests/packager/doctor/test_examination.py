@@ -260,7 +260,7 @@ def test_the_command_shows_a_person_a_table_and_a_conclusion(pathweave):
     ("arguments", "status", "error", "words"),
     [
         (("zoo:resnet_digit",), 1, "ModelLoadError", "'resnet_digit'"),
-        (("users_models:data_dependent",), 1, "TraceError", "cannot be traced"),
+        (("users_models:data_dependent",), 1, "ModelLoadError", "differs with the other images of a batch"),
         (("users_models:one_layer",), 1, "TraceError", "no cut point"),
         (("users_models:silent", "--input-shape", "1x8x8"), 1, "ModelLoadError", "is unknown"),
         (("zoo:resnet_digits", "--weights", "nowhere.safetensors"), 1, "WeightsError", "no weights file"),
@@ -284,6 +284,6 @@ def test_what_cannot_be_examined_is_one_line(pathweave, arguments, status, error
 
 def test_weights_of_another_model_are_refused(pathweave, tmp_path):
     state = load_model("zoo:resnet_digits").module.state_dict()
-    save_file({f"other.{name}": value for name, value in state.items()}, tmp_path / "w.safetensors")
+    save_file({f"{name}.other": value for name, value in state.items()}, tmp_path / "w.safetensors")
     refused = pathweave("doctor", "zoo:resnet_digits", "--weights", tmp_path / "w.safetensors", "--json")
     assert (refused.status, refused.result["error"]["type"]) == (1, "WeightsError")

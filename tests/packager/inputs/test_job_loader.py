@@ -224,7 +224,7 @@ def test_corrupt_images_are_told_in_the_notes(tmp_path):
     (tmp_path / "many" / "0" / "004.png").write_bytes(b"broken")
     job = job_of(training=str(tmp_path / "many"))
     assert len(job.training) == 119
-    assert job.notes == ("1 of 120 images are corrupt and were left out: 0/004.png",)
+    assert job.notes[0] == "1 of 120 images are corrupt and were left out: 0/004.png"
 
 
 # Samples, from memory or from files

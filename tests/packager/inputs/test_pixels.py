@@ -4,7 +4,7 @@ import pytest
 
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import UsageError
-from packager.inputs.pixels import Pixels, nearest_interpolation, parse_normalisation
+from packager.inputs.pixels import Pixels, nearest_interpolation, parse_normalisation, require_fitting_scale
 
 OWN = Preprocessing(1.0, (1.0, 2.0, 3.0), (4.0, 5.0, 6.0), resize=(8, 8), interpolation="bicubic", crop=0.9)
 
@@ -57,3 +57,32 @@ def test_a_normalisation_for_other_channels_is_refused():
 def test_libraries_interpolations_become_the_nearest_that_devices_have():
     names = ("bilinear", "bicubic", "lanczos", "box", "random")
     assert [nearest_interpolation(name) for name in names] == ["bilinear", "bicubic", "bicubic", "bilinear", "bilinear"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "mean", "std"),
+    [
+        (1 / 255, 0.485, 0.229),
+        (1.0, 123.7, 58.4),
+        (1.0, 0.0, 1.0),
+        (1 / 16, 0.3, 0.4),
+        (2 / 255, 1.0, 1.0),
+        (1.0, 104.0, 1.0),
+    ],
+)
+def test_statistics_of_scaled_pixels_fit(scale, mean, std):
+    require_fitting_scale(Preprocessing(scale, (mean,), (std,), channels=1))
+
+
+@pytest.mark.parametrize(
+    ("scale", "mean", "std", "remedy"),
+    [
+        (1 / 255, 123.7, 58.4, "for pixels 0 to 1 they are 0.4851"),
+        (1.0, 0.485, 0.229, "scale 1/255"),
+        (1.0, 0.5, 0.5, ""),
+    ],
+)
+def test_statistics_of_pixels_of_another_range_are_refused_with_the_remedy(scale, mean, std, remedy):
+    with pytest.raises(UsageError, match="pixels are scaled to 0 to") as caught:
+        require_fitting_scale(Preprocessing(scale, (mean,), (std,), channels=1))
+    assert remedy in str(caught.value.hint)

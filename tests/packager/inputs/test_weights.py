@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from packager.errors import WeightsError
-from packager.inputs.weights import load_weights
+from packager.inputs.weights import load_weights, require_finite
 
 
 class Small(nn.Module):
@@ -69,8 +69,25 @@ def test_safetensors_are_loaded(tmp_path, state):
         lambda state: {name: value.double() for name, value in state.items()},
         lambda state: state | {"bn.num_batches_tracked": torch.tensor(7)},
         lambda state: state | {"aux1.fc1.weight": torch.zeros(1)},
+        lambda state: {f"_orig_mod.{name}": value for name, value in state.items()},
+        lambda state: {f"module._orig_mod.{name}": value for name, value in state.items()},
+        lambda state: {name.replace(".", "._orig_mod."): value for name, value in state.items()},
+        lambda state: {"n_averaged": torch.tensor(3)} | {f"module.{name}": value for name, value in state.items()},
+        lambda state: {"epoch": 3, "model": state, "optimizer": {"state": {0: {"exp_avg": torch.zeros(9)}}}},
+        lambda state: {"model_state_dict": state, "loss": 0.1, "scaler": {"scale": torch.ones(1)}},
+        lambda state: {"model": {"state_dict": state}},
+        lambda state: {"state_dict": {f"model.{name}": value for name, value in state.items()}, "epoch": 1},
+        lambda state: {
+            "state_dict": {f"net.backbone.{name}": value for name, value in state.items()} | {"loss.w": torch.ones(2)}
+        },
+        lambda state: {"model": state, "model_ema": {name: value.clone() for name, value in state.items()}},
+        lambda state: {"model": {"other.weight": torch.ones(3)}, "ema": state},
     ],
-    ids=["plain", "ordered", "wrapped", "parallel", "both", "double", "counter", "auxiliary head"],
+    ids=[
+        *("plain", "ordered", "wrapped", "parallel", "both", "double", "counter", "auxiliary head", "compiled"),
+        *("compiled and parallel", "compiled inside", "averaged", "tutorial", "with a scaler", "two keys", "lightning"),
+        *("beside a loss", "equal average", "another model's weights beside"),
+    ],
 )
 def test_state_dicts_are_loaded_however_they_are_wrapped(tmp_path, state, suffix, wrap):
     path = tmp_path / f"w{suffix}"
@@ -158,3 +175,44 @@ def test_wrong_shapes_say_what_was_expected(tmp_path, state):
     save_file(state | {"conv.bias": torch.zeros(5)}, tmp_path / "w.safetensors")
     message = str(refusal(tmp_path / "w.safetensors"))
     assert "1 tensors have other shapes (conv.bias is [5] instead of [2])" in message
+
+
+def test_what_was_removed_is_named(tmp_path, state):
+    wrapped = {"state_dict": {f"model._orig_mod.{name}": value for name, value in state.items()}, "epoch": 1}
+    torch.save(wrapped, tmp_path / "w.pth")
+    assert load_weights(Small(), tmp_path / "w.pth") == ("key 'state_dict'", "prefix '_orig_mod.'", "prefix 'model.'")
+
+
+def test_two_state_dicts_that_fit_are_refused_by_name(tmp_path, state):
+    torch.save({"model": state, "ema": {name: value + 1 for name, value in state.items()}}, tmp_path / "w.pth")
+    error = refusal(tmp_path / "w.pth")
+    assert "key 'model' and key 'ema'" in str(error)
+    assert "save one of them alone" in str(error.hint)
+
+
+def test_two_models_in_one_state_dict_are_not_guessed(tmp_path, state):
+    both = {f"{owner}.{name}": value for owner in ("student", "teacher") for name, value in state.items()}
+    torch.save(both, tmp_path / "w.pth")
+    assert "keys are missing" in str(refusal(tmp_path / "w.pth"))
+
+
+def test_a_prefix_of_the_models_own_names_is_named(tmp_path, state):
+    save_file(state, tmp_path / "w.safetensors")
+    with pytest.raises(WeightsError) as caught:
+        load_weights(nn.ModuleDict({"wrapped": Small()}), tmp_path / "w.safetensors")
+    assert "'wrapped.'" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", ["conv.weight", "bn.running_var"])
+def test_weights_that_are_not_numbers_are_named(name, value):
+    module = Small()
+    module.state_dict()[name].view(-1)[0] = value
+    with pytest.raises(WeightsError, match=name.replace(".", r"\.")):
+        require_finite(module)
+
+
+def test_masks_of_infinity_in_buffers_are_weights_like_others():
+    module = Small()
+    module.register_buffer("mask", torch.full((3,), float("-inf")))
+    require_finite(module)

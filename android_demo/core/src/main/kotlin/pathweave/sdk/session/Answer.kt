@@ -35,12 +35,14 @@ public class Answer(
     private val classNames: List<String>,
     public val plan: Plan,
 ) {
-    /** The highest softmax probability of each sample, [batch]. */
+    /** The highest softmax probability of each sample, [batch]; NaN where its logits are not numbers. */
     public val confidence: List<Double> by lazy { confidence(output).toList() }
 
-    /** The name of the most probable class of each sample; null where the plan abstained. */
+    /** The name of the most probable class of each sample; null where the plan abstained or the logits are not numbers. */
     public val labels: List<String?> by lazy {
-        argmax(output).map(classNames::get).zip(source) { name, from -> name.takeUnless { from == ABSTAINED } }
+        argmax(output).mapIndexed { sample, index ->
+            classNames[index].takeUnless { source[sample] == ABSTAINED || confidence[sample].isNaN() }
+        }
     }
 }
 
