@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,23 +37,37 @@ class Run:
     refusal: str = ""
 
 
-def adapted(network: SureNetwork, state: Path, budget_ratios: Sequence[float], progress: Progress) -> list[Run]:
-    """All adaptations. The machine is idle again afterwards.
+def adapted(
+    network: SureNetwork,
+    state: Path,
+    budget_ratios: Sequence[float],
+    progress: Progress,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Run]:
+    """Every budget in every condition with a first seed, a second, and so on. The machine is idle again afterwards.
 
     Each condition has one profile of its own, which all its adaptations share: the budget is a share of the full
     latency in it, as ``pathweave adapt --latency-ratio`` sets it.
     """
-    runs = []
-    total = len(CONDITIONS) * len(budget_ratios) * network.seeds
-    with progress.task(f"adapt {network.name}", total) as task:
+    end_s, runs = clock() + network.seconds, []
+    with contextlib.ExitStack() as stack, progress.task(f"adapt {network.name}", network.seeds) as task:
+        models, full_ms = {}, {}
         for condition, burning in CONDITIONS.items():
-            with burning(), AdaptiveModel.open(network.folder, state_folder=state / condition) as model:
-                full_ms = model.profile().original_ms
-                for ratio in budget_ratios:
-                    for seed in range(network.seeds):
-                        task.note(f"{condition}, {ratio:g}, seed {seed}")
-                        runs.append(_run(model, network, condition, ratio, seed, ratio * full_ms))
-                        task.advance()
+            model = AdaptiveModel.open(network.folder, state_folder=state / condition)
+            models[condition] = stack.enter_context(model)
+            with burning():
+                full_ms[condition] = model.profile().original_ms
+        for seed in range(network.seeds):
+            if runs and clock() > end_s:
+                break
+            for condition, burning in CONDITIONS.items():
+                task.note(f"{condition}, seed {seed}")
+                with burning():
+                    for ratio in budget_ratios:
+                        latency_ms = ratio * full_ms[condition]
+                        runs.append(_run(models[condition], network, condition, ratio, seed, latency_ms))
+            task.advance()
     return runs
 
 

@@ -30,8 +30,8 @@ BUDGET_RATIOS, QUICK_BUDGET_RATIOS = (0.7, 0.45, 0.3), (0.45,)
 def run(options: BenchOptions) -> BenchOutcome:
     """Subnets are chosen on #search, and looked at once on #report.
 
-    Each network in turn: 1. adapt with every budget and seed, first on an idle machine, then with a busy process on
-    every core, which ends before anything is judged; 2. measure all that was chosen and the whole ladder in one
+    Each network in turn: 1. adapt with every budget and seed, on an idle machine and with a busy process on every core,
+    which ends before anything is judged; 2. measure all that was chosen and the whole ladder in one
     interleaved run, quiet; 3. answer the samples of #report with what was chosen, and with the rungs of the largest
     inputs that keep a budget; 4. adapt as an app that makes a call now and then, and time its calls.
     """
@@ -52,6 +52,7 @@ def run(options: BenchOptions) -> BenchOutcome:
         table += [row | {"time_limit_s": network.time_limit_s} for row in rows_of(judged[-1])]
         table += [_served_row(network.name, one) for one in own]
     figures = {"networks": float(len(judged)), **figures_of(judged, calls)}
+    figures |= {f"seeds_{one.name.replace(' ', '_')}": float(one.seeds) for one in judged}
     by_name = {one.name: one for one in judged}
     if TRAINED in by_name and UNTRAINED in by_name:
         figures |= trained_minus_untrained(by_name[TRAINED], by_name[UNTRAINED])

@@ -45,6 +45,11 @@ class JudgedNetwork:
         return not keeps(self.ratios[run.subnet], run.budget_ratio)
 
     @property
+    def seeds(self) -> int:
+        """Adaptations per budget and condition."""
+        return len({one.seed for one in self.runs})
+
+    @property
     def budget_ratios(self) -> list[float]:
         """The budgets, as shares of the full latency."""
         return list(dict.fromkeys(one.budget_ratio for one in self.runs))

@@ -20,7 +20,7 @@ from device_sdk.supernet.cost import Budget
 from pathweave import AdaptiveModel
 
 RATES_HZ = (5.0, 15.0, 30.0)
-SERVED_S, QUICK_SERVED_S = 4.0, 1.0  # of calls at each rate
+SERVED_S, QUICK_SERVED_S = 3.0, 1.0  # of calls at each rate
 SERVED_BEFORE_HZ, SERVED_BEFORE = 5.0, 10  # calls before an app adapts: the rarest, with the coldest caches
 _FULL_CALLS, _FULL_WARMUP = 30, 5
 
