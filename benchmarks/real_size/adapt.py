@@ -8,8 +8,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.real_size.choice import right_of
+import numpy as np
+
 from benchmarks.real_size.photographs import load_photographs
+from benchmarks.support.judged import answered_rightly
+from benchmarks.support.paired import bootstrap_points
+from benchmarks.support.subnets import load_subnet
 from device_sdk.policies.adaptation import SEARCH_S, AdaptationSettings
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.cost import Budget
@@ -40,18 +44,11 @@ def measure(folder: Path, data_folder: Path, ratio: float, *, quick: bool) -> di
             best = model.adapt(private.images, private.labels, budget, settings=longer)
         report = load_photographs(data_folder, ("report",), limit=_QUICK_IMAGES if quick else None)
         inputs = report.inputs(model.bundle.manifest.preprocessing)
-        shares = [
-            float(
-                right_of(
-                    OnnxRuntime(threads=1).load(model.bundle.stretch(one.subnet.edges)),
-                    inputs,
-                    report.labels,
-                    one.subnet.input_size,
-                ).mean()
-            )
-            for one in (found, best)
-        ]
-        figures["longer_search_gain_points"] = 100 * (shares[1] - shares[0])
+        loaded = {one.subnet: load_subnet(model.bundle, OnnxRuntime(threads=1), one.subnet) for one in (found, best)}
+        right = answered_rightly(loaded, inputs, report.labels)
+        change = right[best.subnet].astype(np.float64) - right[found.subnet]
+        figures["longer_search_gain_points"] = 100 * float(change.mean())
+        _, figures["longer_search_gain_high_points"] = bootstrap_points(change)
     return figures
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from benchmarks.support.judged import Right
 from benchmarks.support.paired import bootstrap_points
 from benchmarks.sure.adapting import Run
-from benchmarks.sure.judging import Right
 from benchmarks.sure.ladder import keeps
 from benchmarks.sure.serving import Served
 from device_sdk.supernet.plan import Subnet
