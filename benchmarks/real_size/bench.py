@@ -66,8 +66,8 @@ def run(options: BenchOptions) -> BenchOutcome:
     report = data.photographs(options, "report")
     preprocessing = Bundle.open(data.bundle(options, trained=False)).manifest.preprocessing  # the family's
     right = answered_rightly(compared, report.inputs(preprocessing), report.labels)
-    for one in models.values():
-        one.session.close()
+    for model in models.values():
+        model.session.close()
     rivals = [Rival(name, ratios[name], right[name]) for name in compared if isinstance(name, RivalName)]
     duels = [_duel(asked, one, ratios, right, rivals) for asked, one in chosen.items()]
     figures = {

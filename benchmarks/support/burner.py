@@ -28,12 +28,14 @@ def burning() -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextlib.contextmanager
-def every_core_burning() -> Iterator[None]:
+def every_core_burning() -> Iterator[list[subprocess.Popen[bytes]]]:
     """A busy process on each core that this process may use, until the context is left."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     programs = [_PINNED.format(core=core) for core in cores] or [BURN] * (os.cpu_count() or 1)
+    processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
         for program in programs:
             process = stack.enter_context(subprocess.Popen([sys.executable, "-c", program]))
             stack.callback(process.kill)
-        yield
+            processes.append(process)
+        yield processes

@@ -17,7 +17,7 @@ from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import Subnet
 from pathweave import AdaptiveModel
 
-CONDITIONS: Mapping[str, Callable[[], contextlib.AbstractContextManager[None]]] = {
+CONDITIONS: Mapping[str, Callable[[], contextlib.AbstractContextManager[object]]] = {
     "idle": contextlib.nullcontext,
     "busy": every_core_burning,
 }
@@ -50,7 +50,8 @@ def adapted(
     Each condition has one profile of its own, which all its adaptations share: the budget is a share of the full
     latency in it, as ``pathweave adapt --latency-ratio`` sets it.
     """
-    end_s, runs = clock() + network.seconds, []
+    end_s = clock() + network.seconds
+    runs: list[Run] = []
     with contextlib.ExitStack() as stack, progress.task(f"adapt {network.name}", network.seeds) as task:
         models, full_ms = {}, {}
         for condition, burning in CONDITIONS.items():

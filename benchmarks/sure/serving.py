@@ -61,8 +61,8 @@ def served(
         progress.task(f"serve {network.name}", len(budget_ratios)) as task,
     ):
         profiled_ms = model.profile().original_ms
-        list(_paced(model, images, SERVED_BEFORE_HZ, SERVED_BEFORE))
         for ratio in budget_ratios:
+            list(_paced(model, images, SERVED_BEFORE_HZ, SERVED_BEFORE))
             settings = AdaptationSettings(time_limit_s=network.time_limit_s)
             budget = Budget(latency_ms=ratio * profiled_ms)
             task.advance()
