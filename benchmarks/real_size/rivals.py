@@ -20,7 +20,7 @@ from device_sdk.supernet.blocks import TensorSpec
 from packager.exporting.onnx_exporter import export_whole
 from pathweave.bench import BenchOptions
 
-SMALLER, QUICK_SMALLER = (224, 208, 192, 176, 160, 144, 128, 112, 96), (160,)
+SMALLER, QUICK_SMALLER = (224, 208, 192, 176, 160, 144, 128, 112, 96), (160, 128)
 RENDITIONS = ("fp32", "int8")
 _CALIBRATED, _CALIBRATED_AT_ONCE = 128, 32
 

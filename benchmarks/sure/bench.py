@@ -9,7 +9,7 @@ from benchmarks.sure.figures import JudgedNetwork, figures_of, rows_of, trained_
 from benchmarks.sure.judging import Judge
 from benchmarks.sure.ladder import ladder, worth_judging
 from benchmarks.sure.networks import TRAINED, UNTRAINED, Skipped, SureNetwork, networks
-from benchmarks.sure.serving import QUICK_SERVED_S, SERVED_S, Served, served
+from benchmarks.sure.serving import QUICK_SERVED_S, RATES_HZ, SERVED_S, NotServed, Served, served
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.runtimes import runs_on
 from pathweave.bench import BenchOptions, BenchOutcome, Target
@@ -48,10 +48,11 @@ def run(options: BenchOptions) -> BenchOutcome:
         judged.append(_judged(network, runs, budget_ratios))
         seconds = QUICK_SERVED_S if options.quick else SERVED_S
         own = list(served(network, state / "idle", budget_ratios, seconds=seconds, progress=options.progress))
-        calls += own
+        calls += [one for one in own if isinstance(one, Served)]
         table += [row | {"time_limit_s": network.time_limit_s} for row in rows_of(judged[-1])]
         table += [_served_row(network.name, one) for one in own]
     figures = {"networks": float(len(judged)), **figures_of(judged, calls)}
+    figures["served_plans"] = len(calls) / len(RATES_HZ)
     figures |= {f"seeds_{one.name.replace(' ', '_')}": float(one.seeds) for one in judged}
     by_name = {one.name: one for one in judged}
     if TRAINED in by_name and UNTRAINED in by_name:
@@ -74,10 +75,11 @@ def _judged(network: SureNetwork, runs: list[Run], budget_ratios: tuple[float, .
     return JudgedNetwork(network.name, runs, rungs, ratios, right)
 
 
-def _served_row(name: str, one: Served) -> dict[str, object]:
-    return {
-        "network": name,
-        "what": f"served within {one.budget_ratio:g}",
+def _served_row(name: str, one: Served | NotServed) -> dict[str, object]:
+    row: dict[str, object] = {"network": name, "what": f"served within {one.budget_ratio:g}"}
+    if isinstance(one, NotServed):
+        return row | {"refusal": one.reason}
+    return row | {
         "calls_per_second": one.rate_hz,
         "budget_ms": one.budget_ms,
         "calls": len(one.call_ms),

@@ -46,14 +46,21 @@ class Served:
         return float(np.mean([one > self.budget_ms for one in self.inner_ms]))
 
 
+@dataclass(frozen=True)
+class NotServed:
+    """A budget that the adaptation refused once calls had been made."""
+
+    budget_ratio: float
+    reason: str
+
+
 def served(
     network: SureNetwork, state: Path, budget_ratios: Sequence[float], *, seconds: float, progress: Progress
-) -> Iterator[Served]:
+) -> Iterator[Served | NotServed]:
     """An app's life for each budget, on a quiet machine: some calls, an adaptation, then calls at every rate.
 
     The budget is ``budget_ratio`` times the full model's latency in a tight loop, measured again just before the calls:
-    a machine that has become slower since the profile is none of the plan's doing. A refused adaptation is left out;
-    the runs with seeds count it.
+    a machine that has become slower since the profile is none of the plan's doing.
     """
     images = network.report.images
     with (
@@ -68,7 +75,8 @@ def served(
             task.advance()
             try:
                 model.adapt(network.private.images, network.private.labels, budget, settings=settings)
-            except PathweaveError:
+            except PathweaveError as error:
+                yield NotServed(ratio, str(error))
                 continue
             for rate_hz in RATES_HZ:
                 budget_ms = ratio * _full_ms(model)
