@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.support.bundles import ZOO, cache_folder
+from benchmarks.support.bundles import ZOO, cache_folder, makers_digest
 from device_sdk import __version__
 from packager.inputs.job import Job
 from packager.inputs.job_loader import load_job
@@ -88,11 +88,12 @@ def lite_network(options: BenchOptions, variant: int) -> LoadedModel:
 def lite_bundle(options: BenchOptions, variant: int, *, trained: bool = False) -> Path:
     """The folder of a bundle in fp32 and int8: untrained, or (Lite0) rebuilt from the zoo's trained branches.
 
-    Packaging takes minutes, so the bundle stays in the cache for as long as recipe, weights and version are the same.
+    Packaging takes minutes, so the bundle stays in the cache for as long as recipe, weights, version and the code that
+    makes fragments are the same.
     """
     recipe = ZOO / f"efficientnet-lite{variant}.toml" if trained else None
     overrides = {"renditions": ["fp32", "int8"]} if trained else dict(UNTRAINED)
-    digest = hashlib.sha256(json.dumps([overrides, __version__]).encode())
+    digest = hashlib.sha256(json.dumps([overrides, __version__, makers_digest()]).encode())
     for path in [] if recipe is None else [recipe, recipe.with_suffix(".safetensors")]:
         digest.update(path.read_bytes())
     name = f"lite{variant}-{'trained' if trained else 'untrained'}-{digest.hexdigest()[:12]}"
