@@ -216,12 +216,13 @@ def commit_of(repository: Path) -> str:
     """The checked-out commit, with ``-dirty`` if files outside the results changed, or ``unknown``."""
     if not (repository / ".git").exists():  # installed: a repository around the environment is not ours
         return "unknown"
-    revision = _git(repository, "rev-parse", "HEAD")
-    changes = _git(repository, "status", "--porcelain", "--untracked-files=no", ":(exclude)benchmarks/results")
+    revision = git_output(repository, "rev-parse", "HEAD")
+    changes = git_output(repository, "status", "--porcelain", "--untracked-files=no", ":(exclude)benchmarks/results")
     return f"{revision or 'unknown'}{'-dirty' if changes else ''}"
 
 
-def _git(repository: Path, *arguments: str) -> str:
+def git_output(repository: Path, *arguments: str) -> str:
+    """Standard output of a git command; empty if it failed, or there is no git."""
     try:
         done = subprocess.run(["git", *arguments], cwd=repository, capture_output=True, text=True, timeout=30)
     except (OSError, subprocess.TimeoutExpired):

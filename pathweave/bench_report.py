@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from pathweave.bench import BenchResult, Target
+from pathweave.bench_age import Age
 from pathweave.page import element, page, table
 
 BAR_WIDTH, BAR_HEIGHT = 160, 12  # pixels
@@ -18,20 +19,22 @@ line { stroke: var(--ink); stroke-width: 2; }
 """
 
 
-def render_report(results: Sequence[BenchResult]) -> str:
-    """The self-contained HTML page."""
+def render_report(results: Sequence[BenchResult], ages: Mapping[str, Age]) -> str:
+    """The self-contained HTML page. ``ages``: of the results, by the name of their bench."""
     missed = sum(len(result.missed) for result in results)
     verdict = f'<span class="bad">{missed} targets missed</span>' if missed else "all targets met"
-    sections = "\n".join(_section(result) for result in results)
-    summary = f"<h1>Measurements</h1>\n<p>{len(results)} results, {verdict}.</p>"
+    old = sum(ages[result.bench].is_old for result in results)
+    sections = "\n".join(_section(result, ages[result.bench]) for result in results)
+    aged = f'<span class="bad">{old} older than the code that they measure</span>' if old else "none is old"
+    summary = f"<h1>Measurements</h1>\n<p>{len(results)} results, {verdict}, {aged}.</p>"
     return page("Pathweave: measurements", f"{summary}\n{sections}", style=STYLE)
 
 
-def _section(result: BenchResult) -> str:
+def _section(result: BenchResult, age: Age) -> str:
     title = f"{result.bench} (quick)" if result.quick else result.bench
     return f"""<section>
 <h2>{escape(title)}</h2>
-<p>{escape(result.data)}</p>
+<p>{escape(result.data)}{f'. <span class="bad">{escape(str(age))}</span>' if age.is_old else ""}</p>
 {_figures(result)}
 {_rows(result.table)}
 <p class="soft">{escape(_circumstances(result))}</p>

@@ -60,16 +60,20 @@ def list_benchmarks(as_json: bool) -> None:
 @results_option
 @json_option
 def report(results_folder: Path, as_json: bool) -> None:
-    """Write all results to one page, report.html."""
+    """Write all results to one page, report.html; it marks those older than the code that they measure."""
     from device_sdk.files.atomic import write_atomically
+    from pathweave.bench_age import ages, measured_paths
     from pathweave.bench_report import render_report
 
     results = runner.read_results(results_folder)
     path = results_folder / "report.html"
-    write_atomically(path, render_report(results).encode())
+    found = ages(results, measured_paths(), runner.package_folder(runner.PACKAGE).parent)
+    write_atomically(path, render_report(results, found).encode())
     missed = sum(len(result.missed) for result in results)
-    summary = {"report": path, "benches": len(results), "missed": missed}
-    emit(summary, as_json=as_json, text=f"{path}: {len(results)} results, {missed} missed targets")
+    old = [result.bench for result in results if found[result.bench].is_old]
+    summary = {"report": path, "benches": len(results), "missed": missed, "old": old}
+    line = f"{path}: {len(results)} results, {missed} missed targets, {len(old)} older than the code that they measure"
+    emit(summary, as_json=as_json, text=line + (f" ({', '.join(old)})" if old else ""))
 
 
 def _command_of(name: str) -> click.Command:

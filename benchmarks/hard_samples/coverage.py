@@ -70,5 +70,5 @@ def fitting_bias(logits: Array, easy: npt.NDArray[np.bool_], views: Viewed) -> d
     worst = int(np.abs(means).argmax())
     return {
         "coverage_bias_points": 100 * float(means[worst]),
-        "coverage_bias_interval": 100 * TWO_SIDED_95 * float(spreads[worst]),
+        "coverage_bias_bound_points": 100 * (abs(float(means[worst])) + TWO_SIDED_95 * float(spreads[worst])),
     }

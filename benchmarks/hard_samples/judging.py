@@ -37,24 +37,35 @@ class Pair:
         return float(np.mean([self.system(eases, share).mean() for share in np.linspace(0, 0.5, 51)]))
 
     def gains(self, name: str, eases: Eases, rival: Eases) -> dict[str, float]:
-        """By how many points ``eases`` ranks better than ``rival``, and the half width of the paired 95 % interval."""
+        """By how many points ``eases`` ranks better than ``rival``, and the lower end of the paired 95 % interval."""
         figures = {}
         for share in SENT:
             kept = round(100 - 100 * share)
             change = self.system(eases, share).astype(float) - self.system(rival, share)
-            figures[f"{name}_minus_entropy_{kept}"] = 100 * float(change.mean())
-            figures[f"{name}_interval_{kept}"] = 100 * TWO_SIDED_95 * float(change.std()) / len(change) ** 0.5
+            figures[f"{name}_minus_entropy_{kept}"], figures[f"{name}_minus_entropy_low_{kept}"] = mean_and_low(change)
         return figures
 
     def pool_gains(self, name: str, pooled: Pair, eases: Eases) -> dict[str, float]:
-        """By how many points ``pooled`` answers are better than the server's alone, and the paired half widths."""
+        """By how many points ``pooled`` answers are better than the server's alone, and the paired lower ends."""
         figures = {}
         for share in SENT:
             kept = round(100 - 100 * share)
             change = pooled.system(eases, share).astype(float) - self.system(eases, share)
-            figures[f"{name}_pool_gain_{kept}"] = 100 * float(change.mean())
-            figures[f"{name}_pool_interval_{kept}"] = 100 * TWO_SIDED_95 * float(change.std()) / len(change) ** 0.5
+            figures[f"{name}_pool_gain_{kept}"], figures[f"{name}_pool_gain_low_{kept}"] = mean_and_low(change)
         return figures
+
+    def equal_share(self, eases: Eases) -> float:
+        """The least share that must be sent for the server's accuracy."""
+        wanted, order = int(self.server.sum()), np.argsort(eases, kind="stable")
+        gained = np.cumsum(self.server[order].astype(int) - self.here[order])
+        reached = np.flatnonzero(int(self.here.sum()) + np.concatenate([[0], gained]) >= wanted)
+        return float(reached[0]) / len(eases)
+
+
+def mean_and_low(change: npt.NDArray[np.float64]) -> tuple[float, float]:
+    """The mean of a change per sample [count] in points, and the lower end of its 95 % interval."""
+    mean, half = float(change.mean()), TWO_SIDED_95 * float(change.std()) / len(change) ** 0.5
+    return 100 * mean, 100 * (mean - half)
 
 
 def f1(found: Right, wanted: Right) -> float:

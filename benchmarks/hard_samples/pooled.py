@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.hard_samples.answers import Answers
-from benchmarks.hard_samples.judging import SENT, TWO_SIDED_95, Pair
+from benchmarks.hard_samples.judging import SENT, Pair, mean_and_low
 from device_sdk.execution.deciders import ease, hard, with_limit
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
@@ -44,8 +44,7 @@ def pooled_rows(
     for share in SENT:
         kept = round(100 - 100 * share)
         above = pooled.system(own, share).astype(float) - report.server
-        figures[f"pooled_minus_cloud_{kept}"] = 100 * float(above.mean())
-        figures[f"pooled_cloud_interval_{kept}"] = 100 * TWO_SIDED_95 * float(above.std()) / len(above) ** 0.5
+        figures[f"pooled_minus_cloud_{kept}"], figures[f"pooled_minus_cloud_low_{kept}"] = mean_and_low(above)
     rows: list[dict[str, object]] = []
     for name, eases in (("entropy", ease(Entropy(0.0), report.small)), ("ours", own)):
         row: dict[str, object] = {"what": f"pooled: {name}", "area": 100 * pooled.area(eases)}

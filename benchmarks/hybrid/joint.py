@@ -117,7 +117,11 @@ def _judged(
         figures[f"joint_gain_points_{name}"], figures[f"joint_interval_{name}"] = change_points(*rights)
         for what, pair, right in zip(("joint", "separate"), (joint, separate), rights, strict=True):
             rows.append(_row(f"{what} at {name} % of the MACs", pair, right, costs))
-    figures["joint_gain_points"] = min(figures[f"joint_gain_points_{100 * share:.0f}"] for share in LIMITS)
+    gains = {share: figures[f"joint_gain_points_{100 * share:.0f}"] for share in LIMITS}
+    figures["joint_gain_points"] = min(gains.values())
+    figures["joint_gain_low_points"] = min(
+        gain - figures[f"joint_interval_{100 * share:.0f}"] for share, gain in gains.items()
+    )
     right = _right(answers, above, labels)
     cloud = np.asarray(answers.logits[model.bundle.supernet.original].argmax(axis=1) == labels)
     figures["joint_minus_cloud_points"], figures["joint_cloud_interval"] = change_points(right, cloud)

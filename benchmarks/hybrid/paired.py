@@ -12,3 +12,8 @@ def change_points(new: Right, old: Right) -> tuple[float, float]:
     """How many points more ``new`` is right, and half the width of the paired 95 % interval: [count] each."""
     change = new.astype(float) - old.astype(float)
     return 100 * float(change.mean()), 196 * float(change.std()) / len(change) ** 0.5
+
+
+def low_of(change: tuple[float, float]) -> float:
+    """The lower end of an interval from its middle and half its width."""
+    return change[0] - change[1]

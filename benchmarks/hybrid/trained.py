@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from device_sdk.session.adaptive_model import AdaptiveModel
 from device_sdk.session.answer import FALLBACK, SERVER, SUBNET
 from device_sdk.supernet.plan import Ask, Decider, Plan
 from packager.hybrid.job_loader import ModelChoice, load_hybrid_job
-from packager.hybrid.pipeline import HybridJob, PackagedHybrid, package_hybrid
+from packager.hybrid.pipeline import REPORT, HybridJob, PackagedHybrid, package_hybrid
 from packager.hybrid.recipe import HybridRecipe, load_hybrid_recipe
 from pathweave.bench import BenchOptions
 from pathweave.server_process import running_server
@@ -107,6 +108,12 @@ def _recipe(trained: str, options: BenchOptions) -> HybridRecipe:
         recalibrate_batches=3 if options.quick else 100,
         seed=1,
     )
+
+
+def kept_turns(hybrid: PackagedHybrid, learner: str) -> float:
+    """Turns of the base's or the global's weights that made the hybrid better, and so were kept."""
+    turns = json.loads((hybrid.base.parent / REPORT).read_bytes())["turns"]
+    return float(sum(turn["kept"] and turn["learner"] == learner for turn in turns))
 
 
 def answered(options: BenchOptions, hybrid: PackagedHybrid) -> Answered:

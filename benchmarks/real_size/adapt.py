@@ -8,9 +8,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.real_size.choice import right_of
+import numpy as np
+
 from benchmarks.real_size.photographs import load_photographs
-from device_sdk.machine import peak_resident_bytes
+from benchmarks.support.judged import answered_rightly
+from benchmarks.support.paired import bootstrap_points
+from benchmarks.support.subnets import load_subnet
 from device_sdk.policies.adaptation import SEARCH_S, AdaptationSettings
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.cost import Budget
@@ -36,24 +39,24 @@ def measure(folder: Path, data_folder: Path, ratio: float, *, quick: bool) -> di
             budget = Budget(latency_ms=ratio * full_ms)
             found = model.adapt(private.images, private.labels, budget)
             figures["adapt_seconds"] = time.perf_counter() - started
-            figures["adapt_peak_mb"] = (peak_resident_bytes() or 0) / 1e6
+            figures["adapt_peak_mb"] = _peak_mb()
             longer = AdaptationSettings(time_limit_s=SEARCH_S * (1 if quick else _LONGER))
             best = model.adapt(private.images, private.labels, budget, settings=longer)
         report = load_photographs(data_folder, ("report",), limit=_QUICK_IMAGES if quick else None)
         inputs = report.inputs(model.bundle.manifest.preprocessing)
-        shares = [
-            float(
-                right_of(
-                    OnnxRuntime(threads=1).load(model.bundle.stretch(one.subnet.edges)),
-                    inputs,
-                    report.labels,
-                    one.subnet.input_size,
-                ).mean()
-            )
-            for one in (found, best)
-        ]
-        figures["longer_search_gain_points"] = 100 * (shares[1] - shares[0])
+        loaded = {one.subnet: load_subnet(model.bundle, OnnxRuntime(threads=1), one.subnet) for one in (found, best)}
+        right = answered_rightly(loaded, inputs, report.labels)
+        change = right[best.subnet].astype(np.float64) - right[found.subnet]
+        figures["longer_search_gain_points"] = 100 * float(change.mean())
+        _, figures["longer_search_gain_high_points"] = bootstrap_points(change)
     return figures
+
+
+def _peak_mb() -> float:
+    """The most that this process has had in memory; getrusage would count what its parent had when it began."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    [line] = [line for line in status.splitlines() if line.startswith("VmHWM:")]
+    return int(line.split()[1]) * 1024 / 1e6
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ BUDGET_RATIO = 0.6  # of the full model's latency
 SETTINGS: dict[str, dict[str, int]] = {  # small populations for short times; none stops before its time is up
     "adaptivenet": {"generations": 1000, "patience": 1000, "population": 16},
     "evolution": {"generations": 1000, "population": 16, "tournament": 5},
-    "annealing": {"steps": 60},
+    "annealing": {"steps": 120},
     "random": {"generations": 1000},
     "pathweave": {"generations": 1000, "patience": 1000},
 }

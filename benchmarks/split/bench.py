@@ -183,7 +183,7 @@ def _cell_rows(
     report: Judging,
     known: Known,
 ) -> list[dict[str, object]]:
-    """A row for each method in a cell; that of ours says whether a baseline was faster at no more than a point lost.
+    """A row for each method in a cell; ours is worse if it loses more than a point, or if a baseline was faster.
 
     A baseline counts if it loses no more on the private images either: what they rule out, no device can choose.
     """
@@ -214,13 +214,17 @@ def _cell_rows(
     keeps = [row for row in rows[:-1] if row["allowed"] and float(str(row["private_points_lost"])) <= 100 * MAX_DROP]
     rivals = [row for row in keeps if row["way"] != own["way"]]
     best = min(rivals, key=lambda row: float(str(row["latency_ms"])), default=None)
-    own["worse"] = best is not None and _is_worse(own, best)
+    own["worse"] = _is_worse(own, best)
     own["best_baseline"] = None if best is None else best["method"]
     return rows
 
 
-def _is_worse(own: Mapping[str, object], best: Mapping[str, object]) -> bool:
-    """Whether ``own`` is slower by more than the noise of both."""
+def _is_worse(own: Mapping[str, object], best: Mapping[str, object] | None) -> bool:
+    """``own`` loses more accuracy than allowed, or is slower than ``best`` by more than the noise of both."""
+    if not own["allowed"]:
+        return True
+    if best is None:
+        return False
     own_ms, best_ms = (float(str(row["latency_ms"])) for row in (own, best))
     noise_ms = math.hypot(float(str(own["error_ms"])), float(str(best["error_ms"])))
     return own_ms - best_ms > max(EQUAL * best_ms, noise_ms)

@@ -18,13 +18,14 @@ CHECKOUT = Path(__file__).parents[2]
 ZOO = CHECKOUT / "zoo"
 _MODEL, _QUICK_MODEL = "resnet56_cifar10", "resnet20_cifar10"
 _QUICK_STEPS = 4
+_MAKERS = ("exporting", "fitting", "renditions", "supernet", "tracing")  # rooms of the packager
 
 
 def adapted_bundle(options: BenchOptions, *, renditions: Sequence[str] = ("fp32",)) -> Path:
     """The folder of the bundle: ResNet-56 rebuilt by its recipe; a hardly trained ResNet-20 for ``--quick``.
 
     Rebuilding takes minutes, so the bundle stays in ``$PATHWEAVE_CACHE`` (default: ``~/.cache/pathweave``) for as long
-    as the recipe, the weights and the version are the same.
+    as the recipe, the weights, the version and the code that makes fragments are the same.
     """
     recipe = None if options.quick else ZOO / "resnet56-cifar10.toml"
     overrides: dict[str, object] = {"renditions": list(renditions)}
@@ -82,8 +83,17 @@ def cache_folder() -> Path:
     return Path(own) if own else Path.home() / ".cache" / "pathweave"
 
 
+def makers_digest(checkout: Path = CHECKOUT) -> str:
+    """A digest of the code that makes fragments: a bundle of other code must not pass for one of this."""
+    digest = hashlib.sha256()
+    for room in _MAKERS:
+        for path in sorted((checkout / "packager" / room).rglob("*.py")):
+            digest.update(path.relative_to(checkout).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 def _digest(recipe: Path | None, overrides: Mapping[str, object]) -> str:
-    digest = hashlib.sha256(f"{__version__} {sorted(overrides.items())}".encode())
+    digest = hashlib.sha256(f"{__version__} {makers_digest()} {sorted(overrides.items())}".encode())
     for path in [recipe, recipe.with_suffix(".safetensors")] if recipe else []:
         digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

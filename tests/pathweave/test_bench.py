@@ -27,6 +27,7 @@ from pathweave.bench import (
     run_benchmark,
     write_result,
 )
+from pathweave.bench_age import Age
 from pathweave.bench_report import render_report
 
 
@@ -171,7 +172,8 @@ def test_measurements_are_found_and_described_without_importing_them(
 def test_the_report_shows_missed_targets_and_loads_nothing(tmp_path: Path) -> None:
     targets = {"ratio": Target(maximum=1.02), "share": Target(minimum=0.5), "gone": Target(minimum=1)}
     result = run(CountingBench({"ratio": 1.5, "share": 0.6, "free": -3.0}, targets))
-    page = render_report([result, run(CountingBench({}, {}), quick=True, name="other")])
+    ages = {"counting": Age(0), "other": Age(3)}
+    page = render_report([result, run(CountingBench({}, {}), quick=True, name="other")], ages)
 
     assert "2 targets missed" in page
     assert page.count('<span class="bad">missed</span>') == 2
@@ -180,6 +182,8 @@ def test_the_report_shows_missed_targets_and_loads_nothing(tmp_path: Path) -> No
     assert "&lt;a&amp;b&gt;" in page
     assert "<a&b>" not in page
     assert "other (quick)" in page
+    assert "1 older than the code that they measure" in page
+    assert page.count("older than the code it measures: 3 commits since") == 1
     assert "http" not in page
     assert "src=" not in page
     for svg in page.split("<svg")[1:]:
@@ -187,4 +191,5 @@ def test_the_report_shows_missed_targets_and_loads_nothing(tmp_path: Path) -> No
 
 
 def test_a_report_without_misses_says_so() -> None:
-    assert "all targets met" in render_report([run(CountingBench({"x": 1}, {"x": Target(minimum=1)}))])
+    page = render_report([run(CountingBench({"x": 1}, {"x": Target(minimum=1)}))], {"counting": Age(0)})
+    assert "all targets met, none is old" in page

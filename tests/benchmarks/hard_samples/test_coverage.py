@@ -40,4 +40,4 @@ def test_cross_fitted_thresholds_send_what_was_asked_for():
     easy = random.uniform(size=300) < 0.7
     bias = fitting_bias(logits, easy, Viewed(logits[None], easy[None]))
     assert abs(bias["coverage_bias_points"]) < 4
-    assert bias["coverage_bias_interval"] > 0
+    assert bias["coverage_bias_bound_points"] > abs(bias["coverage_bias_points"])

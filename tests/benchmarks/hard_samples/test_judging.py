@@ -22,7 +22,7 @@ def test_the_ranking_that_sends_what_gains_is_better_by_what_it_gains():
     pair = Pair(HERE, SERVER)
     gains = pair.gains("ours", pair.easy + EASES, -EASES)
     assert gains["ours_minus_entropy_80"] == pytest.approx(20.0)
-    assert gains["ours_interval_80"] > 0
+    assert gains["ours_minus_entropy_low_80"] < 20.0
     assert pair.area(pair.easy + EASES) > pair.area(-EASES)
 
 
@@ -33,4 +33,11 @@ def test_a_pool_gains_only_on_what_is_sent():
     assert gains["cifar10_pool_gain_90"] == 0.0
     found = pair.pool_gains("cifar10", pooled, np.where(SERVER, 1.0, 0.0))
     assert found["cifar10_pool_gain_80"] == pytest.approx(20.0)
-    assert found["cifar10_pool_interval_80"] > 0
+    assert found["cifar10_pool_gain_low_80"] < 20.0
+
+
+def test_the_least_share_for_the_servers_accuracy_is_found():
+    pair = Pair(HERE, SERVER)  # 7 and 8 of 10 are right
+    assert pair.equal_share(np.where(HERE, 1.0, 0.0)) == pytest.approx(0.1)
+    assert pair.equal_share(-EASES) == pytest.approx(1.0)
+    assert Pair(SERVER, HERE).equal_share(EASES) == 0.0

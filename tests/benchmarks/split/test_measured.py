@@ -25,8 +25,15 @@ def test_the_error_grows_with_the_spread_and_falls_with_the_number_of_requests()
     ("own_ms", "noise_ms", "worse"), [(100.0, 0.0, False), (104.0, 0.0, False), (106.0, 0.0, True), (106.0, 9.0, False)]
 )
 def test_ours_is_worse_beyond_five_percent_and_beyond_the_noise(own_ms, noise_ms, worse):
-    own, best = {"latency_ms": own_ms, "error_ms": noise_ms}, {"latency_ms": 100.0, "error_ms": 0.0}
-    assert _is_worse(own, best) is worse
+    own = {"latency_ms": own_ms, "error_ms": noise_ms, "allowed": True}
+    assert _is_worse(own, {"latency_ms": 100.0, "error_ms": 0.0}) is worse
+
+
+def test_ours_is_worse_where_it_loses_more_than_allowed_however_fast_it_is():
+    own, best = {"latency_ms": 1.0, "error_ms": 0.0}, {"latency_ms": 100.0, "error_ms": 0.0}
+    assert _is_worse(own | {"allowed": False}, best)
+    assert _is_worse(own | {"allowed": False}, None)
+    assert not _is_worse(own | {"allowed": True}, None)
 
 
 def row(kind, latency_ms, *, allowed=True, factor=1.0):

@@ -1,0 +1,1 @@
+"""``sure``: adaptation against the ladder, over seeds, on an idle and on a busy machine."""

@@ -1,0 +1,113 @@
+"""Calls as an app makes them: ``model(image)``, now and then, preparing the image included."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.sure.networks import Images, SureNetwork
+from device_sdk.errors import PathweaveError
+from device_sdk.policies.adaptation import AdaptationSettings
+from device_sdk.profiling.timing import measure
+from device_sdk.progress import Progress
+from device_sdk.runtimes import OnnxRuntime
+from device_sdk.supernet.cost import Budget
+from pathweave import AdaptiveModel
+
+RATES_HZ = (5.0, 15.0, 30.0)
+SERVED_S, QUICK_SERVED_S = 3.0, 1.0  # of calls at each rate
+SERVED_BEFORE_HZ, SERVED_BEFORE = 5.0, 10  # calls before an app adapts: the rarest, with the coldest caches
+_FULL_CALLS, _FULL_WARMUP = 30, 5
+
+
+@dataclass(frozen=True)
+class Served:
+    """Calls of one plan at one rate. Times are of the whole call, and (``inner_ms``) as the answer states them."""
+
+    budget_ratio: float
+    rate_hz: float
+    budget_ms: float
+    call_ms: tuple[float, ...]
+    inner_ms: tuple[float, ...]
+
+    @property
+    def over_share(self) -> float:
+        """Calls over the budget."""
+        return float(np.mean([one > self.budget_ms for one in self.call_ms]))
+
+    @property
+    def inner_over_share(self) -> float:
+        """The same without preparing the image."""
+        return float(np.mean([one > self.budget_ms for one in self.inner_ms]))
+
+
+@dataclass(frozen=True)
+class NotServed:
+    """A budget that the adaptation refused once calls had been made."""
+
+    budget_ratio: float
+    reason: str
+
+
+def served(
+    network: SureNetwork, state: Path, budget_ratios: Sequence[float], *, seconds: float, progress: Progress
+) -> Iterator[Served | NotServed]:
+    """An app's life for each budget, on a quiet machine: some calls, an adaptation, then calls at every rate.
+
+    The budget is ``budget_ratio`` times the full model's latency in a tight loop, measured again just before the calls:
+    a machine that has become slower since the profile is none of the plan's doing.
+    """
+    images = network.report.images
+    with (
+        AdaptiveModel.open(network.folder, state_folder=state) as model,
+        progress.task(f"serve {network.name}", len(budget_ratios)) as task,
+    ):
+        profiled_ms = model.profile().original_ms
+        for ratio in budget_ratios:
+            list(_paced(model, images, SERVED_BEFORE_HZ, SERVED_BEFORE))
+            settings = AdaptationSettings(time_limit_s=network.time_limit_s)
+            budget = Budget(latency_ms=ratio * profiled_ms)
+            task.advance()
+            try:
+                model.adapt(network.private.images, network.private.labels, budget, settings=settings)
+            except PathweaveError as error:
+                yield NotServed(ratio, str(error))
+                continue
+            for rate_hz in RATES_HZ:
+                budget_ms = ratio * _full_ms(model)
+                times = list(_paced(model, images, rate_hz, max(5, round(seconds * rate_hz))))
+                yield Served(ratio, rate_hz, budget_ms, tuple(one for one, _ in times), tuple(one for _, one in times))
+
+
+def _full_ms(model: AdaptiveModel) -> float:
+    """The full model's latency now, in a tight loop."""
+    bundle = model.bundle
+    session = OnnxRuntime(threads=1).load(bundle.stretch(bundle.supernet.original.edges))
+    blank = np.zeros((1, *bundle.supernet.cut_points[0].tensors[0].shape), dtype=np.float32)
+    try:
+        return measure(lambda: session.run([blank]), runs=_FULL_CALLS, warmup=_FULL_WARMUP).median_ms
+    finally:
+        session.close()
+
+
+def _paced(
+    model: AdaptiveModel,
+    images: Images,
+    rate_hz: float,
+    count: int,
+    *,
+    clock: Callable[[], float] = time.perf_counter,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Iterator[tuple[float, float]]:
+    """Milliseconds of each call, as seen from outside and as its answer states them."""
+    started_s = clock()
+    for number, image in enumerate(islice(cycle(images), count)):
+        sleep(max(0.0, started_s + number / rate_hz - clock()))
+        began_s = clock()
+        answer = model(image)
+        yield 1000 * (clock() - began_s), answer.latency_ms

@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import os
+
+from benchmarks.support.burner import every_core_burning
+
+
+def test_every_core_has_a_process_that_ends_with_the_context() -> None:
+    with every_core_burning() as processes:
+        assert len(processes) == len(os.sched_getaffinity(0))
+        assert all(process.poll() is None for process in processes)
+    assert all(process.poll() is not None for process in processes)
