@@ -47,8 +47,8 @@ def choose(
         profile,
         search.inputs(bundle.manifest.preprocessing),
         search.labels,
-        Budget(latency_ms=ratio * profile.original_ms),
-        settings=AdaptationSettings(holdout_share=HOLDOUT_SHARE, time_limit_s=limit_s, seed=seed),
+        Budget(latency_ratio=ratio),
+        settings=AdaptationSettings(holdout_share=HOLDOUT_SHARE, time_limit_s=limit_s, seed=seed, use_prior=False),
         progress=progress,
     )
     return Chosen(found.subnet, found.subnets_evaluated, found.seconds)

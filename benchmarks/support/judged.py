@@ -21,6 +21,7 @@ Right = npt.NDArray[np.bool_]
 
 _ROUNDS, _WARMUP = 60, 3
 _PATIENCE = Patience(rounds=_ROUNDS, precision=0.005, limit_s=60.0, least=20)
+_PAUSE_S = 0.02  # before each call, as adaptation measures where no pace is known
 _CHUNK, _BATCH = 64, 8
 
 
@@ -33,10 +34,10 @@ class Loaded:
 
 
 def measured_ratios(models: Mapping[Key, Loaded], reference: Key) -> dict[Key, float]:
-    """Median latencies at batch 1 relative to that of ``reference``, all measured in turns."""
+    """Median latencies at batch 1 relative to that of ``reference``, in turns and paced: as an application calls."""
     blank = {key: np.zeros((1, *one.shape), dtype=np.float32) for key, one in models.items()}
     calls = {str(n): partial(one.session.run, [blank[key]]) for n, (key, one) in enumerate(models.items())}
-    found = measure_interleaved(calls, rounds=_ROUNDS, warmup=_WARMUP, patience=_PATIENCE)
+    found = measure_interleaved(calls, rounds=_ROUNDS, warmup=_WARMUP, patience=_PATIENCE, pause_s=_PAUSE_S)
     medians = {key: found[str(n)].median_ms for n, key in enumerate(models)}
     return {key: median_ms / medians[reference] for key, median_ms in medians.items()}
 

@@ -48,17 +48,17 @@ def adapted(
     """Every budget in every condition with a first seed, a second, and so on. The machine is idle again afterwards.
 
     Each condition has one profile of its own, which all its adaptations share: the budget is a share of the full
-    latency in it, as ``pathweave adapt --latency-ratio`` sets it.
+    model's latency, as ``pathweave adapt --latency-ratio`` sets it. Without a prior of classes, which ``shift`` judges.
     """
     end_s = clock() + network.seconds
     runs: list[Run] = []
     with contextlib.ExitStack() as stack, progress.task(f"adapt {network.name}", network.seeds) as task:
-        models, full_ms = {}, {}
+        models = {}
         for condition, burning in CONDITIONS.items():
             model = AdaptiveModel.open(network.folder, state_folder=state / condition)
             models[condition] = stack.enter_context(model)
             with burning():
-                full_ms[condition] = model.profile().original_ms
+                model.profile()
         for seed in range(network.seeds):
             if runs and clock() > end_s:
                 break
@@ -66,17 +66,16 @@ def adapted(
                 task.note(f"{condition}, seed {seed}")
                 with burning():
                     for ratio in budget_ratios:
-                        latency_ms = ratio * full_ms[condition]
-                        runs.append(_run(models[condition], network, condition, ratio, seed, latency_ms))
+                        runs.append(_run(models[condition], network, condition, ratio, seed))
             task.advance()
     return runs
 
 
-def _run(model: AdaptiveModel, network: SureNetwork, condition: str, ratio: float, seed: int, latency_ms: float) -> Run:
-    settings = AdaptationSettings(seed=seed, time_limit_s=network.time_limit_s)
+def _run(model: AdaptiveModel, network: SureNetwork, condition: str, ratio: float, seed: int) -> Run:
+    settings = AdaptationSettings(seed=seed, time_limit_s=network.time_limit_s, use_prior=False)
     private = network.private
     try:
-        found = model.adapt(private.images, private.labels, Budget(latency_ms=latency_ms), settings=settings)
+        found = model.adapt(private.images, private.labels, Budget(latency_ratio=ratio), settings=settings)
     except PathweaveError as error:
         return Run(condition, ratio, seed, None, None, 0, 0.0, str(error))
     return Run(condition, ratio, seed, found.subnet, found.measured_ratio, found.subnets_evaluated, found.seconds)

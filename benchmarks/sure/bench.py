@@ -85,6 +85,6 @@ def _served_row(name: str, one: Served | NotServed) -> dict[str, object]:
         "calls": len(one.call_ms),
         "call_median_ms": median(one.call_ms),
         "unprepared_median_ms": median(one.inner_ms),
-        "over_budget_share": one.over_share,
-        "over_budget_unprepared_share": one.inner_over_share,
+        "over_budget_share": one.inner_over_share,
+        "over_budget_prepared_share": one.over_share,
     }

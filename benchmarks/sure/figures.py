@@ -68,8 +68,8 @@ def figures_of(judged: Sequence[JudgedNetwork], served: Iterable[Served]) -> dic
         found["over_budget_share"] = float(np.mean([network.over(run) for network, run in chosen]))
     calls = list(served)
     if calls:
-        found["served_over_budget_share"] = float(np.mean([one.over_share for one in calls]))
-        found["served_over_budget_unprepared_share"] = float(np.mean([one.inner_over_share for one in calls]))
+        found["served_over_budget_share"] = float(np.mean([one.inner_over_share for one in calls]))
+        found["served_over_budget_prepared_share"] = float(np.mean([one.over_share for one in calls]))
     return found
 
 

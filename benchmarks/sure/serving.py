@@ -13,16 +13,14 @@ import numpy as np
 from benchmarks.sure.networks import Images, SureNetwork
 from device_sdk.errors import PathweaveError
 from device_sdk.policies.adaptation import AdaptationSettings
-from device_sdk.profiling.timing import measure
 from device_sdk.progress import Progress
-from device_sdk.runtimes import OnnxRuntime
 from device_sdk.supernet.cost import Budget
 from pathweave import AdaptiveModel
 
 RATES_HZ = (5.0, 15.0, 30.0)
 SERVED_S, QUICK_SERVED_S = 3.0, 1.0  # of calls at each rate
 SERVED_BEFORE_HZ, SERVED_BEFORE = 5.0, 10  # calls before an app adapts: the rarest, with the coldest caches
-_FULL_CALLS, _FULL_WARMUP = 30, 5
+SERVED_PERCENTILE = 95.0
 
 
 @dataclass(frozen=True)
@@ -59,40 +57,29 @@ def served(
 ) -> Iterator[Served | NotServed]:
     """An app's life for each budget, on a quiet machine: some calls, an adaptation, then calls at every rate.
 
-    The budget is ``budget_ratio`` times the full model's latency in a tight loop, measured again just before the calls:
-    a machine that has become slower since the profile is none of the plan's doing.
+    The budget holds for 95 % of the calls; it is ``budget_ratio`` of the full model's latency at the same pace.
     """
     images = network.report.images
     with (
         AdaptiveModel.open(network.folder, state_folder=state) as model,
         progress.task(f"serve {network.name}", len(budget_ratios)) as task,
     ):
-        profiled_ms = model.profile().original_ms
+        model.profile()
         for ratio in budget_ratios:
             list(_paced(model, images, SERVED_BEFORE_HZ, SERVED_BEFORE))
-            settings = AdaptationSettings(time_limit_s=network.time_limit_s)
-            budget = Budget(latency_ms=ratio * profiled_ms)
+            settings = AdaptationSettings(time_limit_s=network.time_limit_s, use_prior=False)
+            budget = Budget(latency_ratio=ratio, percentile=SERVED_PERCENTILE)
             task.advance()
             try:
-                model.adapt(network.private.images, network.private.labels, budget, settings=settings)
+                found = model.adapt(network.private.images, network.private.labels, budget, settings=settings)
             except PathweaveError as error:
                 yield NotServed(ratio, str(error))
                 continue
+            budget_ms = found.budget.latency_ms
+            assert budget_ms is not None
             for rate_hz in RATES_HZ:
-                budget_ms = ratio * _full_ms(model)
                 times = list(_paced(model, images, rate_hz, max(5, round(seconds * rate_hz))))
                 yield Served(ratio, rate_hz, budget_ms, tuple(one for one, _ in times), tuple(one for _, one in times))
-
-
-def _full_ms(model: AdaptiveModel) -> float:
-    """The full model's latency now, in a tight loop."""
-    bundle = model.bundle
-    session = OnnxRuntime(threads=1).load(bundle.stretch(bundle.supernet.original.edges))
-    blank = np.zeros((1, *bundle.supernet.cut_points[0].tensors[0].shape), dtype=np.float32)
-    try:
-        return measure(lambda: session.run([blank]), runs=_FULL_CALLS, warmup=_FULL_WARMUP).median_ms
-    finally:
-        session.close()
 
 
 def _paced(

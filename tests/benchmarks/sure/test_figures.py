@@ -76,8 +76,8 @@ def test_every_rate_weighs_the_same_however_many_calls_it_has():
     rare = Served(0.5, 5.0, 10.0, (11.0, 11.0), (9.0, 9.0))
     often = Served(0.5, 30.0, 10.0, (9.0,) * 8, (8.0,) * 8)
     figures = figures_of([], [rare, often])
-    assert figures["served_over_budget_share"] == 0.5
-    assert figures["served_over_budget_unprepared_share"] == 0.0
+    assert figures["served_over_budget_prepared_share"] == 0.5
+    assert figures["served_over_budget_share"] == 0.0
 
 
 def test_training_is_judged_by_the_same_budget_condition_and_seed():
