@@ -112,10 +112,22 @@ def open_model(
     )
 
 
-def load_data(model: AdaptiveModel, reference: str, *, limit: int | None, as_json: bool) -> ImageDataset:
-    """Labelled images, resized for the model and with its class indices."""
+def load_data(
+    model: AdaptiveModel, reference: str, *, limit: int | None, as_json: bool, labelled: bool = True
+) -> ImageDataset:
+    """Images resized for the model, with its class indices where they are ``labelled``; says what was left out."""
     from device_sdk.data.datasets import load_dataset
 
     manifest = model.bundle.manifest
-    dataset = load_dataset(reference, progress=progress(as_json), limit=limit, preprocessing=manifest.preprocessing)
+    dataset = load_dataset(
+        reference,
+        progress=progress(as_json),
+        limit=limit,
+        preprocessing=manifest.preprocessing,
+        labelled=labelled,
+    )
+    for note in dataset.notes:
+        click.echo(f"note: {note}", err=True)
+    if not labelled:
+        return dataset
     return dataset.relabelled(manifest.task.class_names, manifest.task.class_ids)

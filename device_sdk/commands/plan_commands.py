@@ -152,7 +152,7 @@ def adapt(
     )
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         model.bundle.require_whole("adapting")
-        dataset = load_data(model, data, limit=limit, as_json=as_json)
+        dataset = load_data(model, data, limit=limit, as_json=as_json, labelled=not unlabelled)
         full_ms = model.profile(progress=progress(as_json)).original_ms
         adaptation = model.adapt(
             dataset.images,
@@ -276,7 +276,7 @@ def calibrate(
         use_exits=not no_exits,
     )
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
-        dataset = load_data(model, data, limit=limit, as_json=as_json)
+        dataset = load_data(model, data, limit=limit, as_json=as_json, labelled=not unlabelled)
         labels = None if unlabelled else dataset.labels
         result = model.calibrate(dataset.images, labels, settings=settings, progress=progress(as_json))
     emit(_calibration_summary(result), as_json=as_json, text=lambda: _print_calibration(result))

@@ -19,7 +19,7 @@ from device_sdk.commands.command_options import (
     open_model,
     token_option,
 )
-from device_sdk.errors import UsageError
+from device_sdk.errors import DataError, UsageError
 from device_sdk.session.answer import ABSTAINED, SUBNET
 
 if TYPE_CHECKING:
@@ -84,13 +84,29 @@ def run(
             name = server_model or _tail_model(model.plan) or f"{model.bundle.manifest.name}:images"
             model.connect(RemoteModel(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s))
         if data is None:
-            answers = [_classify(model, path, deadline_ms) for path in images]
-            text = "\n".join(f"{a['image']}: {_said(a)}" for a in answers)
-            emit({"plan": str(model.plan.subnet), "answers": answers}, as_json=as_json, text=text)
+            _run_files(model, images, deadline_ms, as_json=as_json)
             return
         dataset = load_data(model, data, limit=limit, as_json=as_json)
         result = {"plan": str(model.plan.subnet), **_evaluate(model, dataset, deadline_ms, as_json=as_json)}
     emit(result, as_json=as_json, text=lambda: _print_evaluation(result))
+
+
+def _run_files(model: AdaptiveModel, images: tuple[Path, ...], deadline_ms: float | None, *, as_json: bool) -> None:
+    """Print an answer for each file; those that cannot be read come last, as an error."""
+    answers, broken = [], []
+    for path in images:
+        try:
+            answers.append(_classify(model, path, deadline_ms))
+        except DataError as error:
+            if len(images) == 1:
+                raise
+            broken.append(str(error))
+    text = "\n".join(f"{a['image']}: {_said(a)}" for a in answers)
+    emit({"plan": str(model.plan.subnet), "answers": answers, "unread": broken}, as_json=as_json, text=text)
+    if broken:
+        for reason in broken:
+            click.echo(f"error: {reason}", err=True)
+        raise SystemExit(1)
 
 
 def _tail_model(plan: Plan) -> str:

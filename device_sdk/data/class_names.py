@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 
 from device_sdk.errors import DataError
 
@@ -57,8 +58,14 @@ class ClassNames:
 
 
 def spelling(name: str) -> str:
-    """The name normalised for comparison: case folded, underscores and runs of spaces as one space."""
-    return " ".join(name.replace("_", " ").casefold().split())
+    """The name for comparison: letters composed, case folded, underscores and runs of spaces as one space."""
+    return " ".join(unicodedata.normalize("NFC", name).replace("_", " ").casefold().split())
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """The order of classes that only their names give: of numbers by value, else alphabetical."""
+    distinct = sorted(set(names))
+    return sorted(distinct, key=int) if all(name.isdecimal() for name in distinct) else distinct
 
 
 def require_distinct(labels: Sequence[str]) -> None:

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.class_names import ClassNames
-from device_sdk.data.image_sources import PARTS, Pixels, Source, open_source
+from device_sdk.data.class_names import ClassNames, in_order
+from device_sdk.data.image_sources import PARTS, Pixels, Source, in_channels, open_source, require_few_corrupt
 from device_sdk.data.preprocessing import Preprocessing, fit_image, resize_image
-from device_sdk.errors import DataError, UsageError
+from device_sdk.errors import CorruptImageError, DataError, UsageError
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.random_source import SplitMix64
 
@@ -29,13 +29,14 @@ class ImageDataset:
     """Images of one size with their labels.
 
     ``images`` uint8 [count, height, width, channels]; ``labels`` int64 [count] are positions in
-    ``class_names``; ``names`` are "class/name.png".
+    ``class_names``; ``names`` are "class/name.png". ``notes``: sentences on files that were left out.
     """
 
     images: Pixels
     labels: npt.NDArray[np.int64]
     class_names: tuple[str, ...]
     names: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.names)
@@ -55,7 +56,7 @@ class ImageDataset:
             DataError: a class of this set is unknown or ambiguous, or appears in two spellings.
         """
         positions = np.array(ClassNames(class_names, class_ids).positions(self.class_names), dtype=np.int64)
-        return ImageDataset(self.images, positions[self.labels], tuple(class_names), self.names)
+        return ImageDataset(self.images, positions[self.labels], tuple(class_names), self.names, self.notes)
 
 
 def load_dataset(
@@ -65,6 +66,7 @@ def load_dataset(
     limit: int | None = None,
     resize: tuple[int, int] | None = None,
     preprocessing: Preprocessing | None = None,
+    labelled: bool = True,
 ) -> ImageDataset:
     """Load ``FOLDER``, ``FILE.zip`` (one folder per class inside) or ``digits``, each optionally with ``#part``.
 
@@ -75,11 +77,13 @@ def load_dataset(
 
     ``limit`` keeps at most that many images, those with the smallest hashes: a fixed sample of all classes. ``resize``
     (height, width) resizes images of other sizes, ignoring their aspect ratio; ``preprocessing`` crops and resizes them
-    for a model. If any image is RGB, all become RGB; grey sets stay [height, width, 1].
+    for a model. If any image is RGB, all become RGB; grey sets stay [height, width, 1]; a model of one channel takes
+    the luma of colours. Up to a tenth of the images may be corrupt: they are left out (``notes``). Not ``labelled``:
+    all images of a folder or zip, or one file; all labels are 0 and there are no classes.
 
     Raises:
-        DataError: no such file, not a zip, no images, only one class, an unknown or empty part, an image that is
-            corrupt, too large or of another size than the first; the message names the file.
+        DataError: no such file, not a zip, no images, only one class, an unknown or empty part, more than a tenth of
+            corrupt images, or one that is too large or of another size than the first; the message names the file.
         MissingExtraError: ``digits`` without scikit-learn.
         UsageError: ``limit`` or a side of ``resize`` is not above zero.
     """
@@ -88,12 +92,12 @@ def load_dataset(
     if resize is not None and min(resize) <= 0:
         raise UsageError(f"the size to resize to is {resize[0]}×{resize[1]}; both must be above zero")
     location, part = split_reference(reference)
-    with open_source(location) as source:
-        class_names = _class_names(source)
-        names = _choose(source, part=part, limit=limit)
-        images = _read_all(source, names, fit=_fit(resize, preprocessing), progress=progress)
-    labels = np.array([class_names.index(_class_of(name)) for name in names], dtype=np.int64)
-    return ImageDataset(images, labels, class_names, names)
+    with open_source(location, labelled=labelled) as source:
+        class_names = _class_names(source) if labelled else ()
+        wanted = _choose(source, part=part, limit=limit)
+        images, names, notes = _read_all(source, wanted, fit=_fit(resize, preprocessing), progress=progress)
+    labels = np.array([class_names.index(_class_of(name)) if labelled else 0 for name in names], dtype=np.int64)
+    return ImageDataset(images, labels, class_names, names, notes)
 
 
 def split(dataset: ImageDataset, *, holdout_share: float, seed: int) -> tuple[ImageDataset, ImageDataset]:
@@ -249,7 +253,7 @@ def _class_names(source: Source) -> tuple[str, ...]:
             f"{source.location} holds no images in class folders",
             hint="put the images of each class into a folder named after it",
         )
-    class_names = tuple(sorted({_class_of(name) for name in source.names}))
+    class_names = tuple(in_order(_class_of(name) for name in source.names))
     if len(class_names) == 1:
         raise DataError(
             f"{source.location} holds only one class, {class_names[0]}",
@@ -271,29 +275,44 @@ def _hash(name: str) -> str:
 
 def _fit(resize: tuple[int, int] | None, preprocessing: Preprocessing | None) -> Callable[[Pixels], Pixels]:
     """The function that resizes an image to the requested size; the identity if there is none."""
+    if preprocessing is not None and preprocessing.channels == 1:
+        return lambda image: fit_image(in_channels(image, 1), preprocessing)
     if preprocessing is not None:
         return lambda image: fit_image(image, preprocessing)
     return lambda image: image if resize is None else resize_image(image, resize)
 
 
-def _read_all(source: Source, names: Sequence[str], *, fit: Callable[[Pixels], Pixels], progress: Progress) -> Pixels:
-    """Uint8 [count, height, width, channels]."""
+def _read_all(
+    source: Source, names: Sequence[str], *, fit: Callable[[Pixels], Pixels], progress: Progress
+) -> tuple[Pixels, tuple[str, ...], tuple[str, ...]]:
+    """Uint8 [count, height, width, channels] of the readable images, their names, and notes on the others."""
     images: Pixels | None = None
+    kept: list[str] = []
+    corrupt: list[str] = []
     with progress.task(f"reading {source.location}", total=len(names)) as task:
         for position, name in enumerate(names):
-            image = fit(source.read(name))
+            if (position + 1) % _REPORT_EVERY == 0:
+                task.advance(_REPORT_EVERY)
+            try:
+                image = fit(source.read(name))
+            except CorruptImageError as error:
+                corrupt.append(str(error))
+                continue
             if images is None:
                 images = _allocate_images(len(names), image.shape, location=source.location)
             elif image.shape[:2] != images.shape[1:3]:
-                raise _sizes_differ(source, names[0], images.shape[1:3], name, image.shape[:2])
+                raise _sizes_differ(source, kept[0], images.shape[1:3], name, image.shape[:2])
             elif image.shape[2] > images.shape[3]:
                 images = np.repeat(images, image.shape[2], axis=3)
-            images[position] = image  # grey spreads over RGB
-            if (position + 1) % _REPORT_EVERY == 0:
-                task.advance(_REPORT_EVERY)
+            images[len(kept)] = image  # grey spreads over RGB
+            kept.append(name)
         task.advance(len(names) % _REPORT_EVERY)
-    assert images is not None  # _choose never returns an empty list
-    return images
+    require_few_corrupt(corrupt, total=len(names), location=source.location)
+    assert images is not None  # most of them are readable
+    notes = [source.left_out] if source.left_out else []
+    if corrupt:
+        notes.append(f"{len(corrupt)} of {len(names)} images are corrupt and were left out: {corrupt[0]}")
+    return images[: len(kept)], tuple(kept), tuple(notes)
 
 
 def _allocate_images(count: int, shape: tuple[int, ...], *, location: str) -> Pixels:

@@ -10,7 +10,7 @@ import contextlib
 import io
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING
@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.preprocessing import DEEP_MODES, upright
 from device_sdk.errors import CorruptImageError, DataError, PathweaveError
 from device_sdk.extras import require
 
@@ -30,10 +31,14 @@ DIGITS_PARTS = ("search", "search", "calibration", "report", "report", *("train"
 
 MAX_IMAGE_PIXELS = 50_000_000  # a file that decodes to more is refused
 MAX_IMAGE_FILE_BYTES = 256_000_000
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".ppm", ".pgm", ".tif", ".tiff"})
-_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "PPM", "TIFF")
+SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".avif", ".ppm", ".pgm", ".tif", ".tiff"}
+)
+UNREAD_SUFFIXES = frozenset({".heic", ".heif", ".jxl", ".jp2", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raw", ".svg"})
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "AVIF", "PPM", "TIFF")
+MAX_CORRUPT_SHARE = 0.1  # of a set; more are refused instead of left out
+_NAMED = 3  # images named in a message
 _GREY_MODES = frozenset({"1", "L", "LA"})
-_DEEP_MODES = ("I", "F")  # Pillow would clip them to 8 bits without an error
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -43,18 +48,22 @@ class Source:
     """A source of labelled images.
 
     ``names`` are "class/name.png"; ``read`` decodes one to uint8 [height, width, channels]; ``parts`` names the part of
-    an image by the last decimal digit of its name's hash.
+    an image by the last decimal digit of its name's hash. ``left_out``: a sentence on files that look like images and
+    are of a format that is not read; empty without any.
     """
 
     location: str
     names: tuple[str, ...]
     read: Callable[[str], Pixels]
     parts: tuple[str, ...] = PARTS
+    left_out: str = ""
 
 
 @contextlib.contextmanager
-def open_source(location: str) -> Iterator[Source]:
+def open_source(location: str, *, labelled: bool = True) -> Iterator[Source]:
     """Open a folder, a zip file or ``digits``; a zip stays open until the context is left.
+
+    Not ``labelled``: all images below the location, wherever they lie; names are their paths.
 
     Raises:
         DataError: no such path, the file is not a zip, or images are nested deeper than in class folders.
@@ -63,10 +72,13 @@ def open_source(location: str) -> Iterator[Source]:
     if location == "digits":
         yield _digits()
     elif os.path.isdir(location):
-        yield _folder(Path(location))
+        yield _folder(Path(location), labelled=labelled)
+    elif os.path.exists(location) and is_image(PurePosixPath(Path(location).name)) and not labelled:
+        path = Path(location)
+        yield Source(location, (path.name,), lambda _: _decode(lambda: path.open("rb"), where=location))
     elif os.path.exists(location):
         with _open_zip(location) as archive:
-            yield _zip(archive, location)
+            yield _zip(archive, location, labelled=labelled)
     else:
         raise DataError(f"there is no data at {location}", hint="give a folder, a .zip file or digits")
 
@@ -75,14 +87,20 @@ def read_image(path: Path, *, channels: int) -> Pixels:
     """One image file as uint8 [height, width, channels], 1 (grey) or 3 (RGB).
 
     Raises:
-        DataError: missing, not an image, too large, or a colour image for a model that takes grey ones.
+        DataError: missing, not an image, or too large.
     """
-    pixels = _decode(lambda: path.open("rb"), where=str(path))
+    return in_channels(_decode(lambda: path.open("rb"), where=str(path)), channels)
+
+
+def in_channels(pixels: Pixels, channels: int) -> Pixels:
+    """``pixels`` [height, width, 1 or 3] with 1 or 3 channels: grey is repeated, colours become their luma."""
+    from PIL import Image
+
     if pixels.shape[2] == channels:
         return pixels
-    if channels != 3:
-        raise DataError(f"{path} is a colour image; the model takes {channels} channel")
-    return np.repeat(pixels, 3, axis=2)
+    if channels == 3:
+        return np.repeat(pixels, 3, axis=2)
+    return np.asarray(Image.fromarray(pixels).convert("L"))[..., np.newaxis]
 
 
 def decode_image(data: bytes, *, where: str) -> Pixels:
@@ -112,15 +130,49 @@ def check_image(data: bytes, *, where: str) -> None:
         raise _unreadable(where, error) from error
 
 
-def _folder(root: Path) -> Source:
-    files = (Path(folder, name).relative_to(root).as_posix() for folder, _, names in os.walk(root) for name in names)
-    paths = paths_by_name(files, location=str(root))
+def files_below(root: Path) -> list[str]:
+    """Paths of all files below ``root``, relative to it, with slashes; follows linked folders, but not in circles."""
+    found: list[str] = []
+    above: dict[str, frozenset[str]] = {str(root): frozenset({os.path.realpath(root)})}
+    for folder, folders, names in os.walk(root, followlinks=True):
+        seen = above.pop(folder)
+        real = {name: os.path.realpath(os.path.join(folder, name)) for name in folders}
+        folders[:] = [name for name in folders if real[name] not in seen]
+        above |= {os.path.join(folder, name): seen | {real[name]} for name in folders}
+        found += [Path(folder, name).relative_to(root).as_posix() for name in names]
+    return found
+
+
+def portable(names: Iterable[str]) -> dict[str, str]:
+    """Names of a zip's members with slashes, and as they stand there: older tools on Windows write backslashes."""
+    return {name.replace("\\", "/"): name for name in names}
+
+
+def unread(files: Iterable[str]) -> str:
+    """A sentence on files that look like images and are of a format that is not read; empty without any."""
+    paths = [PurePosixPath(file) for file in files]
+    others = [path for path in paths if path.suffix.lower() in UNREAD_SUFFIXES and not _is_hidden(path)]
+    if not others:
+        return ""
+    kinds = ", ".join(sorted({path.suffix.lower() for path in others}))
+    return f"{len(others)} files of formats that are not read ({kinds}) were left out"
+
+
+def _paths(files: Iterable[str], *, labelled: bool, location: str) -> dict[str, str]:
+    if labelled:
+        return paths_by_name(files, location=location)
+    return {file: file for file in files if is_image(PurePosixPath(file))}
+
+
+def _folder(root: Path, *, labelled: bool) -> Source:
+    files = files_below(root)
+    paths = _paths(files, labelled=labelled, location=str(root))
 
     def read(name: str) -> Pixels:
         path = root / paths[name]
         return _decode(lambda: path.open("rb"), where=str(path))
 
-    return Source(str(root), tuple(paths), read)
+    return Source(str(root), tuple(paths), read, left_out=unread(files))
 
 
 def _open_zip(location: str) -> zipfile.ZipFile:
@@ -130,13 +182,14 @@ def _open_zip(location: str) -> zipfile.ZipFile:
         raise DataError(f"{location} is not a readable zip file: {error}") from error
 
 
-def _zip(archive: zipfile.ZipFile, location: str) -> Source:
-    paths = paths_by_name(archive.namelist(), location=location)
+def _zip(archive: zipfile.ZipFile, location: str, *, labelled: bool) -> Source:
+    members = portable(archive.namelist())
+    paths = _paths(members, labelled=labelled, location=location)
 
     def read(name: str) -> Pixels:
-        return _decode(lambda: archive.open(paths[name]), where=f"{location}: {paths[name]}")
+        return _decode(lambda: archive.open(members[paths[name]]), where=f"{location}: {paths[name]}")
 
-    return Source(location, tuple(paths), read)
+    return Source(location, tuple(paths), read, left_out=unread(members))
 
 
 def _digits() -> Source:
@@ -166,8 +219,11 @@ def _one_top(pieces: Iterable[list[str]]) -> bool:
 
 def is_image(path: PurePosixPath) -> bool:
     """Whether a file of this name counts as an image: a known suffix, and not hidden."""
-    hidden = any(piece.startswith(".") or piece == "__MACOSX" for piece in path.parts)
-    return path.suffix.lower() in SUFFIXES and not hidden
+    return path.suffix.lower() in SUFFIXES and not _is_hidden(path)
+
+
+def _is_hidden(path: PurePosixPath) -> bool:
+    return any(piece.startswith(".") or piece == "__MACOSX" for piece in path.parts)
 
 
 def _decode(open_file: Callable[[], IO[bytes]], *, where: str) -> Pixels:
@@ -180,7 +236,7 @@ def _decode(open_file: Callable[[], IO[bytes]], *, where: str) -> Pixels:
         _check_bytes(len(data), where=where)
         with Image.open(io.BytesIO(data), formats=_FORMATS) as image:
             _check_pixels(image.size, image.mode, where=where)
-            pixels = np.asarray(_converted(_upright(image)))
+            pixels = np.asarray(_converted(upright(image)))
     except PathweaveError:
         raise
     except Exception as error:  # decoders and archives raise many kinds on damaged bytes
@@ -195,21 +251,22 @@ def _unreadable(where: str, error: Exception) -> CorruptImageError:
     return CorruptImageError(f"{where} is not a readable image: {reason}", hint="replace or delete it")
 
 
-def _upright(image: Image.Image) -> Image.Image:
-    """The image, rotated by its EXIF orientation."""
-    from PIL import ExifTags, ImageOps
-
-    if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
-        return image
-    return ImageOps.exif_transpose(image)
-
-
 def _converted(image: Image.Image) -> Image.Image:
     """The image as grey or RGB: palettes resolved, other colour spaces converted, transparency dropped."""
     wanted = "L" if image.mode in _GREY_MODES else "RGB"
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image if image.mode == wanted else image.convert(wanted)
+
+
+def require_few_corrupt(reasons: Sequence[str], *, total: int, location: str) -> None:
+    """Refuse more than a tenth of images that cannot be read; names the first few (DataError)."""
+    if len(reasons) > MAX_CORRUPT_SHARE * total:
+        raise DataError(
+            f"{len(reasons)} of the {total} images of {location} are corrupt,"
+            f" more than {MAX_CORRUPT_SHARE:.0%}: {'; '.join(reasons[:_NAMED])}",
+            hint="replace or delete them",
+        )
 
 
 def _check_bytes(count: int, *, where: str) -> None:
@@ -220,7 +277,7 @@ def _check_bytes(count: int, *, where: str) -> None:
 def _check_pixels(size: tuple[int, int], mode: str, *, where: str) -> None:
     if size[0] * size[1] > MAX_IMAGE_PIXELS:
         raise DataError(f"{where} decodes to {size[0]}×{size[1]} pixels; at most {MAX_IMAGE_PIXELS} are accepted")
-    if mode.startswith(_DEEP_MODES):
-        raise DataError(
+    if mode.startswith(DEEP_MODES):
+        raise CorruptImageError(
             f"{where} has more than 8 bits per channel (mode {mode})", hint="convert it to 8 bits per channel"
         )

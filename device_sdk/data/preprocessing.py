@@ -22,6 +22,7 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 MAX_SIDE = 16_384  # pixels, the limit in a manifest
 _MODES = {1: "L", 3: "RGB"}  # channels -> Pillow's mode
+DEEP_MODES = ("I", "F")  # Pillow would clip them to 8 bits without an error
 
 
 class Preprocessing(msgspec.Struct, frozen=True):
@@ -211,7 +212,20 @@ def _from_pillow(image: Image.Image, *, channels: int) -> npt.NDArray[np.uint8]:
         raise InputError(f"expected a numpy array or a Pillow image, got {type(image).__name__}")
     if channels not in _MODES:
         raise InputError(f"expected an array with {channels} channels, got a Pillow image of mode {image.mode}")
-    return np.asarray(image.convert(_MODES[channels]))
+    if image.mode.startswith(DEEP_MODES):
+        raise InputError(
+            f"the image has more than 8 bits per channel (mode {image.mode})", hint="convert it to 8 bits per channel"
+        )
+    return np.asarray(upright(image).convert(_MODES[channels]))
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """The image, rotated by its EXIF orientation."""
+    from PIL import ExifTags, ImageOps
+
+    if image.getexif().get(ExifTags.Base.Orientation, 1) == 1:
+        return image
+    return ImageOps.exif_transpose(image)
 
 
 def _per_channel(values: tuple[float, ...], dtype: npt.DTypeLike = np.float32) -> npt.NDArray[Any]:

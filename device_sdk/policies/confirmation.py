@@ -42,7 +42,7 @@ _LEAST_MS = 1e-6
 _NORMAL_95 = 1.96
 _MEDIAN = 50.0
 _PACED_PATIENCE = Patience(rounds=16, precision=0.006, limit_s=1.2, least=10)
-_TOGETHER_PATIENCE = Patience(rounds=60, precision=0.006, limit_s=0.8, least=10)
+_TOGETHER_PATIENCE = Patience(rounds=60, precision=0.006, limit_s=0.4, least=10)
 _TAIL_ROUNDS = 60  # of a percentile other than the median
 _DEFAULT_PAUSE_S = 0.02  # between calls, without a known pace: enough for caches and clocks to settle as between frames
 _LONGEST_PAUSE_S = 0.1  # rarer calls are hardly slower

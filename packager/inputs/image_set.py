@@ -13,15 +13,23 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.class_names import in_order
 from device_sdk.data.datasets import ImageDataset, load_dataset, part_of, split_reference
-from device_sdk.data.image_sources import PARTS, Pixels, check_image, decode_image
+from device_sdk.data.image_sources import (
+    MAX_CORRUPT_SHARE,
+    PARTS,
+    Pixels,
+    check_image,
+    decode_image,
+    in_channels,
+    require_few_corrupt,
+)
 from device_sdk.data.preprocessing import Preprocessing, fit_image
 from device_sdk.errors import CorruptImageError, DataError
 from device_sdk.progress import Progress, Task
 from packager.inputs.records import Positions, Records, open_records
 
 UNLABELLED = -1
-MAX_CORRUPT_SHARE = 0.01
 KEPT_BYTES = 160_000_000  # of pixels: sets up to this size are decoded once and kept; CIFAR's training images fit
 
 _NAMED = 3  # corrupt images named in a message
@@ -72,7 +80,7 @@ class ImageSet:
         """The images at ``positions`` without the corrupt ones. No side effects: safe in any process.
 
         Raises:
-            DataError: an intact image is unusable: too large, or in colour for a grey model.
+            DataError: an intact image is too large.
         """
         return self._read(positions, substitute=False)
 
@@ -88,7 +96,7 @@ class ImageSet:
         """Record images that were found corrupt.
 
         Raises:
-            DataError: more than 1 % of the set is corrupt; names the first few.
+            DataError: more than a tenth of the set is corrupt; names the first few.
         """
         self.corrupt.update(corrupt)
         require_few(self.corrupt, total=len(self), location=self.records.location)
@@ -134,7 +142,7 @@ class ImageSet:
         where = self.records.where(position)
         image = decode_image(self.records.read(position), where=where)
         if image.shape[2] > self.preprocessing.channels:
-            raise DataError(f"{where} is a colour image; the model takes {self.preprocessing.channels} channel")
+            image = in_channels(image, self.preprocessing.channels)
         return np.broadcast_to(fit_image(image, self.preprocessing, size=self.size), self.shape)
 
 
@@ -168,7 +176,7 @@ def load_images(
             position of each data class among them.
 
     Raises:
-        DataError: no data, no images, only one class, an unknown or empty part, more than 1 % corrupt images.
+        DataError: no data, no images, only one class, an unknown or empty part, more than a tenth of corrupt images.
         MissingExtraError: a required library is not installed.
     """
     location, part = split_reference(reference)
@@ -189,14 +197,8 @@ def load_images(
 
 
 def require_few(corrupt: Mapping[int, str], *, total: int, location: str) -> None:
-    """Refuse more than 1 % of corrupt images; names the first few (DataError)."""
-    if len(corrupt) > MAX_CORRUPT_SHARE * total:
-        some = "; ".join(corrupt[position] for position in sorted(corrupt)[:_NAMED])
-        raise DataError(
-            f"{len(corrupt)} of the {total} images of {location} are corrupt,"
-            f" more than {MAX_CORRUPT_SHARE:.0%}: {some}",
-            hint="replace or delete them",
-        )
+    """Refuse more than a tenth of corrupt images; names the first few (DataError)."""
+    require_few_corrupt([corrupt[position] for position in sorted(corrupt)], total=total, location=location)
 
 
 def _part(records: Records, part: str) -> Records:
@@ -214,7 +216,7 @@ def _labelled(
 ) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     if not records.labels:
         return label((), False)[0], np.full(len(records), UNLABELLED, dtype=np.int64)
-    classes = sorted(set(records.labels))
+    classes = in_order(records.labels)
     if len(classes) == 1:
         raise DataError(
             f"{records.location} holds only one class, {classes[0]}",
@@ -250,7 +252,7 @@ def _checked(images: ImageSet, progress: Progress) -> Loaded:
             _tell(images, dict(filter(None, map(images_head(images), some))), task, done=len(some))
     images.note({})
     if not images.corrupt:
-        return Loaded(images)
+        return Loaded(images, _skipped(images))
     kept = np.setdiff1d(np.arange(len(images)), np.array(sorted(images.corrupt), dtype=np.int64))
     readable = ImageSet(
         images.records.take(kept), images.preprocessing, images.size, images.labels[kept], images.class_names
@@ -279,8 +281,10 @@ def _tell(images: ImageSet, corrupt: Mapping[int, str], task: Task, *, done: int
 
 
 def _skipped(images: ImageSet) -> str | None:
+    left_out = images.records.left_out
     if not images.corrupt:
-        return None
+        return left_out or None
     some = ", ".join(images.names[position] for position in sorted(images.corrupt)[:_NAMED])
     more = ", …" if len(images.corrupt) > _NAMED else ""
-    return f"{len(images.corrupt)} of {len(images)} images are corrupt and were left out: {some}{more}"
+    corrupt = f"{len(images.corrupt)} of {len(images)} images are corrupt and were left out: {some}{more}"
+    return f"{corrupt}; {left_out}" if left_out else corrupt

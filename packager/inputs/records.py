@@ -21,7 +21,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.image_sources import SUFFIXES, is_image, paths_by_name
+from device_sdk.data.image_sources import SUFFIXES, files_below, is_image, paths_by_name, portable, unread
 from device_sdk.errors import CorruptImageError, DataError
 from device_sdk.extras import require
 
@@ -41,7 +41,7 @@ class Records:
     ``names``: unique, and the key for splitting into parts. ``labels``: the class of each, or empty if unlabelled.
     ``stamps`` int64 [count, 2]: size in bytes and checksum, 0 if unknown. ``reader(position)``: returns the bytes, or
     raises CorruptImageError with only the reason. ``indexed``: labels are positions in the model's classes, as decimal
-    text.
+    text. ``left_out``: a sentence on files of formats that are not read; empty without any.
     """
 
     location: str
@@ -50,6 +50,7 @@ class Records:
     stamps: npt.NDArray[np.int64]
     reader: Callable[[int], bytes]
     indexed: bool = False
+    left_out: str = ""
 
     def __len__(self) -> int:
         return len(self.names)
@@ -129,10 +130,10 @@ class _Files:
 
 
 def _folder(root: Path) -> Records:
-    found = [Path(at, name).relative_to(root).as_posix() for at, _, names in os.walk(root) for name in names]
+    found = files_below(root)
     names, labels, paths = _by_class(found, location=str(root))
     sizes = [(root / path).stat().st_size for path in paths]
-    return Records(str(root), names, labels, _stamps(sizes), _Files(str(root), paths))
+    return Records(str(root), names, labels, _stamps(sizes), _Files(str(root), paths), left_out=unread(found))
 
 
 def _by_class(found: Iterable[str], *, location: str) -> tuple[Sequence[str], Sequence[str], Sequence[str]]:
@@ -249,7 +250,8 @@ class _Spans:
 def _zip(file: Path) -> Records:
     try:
         with zipfile.ZipFile(file) as archive:
-            members = {member.filename: member for member in archive.infolist() if not member.is_dir()}
+            infos = {member.filename: member for member in archive.infolist() if not member.is_dir()}
+            members = {name: infos[own] for name, own in portable(infos).items()}
     except Exception as error:  # damaged archives raise various errors
         raise DataError(f"{file} is not a readable zip file: {error}") from error
     names, labels, paths = _by_class(members, location=str(file))
@@ -267,7 +269,7 @@ def _zip(file: Path) -> Records:
         "crc": np.array([member.CRC for member in chosen], dtype=np.int64),
     }
     stamps = np.stack([np.array([member.file_size for member in chosen], dtype=np.int64), packed["crc"]], axis=1)
-    return Records(str(file), names, labels, stamps, _Spans([str(file)], starts, packed))
+    return Records(str(file), names, labels, stamps, _Spans([str(file)], starts, packed), left_out=unread(members))
 
 
 def _shards(location: str, files: Sequence[Path]) -> Records:

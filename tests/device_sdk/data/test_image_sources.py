@@ -203,3 +203,55 @@ def test_a_set_without_images_in_class_folders_is_refused(tmp_path, files):
 def test_a_set_of_one_class_is_refused(tmp_path):
     with pytest.raises(DataError, match="only one class, cat"):
         load_dataset(str(write_folder(tmp_path, {"cat/1.png": png(), "cat/2.png": png()})))
+
+
+def test_names_with_backslashes_in_a_zip_are_paths(tmp_path):
+    files = {f"train\\{name}".replace("/", "\\"): data for name, data in TWO_CLASSES.items()}
+    archive = write_zip(tmp_path / "windows.zip", files)
+    found = load_dataset(str(archive))
+    assert set(found.names) == set(TWO_CLASSES)
+    assert len(found.class_names) == 2
+
+
+def test_linked_class_folders_are_followed_but_not_in_circles(tmp_path):
+    elsewhere = write_folder(tmp_path / "elsewhere", {"1.png": png(5), "2.png": png(6)})
+    root = write_folder(tmp_path / "data", {"a/1.png": png(7)})
+    (root / "b").symlink_to(elsewhere, target_is_directory=True)
+    (elsewhere / "round").symlink_to(root / "b", target_is_directory=True)
+    assert set(load_dataset(str(root)).names) == {"a/1.png", "b/1.png", "b/2.png"}
+
+
+def test_numbers_as_class_names_are_ordered_by_value(tmp_path):
+    root = write_folder(tmp_path, {f"{number}/1.png": png(number) for number in (0, 2, 10, 11)})
+    assert load_dataset(str(root)).class_names == ("0", "2", "10", "11")
+
+
+def test_files_of_formats_that_are_not_read_are_counted(tmp_path):
+    root = write_folder(tmp_path, {**TWO_CLASSES, "a/1.heic": b"x", "a/2.dng": b"x", "a/.hidden.heic": b"x"})
+    [note] = load_dataset(str(root)).notes
+    assert note == "2 files of formats that are not read (.dng, .heic) were left out"
+
+
+def test_one_corrupt_image_of_many_is_left_out_and_named(tmp_path):
+    files = {f"{kind}/{number}.png": png(number) for kind in "ab" for number in range(10)}
+    root = write_folder(tmp_path, files | {"a/3.png": png(3)[:40]})
+    found = load_dataset(str(root))
+    assert len(found) == len(found.labels) == 19
+    assert "a/3.png" not in found.names
+    assert found.notes[0].startswith("1 of 20 images are corrupt and were left out:")
+    write_folder(tmp_path, {"a/4.png": b"x", "b/4.png": b"x"})
+    with pytest.raises(DataError, match=r"3 of the 20 images .* are corrupt, more than 10%"):
+        load_dataset(str(root))
+
+
+@pytest.mark.parametrize(
+    "files", [("1.png", "2.png"), ("photos/1.png",), ("DCIM/100APPLE/1.png", "DCIM/101APPLE/2.png")]
+)
+def test_unlabelled_images_lie_anywhere(tmp_path, files):
+    root = write_folder(tmp_path / "root", {name: png(number) for number, name in enumerate(files)})
+    found = load_dataset(str(root), labelled=False)
+    assert set(found.names) == set(files)
+    assert found.class_names == ()
+    assert not found.labels.any()
+    one = load_dataset(str(root / files[0]), labelled=False)
+    assert len(one) == 1

@@ -119,4 +119,3 @@ def test_a_model_adapted_to_one_class_answers_with_its_prior_and_keeps_it(tiny_b
         model.use(model.plan.with_prior(None))
     with AdaptiveModel.open(tiny_bundle.folder, state_folder=tmp_path) as again:
         assert again.plan.class_prior is None
-

@@ -174,7 +174,7 @@ class AppModel(
 
     private suspend fun adaptNow(current: AdaptiveModel, positions: BudgetPositions, exits: Boolean) {
         val ranges = state.value.ranges ?: throw UsageError("the sliders have no range yet", "profile the device first")
-        val budget = ranges.budget(positions) ?: throw UsageError("nothing is limited", "set a limit with a slider")
+        val budget = ranges.budget(positions)?.let(ranges::asShare) ?: throw UsageError("nothing is limited", "set a limit with a slider")
         val sets = pictures.sets(exits)
         bundles.adapting = true
         try {

@@ -59,6 +59,12 @@ data class BudgetRanges(val latencyMs: SliderRange, val memoryMb: SliderRange, v
     /** Millijoules per answer. */
     val energyMj: SliderRange? = watts?.let { SliderRange(it * latencyMs.least, it * latencyMs.most) }
 
+    /** The same with its latency as a share of the full model's, which is measured as the app will see it. */
+    fun asShare(budget: Budget): Budget {
+        val limitMs = budget.latencyMs ?: return budget
+        return budget.copy(latencyMs = null, latencyRatio = LATENCY_MARGIN * limitMs / latencyMs.most)
+    }
+
     /**
      * The budget; null where no slider sets a limit.
      *

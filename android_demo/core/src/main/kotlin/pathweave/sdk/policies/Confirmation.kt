@@ -44,7 +44,7 @@ private const val MOST_SLOWDOWN = 4.0 // of a busy device; a profile that promis
 private const val LEAST_MS = 1e-6
 internal const val NORMAL_95 = 1.96
 private val PACED_PATIENCE = Patience(rounds = 16, precision = 0.006, limitS = 1.2, least = 10)
-private val TOGETHER_PATIENCE = Patience(rounds = 60, precision = 0.006, limitS = 0.8, least = 10)
+private val TOGETHER_PATIENCE = Patience(rounds = 60, precision = 0.006, limitS = 0.4, least = 10)
 private const val TAIL_ROUNDS = 60 // of a percentile other than the median
 private const val DEFAULT_PAUSE_S = 0.02 // between calls, without a known pace: caches and clocks settle as between frames
 private const val LONGEST_PAUSE_S = 0.1 // rarer calls are hardly slower
