@@ -11,7 +11,7 @@ from waitress.parser import HTTPRequestParser
 
 from device_sdk.errors import PathweaveError
 from server.chunked_body import ChunkedBody
-from server.errors import RequestError
+from server.errors import MalformedError, RequestError
 from server.memory_budget import Reservation
 
 
@@ -82,7 +82,8 @@ class RequestReader(HTTPRequestParser):
     def parse_header(self, header_plus: bytes) -> None:
         """Parse the head, then let ``admit`` decide about the body."""
         super().parse_header(header_plus)
-        if self.body_rcv is None:
+        self.error = self.error or self._contradiction()
+        if self.body_rcv is None or self.error is not None:
             return
         if self.chunked:
             self.body_rcv = ChunkedBody(self.body_rcv.getbuf())
@@ -95,6 +96,14 @@ class RequestReader(HTTPRequestParser):
             )
         except PathweaveError as error:
             self.error = error
+
+    def _contradiction(self) -> RequestError | None:
+        """Why the head does not say which host it is for, or where its body ends (RFC 9112, sections 3.2 and 6.3)."""
+        if self.version == "1.1" and "HOST" not in self.headers:
+            return MalformedError("the request has no Host")
+        if self.chunked and "CONTENT_LENGTH" in self.headers:
+            return MalformedError("the request has both a Content-Length and a Transfer-Encoding")
+        return None
 
     def refuse(self, error: Any) -> None:
         """End the request with an error, whether or not the rest of it arrives."""

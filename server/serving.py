@@ -34,6 +34,7 @@ _REFUSING_THREADS = 2  # tell further infer requests that inference is full
 _ROUND_S = 1.0
 _DRAIN_ROUND_S = 0.05
 _ACCEPTS_PER_ROUND = 64
+_LAST_ACCEPTS = 4  # rounds: more than wait at most
 _RECEIVE_BYTES = 64 * 1024
 
 
@@ -171,9 +172,12 @@ class HttpServer:
         wasyncore.loop(timeout=timeout_s, use_poll=True, map=self._map, count=1)
 
     def _drain(self) -> None:
-        """1. stop listening; 2. close idle connections; 3. close the others, each after its reply."""
+        """1. accept what waits, and stop listening; 2. close idle connections; 3. close the others after their reply."""
         self._server.draining = True
+        for _ in range(_LAST_ACCEPTS):  # closing the socket would reset connections that wait
+            self._server.handle_accept()
         wasyncore.dispatcher.close(self._server)  # only the listening socket, unlike BaseWSGIServer.close
+        self._round(0.0)  # takes what they have sent
         channels = self._server.active_channels
         deadline = time.monotonic() + self._drain_s
         while channels and time.monotonic() < deadline:

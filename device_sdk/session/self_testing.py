@@ -55,6 +55,7 @@ def _self_test(state: DeviceState, test: Callable[[], None]) -> None:
         _keep(lambda: state.save_attempts(attempts))
         raise
     _keep(state.remember_self_test)
+    _keep(lambda: state.save_attempts(SelfTestAttempts()))  # a damaged memory of this means another test, no strike
 
 
 def _failed(begun: SelfTestAttempts, error: PathweaveError) -> SelfTestAttempts:

@@ -24,9 +24,10 @@ def log_routes(services: Services) -> Blueprint:
 def _add(services: Services) -> Response:
     settings = services.settings
     device = check_device(request.headers.get("Pathweave-Device"))
-    services.gate.require_device(client(), device)
     body = read_body(request, max_bytes=settings.max_log_body_bytes)
-    stored = services.logs.add(device, check_lines(body, max_line_bytes=settings.max_log_line_bytes))
+    lines = check_lines(body, max_line_bytes=settings.max_log_line_bytes)
+    services.gate.require_device(client(), device)  # binds the token: only to a device whose log is taken
+    stored = services.logs.add(device, lines)
     return jsonify(dataclasses.asdict(stored))
 
 

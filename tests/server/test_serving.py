@@ -8,9 +8,10 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from flask import Flask
 
 from server.errors import ListenError
-from server.serving import listen, only_loopback, url_of
+from server.serving import SPARE_THREADS, HttpServer, listen, only_loopback, url_of
 
 JSON = {"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 20, 20, 3], "data": [0] * 1200}]}
 INFER = "/v2/models/tiny:images/infer"
@@ -163,3 +164,43 @@ def test_replies_during_load_are_whole(serve, tiny, tiny_bundle):
     for thread in threads:
         thread.join()
     assert wrong == []
+
+
+@pytest.mark.parametrize(
+    ("head", "why"),
+    [
+        ("GET /health HTTP/1.1\r\nConnection: close\r\n\r\n", "no Host"),
+        (
+            "POST /v1/logs HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "both a Content-Length and a Transfer-Encoding",
+        ),
+        (
+            "POST /v1/logs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nContent-Length: 0\r\n\r\n0\r\n\r\n",
+            "both a Content-Length and a Transfer-Encoding",
+        ),
+    ],
+)
+def test_a_head_that_two_servers_could_read_differently_is_refused(serve, tiny, head, why):
+    reply = serve(tiny.folder).raw(head.encode())
+    assert reply.startswith(b"HTTP/1.1 400")
+    assert why.encode() in reply
+
+
+def test_http_1_0_needs_no_host(serve, tiny):
+    assert serve(tiny.folder).raw(b"GET /health HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.0 200")
+
+
+def test_connections_that_wait_to_be_accepted_are_answered_when_it_stops():
+    app, listener = Flask("waiting"), listen("127.0.0.1", 0)
+    app.add_url_rule("/", view_func=lambda: "answered")
+    server = HttpServer(app, listener, threads=SPARE_THREADS + 1, max_body_bytes=1000, drain_s=10)
+    clients = [socket.create_connection(listener.getsockname(), timeout=20) for _ in range(20)]
+    for client in clients:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    server.stop()
+    server.run()
+    for client in clients:
+        with client:
+            reply = b"".join(iter(lambda client=client: client.recv(65536), b""))
+        assert reply.startswith(b"HTTP/1.1 200")
+        assert reply.endswith(b"answered")

@@ -32,6 +32,16 @@ def test_a_bundle_that_passed_is_not_tested_again(state):
     assert state.self_test_passed()
 
 
+def test_a_damaged_memory_means_another_test_and_never_a_refusal(state):
+    calls = []
+    for opening in range(1, 2 * STRIKES + 1):
+        ensure_self_tested(state, lambda: calls.append(1))
+        assert len(calls) == opening
+        for path in state.folder.glob("self-test*.json"):
+            path.write_bytes(b"{damaged")
+            assert not state.self_test_passed()
+
+
 def test_the_attempt_is_on_disk_before_the_test_begins(state):
     seen = []
     ensure_self_tested(state, lambda: seen.append(state.load_attempts().strikes))

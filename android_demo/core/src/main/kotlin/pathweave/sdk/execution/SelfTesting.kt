@@ -135,6 +135,7 @@ private fun selfTest(state: SelfTestState, test: () -> Unit) {
         throw error
     }
     keep(state::rememberPassed)
+    keep { state.saveAttempts(SelfTestAttempts()) } // a damaged memory of this means another test, no strike
 }
 
 /** What is not the bundle's fault, a damaged blob or an interrupt, does not count. */
