@@ -172,7 +172,7 @@ class HttpServer:
         wasyncore.loop(timeout=timeout_s, use_poll=True, map=self._map, count=1)
 
     def _drain(self) -> None:
-        """1. accept what waits, and stop listening; 2. close idle connections; 3. close the others after their reply."""
+        """1. accept what waits, stop listening; 2. close idle connections; 3. close the others after their reply."""
         self._server.draining = True
         for _ in range(_LAST_ACCEPTS):  # closing the socket would reset connections that wait
             self._server.handle_accept()
