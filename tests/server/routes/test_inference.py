@@ -210,9 +210,10 @@ def test_garbage_instead_of_http_is_answered_and_ends_nothing(server, plain):
 def test_a_client_that_goes_on_slowly_does_not_stop_others(server, plain):
     with server.connect() as slow:
         slow.sendall(f"POST {INFER} HTTP/1.1\r\nContent-Length: 1000\r\n\r\n".encode())
-        began = time.monotonic()
         assert infer(server, plain).status == 200
-        assert time.monotonic() - began < 5
+        slow.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            slow.recv(1)  # it was neither answered nor given up
 
 
 def test_a_full_queue_is_503_with_retry_after_and_health_answers(serve, tiny, gated, plain):
