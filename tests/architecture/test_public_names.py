@@ -9,8 +9,6 @@ import pytest
 import device_sdk.errors
 import pathweave
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = {
@@ -77,6 +75,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = pathweave.Nonsense
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("statement", ["import pathweave", "from pathweave import AdaptiveModel, Budget"])
 def test_importing_is_quick_and_leaves_heavy_libraries_alone(statement: str) -> None:
     seconds, heavy = imported(statement)

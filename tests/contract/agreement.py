@@ -28,9 +28,7 @@ def differences_from_frozen(name: str, folder: Path, *, relative: float = 1e-9) 
     return list(differences(frozen, json.loads(again.read_text("utf-8")), relative=relative))
 
 
-def differences(
-    frozen: Any, again: Any, *, relative: float = 1e-9, absolute: float = 1e-12, at: str = ""
-) -> Iterator[str]:
+def differences(frozen: Any, again: Any, *, relative: float, at: str = "") -> Iterator[str]:
     """The places where two JSON documents differ; the order of keys counts, the last digits of floats do not."""
     if isinstance(frozen, dict) and isinstance(again, dict) and list(frozen) == list(again):
         pairs = [(f"{at}/{key}", frozen[key], again[key]) for key in frozen]

@@ -32,7 +32,7 @@ def test_a_request_in_flight_is_finished_and_nobody_else_let_in(serve, tiny, gat
     server = serve(tiny.folder, runtime=gated)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(server.post, INFER, JSON)
-        assert gated.started.acquire(timeout=10)
+        assert gated.started.acquire(timeout=60)
         server.server.stop()
         assert refuses_connections(server)
         assert server.thread.is_alive()
@@ -75,7 +75,7 @@ def test_what_takes_longer_than_the_drain_is_given_up(serve, tiny, gated, caplog
     server = serve(tiny.folder, runtime=gated, drain_s=0.2)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(server.post, INFER, JSON)
-        assert gated.started.acquire(timeout=10)
+        assert gated.started.acquire(timeout=60)
         server.stop()
         with pytest.raises((http.client.HTTPException, ConnectionError)):
             asked.result(10)

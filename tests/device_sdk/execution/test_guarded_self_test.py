@@ -16,8 +16,6 @@ from device_sdk.errors import BlobError, BudgetError, PathweaveError, SelfTestEr
 from device_sdk.execution.guarded_self_test import SelfTestAbortedError, SelfTestLimits, run_guarded_self_test
 from device_sdk.runtimes.settings import RuntimeSettings
 
-pytestmark = pytest.mark.alone
-
 QUICK = SelfTestLimits(start_s=20.0, step_s=1.0, total_s=20.0)
 TIMES_AS_LONG_AS_AN_IMPORT = 8.0
 
@@ -28,6 +26,7 @@ def seconds(call):
     return time.monotonic() - started_s
 
 
+@pytest.mark.alone
 def test_a_good_bundle_passes_soon_and_every_step_is_reported(bundle, runtime):
     class Bars:
         total, done = 0.0, 0.0

@@ -18,6 +18,7 @@ CONTRACT = Path(__file__).parents[2] / "contract"
 CASES = json.loads((CONTRACT / "low_bit.json").read_text())
 
 
+@pytest.mark.slow
 def test_the_vectors_are_those_that_the_script_writes(tmp_path):
     found = differences_from_frozen("low_bit", tmp_path)
     assert not found, "python tests/contract/write_low_bit.py"

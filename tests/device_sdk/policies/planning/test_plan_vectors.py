@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from tests.contract.agreement import differences_from_frozen
 
 CONTRACT = Path(__file__).parents[3] / "contract"
@@ -12,6 +14,7 @@ CASES = json.loads((CONTRACT / "plans.json").read_text())["cases"]
 BEST = [(case, one) for case in CASES for wanted in case["requirements"] for one in wanted["best"]]
 
 
+@pytest.mark.slow
 def test_the_vectors_are_those_that_the_script_writes(tmp_path):
     found = differences_from_frozen("plans", tmp_path, relative=1e-7)
     assert not found, "python tests/contract/write_plans.py"
