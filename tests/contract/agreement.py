@@ -35,10 +35,16 @@ def differences(frozen: Any, again: Any, *, relative: float, at: str = "") -> It
     elif isinstance(frozen, list) and isinstance(again, list) and len(frozen) == len(again):
         pairs = [(f"{at}/{number}", *pair) for number, pair in enumerate(zip(frozen, again, strict=True))]
     else:
-        floats = isinstance(frozen, float) and isinstance(again, float)
-        near = floats and math.isclose(frozen, again, rel_tol=relative, abs_tol=ABSOLUTE)
-        if not near and (type(frozen) is not type(again) or frozen != again):
+        if not _same(frozen, again, relative):
             yield f"{at}: {frozen!r} is frozen, {again!r} was written"
         return
     for place, one, other in pairs:
         yield from differences(one, other, relative=relative, at=place)
+
+
+def _same(frozen: Any, again: Any, relative: float) -> bool:
+    if type(frozen) is not type(again) or isinstance(frozen, dict | list):
+        return False
+    return (
+        frozen == again or (isinstance(frozen, float) and math.isclose(frozen, again, rel_tol=relative, abs_tol=ABSOLUTE))
+    )
