@@ -43,8 +43,6 @@ def differences(frozen: Any, again: Any, *, relative: float, at: str = "") -> It
 
 
 def _same(frozen: Any, again: Any, relative: float) -> bool:
-    if type(frozen) is not type(again) or isinstance(frozen, dict | list):
-        return False
-    return (
-        frozen == again or (isinstance(frozen, float) and math.isclose(frozen, again, rel_tol=relative, abs_tol=ABSOLUTE))
-    )
+    if isinstance(frozen, float) and isinstance(again, float):
+        return math.isclose(frozen, again, rel_tol=relative, abs_tol=ABSOLUTE)
+    return type(frozen) is type(again) and not isinstance(frozen, dict | list) and frozen == again
