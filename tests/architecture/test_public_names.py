@@ -9,8 +9,6 @@ import pytest
 import device_sdk.errors
 import pathweave
 
-pytestmark = pytest.mark.alone
-
 ROOT = Path(__file__).parents[2]
 
 PUBLIC_NAMES = {
@@ -50,7 +48,7 @@ PUBLIC_NAMES = {
     *("BudgetError", "InfeasibleBudgetError", "MeasurementError", "ClosedError", "ForkedError", "StorageError"),
 }
 
-IMPORT_LIMIT_S = 1.0  # a quiet machine takes a third of it, which `bench overhead` measures
+TIMES_AS_LONG_AS_NUMPY = 10.0  # in processor time; usually 5
 
 
 def test_the_public_names_are_exactly_these() -> None:
@@ -77,12 +75,20 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         _ = pathweave.Nonsense
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("statement", ["import pathweave", "from pathweave import AdaptiveModel, Budget"])
 def test_importing_is_quick_and_leaves_heavy_libraries_alone(statement: str) -> None:
+    seconds, heavy = imported(statement)
+    assert heavy == ""
+    assert seconds < TIMES_AS_LONG_AS_NUMPY * imported("import numpy")[0]
+
+
+def imported(statement: str) -> tuple[float, str]:
+    """The least of five processor times of an import, and which heavy libraries came with it."""
     script = (
-        "import sys, time; started = time.perf_counter()\n"
+        "import sys, time; started = time.process_time()\n"
         f"{statement}\n"
-        "print(time.perf_counter() - started)\n"
+        "print(time.process_time() - started)\n"
         "print(*sorted({'torch', 'onnxruntime', 'sklearn', 'flask'} & set(sys.modules)))\n"
     )
     outputs = [
@@ -91,5 +97,4 @@ def test_importing_is_quick_and_leaves_heavy_libraries_alone(statement: str) -> 
         ).stdout.splitlines()
         for _ in range(5)
     ]
-    assert outputs[0][1] == ""
-    assert min(float(seconds) for seconds, _ in outputs) < IMPORT_LIMIT_S
+    return min(float(seconds) for seconds, _ in outputs), outputs[0][1]

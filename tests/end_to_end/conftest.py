@@ -28,7 +28,7 @@ def _run_demo(folder: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=580,
     )
     assert done.returncode == 0, done.stderr
     (folder / "demo.json").write_text(done.stdout)

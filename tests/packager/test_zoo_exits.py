@@ -103,7 +103,6 @@ def test_minutes_end_the_training_of_the_zoo(zoo_job, tmp_path):
     packaged = package(replace(zoo_job, recipe=recipe), tmp_path / "bundle", limits=Limits())
     assert packaged.manifest.exits
     assert packaged.manifest.metrics.exit_steps > 0
-    assert packaged.seconds < 60
 
 
 def test_an_estimate_counts_the_exits_that_will_be_left(zoo_job, monkeypatch):

@@ -19,7 +19,7 @@ from server.request_reader import Limits
 
 pytestmark = pytest.mark.alone
 
-HEALTH_P95_MS = 100.0
+TIMES_AS_LONG_AS_WHEN_QUIET = 100  # a server that is stuck takes seconds instead of milliseconds
 INFER = "/v2/models/tiny:images/infer"
 BRIEF = Limits(head_s=0.4, idle_s=0.4, grace_s=0.4, min_bytes_per_s=1000)
 
@@ -30,6 +30,14 @@ def at(server):
 
 def head(path, length, *, method="POST", more=""):
     return f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\n{more}\r\n".encode()
+
+
+def assert_prompt(probe, server):
+    """The server answered while it was attacked about as fast as it does now, when nobody attacks it."""
+    with HealthProbe(at(server)) as quiet:
+        time.sleep(0.3)
+    assert len(probe.latencies_ms) >= 2
+    assert probe.p95_ms <= TIMES_AS_LONG_AS_WHEN_QUIET * quiet.p95_ms
 
 
 @pytest.fixture
@@ -57,8 +65,7 @@ def test_health_answers_while_320_connections_drip(serve, tiny, first, source):
         HealthProbe(at(server)) as probe,
     ):
         time.sleep(0.8)
-    assert len(probe.latencies_ms) > 10
-    assert probe.p95_ms <= HEALTH_P95_MS
+    assert_prompt(probe, server)
 
 
 def test_health_answers_while_many_read_ranges_slowly(serve_large):
@@ -69,7 +76,7 @@ def test_health_answers_while_many_read_ranges_slowly(serve_large):
         with HealthProbe(at(server)) as probe:
             time.sleep(0.5)
         whole = server.ask("/v1/bundles/tiny/manifest.json")
-    assert probe.p95_ms <= HEALTH_P95_MS
+    assert_prompt(probe, server)
     assert whole.status == 200
 
 
@@ -232,7 +239,7 @@ def test_a_small_request_does_not_wait_for_a_huge_one(serve, tiny, gated):
     huge, small = (_images(rows) for rows in (800, 1))
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(server.ask, INFER, method="POST", body=huge[0], headers=huge[1])
-        assert gated.started.acquire(timeout=10)
+        assert gated.started.acquire(timeout=60)
         second = pool.submit(server.ask, INFER, method="POST", body=small[0], headers=small[1])
         _wait_until(lambda: len(server.services.queue) == 2)
         _wait_until(lambda: len(server.services.queue._waiting) == 2)
@@ -257,7 +264,7 @@ def test_the_request_of_a_client_that_has_gone_is_not_run(serve, tiny, gated):
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(server.ask, INFER, method="POST", body=body, headers=headers)
-        assert gated.started.acquire(timeout=10)
+        assert gated.started.acquire(timeout=60)
         with connect(at(server)) as gone:
             gone.sendall(head(INFER, len(body), more=lines) + body)
             _wait_until(lambda: len(server.services.queue._waiting) == 1)
@@ -273,13 +280,13 @@ def test_health_answers_while_inference_is_stuck(serve, tiny, gated):
     body, headers = _images(1)
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     with open_connections(at(server), 60, first=head(INFER, len(body), more=lines) + body) as stuck:
-        assert gated.started.acquire(timeout=10)
+        assert gated.started.acquire(timeout=60)
         refused = sum(server_reply(connection) == b"503" for connection in stuck)
         with HealthProbe(at(server)) as probe:
             time.sleep(0.3)
         assert server.ask("/").status == 200
         gated.gate.set()
-    assert probe.p95_ms <= HEALTH_P95_MS
+    assert_prompt(probe, server)
     assert refused == 56
 
 

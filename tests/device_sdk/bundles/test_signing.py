@@ -132,7 +132,7 @@ def test_openssl_reads_our_keys_and_agrees_on_signatures(keys, tmp_path):
         signature,
     ]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     except FileNotFoundError:
         pytest.skip("needs the openssl command")
     assert done.returncode == 0, done.stderr

@@ -288,6 +288,7 @@ def test_only_samples_that_no_exit_answered_travel(bundle, runtime, original, te
     assert not outcome.output[~early].any()
 
 
+@pytest.mark.alone
 def test_mean_latency_falls_when_samples_leave_early(bundle, runtime, original, tensor):
     leaving = LoadedPlan(bundle, runtime, plan_with(original, ("x1-pooled", 0.0)))
     staying = LoadedPlan(bundle, runtime, Plan(original))

@@ -37,16 +37,16 @@ class FaultyServer:
 
     def kill(self) -> None:
         self._process.kill()
-        self._process.wait(timeout=10)
+        self._process.wait(timeout=60)
         self._process.stdout.close()
 
     def fail(self, fault: str) -> None:
         """Fail in this way from now on, and forget what was asked so far; "" works."""
-        reply = urllib3.request("POST", f"{self.url}/control", json={"fault": fault}, timeout=10)
+        reply = urllib3.request("POST", f"{self.url}/control", json={"fault": fault}, timeout=60)
         assert reply.status == 200
 
     def asked(self) -> list[str]:
-        return urllib3.request("GET", f"{self.url}/control", timeout=10).json()["asked"]
+        return urllib3.request("GET", f"{self.url}/control", timeout=60).json()["asked"]
 
 
 @pytest.fixture(scope="session")

@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.asked.append(f"GET {self.path}")
         fault = self.server.fault
         if fault == "slow_metadata":
-            time.sleep(2)
+            self.hold(fault)
         if self.path == "/v2":
             extensions = [] if fault == "json_only" else ["binary_tensor_data"]
             self.give(200, {}, json.dumps({"name": "faulty", "extensions": extensions}).encode())
@@ -177,25 +177,32 @@ class Handler(BaseHTTPRequestHandler):
             "huge": (200, {}, b" " * 20_000_000 + data),
         }
         if fault == "slow":
-            time.sleep(2)
+            self.hold(fault)
         if fault == "hang_up":
             self.connection.close()
         elif fault == "not_http":
             self.wfile.write(b"\x16\x03\x01" * 40)
         elif fault == "drip_head":
-            self.drip(b"HTTP/1.1 200 OK\r\n" + b"X-Slow: 1\r\n" * 10)
+            self.drip(b"HTTP/1.1 200 OK\r\n" + b"X-Slow: 1\r\n" * 10, fault)
         elif fault == "drip_body":
             self.wfile.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode())
-            self.drip(data)
+            self.drip(data, fault)
         elif fault == "cut_connection":
             self.wfile.write(f"HTTP/1.1 200 OK\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data[:20])
         else:
             self.give(*replies.get(fault, (200, headers, data)))
 
-    def drip(self, data: bytes) -> None:
-        for byte in data:
+    def drip(self, data: bytes, fault: str) -> None:
+        for byte in data[:-1]:
             self.wfile.write(bytes([byte]))
             time.sleep(0.05)
+        self.hold(fault)
+        self.wfile.write(data[-1:])
+
+    def hold(self, fault: str) -> None:
+        """Write nothing until the server is told to fail otherwise, or not at all."""
+        while self.server.fault == fault:
+            time.sleep(0.01)
 
     def give(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.send_response(status)

@@ -116,7 +116,7 @@ def test_threads_that_ask_at_once_get_one_trial():
     together = threading.Barrier(8)
 
     def ask(_: int) -> bool:
-        together.wait(timeout=10)
+        together.wait(timeout=60)
         return breaker.allows()
 
     with ThreadPoolExecutor(8) as pool:

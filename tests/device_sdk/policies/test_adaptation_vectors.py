@@ -16,7 +16,7 @@ VECTORS = json.loads((CONTRACT / "adaptations.json").read_text())
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
     path = tmp_path_factory.mktemp("vectors") / "adaptations.json"
-    subprocess.run([sys.executable, CONTRACT / "write_adaptations.py", path], check=True, timeout=60)
+    subprocess.run([sys.executable, CONTRACT / "write_adaptations.py", path], check=True, timeout=240)
     return json.loads(path.read_text())
 
 

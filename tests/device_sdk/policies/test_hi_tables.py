@@ -170,6 +170,7 @@ def required(task: Task, limit: str) -> Requirement:
     return Requirement(coverage=1.0, **{limit: 0.5 * task.offload[LIMITS.index(limit) - 1]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("place", "limit", "best"), CELLS, ids=lambda one: one if isinstance(one, str) else None)
 def test_table_5_of_the_hi_paper_comes_out_of_the_planner(place, limit, best):
     there = system(place)

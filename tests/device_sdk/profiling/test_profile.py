@@ -143,12 +143,12 @@ def test_a_real_profile_has_plausible_numbers(bundle, runtime):
     model = measured.cost_model()
     assert {one.edge for one in measured.edges} == set(bundle.supernet.edges)
     for one in measured.edges:
-        assert 0 < one.cost.latency_ms <= one.cost.p95_latency_ms < 100
+        assert 0 < one.cost.latency_ms <= one.cost.p95_latency_ms
         assert one.cost.resident_bytes + one.cost.working_bytes < 50_000_000
     assert measured.scale > 0
     for one in measured.fitted:
         assert model.latency_ms(one.subnet) > 0
-    assert 0 < measured.original_ms < 100
+    assert measured.original_ms > 0
     assert model.edge_costs[Edge("m1-4")].latency_ms < model.edge_costs[Edge("o1")].latency_ms
 
 

@@ -97,6 +97,7 @@ def test_without_a_folder_tensorrt_keeps_nothing():
     assert chain[0] == "TensorrtExecutionProvider"
 
 
+@pytest.mark.alone
 def test_quantised_neighbours_meet_without_going_through_floats(runtime):
     """Two int8 fragments end and begin with the same scale: ten more such pairs change nothing in what is computed."""
     onnx = pytest.importorskip("onnx")

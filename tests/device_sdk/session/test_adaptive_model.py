@@ -294,7 +294,7 @@ def answers_while(model, tensor, change, *, threads=4):
     finally:
         ended.set()
         for caller in callers:
-            caller.join(timeout=30)
+            caller.join(timeout=60)
     return answers, errors
 
 

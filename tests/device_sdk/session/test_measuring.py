@@ -231,6 +231,7 @@ print(json.dumps({"subnet": subnet, "shape": shape, "peak_bytes": peak}))
 SLACK_BYTES = 8 * MB  # what the allocator has not given back yet, and Python's own
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="reads peak memory from /proc")
 def test_the_memory_of_a_process_stays_under_the_cap_from_the_first_opening_on(elastic_heavy: Bundle, tmp_path):
     command = [sys.executable, "-c", _MEASURE, str(elastic_heavy.folder), str(tmp_path), str(CAP_BYTES / MB)]

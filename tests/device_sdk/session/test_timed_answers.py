@@ -259,7 +259,6 @@ def test_a_run_that_is_slower_than_expected_ends_with_the_step_before(model):
     paused.passed.release()  # the first step passes; the second does not end by itself
     answer = model.infer(tensor, deadline_ms=500)  # a busy machine takes its time before the first step
     assert answer.source == ("exit x1-pooled",)
-    assert answer.latency_ms < 5_000
 
 
 def test_alarms_ring_in_the_order_of_their_times():

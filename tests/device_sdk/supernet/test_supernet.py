@@ -352,13 +352,18 @@ def test_what_follows_the_colon_of_an_edge_is_a_size(text):
         Edge.parse(text)
 
 
-def test_long_blocks_over_many_cut_points_are_checked_in_linear_time():
-    """Each of them was compared with every cut point that it jumps over."""
-    count = 20_000
+def checking_s(count):
+    """Processor time of checking ``count`` blocks that each jump over ``count`` cut points."""
     rendition = Rendition("fp32", "none", "0" * 64, 1, Golden((), 0.0))
     cuts = [CutPoint(index, (TensorSpec(f"cut_{index}", (1,)),)) for index in range(count + 1)]
     blocks = [Block(f"o{n}", n, n + 1, "original", 1, 1, (rendition,)) for n in range(count)]
     blocks += [Block(f"i{n}", 0, count, "identity", 1, 1, (rendition,)) for n in range(count)]
-    start = time.perf_counter()
+    start = time.thread_time()
     Supernet(cuts, blocks)
-    assert time.perf_counter() - start < 1
+    return time.thread_time() - start
+
+
+@pytest.mark.alone
+def test_long_blocks_over_many_cut_points_are_checked_in_linear_time():
+    """Each of them was compared with every cut point that it jumps over: 256 times as long for 16 times as many."""
+    assert checking_s(16_000) < 64 * min(checking_s(1000) for _ in range(3))

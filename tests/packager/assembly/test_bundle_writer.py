@@ -120,13 +120,13 @@ def small_disk(tmp_path) -> Iterator[Path]:
     folder.mkdir()
     options = ["-t", "tmpfs", "-o", "size=64k", "tmpfs", str(folder)]
     try:
-        mounted = subprocess.run(["mount", *options], capture_output=True, timeout=20).returncode == 0
+        mounted = subprocess.run(["mount", *options], capture_output=True, timeout=60).returncode == 0
     except FileNotFoundError:
         mounted = False
     if not mounted:
         pytest.skip("a file system cannot be mounted here")
     yield folder
-    subprocess.run(["umount", str(folder)], check=True, timeout=20)
+    subprocess.run(["umount", str(folder)], check=True, timeout=60)
 
 
 def test_a_full_disk_leaves_the_old_bundle_untouched(small_disk):

@@ -53,7 +53,7 @@ def answer(model, features):
     return session.run(None, {session.get_inputs()[0].name: features})[0]
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(
     strides=st.tuples(st.integers(1, 3), st.integers(2, 3)),
     channels=st.tuples(st.integers(0, 3), st.integers(1, 3)),
@@ -101,6 +101,7 @@ def test_what_others_read_as_well_stays():
     np.testing.assert_array_equal(answer(model, features), before)
 
 
+@pytest.mark.slow
 def test_blocks_of_a_small_resnet_are_packaged_with_convolutions_only(zoo_traced):
     own = export_blocks(expand(zoo_traced("resnet20_cifar10"), max_span=2)).own
     found = collections.Counter()

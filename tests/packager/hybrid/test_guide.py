@@ -6,6 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 from device_sdk.errors import DataError
@@ -46,6 +47,7 @@ def test_a_length_is_required():
     assert "length of the training is missing" in str(result.exception)
 
 
+@pytest.mark.slow
 def test_two_models_with_the_same_answers_leave_a_router_nothing_to_learn(tmp_path):
     arguments = ["--base", "zoo:resnet_digits", "--global", "zoo:resnet_digits", "--data", "digits#train"]
     arguments += ["--routing-data", "digits#search", "--val", "digits#calibration", "--steps", "0", "--train", "r"]

@@ -112,7 +112,9 @@ class _Killed(Exception):
     """The process dies here."""
 
 
-@pytest.mark.parametrize(("learner", "dies_at"), [("for_base", 4), ("for_global", 0)])
+@pytest.mark.parametrize(
+    ("learner", "dies_at"), [("for_base", 4), pytest.param("for_global", 0, marks=pytest.mark.slow)]
+)
 def test_a_run_that_was_killed_ends_with_the_same_bundles(make_job, out, tmp_path, trained, learner, dies_at):
     class Dying(HybridBatches):
         pass
@@ -185,6 +187,7 @@ def test_another_job_does_not_take_the_folder(trained, make_job):
         package_hybrid(make_job(train="rbg", coverage=0.5), made.base.parent)
 
 
+@pytest.mark.slow
 def test_bundles_of_two_runs_are_not_taken_for_a_pair(trained, make_job, tmp_path):
     _, made = trained
     other = package_hybrid(make_job(train="rbg", steps=30, seed=9), tmp_path / "other")
@@ -208,6 +211,7 @@ def test_a_base_whose_path_was_exchanged_is_no_longer_bound(trained, tmp_path):
         require_pair(Bundle.open(folder), Bundle.open(made.global_))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coverage", [0.0, 1.0])
 def test_all_or_nothing_may_be_sent(make_job, out, coverage):
     made = package_hybrid(make_job(train="r", coverage=coverage), out)
@@ -257,6 +261,7 @@ def test_minutes_that_are_too_few_are_refused_with_the_least(make_job, out):
     assert "minutes" in refused.value.hint
 
 
+@pytest.mark.slow
 def test_minutes_are_kept(make_job, out):
     ticks = iter(np.arange(0.0, 1e6, 0.04))
     limits = pipeline.Limits(clock=lambda: float(next(ticks)))

@@ -33,6 +33,7 @@ class Failing(SilentProgress):
             yield task
 
 
+@pytest.mark.slow
 def test_renditions_are_packaged_and_an_interrupted_run_may_go_on_with_others(pathweave, package_arguments, tmp_path):
     out = tmp_path / "bundle"
     job = load_job(

@@ -33,7 +33,7 @@ def test_tails_of_one_path_share_a_batch_and_keep_their_own_answers(serve, tiny,
 
     with ThreadPoolExecutor(len(sent)) as pool:
         first = pool.submit(ask, sent[0])
-        assert gated.started.acquire(timeout=10)  # the others wait behind it
+        assert gated.started.acquire(timeout=60)  # the others wait behind it
         others = [pool.submit(ask, one) for one in sent[1:]]
         for _ in range(500):
             if server.ask("/health").json()["queue_length"] == len(sent):

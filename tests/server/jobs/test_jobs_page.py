@@ -98,7 +98,7 @@ def test_the_script_is_javascript(tmp_path):
     if shutil.which("node") is None:
         pytest.skip("needs node")
     (tmp_path / "page.js").write_text(_SCRIPT)
-    done = subprocess.run(["node", "--check", tmp_path / "page.js"], capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["node", "--check", tmp_path / "page.js"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
 
 

@@ -103,7 +103,7 @@ def test_a_worker_dies_with_its_server(eventually):
 def test_a_worker_gives_way_to_its_server():
     shown = "import os; print(os.getpriority(os.PRIO_PROCESS, 0))"
     command = [sys.executable, "-I", launch.__file__, str(os.getpid()), "-", "-", sys.executable, "-c", shown]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert int(done.stdout) == min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
 
 
@@ -119,6 +119,6 @@ def test_a_worker_whose_server_is_gone_does_not_begin():
         "-c",
         "print(7)",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (1, "")
     assert "the server has ended" in done.stderr

@@ -17,7 +17,7 @@ def test_broken_bundles_and_waiting_requests_are_counted(serve, tiny, tmp_path, 
     images = {"name": "image", "datatype": "UINT8", "shape": [1, 20, 20, 3], "data": [0] * 1200}
     asked = threading.Thread(target=server.post, args=("/v2/models/tiny:images/infer", {"inputs": [images]}))
     asked.start()
-    assert gated.started.acquire(timeout=10)
+    assert gated.started.acquire(timeout=60)
     health = server.ask("/health").json()
     assert (health["bundles"], health["broken_bundles"], health["queue_length"]) == (1, 1, 1)
     gated.gate.set()

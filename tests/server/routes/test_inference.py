@@ -210,16 +210,17 @@ def test_garbage_instead_of_http_is_answered_and_ends_nothing(server, plain):
 def test_a_client_that_goes_on_slowly_does_not_stop_others(server, plain):
     with server.connect() as slow:
         slow.sendall(f"POST {INFER} HTTP/1.1\r\nContent-Length: 1000\r\n\r\n".encode())
-        began = time.monotonic()
         assert infer(server, plain).status == 200
-        assert time.monotonic() - began < 5
+        slow.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            slow.recv(1)  # it was neither answered nor given up
 
 
 def test_a_full_queue_is_503_with_retry_after_and_health_answers(serve, tiny, gated, plain):
     server = serve(tiny.folder, runtime=gated, queue_limit=3)
     with ThreadPoolExecutor(3) as pool:
         asked = [pool.submit(infer, server, plain) for _ in range(3)]
-        assert gated.started.acquire(timeout=10)
+        assert gated.started.acquire(timeout=60)
         for _ in range(500):
             if server.ask("/health").json()["queue_length"] == 3:
                 break
@@ -238,7 +239,7 @@ def test_a_greedy_client_is_429_with_retry_after(serve, tiny, gated, plain):
     server = serve(tiny.folder, runtime=gated, queue_limit=3, client_share=1)
     with ThreadPoolExecutor(1) as pool:
         asked = pool.submit(infer, server, plain)
-        assert gated.started.acquire(timeout=10)
+        assert gated.started.acquire(timeout=60)
         refusal = infer(server, plain)
         refused(refusal, 429)
         assert refusal.headers["retry-after"] == "1"

@@ -38,7 +38,7 @@ def echo():
 @pytest.mark.parametrize("size", [0, 1, 1 << 20])
 def test_the_body_of_a_request_arrives_whole(echo, size):
     body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    with urllib.request.urlopen(f"{echo.url}/path", data=body, timeout=10) as reply:
+    with urllib.request.urlopen(f"{echo.url}/path", data=body, timeout=60) as reply:
         assert reply.read() == body
 
 
@@ -46,7 +46,7 @@ def test_it_notes_from_which_byte_on_each_path_was_asked_for(tmp_path):
     (tmp_path / "file").write_bytes(b"0123456789")
     with behind_proxy(tmp_path) as proxy:
         for headers in ({}, {"Range": "bytes=7-"}):
-            urllib.request.urlopen(urllib.request.Request(f"{proxy.url}/file", headers=headers), timeout=10).close()
+            urllib.request.urlopen(urllib.request.Request(f"{proxy.url}/file", headers=headers), timeout=60).close()
         assert (proxy.requests, proxy.starts) == (["/file", "/file"], [0, 7])
 
 
