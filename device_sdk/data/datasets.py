@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.data.class_names import ClassNames, in_order
-from device_sdk.data.image_sources import PARTS, Pixels, Source, in_channels, open_source, require_few_corrupt
+from device_sdk.data.image_sources import PARTS, Pixels, Source, open_source, require_few_corrupt
 from device_sdk.data.preprocessing import Preprocessing, fit_image, resize_image
 from device_sdk.errors import CorruptImageError, DataError, UsageError
 from device_sdk.progress import Progress, SilentProgress
@@ -77,9 +77,9 @@ def load_dataset(
 
     ``limit`` keeps at most that many images, those with the smallest hashes: a fixed sample of all classes. ``resize``
     (height, width) resizes images of other sizes, ignoring their aspect ratio; ``preprocessing`` crops and resizes them
-    for a model. If any image is RGB, all become RGB; grey sets stay [height, width, 1]; a model of one channel takes
-    the luma of colours. Up to a tenth of the images may be corrupt: they are left out (``notes``). Not ``labelled``:
-    all images of a folder or zip, or one file; all labels are 0 and there are no classes.
+    for a model. If any image is RGB, all become RGB; grey sets stay [height, width, 1]. Up to a tenth of the images may
+    be corrupt: they are left out (``notes``). Not ``labelled``: all images of a folder or zip, or one file; all labels
+    are 0 and there are no classes.
 
     Raises:
         DataError: no such file, not a zip, no images, only one class, an unknown or empty part, more than a tenth of
@@ -275,8 +275,6 @@ def _hash(name: str) -> str:
 
 def _fit(resize: tuple[int, int] | None, preprocessing: Preprocessing | None) -> Callable[[Pixels], Pixels]:
     """The function that resizes an image to the requested size; the identity if there is none."""
-    if preprocessing is not None and preprocessing.channels == 1:
-        return lambda image: fit_image(in_channels(image, 1), preprocessing)
     if preprocessing is not None:
         return lambda image: fit_image(image, preprocessing)
     return lambda image: image if resize is None else resize_image(image, resize)

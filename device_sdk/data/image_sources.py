@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.preprocessing import DEEP_MODES, upright
+from device_sdk.data.preprocessing import DEEP_MODES, GREY_MODES, upright
 from device_sdk.errors import CorruptImageError, DataError, PathweaveError
 from device_sdk.extras import require
 
@@ -38,7 +38,6 @@ UNREAD_SUFFIXES = frozenset({".heic", ".heif", ".jxl", ".jp2", ".dng", ".cr2", "
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "AVIF", "PPM", "TIFF")
 MAX_CORRUPT_SHARE = 0.1  # of a set; more are refused instead of left out
 _NAMED = 3  # images named in a message
-_GREY_MODES = frozenset({"1", "L", "LA"})
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -87,20 +86,24 @@ def read_image(path: Path, *, channels: int) -> Pixels:
     """One image file as uint8 [height, width, channels], 1 (grey) or 3 (RGB).
 
     Raises:
-        DataError: missing, not an image, or too large.
+        DataError: missing, not an image, too large, or a colour image for a model that takes grey ones.
     """
-    return in_channels(_decode(lambda: path.open("rb"), where=str(path)), channels)
+    return in_channels(_decode(lambda: path.open("rb"), where=str(path)), channels, where=str(path))
 
 
-def in_channels(pixels: Pixels, channels: int) -> Pixels:
-    """``pixels`` [height, width, 1 or 3] with 1 or 3 channels: grey is repeated, colours become their luma."""
-    from PIL import Image
+def in_channels(pixels: Pixels, channels: int, *, where: str) -> Pixels:
+    """``pixels`` [height, width, 1 or 3] with 1 or 3 channels: grey is repeated.
 
+    Raises:
+        DataError: a colour image for a model that takes grey ones.
+    """
     if pixels.shape[2] == channels:
         return pixels
-    if channels == 3:
-        return np.repeat(pixels, 3, axis=2)
-    return np.asarray(Image.fromarray(pixels).convert("L"))[..., np.newaxis]
+    if channels != 3:
+        raise DataError(
+            f"{where} is a colour image; the model takes {channels} channel", hint="convert it to grey, as for training"
+        )
+    return np.repeat(pixels, 3, axis=2)
 
 
 def decode_image(data: bytes, *, where: str) -> Pixels:
@@ -253,7 +256,7 @@ def _unreadable(where: str, error: Exception) -> CorruptImageError:
 
 def _converted(image: Image.Image) -> Image.Image:
     """The image as grey or RGB: palettes resolved, other colour spaces converted, transparency dropped."""
-    wanted = "L" if image.mode in _GREY_MODES else "RGB"
+    wanted = "L" if image.mode in GREY_MODES else "RGB"
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image if image.mode == wanted else image.convert(wanted)

@@ -22,6 +22,7 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 MAX_SIDE = 16_384  # pixels, the limit in a manifest
 _MODES = {1: "L", 3: "RGB"}  # channels -> Pillow's mode
+GREY_MODES = frozenset({"1", "L", "LA"})
 DEEP_MODES = ("I", "F")  # Pillow would clip them to 8 bits without an error
 
 
@@ -215,6 +216,11 @@ def _from_pillow(image: Image.Image, *, channels: int) -> npt.NDArray[np.uint8]:
     if image.mode.startswith(DEEP_MODES):
         raise InputError(
             f"the image has more than 8 bits per channel (mode {image.mode})", hint="convert it to 8 bits per channel"
+        )
+    if channels == 1 and image.mode not in GREY_MODES:
+        raise InputError(
+            f"this is a colour image (mode {image.mode}); the model takes 1 channel",
+            hint="convert it to grey, as for training: image.convert('L')",
         )
     return np.asarray(upright(image).convert(_MODES[channels]))
 

@@ -80,7 +80,7 @@ class ImageSet:
         """The images at ``positions`` without the corrupt ones. No side effects: safe in any process.
 
         Raises:
-            DataError: an intact image is too large.
+            DataError: an intact image is unusable: too large, or in colour for a grey model.
         """
         return self._read(positions, substitute=False)
 
@@ -142,7 +142,7 @@ class ImageSet:
         where = self.records.where(position)
         image = decode_image(self.records.read(position), where=where)
         if image.shape[2] > self.preprocessing.channels:
-            image = in_channels(image, self.preprocessing.channels)
+            image = in_channels(image, self.preprocessing.channels, where=where)
         return np.broadcast_to(fit_image(image, self.preprocessing, size=self.size), self.shape)
 
 

@@ -59,9 +59,37 @@ def test_grey_images_come_with_or_without_a_channel_axis():
 def test_pillow_images_of_any_mode_are_converted(mode):
     image = Image.fromarray(pixels(8, 8, 3)).convert(mode)
     colour = prepare(image, IMAGENET, input_shape=(3, 8, 8))
-    grey = prepare(image, GREY, input_shape=(1, 8, 8))
     assert colour.tobytes() == prepare(np.asarray(image.convert("RGB")), IMAGENET, input_shape=(3, 8, 8)).tobytes()
+
+
+@pytest.mark.parametrize("mode", ["L", "LA", "1"])
+def test_grey_pillow_images_are_converted_for_a_grey_model(mode):
+    image = Image.fromarray(pixels(8, 8, 3)).convert(mode)
+    grey = prepare(image, GREY, input_shape=(1, 8, 8))
     assert grey.tobytes() == prepare(np.asarray(image.convert("L")), GREY, input_shape=(1, 8, 8)).tobytes()
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "P", "CMYK"])
+def test_colour_pillow_images_are_refused_by_a_grey_model_as_files_are(mode):
+    image = Image.fromarray(pixels(8, 8, 3)).convert(mode)
+    with pytest.raises(InputError, match="this is a colour image"):
+        prepare(image, GREY, input_shape=(1, 8, 8))
+
+
+@pytest.mark.parametrize("mode", ["I", "I;16", "F"])
+def test_pillow_images_of_more_than_eight_bits_are_refused_as_files_are(mode):
+    with pytest.raises(InputError, match="more than 8 bits per channel"):
+        prepare(Image.new(mode, (8, 8)), IMAGENET, input_shape=(3, 8, 8))
+
+
+@pytest.mark.parametrize("orientation", [3, 6, 8])
+def test_pillow_images_are_turned_upright_as_files_are(orientation):
+    image = Image.fromarray(pixels(8, 8, 3))
+    upright = {3: Image.Transpose.ROTATE_180, 6: Image.Transpose.ROTATE_270, 8: Image.Transpose.ROTATE_90}
+    turned = image.copy()
+    turned.getexif()[0x0112] = orientation
+    expected = prepare(np.asarray(image.transpose(upright[orientation])), IMAGENET, input_shape=(3, 8, 8))
+    assert prepare(turned, IMAGENET, input_shape=(3, 8, 8)).tobytes() == expected.tobytes()
 
 
 def test_a_size_that_already_fits_is_not_resampled():

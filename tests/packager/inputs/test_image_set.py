@@ -118,12 +118,9 @@ def test_corrupt_images_that_are_met_one_after_the_other_add_up(pictures):
         all_batches(decoder, 25)
 
 
-def test_a_grey_model_takes_the_luma_of_colour_images(pictures):
-    images = load(pictures, streamed=False, preprocessing=GREY).images
-    assert images.images.shape[3] == 1
-    with Image.open(pictures / "cat" / "0000.jpg") as first:
-        luma = np.asarray(first.convert("L").resize(images.images.shape[2:0:-1], Image.Resampling.BILINEAR))
-    assert np.abs(images.images[0, :, :, 0].astype(int) - luma).max() <= 2
+def test_colour_images_for_a_grey_model_are_refused_by_name(pictures):
+    with pytest.raises(DataError, match=r"cat/0000\.jpg is a colour image; the model takes 1 channel"):
+        load(pictures, streamed=False, preprocessing=GREY)
 
 
 def test_images_without_labels_say_so(tmp_path):

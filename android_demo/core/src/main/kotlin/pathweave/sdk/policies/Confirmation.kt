@@ -74,7 +74,8 @@ internal class Confirmed(
 
 /** A subnet's latency over the full model's, as a log-normal distribution; [error]: deviation of its logarithm. */
 private class Estimate(val ratio: Double, val error: Double, val measured: Boolean) {
-    fun probabilityBelow(limit: Double) = 0.5 * erfc((ln(ratio) - ln(limit)) / (error * sqrt(2.0)))
+    fun probabilityBelow(limit: Double) =
+        if (limit.isInfinite()) 1.0 else 0.5 * erfc((ln(ratio) - ln(limit)) / (error * sqrt(2.0)))
 }
 
 /**
