@@ -34,6 +34,7 @@ MIXES, QUICK_MIXES = 100, 10  # of each
 PRIVATE = 100  # unlabelled samples of a device
 BATCH, QUICK_IMAGES = 64, 400
 ROUNDS, QUICK_ROUNDS = 400, 40
+_LEAST_RATIO = 1e-6  # of a class that a mix hardly has
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
@@ -42,10 +43,11 @@ Labels = npt.NDArray[np.int64]
 def run(options: BenchOptions) -> BenchOutcome:
     """Mixes are drawn; a prior is estimated on 100 unlabelled samples of one half of #report, and judged on the other.
 
-    The temperature is fitted to #calibration. The other half's accuracy is weighted by the mix.
+    The temperature is fitted to #calibration. The other half's accuracy is weighted by the mix. ``true_mix_gain_…``: of
+    a prior made of the true mix, which bounds what any estimate can gain on average.
     """
     cifar = options.data_folder / "cifar10" / "test.zip"
-    made = package_pretrained(options, "resnet56_cifar10", train=False)
+    made = package_pretrained(options, "resnet56_cifar10", train=False, max_span=1)  # the full model alone counts
     bundle = Bundle.open(made.folder)
     logits, labels = _answered(options, bundle, f"{cifar}#report")
     temperature = fit_temperature(*_answered(options, bundle, f"{cifar}#calibration"))
@@ -53,14 +55,16 @@ def run(options: BenchOptions) -> BenchOutcome:
     table: list[dict[str, object]] = []
     gains: list[float] = []
     for alpha in ALPHAS:
-        found = _gains(logits, labels, temperature, alpha, QUICK_MIXES if options.quick else MIXES)
+        found, bound = _gains(logits, labels, temperature, alpha, QUICK_MIXES if options.quick else MIXES)
         gains += found
         low, high = _interval(found)
         name = f"prior_gain_{alpha * 10:02.0f}"
         figures |= {f"{name}_points": float(np.mean(found)), f"{name}_low_points": low}
+        figures[f"true_mix_gain_{alpha * 10:02.0f}_points"] = float(np.mean(bound))
         row = {"what": f"Dirichlet {alpha:g}", "gain_points": float(np.mean(found)), "worst_points": min(found)}
+        row |= {"true_mix_gain_points": float(np.mean(bound)), "true_mix_worst_points": min(bound)}
         table.append(row | {"low_points": low, "high_points": high, "mixes": len(found)})
-    unmixed = _gains(logits, labels, temperature, np.inf, QUICK_MIXES if options.quick else MIXES)
+    unmixed, _ = _gains(logits, labels, temperature, np.inf, QUICK_MIXES if options.quick else MIXES)
     figures |= {"worst_mix_points": min(gains), "unmixed_loss_points": -float(np.mean(unmixed))}
     table.append({"what": "uniform", "gain_points": float(np.mean(unmixed)), "worst_points": min(unmixed)})
     figures |= _ten_classes(options) | {"latency_added_share": _latency_added(options, bundle)}
@@ -84,18 +88,25 @@ def _logits(bundle: Bundle, inputs: Inputs) -> Floats:
         return np.concatenate([session.run([inputs.take(batch)])[-1] for batch in batches]).astype(np.float64)
 
 
-def _gains(logits: Floats, labels: Labels, temperature: float, alpha: float, mixes: int) -> list[float]:
-    """Points gained on each of ``mixes`` drawn from a Dirichlet distribution; infinite ``alpha``: uniform ones."""
+def _gains(
+    logits: Floats, labels: Labels, temperature: float, alpha: float, mixes: int
+) -> tuple[list[float], list[float]]:
+    """Points gained on each of ``mixes`` drawn from a Dirichlet distribution, by the estimated and by the true mix.
+
+    Infinite ``alpha``: uniform mixes.
+    """
     classes = logits.shape[1]
     halves = np.arange(len(labels)) % 2
-    gains = []
+    gains: tuple[list[float], list[float]] = ([], [])
     for seed in range(mixes):
         random = np.random.default_rng([seed, round(100 * min(alpha, 100))])
         mix = np.full(classes, 1 / classes) if np.isinf(alpha) else random.dirichlet(np.full(classes, alpha))
         drawn = random.choice(classes, size=PRIVATE, p=mix)
         private = [int(random.choice(np.flatnonzero((labels == label) & (halves == 0)))) for label in drawn]
-        prior = find_prior(logits[private], None, temperature=temperature)
-        gains.append(_weighted(logits, labels, halves == 1, mix, prior) - _weighted(logits, labels, halves == 1, mix))
+        true = Prior(tuple(np.log(np.maximum(mix * classes, _LEAST_RATIO)).tolist()), temperature)
+        without = _weighted(logits, labels, halves == 1, mix)
+        for found, prior in zip(gains, (find_prior(logits[private], None, temperature=temperature), true), strict=True):
+            found.append(_weighted(logits, labels, halves == 1, mix, prior) - without)
     return gains
 
 
