@@ -34,7 +34,7 @@ MIXES, QUICK_MIXES = 100, 10  # of each
 PRIVATE = 100  # unlabelled samples of a device
 BATCH, QUICK_IMAGES = 64, 400
 ROUNDS, QUICK_ROUNDS = 400, 40
-_LEAST_RATIO = 1e-6  # of a class that a mix hardly has
+_LEAST_RATIO = 1e-6  # keeps the logarithm of a vanishing share finite
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]
