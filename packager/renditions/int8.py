@@ -38,7 +38,7 @@ def make_int8(exported: ExportedBlocks, calibration: Calibration, progress: Prog
     """The int8 fragments of all blocks and exits.
 
     1. measure the range of every cut point along the original path; 2. quantise each part on its real inputs with the
-    ranges at its ends fixed; 3. compare with torch on held-out samples and golden inputs. Parts with a large error or
+    ranges at its ends fixed; 3. compare with torch on held-out samples. Parts with a large error or
     without quantisable operators are left out. A skip has the same graph in every rendition; its int8 rendition avoids
     a change of rendition between int8 blocks.
 

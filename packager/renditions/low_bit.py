@@ -30,7 +30,6 @@ BITS = {f"w{bits}": bits for bits in (2, 4, 6, 8)}
 _PLANES = {2: (2,), 4: (4,), 6: (4, 2), 8: (8,)}  # bits of a value in each plane
 _PADDED = {2: 4, 4: 2, 6: 4, 8: 1}  # values are packed in multiples of so many
 _LEAST_ELEMENTS = 256  # below, the expanding nodes take more than the bits save
-_MAX_NOISE_ERROR = 1.0  # weights are rounded for real inputs, at the cost of others; 1 is no better than the mean
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -40,8 +39,8 @@ def make_low_bit(
 ) -> RenditionSet:
     """The fragments of all blocks and exits with weights in ``BITS[name]`` bits, except those with a large error.
 
-    Weights are rounded for real inputs (``correction``). Each fragment is compared with torch on held-out samples and
-    golden inputs. Parts without large weights have no such form.
+    Weights are rounded for real inputs (``correction``). Each fragment is compared with torch on held-out samples.
+    Parts without large weights have no such form.
     """
     reference = TorchReference(exported.expansion)
     judged: dict[str, Judged] = {}
@@ -58,16 +57,7 @@ def make_low_bit(
                     found = corrected_weights(model, axes, BITS[name], fitting, batch=calibration.batch)
                     pack_weights(model.graph, BITS[name], found)
                     graph = as_fragment(model, part)
-                    judged[part] = judge(
-                        name,
-                        exported,
-                        part,
-                        graph,
-                        reference,
-                        held_back,
-                        batch=calibration.batch,
-                        max_noise_error=_MAX_NOISE_ERROR,
-                    )
+                    judged[part] = judge(name, exported, part, graph, reference, held_back, batch=calibration.batch)
                     loaded_bytes[part] = whole
                 task.advance()
     return judged_set(name, exported, judged, loaded_bytes=loaded_bytes)

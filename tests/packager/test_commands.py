@@ -156,7 +156,7 @@ def assert_refused(pathweave, command_line) -> Callable[..., None]:
         before = sorted(command_line.folder.rglob("*"))
         refused = pathweave("package", *arguments, "--out", "never", "--threads", "1", "--json")
         assert refused.status == status
-        lines = refused.err.splitlines()
+        lines = [line for line in refused.err.splitlines() if not line.startswith("note: ")]
         assert lines[0].startswith("error: ")
         assert len(lines) == 1 or (len(lines) == 2 and lines[1].startswith("hint: "))
         told = refused.result["error"]

@@ -113,6 +113,18 @@ def test_every_path_composes(tiny_exported, tiny_int8, in_place_of, noise):
             assert answer(int8.stretch(path), noise(batch, 1, 8, 8)).shape == (batch, 10)
 
 
+def test_an_error_on_noise_alone_leaves_no_block_out(tiny_exported, calibrate, in_place_of, work):
+    images = calibrate(tiny_exported.expansion).samples * 0.02  # the golden inputs reach two hundred times as far
+    calibration = Calibration(tiny_exported.expansion, images)
+    made = make_int8(tiny_exported, calibration, SilentProgress(), work)
+    (noise,) = golden_inputs(tiny_exported.expansion.cut_points[0], seed=SELF_TEST_SEED, batch=SELF_TEST_BATCH)
+    noise = torch.from_numpy(noise)
+    expected, int8 = (answer(one.stretch(["o0"]), noise) for one in (tiny_exported, in_place_of(tiny_exported, made)))
+    assert np.mean((int8 - expected) ** 2) > 0.25 * expected.var()
+    assert made.errors["o0"] < 0.01
+    assert not made.notes
+
+
 # What is in a fragment
 
 
