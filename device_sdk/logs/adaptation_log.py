@@ -214,6 +214,16 @@ class Searched(msgspec.Struct, frozen=True, tag="searched", tag_field="event"):
     failure: str | None
 
 
+class PriorChanged(msgspec.Struct, frozen=True, tag="prior_changed", tag_field="event"):
+    """The mix of classes changed while serving, and the plan took another prior.
+
+    ``answers``: that it was estimated on; ``moved_share``: of the answers, from one class to another (0 to 1).
+    """
+
+    answers: int
+    moved_share: float
+
+
 class Resized(msgspec.Struct, frozen=True, tag="resized", tag_field="event"):
     """The memory cap changed, None for none: ``why`` is ``asked``, ``pressure``, ``room`` or ``failed``.
 
@@ -246,6 +256,7 @@ Event = (
     | SwitchFailed
     | OutOfReach
     | Searched
+    | PriorChanged
     | Resized
 )
 

@@ -18,7 +18,7 @@ from device_sdk.supernet.plan import Prior
 Floats = npt.NDArray[np.float64]
 
 LEAST_SAMPLES = 20
-_PSEUDO_SAMPLES = 4.0  # spread as in training: a class that was not seen keeps a share
+PSEUDO_SAMPLES = 4.0  # spread as in training: a class that was not seen keeps a share
 _ITERATIONS, _TOLERANCE = 200, 1e-6
 _FOLDS = 4
 _CERTAINTY = 2.0  # standard errors by which the prior must raise the likelihood of samples it was not estimated on
@@ -45,7 +45,7 @@ def find_prior(
     wide = logits.astype(np.float64)
     if temperature is None:
         temperature = 1.0 if labels is None else fit_temperature(wide, labels)
-    likely = _probabilities(wide / temperature)
+    likely = probabilities(wide / temperature)
     gains = np.zeros(count)
     folds = np.arange(count) % _FOLDS
     for fold in range(_FOLDS):
@@ -68,7 +68,7 @@ def fit_temperature(logits: npt.NDArray[np.floating], labels: npt.NDArray[np.int
     def loss(log_temperature: float) -> float:
         scaled = wide / math.exp(log_temperature)
         scaled = scaled + _shares_to_log_ratios(_label_shares(labels, wide.shape[1]))
-        return float(-np.log(np.maximum(_probabilities(scaled)[rows, labels], 1e-300)).mean())
+        return float(-np.log(np.maximum(probabilities(scaled)[rows, labels], 1e-300)).mean())
 
     low, high = map(math.log, _TEMPERATURES)
     for _ in range(_SEARCH_STEPS):
@@ -89,7 +89,7 @@ def _shares_to_log_ratios(shares: Floats) -> Floats:
 
 def _label_shares(labels: npt.NDArray[np.int64], classes: int) -> Floats:
     counts = np.bincount(labels, minlength=classes).astype(np.float64)
-    shares: Floats = (counts + _PSEUDO_SAMPLES / classes) / (counts.sum() + _PSEUDO_SAMPLES)
+    shares: Floats = (counts + PSEUDO_SAMPLES / classes) / (counts.sum() + PSEUDO_SAMPLES)
     return shares
 
 
@@ -100,7 +100,7 @@ def _estimated_shares(likely: Floats) -> Floats:
     for _ in range(_ITERATIONS):
         weighted = likely * shares
         responsible = weighted / weighted.sum(axis=1, keepdims=True)
-        new = (responsible.sum(axis=0) + _PSEUDO_SAMPLES / classes) / (count + _PSEUDO_SAMPLES)
+        new = (responsible.sum(axis=0) + PSEUDO_SAMPLES / classes) / (count + PSEUDO_SAMPLES)
         moved, shares = float(np.abs(new - shares).sum()), new
         if moved < _TOLERANCE:
             break
@@ -113,7 +113,8 @@ def _evidence(likely: Floats, ratios: Floats, labels: npt.NDArray[np.int64] | No
     return totals if labels is None else ratios[labels] / totals
 
 
-def _probabilities(logits: Floats) -> Floats:
+def probabilities(logits: Floats) -> Floats:
+    """Of ``logits`` [count, classes]: each row sums to 1."""
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     probabilities: Floats = powers / powers.sum(axis=1, keepdims=True)
     return probabilities

@@ -26,9 +26,10 @@ from device_sdk.execution.self_test import run_self_test
 from device_sdk.execution.service_times import CallPace
 from device_sdk.execution.workspace import Workspace
 from device_sdk.live.elastic import ElasticSettings
+from device_sdk.live.mix_follower import MixFollower
 from device_sdk.live.switching import LiveSettings
 from device_sdk.logs import log_events
-from device_sdk.logs.adaptation_log import AdaptationLog, Opened
+from device_sdk.logs.adaptation_log import AdaptationLog, Opened, PriorChanged
 from device_sdk.memory_pressure import MemoryPressure, find_memory_pressure
 from device_sdk.offload.pooling import LogarithmicPool
 from device_sdk.offload.remote_model import RemoteModel
@@ -60,7 +61,7 @@ from device_sdk.session.running import Running
 from device_sdk.session.samples import SampleChecker
 from device_sdk.session.timed_answers import TimedAnswers
 from device_sdk.supernet.cost import MB, Budget, Power, Uplink
-from device_sdk.supernet.plan import AnswerLocally, Ask, Fallback, Plan, Subnet
+from device_sdk.supernet.plan import AnswerLocally, Ask, Fallback, Plan, Prior, Subnet
 from device_sdk.supernet.requirement import Requirement
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ class AdaptiveModel:
         self._async_calls = AsyncCalls()
         self._class_names = bundle.manifest.task.class_names
         self._pace = CallPace()
+        self._mix: MixFollower | None = None
         self._elastic = ElasticMemory(self._state, self._in_use, self._live, self._log)
         self._timed = TimedAnswers(self._in_use, self._class_names)
         self._change = threading.Lock()  # held by what changes the plan on demand; calls never wait for it
@@ -329,23 +331,36 @@ class AdaptiveModel:
                 self._live.start(None, LiveSettings())
         return adaptation
 
-    def watch(self, budget: Budget | None = None, *, settings: LiveSettings | None = None) -> None:
+    def watch(self, budget: Budget | None = None, *, settings: LiveSettings | None = None, prior: bool = False) -> None:
         """Keep the latency budget while the device becomes slower and faster, with the subnets of the last adaptation.
 
         A thread watches how long single samples take, and exchanges the subnet for the most accurate that then fits.
-        The next ``open`` starts with that of the adaptation. ``budget``: another one than the adaptation's.
+        The next ``open`` starts with that of the adaptation. ``budget``: another one than the adaptation's. ``prior``:
+        also estimate the mix of classes from the answers, and correct answers by it once it has surely changed, until
+        ``stop_watching``; without an adaptation to a latency budget, do this alone. Counts are kept, no samples. While
+        the network is followed the prior stays.
 
         Raises:
-            UsageError: nothing was adapted to a latency budget here, or the plan in use is split or not of the pool.
+            UsageError: nothing was adapted to a latency budget here, or the plan in use is split or not of the pool;
+                ``prior`` for a model that is no classifier.
         """
         self._in_use.running()
-        self.bundle.require_whole("live update")
-        with self._change:
-            self._live.start(budget, settings or LiveSettings())
+        if prior:
+            self._samples.require_classifier()
+        if not prior or budget is not None or self._state.load_pool() is not None:
+            self.bundle.require_whole("live update")
+            with self._change:
+                self._live.start(budget, settings or LiveSettings())
+        if prior and self._mix is None:
+            self._mix = MixFollower(self._use_prior)
+            self._mix.start()
 
     def stop_watching(self) -> None:
-        """Stay with the plan in use. May be called twice."""
+        """Stay with the plan in use, and with its prior. May be called twice."""
         self._live.stop()
+        mix, self._mix = self._mix, None
+        if mix is not None:
+            mix.stop()
 
     @property
     def watching(self) -> bool:
@@ -748,6 +763,22 @@ class AdaptiveModel:
     def _take(self, plan: Plan) -> None:
         self._exchange(plan, before=self._stop_following)
 
+    def _use_prior(self, prior: Prior, answers: int, moved_share: float) -> None:
+        """Correct answers by ``prior`` from now on, also those of the plan that the next ``open`` starts with."""
+        with self._change:
+            if self._network.running:  # its plans are judged under the prior that they were made with
+                return
+            active = self._in_use.running()
+            plan = active.plan.with_prior(prior)
+            loaded = self._in_use.prepare(plan)
+            self._state.save_plan((self._state.load_plan() or plan).with_prior(prior))
+            self._live.use_prior(prior)
+            if not self._in_use.exchange(Active(plan, loaded), expected=active):
+                loaded.close()  # live update came first, with a plan of the pool
+                return
+            self._live.follow()
+            self._log.write(PriorChanged(answers=answers, moved_share=moved_share))
+
     def _stop_following(self) -> None:
         self._live.stop()
         self._network.stop()
@@ -855,6 +886,9 @@ class AdaptiveModel:
         latency_ms = (time.perf_counter() - started) * 1e3
         if active.times is not None and source == (SUBNET,):  # the time of exits and servers is not the subnet's
             active.times.record(latency_ms)
+        mix = self._mix
+        if mix is not None:
+            mix.note(output, active.plan.class_prior)
         return Answer(output, source, latency_ms, self._class_names, active.plan)
 
     def close(self) -> None:
@@ -868,6 +902,7 @@ class AdaptiveModel:
         self._elastic.stop()
         self._timed.close()
         self._stop_following()
+        self.stop_watching()
         self._live.forget()
         self._async_calls.close()
         self._remote.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -106,9 +106,16 @@ class LiveKeeper:
 
     def keep_exits(self, held: Collection[str]) -> None:
         """The plans of the pool, watched or stored, lose all exits that are not ``held``."""
+        self._change_plans(lambda pool: pool.plans_without_exits(held))
+
+    def use_prior(self, prior: Prior) -> None:
+        """All plans of the pool, watched or stored, take ``prior``."""
+        self._change_plans(lambda pool: {one.subnet: one.plan.with_prior(prior) for one in pool.candidates})
+
+    def _change_plans(self, changed_in: Callable[[PlanPool], Mapping[Subnet, Plan]]) -> None:
         live = self._live
         pool = live.pool if live is not None else self._state.load_pool()
-        changed = {} if pool is None else pool.plans_without_exits(held)
+        changed = {} if pool is None else changed_in(pool)
         if pool is None or not changed:
             return
         self._state.save_pool(pool.with_plans(changed) if live is None else live.take_plans(changed))

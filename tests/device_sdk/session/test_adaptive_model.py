@@ -19,7 +19,7 @@ from device_sdk.errors import (
     SignatureError,
     UsageError,
 )
-from device_sdk.logs.adaptation_log import Adapted, Infeasible, Opened, PlanChosen, read_log
+from device_sdk.logs.adaptation_log import Adapted, Infeasible, Opened, PlanChosen, PriorChanged, read_log
 from device_sdk.policies.adaptation import AdaptationSettings
 from device_sdk.policies.exits.timed_exits import without_timed_exits
 from device_sdk.session.adaptive_model import AdaptiveModel
@@ -473,3 +473,49 @@ def test_energy_is_known_with_the_devices_power_alone(model, tiny_bundle):
         model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement)
     planned = model.plan_for(tiny_bundle.images, tiny_bundle.labels, requirement, power=Power(active_w=2.0))
     assert planned.choice.cost.energy_mj == pytest.approx(2.0 * planned.choice.cost.latency_ms)
+
+
+# The mix of classes while serving
+
+
+def test_the_mix_of_classes_is_followed_and_the_prior_is_there_after_opening_again(tiny_bundle, slow_state):
+    images = tiny_bundle.images[tiny_bundle.labels == tiny_bundle.labels[0]][:1]
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as model:
+        model.watch(prior=True)
+        bare = model(images).output
+        deadline = time.monotonic() + 60
+        while model.plan.class_prior is None and time.monotonic() < deadline:
+            model(images)
+        prior = model.plan.class_prior
+        assert prior is not None
+        assert int(np.argmax(prior.log_ratios)) == int(bare.argmax())
+        offsets = prior.temperature * np.array(prior.log_ratios)
+        np.testing.assert_allclose(model(images).output, bare + offsets, rtol=1e-4, atol=1e-4)
+        model.stop_watching()
+        model.stop_watching()
+        [changed] = [line.event for line in read_log(model.log_path) if isinstance(line.event, PriorChanged)]
+        assert changed.answers >= 100
+        assert 0.5 < changed.moved_share <= 1
+        plan = model.plan
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as model:
+        assert model.plan == plan
+
+
+def test_plans_that_live_update_switches_to_have_the_prior_too(tiny_bundle, slow_state, runtime):
+    images, labels = tiny_bundle.images, tiny_bundle.labels
+    with AdaptiveModel.open(tiny_bundle.folder, state_folder=slow_state) as model:
+        settings = AdaptationSettings(time_limit_s=1, use_prior=False)
+        model.adapt(images, labels, Budget(latency_ms=1000), settings=settings, live=True)
+        model.watch(prior=True)
+        deadline = time.monotonic() + 60
+        while model.plan.class_prior is None and time.monotonic() < deadline:
+            model(images[:1])
+        model.stop_watching()
+        pool = DeviceState(slow_state, model.bundle, runtime).load_pool()
+        assert pool is not None
+        assert {one.plan.class_prior for one in pool.candidates} == {model.plan.class_prior} != {None}
+
+
+def test_watching_without_an_adaptation_needs_a_prior_to_follow(model):
+    with pytest.raises(UsageError, match="no plan pool"):
+        model.watch()
