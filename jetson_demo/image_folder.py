@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.image_sources import SUFFIXES, read_image
+from device_sdk.data.file_names import SUFFIXES
+from device_sdk.data.image_files import read_image
 from device_sdk.data.preprocessing import fit_image
 from jetson_demo.frames import Frame, Note
 from pathweave import AdaptiveModel, DataError, InputError

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.datasets import part_of
-from device_sdk.data.image_sources import open_source
 from device_sdk.data.inputs import RawInputs
 from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.data.records import part_of
+from device_sdk.data.sources import open_records
 
 SIDE = 224
 
@@ -31,10 +31,10 @@ class Photographs:
 def load_photographs(data_folder: Path, parts: tuple[str, ...], *, limit: int | None = None) -> Photographs:
     """The photographs of ``parts`` of val.zip, spread evenly over the classes where there is a ``limit``."""
     wnids = (data_folder / "imagenette" / "imagenet_wnids.txt").read_text().split()
-    with open_source(str(data_folder / "imagenette" / "val.zip")) as source:
-        names = sorted(name for name in source.names if part_of(name) in parts)
-        if limit is not None:
-            names = [names[place] for place in np.linspace(0, len(names) - 1, min(limit, len(names)), dtype=int)]
-        images = [source.read(name) for name in names]
+    records = open_records(str(data_folder / "imagenette" / "val.zip"))
+    chosen = [at for at, name in enumerate(records.names) if part_of(name) in parts]
+    if limit is not None:
+        chosen = [chosen[place] for place in np.linspace(0, len(chosen) - 1, min(limit, len(chosen)), dtype=int)]
+    images = [records.image(at) for at in chosen]
     images = [image if image.shape[2] == 3 else np.repeat(image, 3, axis=2) for image in images]
-    return Photographs(images, np.array([wnids.index(name.split("/")[0]) for name in names]))
+    return Photographs(images, np.array([wnids.index(records.labels[at]) for at in chosen]))

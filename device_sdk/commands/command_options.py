@@ -126,7 +126,7 @@ def load_data(
         preprocessing=manifest.preprocessing,
         labelled=labelled,
     )
-    for note in dataset.notes:
+    for note in () if dataset.report is None else dataset.report.notes:
         click.echo(f"note: {note}", err=True)
     if not labelled:
         return dataset

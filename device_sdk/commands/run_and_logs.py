@@ -121,7 +121,7 @@ def _said(answer: dict[str, Any]) -> str:
 
 
 def _classify(model: AdaptiveModel, path: Path, deadline_ms: float | None) -> dict[str, Any]:
-    from device_sdk.data.image_sources import read_image
+    from device_sdk.data.image_files import read_image
 
     answer = model(read_image(path, channels=model.bundle.manifest.preprocessing.channels), deadline_ms=deadline_ms)
     return {

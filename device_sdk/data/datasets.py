@@ -1,22 +1,22 @@
 """Labelled image sets for the device and the packager: loaded by reference, in parts, split and shifted.
 
-A reference may end in ``#part``. The hash of "class/name.png" decides the part, so an image's part does not depend on
-its location or on the other images.
+A reference may end in ``#part`` (see ``Records.part``).
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.class_names import ClassNames, in_order
-from device_sdk.data.image_sources import PARTS, Pixels, Source, open_source, require_few_corrupt
+from device_sdk.data.class_names import ClassNames
+from device_sdk.data.image_files import Pixels
 from device_sdk.data.preprocessing import Preprocessing, fit_image, resize_image
+from device_sdk.data.records import Records, hash_of
+from device_sdk.data.source_report import SourceReport
+from device_sdk.data.sources import open_records
 from device_sdk.errors import CorruptImageError, DataError, UsageError
 from device_sdk.progress import Progress, SilentProgress
 from device_sdk.random_source import SplitMix64
@@ -29,14 +29,16 @@ class ImageDataset:
     """Images of one size with their labels.
 
     ``images`` uint8 [count, height, width, channels]; ``labels`` int64 [count] are positions in
-    ``class_names``; ``names`` are "class/name.png". ``notes``: sentences on files that were left out.
+    ``class_names``; ``names`` are "class/name.png". ``report``: of the source. ``indexed``: the class names are
+    positions in a model's classes, as decimal text.
     """
 
     images: Pixels
     labels: npt.NDArray[np.int64]
     class_names: tuple[str, ...]
     names: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    report: SourceReport | None = None
+    indexed: bool = False
 
     def __len__(self) -> int:
         return len(self.names)
@@ -45,7 +47,7 @@ class ImageDataset:
         """The images at ``positions``, in that order."""
         chosen = np.asarray(positions, dtype=np.int64)
         names = tuple(self.names[position] for position in chosen)
-        return ImageDataset(self.images[chosen], self.labels[chosen], self.class_names, names)
+        return replace(self, images=self.images[chosen], labels=self.labels[chosen], names=names)
 
     def relabelled(self, class_names: Sequence[str], class_ids: Sequence[Sequence[str]] = ()) -> ImageDataset:
         """The same images with labels that are positions in ``class_names``, such as those of a model.
@@ -55,8 +57,12 @@ class ImageDataset:
         Raises:
             DataError: a class of this set is unknown or ambiguous, or appears in two spellings.
         """
-        positions = np.array(ClassNames(class_names, class_ids).positions(self.class_names), dtype=np.int64)
-        return ImageDataset(self.images, positions[self.labels], tuple(class_names), self.names, self.notes)
+        if self.indexed:
+            positions = as_positions(self.class_names, count=len(class_names))
+        else:
+            positions = ClassNames(class_names, class_ids).positions(self.class_names)
+        labels = np.array(positions, dtype=np.int64)[self.labels]
+        return replace(self, labels=labels, class_names=tuple(class_names), indexed=False)
 
 
 def load_dataset(
@@ -68,9 +74,10 @@ def load_dataset(
     preprocessing: Preprocessing | None = None,
     labelled: bool = True,
 ) -> ImageDataset:
-    """Load ``FOLDER``, ``FILE.zip`` (one folder per class inside) or ``digits``, each optionally with ``#part``.
+    """Load what ``open_records`` opens, each optionally with ``#part``: a folder or zip with one folder per class, a
+    CSV file, WebDataset shards, a data set on disk, or ``digits``.
 
-    Parts of folders and zips: ``search``, ``calibration`` and ``report`` are the images whose
+    Parts: ``search``, ``calibration`` and ``report`` are the images whose
     ``sha256("class/name.png") % 10`` is 0, 1 and 2–9. ``digits`` (1,797 grey images, 8×8, values 0–16, named
     "3/0013.png" by their position in scikit-learn's set) has no separate training file, so it has four parts:
     ``search`` 0–1, ``calibration`` 2, ``report`` 3–4, ``train`` 5–9. A folder of that name is ``./digits``.
@@ -78,7 +85,7 @@ def load_dataset(
     ``limit`` keeps at most that many images, those with the smallest hashes: a fixed sample of all classes. ``resize``
     (height, width) resizes images of other sizes, ignoring their aspect ratio; ``preprocessing`` crops and resizes them
     for a model. If any image is RGB, all become RGB; grey sets stay [height, width, 1]. Up to a tenth of the images may
-    be corrupt: they are left out (``notes``). Not ``labelled``: all images of a folder or zip, or one file; all labels
+    be corrupt: they are left out (``report``). Not ``labelled``: all images of a folder or zip, or one file; all labels
     are 0 and there are no classes.
 
     Raises:
@@ -91,13 +98,18 @@ def load_dataset(
         raise UsageError(f"the limit of images is {limit}; it must be above zero")
     if resize is not None and min(resize) <= 0:
         raise UsageError(f"the size to resize to is {resize[0]}×{resize[1]}; both must be above zero")
-    location, part = split_reference(reference)
-    with open_source(location, labelled=labelled) as source:
-        class_names = _class_names(source) if labelled else ()
-        wanted = _choose(source, part=part, limit=limit)
-        images, names, notes = _read_all(source, wanted, fit=_fit(resize, preprocessing), progress=progress)
-    labels = np.array([class_names.index(_class_of(name)) if labelled else 0 for name in names], dtype=np.int64)
-    return ImageDataset(images, labels, class_names, names, notes)
+    records = _limited(open_records(reference, labelled=labelled), limit)
+    if labelled and not records.labels:
+        raise DataError(
+            f"the images of {records.location} have no labels",
+            hint="put the images of each class into a folder named after it, or list them in a CSV: image,label",
+        )
+    class_names = records.classes()
+    images, kept, report = _read_all(records, fit=_fit(resize, preprocessing), progress=progress)
+    number_of = {name: number for number, name in enumerate(class_names)}
+    labels = np.array([number_of[records.labels[at]] if labelled else 0 for at in kept], dtype=np.int64)
+    names = tuple(records.names[at] for at in kept)
+    return ImageDataset(images, labels, class_names, names, report, records.indexed)
 
 
 def split(dataset: ImageDataset, *, holdout_share: float, seed: int) -> tuple[ImageDataset, ImageDataset]:
@@ -177,9 +189,19 @@ def draw_like(dataset: ImageDataset, *, like: ImageDataset, count: int, seed: in
     return _draw(rest, counts, random=SplitMix64(seed))
 
 
-def part_of(name: str, parts: tuple[str, ...] = PARTS) -> str:
-    """The part to which the image "class/name.png" belongs."""
-    return parts[int(_hash(name), 16) % 10]
+def as_positions(labels: Sequence[str], *, count: int) -> list[int]:
+    """Labels that are positions among ``count`` classes, as decimal text.
+
+    Raises:
+        DataError: there is no such class.
+    """
+    positions = [int(label) for label in labels]
+    if max(positions, default=0) >= count:
+        raise DataError(
+            f"the data has classes that the model does not know: {max(positions)}",
+            hint=f"the model has {count} classes, numbered from 0",
+        )
+    return positions
 
 
 # Drawing
@@ -220,57 +242,14 @@ def _positions_by_class(dataset: ImageDataset) -> list[list[int]]:
     return [np.flatnonzero(dataset.labels == label).tolist() for label in range(len(dataset.class_names))]
 
 
-# Choosing
-
-
-def split_reference(reference: str) -> tuple[str, str | None]:
-    """The location of the data, and the part named after a ``#``, if any."""
-    if "#" not in reference or os.path.exists(reference):
-        return reference, None
-    location, _, part = reference.rpartition("#")
-    return location, part
-
-
-def _choose(source: Source, *, part: str | None, limit: int | None) -> tuple[str, ...]:
-    """Names of the chosen images, sorted."""
-    names = list(source.names)
-    if part is not None:
-        known = tuple(dict.fromkeys(source.parts))
-        if part not in known:
-            raise DataError(f"{source.location} has no part {part!r}", hint=f"the parts are {', '.join(known)}")
-        names = [name for name in names if part_of(name, source.parts) == part]
-        if not names:
-            raise DataError(
-                f"the part {part!r} of {source.location} holds no image",
-                hint="add images: with enough of them every part has some",
-            )
-    return tuple(sorted(sorted(names, key=_hash)[:limit]))
-
-
-def _class_names(source: Source) -> tuple[str, ...]:
-    if not source.names:
-        raise DataError(
-            f"{source.location} holds no images in class folders",
-            hint="put the images of each class into a folder named after it",
-        )
-    class_names = tuple(in_order(_class_of(name) for name in source.names))
-    if len(class_names) == 1:
-        raise DataError(
-            f"{source.location} holds only one class, {class_names[0]}",
-            hint="a classifier needs two classes or more, one folder each",
-        )
-    return class_names
-
-
-def _class_of(name: str) -> str:
-    return name.split("/", 1)[0]
-
-
-def _hash(name: str) -> str:
-    return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
-
-
 # Reading
+
+
+def _limited(records: Records, limit: int | None) -> Records:
+    """The records with the ``limit`` smallest hashes, in the order of their names."""
+    if limit is None or len(records) <= limit:
+        return records
+    return records.take(sorted(sorted(range(len(records)), key=lambda at: hash_of(records.names[at]))[:limit]))
 
 
 def _fit(resize: tuple[int, int] | None, preprocessing: Preprocessing | None) -> Callable[[Pixels], Pixels]:
@@ -281,36 +260,34 @@ def _fit(resize: tuple[int, int] | None, preprocessing: Preprocessing | None) ->
 
 
 def _read_all(
-    source: Source, names: Sequence[str], *, fit: Callable[[Pixels], Pixels], progress: Progress
-) -> tuple[Pixels, tuple[str, ...], tuple[str, ...]]:
-    """Uint8 [count, height, width, channels] of the readable images, their names, and notes on the others."""
+    records: Records, *, fit: Callable[[Pixels], Pixels], progress: Progress
+) -> tuple[Pixels, list[int], SourceReport]:
+    """Uint8 [count, height, width, channels] of the readable images, and their positions."""
     images: Pixels | None = None
-    kept: list[str] = []
-    corrupt: list[str] = []
-    with progress.task(f"reading {source.location}", total=len(names)) as task:
-        for position, name in enumerate(names):
+    kept: list[int] = []
+    corrupt: dict[int, str] = {}
+    with progress.task(f"reading {records.location}", total=len(records)) as task:
+        for position in range(len(records)):
             if (position + 1) % _REPORT_EVERY == 0:
                 task.advance(_REPORT_EVERY)
             try:
-                image = fit(source.read(name))
+                image = fit(records.image(position))
             except CorruptImageError as error:
-                corrupt.append(str(error))
+                corrupt[position] = str(error)
                 continue
             if images is None:
-                images = _allocate_images(len(names), image.shape, location=source.location)
+                images = _allocate_images(len(records), image.shape, location=records.location)
             elif image.shape[:2] != images.shape[1:3]:
-                raise _sizes_differ(source, kept[0], images.shape[1:3], name, image.shape[:2])
+                raise _sizes_differ(records, kept[0], images.shape[1:3], position, image.shape[:2])
             elif image.shape[2] > images.shape[3]:
                 images = np.repeat(images, image.shape[2], axis=3)
             images[len(kept)] = image  # grey spreads over RGB
-            kept.append(name)
-        task.advance(len(names) % _REPORT_EVERY)
-    require_few_corrupt(corrupt, total=len(names), location=source.location)
+            kept.append(position)
+        task.advance(len(records) % _REPORT_EVERY)
+    report = SourceReport.of(records, corrupt)
+    report.require_few_corrupt()
     assert images is not None  # most of them are readable
-    notes = [source.left_out] if source.left_out else []
-    if corrupt:
-        notes.append(f"{len(corrupt)} of {len(names)} images are corrupt and were left out: {corrupt[0]}")
-    return images[: len(kept)], tuple(kept), tuple(notes)
+    return images[: len(kept)], kept, report
 
 
 def _allocate_images(count: int, shape: tuple[int, ...], *, location: str) -> Pixels:
@@ -324,10 +301,10 @@ def _allocate_images(count: int, shape: tuple[int, ...], *, location: str) -> Pi
 
 
 def _sizes_differ(
-    source: Source, first: str, first_size: tuple[int, ...], second: str, second_size: tuple[int, ...]
+    records: Records, first: int, first_size: tuple[int, ...], second: int, second_size: tuple[int, ...]
 ) -> DataError:
     return DataError(
-        f"{source.location}: images differ in size (height × width):"
-        f" {first} is {first_size[0]}×{first_size[1]}, {second} is {second_size[0]}×{second_size[1]}",
+        f"{records.location}: images differ in size (height × width): {records.names[first]} is"
+        f" {first_size[0]}×{first_size[1]}, {records.names[second]} is {second_size[0]}×{second_size[1]}",
         hint="resize them to one size",
     )

@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
+from device_sdk.data.records import Positions
 from device_sdk.errors import PathweaveError
 from device_sdk.machine import usable_cores
 from packager.inputs.image_set import Decoded, ImageSet
-from packager.inputs.records import Positions
 
 _MOST_WORKERS = 4
 _AHEAD = 2  # batches that each worker prepares ahead

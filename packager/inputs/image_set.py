@@ -13,26 +13,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.class_names import in_order
-from device_sdk.data.datasets import ImageDataset, load_dataset, part_of, split_reference
-from device_sdk.data.image_sources import (
-    MAX_CORRUPT_SHARE,
-    PARTS,
-    Pixels,
-    check_image,
-    decode_image,
-    in_channels,
-    require_few_corrupt,
-)
+from device_sdk.data.datasets import ImageDataset
+from device_sdk.data.image_files import Pixels, check_image, in_channels
 from device_sdk.data.preprocessing import Preprocessing, fit_image
+from device_sdk.data.records import Positions, Records
+from device_sdk.data.source_report import MAX_CORRUPT_SHARE, SourceReport
+from device_sdk.data.sources import open_records
 from device_sdk.errors import CorruptImageError, DataError
 from device_sdk.progress import Progress, Task
-from packager.inputs.records import Positions, Records, open_records
 
 UNLABELLED = -1
 KEPT_BYTES = 160_000_000  # of pixels: sets up to this size are decoded once and kept; CIFAR's training images fit
 
-_NAMED = 3  # corrupt images named in a message
 _REPORT_EVERY = 100
 _SAMPLED = 64  # files whose content is part of the digest
 
@@ -99,7 +91,12 @@ class ImageSet:
             DataError: more than a tenth of the set is corrupt; names the first few.
         """
         self.corrupt.update(corrupt)
-        require_few(self.corrupt, total=len(self), location=self.records.location)
+        self.report.require_few_corrupt()
+
+    @property
+    def report(self) -> SourceReport:
+        """What of the source was seen and left out so far."""
+        return SourceReport.of(self.records, self.corrupt)
 
     def digest(self) -> str:
         """A digest of names, labels, sizes and checksums, and of the content of some files; no image is decoded."""
@@ -130,7 +127,7 @@ class ImageSet:
                     break
             else:
                 if substitute:
-                    require_few(corrupt, total=len(self), location=self.records.location)
+                    SourceReport.of(self.records, corrupt).require_few_corrupt()
         return Decoded(pixels[: len(found)], np.array(found, dtype=np.int64), corrupt)
 
     def _candidates(self, position: int, *, substitute: bool) -> Iterator[int]:
@@ -139,10 +136,9 @@ class ImageSet:
 
     def _one(self, position: int) -> Pixels:
         """Uint8 [height, width, channels]."""
-        where = self.records.where(position)
-        image = decode_image(self.records.read(position), where=where)
+        image = self.records.image(position)
         if image.shape[2] > self.preprocessing.channels:
-            image = in_channels(image, self.preprocessing.channels, where=where)
+            image = in_channels(image, self.preprocessing.channels, where=self.records.where(position))
         return np.broadcast_to(fit_image(image, self.preprocessing, size=self.size), self.shape)
 
 
@@ -151,10 +147,10 @@ Images = ImageDataset | ImageSet
 
 @dataclass(frozen=True)
 class Loaded:
-    """The result of ``load_images``. ``skipped``: a sentence on images that were left out, None if there are none."""
+    """The result of ``load_images``, and the report of its source."""
 
     images: Images
-    skipped: str | None = None
+    report: SourceReport
 
 
 def load_images(
@@ -179,16 +175,9 @@ def load_images(
         DataError: no data, no images, only one class, an unknown or empty part, more than a tenth of corrupt images.
         MissingExtraError: a required library is not installed.
     """
-    location, part = split_reference(reference)
-    if location == "digits":
-        found = load_dataset(reference, preprocessing=preprocessing, progress=progress)
-        names, positions = label(found.class_names, False)
-        labels = np.array(positions, dtype=np.int64)[found.labels]
-        return Loaded(ImageDataset(found.images, labels, names, found.names))
     if preprocessing.channels not in (1, 3):
         raise DataError(f"the model takes {preprocessing.channels} channels; images have 1 or 3")
-    records, taken = open_records(location, split=part)
-    records = records if part is None or taken else _part(records, part)
+    records = open_records(reference)
     names, numbers = _labelled(records, label)
     images = ImageSet(records, preprocessing, size, numbers, names)
     if len(images) * int(np.prod(images.shape)) <= kept_bytes:
@@ -196,32 +185,12 @@ def load_images(
     return _checked(images, progress)
 
 
-def require_few(corrupt: Mapping[int, str], *, total: int, location: str) -> None:
-    """Refuse more than a tenth of corrupt images; names the first few (DataError)."""
-    require_few_corrupt([corrupt[position] for position in sorted(corrupt)], total=total, location=location)
-
-
-def _part(records: Records, part: str) -> Records:
-    if part not in PARTS:
-        known = ", ".join(dict.fromkeys(PARTS))
-        raise DataError(f"{records.location} has no part {part!r}", hint=f"the parts are {known}")
-    chosen = [position for position, name in enumerate(records.names) if part_of(name) == part]
-    if not chosen:
-        raise DataError(f"the part {part!r} of {records.location} holds no image", hint="more images fill all parts")
-    return records.take(np.array(chosen, dtype=np.int64))
-
-
 def _labelled(
     records: Records, label: Callable[[Sequence[str], bool], tuple[tuple[str, ...], Sequence[int]]]
 ) -> tuple[tuple[str, ...], npt.NDArray[np.int64]]:
     if not records.labels:
         return label((), False)[0], np.full(len(records), UNLABELLED, dtype=np.int64)
-    classes = in_order(records.labels)
-    if len(classes) == 1:
-        raise DataError(
-            f"{records.location} holds only one class, {classes[0]}",
-            hint="a classifier needs two classes or more, one folder each",
-        )
+    classes = records.classes()
     names, positions = label(classes, records.indexed)
     number_of = dict(zip(classes, positions, strict=True))
     return names, np.fromiter((number_of[label] for label in records.labels), dtype=np.int64, count=len(records))
@@ -241,7 +210,7 @@ def _decoded(images: ImageSet, progress: Progress) -> Loaded:
     names = tuple(images.names[position] for position in kept)
     chosen = np.array(kept, dtype=np.int64)
     whole = ImageDataset(pixels[: len(kept)], images.labels[chosen], images.class_names, names)
-    return Loaded(whole, _skipped(images))
+    return Loaded(whole, images.report)
 
 
 def _checked(images: ImageSet, progress: Progress) -> Loaded:
@@ -252,12 +221,12 @@ def _checked(images: ImageSet, progress: Progress) -> Loaded:
             _tell(images, dict(filter(None, map(images_head(images), some))), task, done=len(some))
     images.note({})
     if not images.corrupt:
-        return Loaded(images, _skipped(images))
+        return Loaded(images, images.report)
     kept = np.setdiff1d(np.arange(len(images)), np.array(sorted(images.corrupt), dtype=np.int64))
     readable = ImageSet(
         images.records.take(kept), images.preprocessing, images.size, images.labels[kept], images.class_names
     )
-    return Loaded(readable, _skipped(images))
+    return Loaded(readable, images.report)
 
 
 def images_head(images: ImageSet) -> Callable[[int], tuple[int, str] | None]:
@@ -278,13 +247,3 @@ def _tell(images: ImageSet, corrupt: Mapping[int, str], task: Task, *, done: int
     if images.corrupt:
         task.note(f"{len(images.corrupt)} corrupt")
     task.advance(done)
-
-
-def _skipped(images: ImageSet) -> str | None:
-    left_out = images.records.left_out
-    if not images.corrupt:
-        return left_out or None
-    some = ", ".join(images.names[position] for position in sorted(images.corrupt)[:_NAMED])
-    more = ", …" if len(images.corrupt) > _NAMED else ""
-    corrupt = f"{len(images.corrupt)} of {len(images)} images are corrupt and were left out: {some}{more}"
-    return f"{corrupt}; {left_out}" if left_out else corrupt

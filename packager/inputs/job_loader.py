@@ -14,6 +14,7 @@ import torch
 
 from device_sdk.bundles.manifest import IDENTIFIER
 from device_sdk.data.class_names import ClassNames, require_distinct
+from device_sdk.data.datasets import as_positions
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.errors import DataError, UsageError
 from device_sdk.files.untrusted_json import decode_json
@@ -78,7 +79,7 @@ def load_job(
         training_reference=_shown(training),
         validation=validated.images,
         validation_reference=_shown(validation),
-        notes=(*model.notes, *filter(None, (trained.skipped, validated.skipped))),
+        notes=(*model.notes, *trained.report.notes, *validated.report.notes),
         recipe=recipe,
         name=name or _name_after(model.name),
         version=version,
@@ -142,7 +143,7 @@ def load_samples(
     doubts: tuple[str, ...] = ()
     if (loaded.images.labels >= 0).all():
         doubts = label_doubts(known, *job.held_out(JUDGED), weights_given=weights_given)
-    return job.training_samples(count), len(loaded.images), (*filter(None, (loaded.skipped,)), *doubts)
+    return job.training_samples(count), len(loaded.images), (*loaded.report.notes, *doubts)
 
 
 def _name_after(model: str) -> str:
@@ -172,20 +173,13 @@ class _Labels:
         if not classes:
             return self.names or (), ()
         if indexed:
-            return self._by_number([int(number) for number in classes])
+            count = len(self.names) if self.names is not None else _outputs(self._model) or max(map(int, classes)) + 1
+            positions = as_positions(classes, count=count)
+            self.names = self.names or tuple(map(str, range(count)))
+            return self.names, positions
         if self.names is None:
             self.names = _names_from_data(tuple(classes), _outputs(self._model))
         return self.names, ClassNames(self.names, self._model.class_ids).positions(classes)
-
-    def _by_number(self, numbers: Sequence[int]) -> tuple[tuple[str, ...], Sequence[int]]:
-        count = len(self.names) if self.names is not None else _outputs(self._model) or max(numbers) + 1
-        if max(numbers) >= count:
-            raise DataError(
-                f"the data has classes that the model does not know: {max(numbers)}",
-                hint=f"the model has {count} classes, numbered from 0",
-            )
-        self.names = self.names or tuple(map(str, range(count)))
-        return self.names, numbers
 
 
 def _load(reference: str, model: LoadedModel, labels: _Labels, progress: Progress) -> Loaded:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.data.image_sources import Pixels
+from device_sdk.data.image_files import Pixels
 from device_sdk.data.preprocessing import resize_image
 from device_sdk.errors import DataError
 

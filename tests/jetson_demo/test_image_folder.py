@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from device_sdk.data.image_sources import read_image
+from device_sdk.data.image_files import read_image
 from jetson_demo.image_folder import NAMED_FILES, ImageFolder, find_images, spread
 from pathweave import AdaptiveModel, DataError
 

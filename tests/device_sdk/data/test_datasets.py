@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from device_sdk.data.datasets import ImageDataset, dirichlet_shift, draw_like, load_dataset, part_of, split
+from device_sdk.data.datasets import ImageDataset, dirichlet_shift, draw_like, load_dataset, split
 from device_sdk.data.preprocessing import Preprocessing
+from device_sdk.data.records import part_of
 from device_sdk.errors import DataError, UsageError
 
 

@@ -86,7 +86,9 @@ def test_a_few_corrupt_images_are_left_out_and_counted(pictures, streamed):
     spoil(pictures, range(10, 12), head=True)
     loaded = load(pictures, streamed=streamed)
     assert len(loaded.images) == 248
-    assert loaded.skipped.startswith("2 of 250 images are corrupt and were left out: cat/0010.jpg, dog/0011.jpg")
+    assert loaded.report.notes[0].startswith(
+        "2 of 250 images are corrupt and were left out: cat/0010.jpg, dog/0011.jpg"
+    )
     assert "cat/0010.jpg" not in loaded.images.names
 
 
@@ -193,14 +195,13 @@ def test_what_a_worker_cannot_use_keeps_its_message(pictures):
 def test_an_image_of_sixteen_bits_is_left_out_and_counted(pictures):
     Image.new("I;16", (9, 9)).save(pictures / "cat" / "0008.png")
     loaded = load(pictures, streamed=False)
-    assert loaded.skipped is not None
-    assert "1 of 251 images are corrupt and were left out: cat/0008.png" in loaded.skipped
+    assert "1 of 251 images are corrupt and were left out: cat/0008.png" in loaded.report.notes[0]
 
 
 def load_images_without_check(folder: Path) -> ImageSet:
-    from packager.inputs.records import open_records
+    from device_sdk.data.sources import open_records
 
-    records, _ = open_records(str(folder))
+    records = open_records(str(folder))
     return ImageSet(records, COLOUR, (6, 6), np.zeros(len(records), dtype=np.int64), ("cat", "dog"))
 
 

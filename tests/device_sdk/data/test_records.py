@@ -12,8 +12,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from device_sdk.data.datasets import load_dataset
+from device_sdk.data.image_files import MAX_IMAGE_FILE_BYTES
+from device_sdk.data.sources import open_records
 from device_sdk.errors import CorruptImageError, DataError
-from packager.inputs.records import open_records
 
 
 def png(shade: int) -> bytes:
@@ -55,7 +57,7 @@ def write_csv(root: Path, lines: str) -> Path:
 
 
 def records_of(location: Path):
-    return open_records(str(location))[0]
+    return open_records(str(location))
 
 
 def contents(records) -> dict[str, bytes]:
@@ -70,6 +72,52 @@ def test_a_folder_and_a_zip_of_it_are_the_same_records(tmp_path, method):
     assert tuple(folder.labels) == tuple(archive.labels) == ("cat", "cat", "dog")
     assert folder.stamps[:, 0].tolist() == archive.stamps[:, 0].tolist() == [len(data) for data in FILES.values()]
     assert all(archive.stamps[:, 1])
+
+
+def test_every_kind_of_source_gives_the_same_images_and_classes(tmp_path):
+    folder, archive = write_folder(tmp_path / "data", FILES), write_zip(tmp_path / "data.zip", FILES)
+    listed = write_csv(tmp_path / "listed", "image,label\ncat/1.png,cat\ncat/2.png,cat\ndog/1.png,dog\n")
+    shard = write_tar(
+        tmp_path / "data.tar",
+        {f"{name[:-4]}.png": image for name, image in FILES.items()}
+        | {f"{name[:-4]}.cls": name[:3].encode() for name in FILES},
+    )
+    for location in (folder, archive, listed, shard):
+        found = load_dataset(str(location)).relabelled(["bird", "cat", "dog"])
+        assert found.images[:, 0, 0, 0].tolist() == [1, 2, 3]
+        assert found.labels.tolist() == [1, 1, 2]
+        assert found.report.used == found.report.seen == 3
+
+
+def test_numbered_classes_of_shards_are_positions_in_the_models_classes(tmp_path):
+    files = {f"{at}.{kind}": data for at in range(12) for kind, data in (("png", png(at)), ("cls", str(at).encode()))}
+    found = load_dataset(str(write_tar(tmp_path / "data.tar", files)))
+    assert found.relabelled([f"class {at}" for at in range(12)]).labels.tolist() == found.images[:, 0, 0, 0].tolist()
+    with pytest.raises(DataError, match="does not know: 11"):
+        found.relabelled([f"class {at}" for at in range(11)])
+
+
+def test_a_list_without_labels_is_refused_where_labels_are_needed_and_read_where_not(tmp_path):
+    listed = write_csv(tmp_path, "image\ncat/1.png\ndog/1.png\n")
+    with pytest.raises(DataError, match="no labels"):
+        load_dataset(str(listed))
+    assert len(load_dataset(str(listed), labelled=False)) == 2
+
+
+def test_images_beside_class_folders_are_left_out_and_counted(tmp_path):
+    folder = write_folder(tmp_path / "data", {**FILES, "5.png": png(5), "6.png": png(6)})
+    for location in (folder, write_zip(tmp_path / "data.zip", {**FILES, "5.png": png(5), "6.png": png(6)})):
+        assert load_dataset(str(location)).report.notes == ("2 images that lie beside the class folders were left out",)
+        assert len(load_dataset(str(location), labelled=False)) == 5
+
+
+@pytest.mark.slow
+def test_a_member_that_unpacks_to_more_than_is_accepted_is_refused_without_unpacking_it_all(tmp_path):
+    bomb = write_zip(tmp_path / "data.zip", {**FILES, "cat/3.png": bytes(MAX_IMAGE_FILE_BYTES + 1000)})
+    records = records_of(bomb)
+    assert len(records.read(records.names.index("cat/3.png"))) == MAX_IMAGE_FILE_BYTES + 1
+    with pytest.raises(DataError, match="is larger than"):
+        load_dataset(str(bomb))
 
 
 def test_some_of_the_records_read_as_before(tmp_path):
@@ -216,10 +264,9 @@ def test_a_hugging_face_data_set_gives_its_images_and_classes(hub):
 
 def test_a_split_of_a_hugging_face_data_set_is_named_like_a_part(hub):
     folder = hub([0, 0, 1], splits=True)
-    records, taken = open_records(str(folder), split="train")
-    assert (len(records), taken) == (3, True)
+    assert len(open_records(f"{folder}#train")) == 3
     with pytest.raises(DataError, match="has the splits train"):
-        open_records(str(folder), split=None)
+        open_records(str(folder))
 
 
 def test_a_hugging_face_data_set_without_classes_has_no_labels(hub):
