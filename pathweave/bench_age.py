@@ -34,10 +34,14 @@ class Age:
 def measured_paths(package: str = PACKAGE) -> dict[str, tuple[str, ...]]:
     """The paths that each benchmark declares in measures.toml, and its own, from the root of the checkout.
 
+    Without such a file there are none.
+
     Raises:
-        DataError: the file is missing or no such table.
+        DataError: the file is no such table.
     """
     folder = package_folder(package)
+    if not (folder / MEASURES).exists():
+        return {}
     try:
         declared = tomllib.loads((folder / MEASURES).read_text(encoding="utf-8"))
     except (OSError, tomllib.TOMLDecodeError) as error:

@@ -192,7 +192,7 @@ def test_the_second_signal_ends_it_at_once(bundles):
     with started(bundles, "--port", 0, "--json", "--drain-s", 60) as (process, line):
         host, port = json.loads(line)["url"].removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as connection:
-            connection.sendall(b"POST /v1/logs HTTP/1.1\r\nContent-Length: 100\r\n\r\nnever whole")
+            connection.sendall(b"POST /v1/logs HTTP/1.1\r\nHost: here\r\nContent-Length: 100\r\n\r\nnever whole")
             time.sleep(0.3)
             process.terminate()
             time.sleep(0.5)

@@ -209,7 +209,7 @@ def test_garbage_instead_of_http_is_answered_and_ends_nothing(server, plain):
 
 def test_a_client_that_goes_on_slowly_does_not_stop_others(server, plain):
     with server.connect() as slow:
-        slow.sendall(f"POST {INFER} HTTP/1.1\r\nContent-Length: 1000\r\n\r\n".encode())
+        slow.sendall(f"POST {INFER} HTTP/1.1\r\nHost: here\r\nContent-Length: 1000\r\n\r\n".encode())
         assert infer(server, plain).status == 200
         slow.setblocking(False)
         with pytest.raises(BlockingIOError):
