@@ -37,7 +37,7 @@ class _Task(WSGITask):
         return environ
 
     def build_response_header(self) -> bytes:
-        if self.channel.server.draining or self.request.ends_connection:
+        if self.channel.server.draining:
             self.set_close_on_finish()
         return bytes(super().build_response_header())
 
@@ -82,12 +82,13 @@ class Connection(HTTPChannel):
         self._refuses_body = False
         self._lingers_until_s: float | None = None
         self._dropped_bytes = 0
+        self._ahead = b""  # what came behind a request that is being answered: one read from the socket at most
         super().__init__(server, sock, addr, adj, map=map)
 
     @property
     def idle(self) -> bool:
         """Whether no request is being received, processed or answered."""
-        return not self.requests and self.request is None and not self.total_outbufs_len
+        return not self.requests and self.request is None and not self._ahead and not self.total_outbufs_len
 
     @property
     def stands_since_s(self) -> tuple[bool, float] | None:
@@ -104,7 +105,7 @@ class Connection(HTTPChannel):
             return True
 
     def received(self, data: bytes) -> bool:
-        """Take ``data`` from the socket. A second request behind the first one is not read."""
+        """Take ``data`` from the socket. What lies behind a whole request waits until that is answered."""
         with self.requests_lock:
             if not data or self.will_close or self.close_when_flushed:
                 return False
@@ -121,7 +122,7 @@ class Connection(HTTPChannel):
             if request.completed:
                 self.sent_continue = False
                 self.request = None
-                request.ends_connection = bool(data.strip(b"\r\n"))
+                self._ahead = data
                 self._hand_over(request)
         return True
 
@@ -153,8 +154,17 @@ class Connection(HTTPChannel):
             self._reply_mark = None
 
     def readable(self) -> bool:
-        """Whether bytes from the client are wanted."""
-        return self._lingers_until_s is not None or bool(super().readable())
+        """Whether bytes from the client are wanted.
+
+        The thread of all sockets calls this before it waits. The next request is begun here, once the reply to the last
+        one has left: a client that reads no replies holds no thread.
+        """
+        if self._lingers_until_s is not None:
+            return True
+        if self._ahead and super().readable():
+            ahead, self._ahead = self._ahead, b""
+            self.received(ahead)
+        return bool(super().readable())
 
     def handle_read(self) -> None:
         """Take bytes from the socket; drop them if they belong to a refused body."""

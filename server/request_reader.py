@@ -61,7 +61,6 @@ class RequestReader(HTTPRequestParser):
         self._head_done_s: float | None = None
         self.received_s = 0.0
         self.reservation: Reservation | None = None
-        self.ends_connection = False
 
     def received(self, data: bytes) -> int:
         """Take ``data``; returns how many bytes of it belong to this request."""

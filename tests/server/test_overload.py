@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -87,6 +88,47 @@ def test_a_pipelined_second_request_holds_no_thread(serve_large):
         assert all(reader.recv(12) == b"HTTP/1.1 200" for reader in readers)
         assert server.ask("/v1/bundles/tiny/manifest.json").status == 200
         assert server.ask("/").status == 200
+
+
+def replies(connection) -> list[tuple[bytes, bytes]]:
+    """Status and body of each reply, until the server closes the connection."""
+    received, found = b"".join(iter(lambda: connection.recv(65536), b"")), []
+    while received:
+        start, _, rest = received.partition(b"\r\n\r\n")
+        length = int(re.search(rb"content-length: (\d+)", start.lower()).group(1))
+        found.append((start[9:12], rest[:length]))
+        received = rest[length:]
+    return found
+
+
+GET, LAST = (f"GET /health HTTP/1.1\r\nHost: x\r\n{more}\r\n".encode() for more in ("", "Connection: close\r\n"))
+POST = head("/v1/logs", 2) + b"{}"  # refused by the application, which ends no connection
+
+
+@pytest.mark.parametrize("piece", [1, 37, 100_000])
+def test_pipelined_requests_are_answered_in_order(serve, tiny, piece):
+    server = serve(tiny.folder)
+    sent = GET + POST + b"\r\n" + GET + POST + LAST
+    with connect(at(server)) as connection:
+        for first in range(0, len(sent), piece):
+            connection.sendall(sent[first : first + piece])
+        answers = replies(connection)
+    assert [status for status, _ in answers] == [b"200", b"400", b"200", b"400", b"200"]
+    assert all(b"status" in body for _, body in answers[::2])
+
+
+def test_a_hundred_pipelined_requests_are_answered(serve, tiny):
+    server = serve(tiny.folder)
+    with connect(at(server)) as connection:
+        connection.sendall(99 * GET + LAST)
+        assert [status for status, _ in replies(connection)] == [b"200"] * 100
+
+
+def test_what_is_refused_ends_the_pipeline(serve, tiny):
+    server = serve(tiny.folder, token="secret")
+    with connect(at(server)) as connection:
+        connection.sendall(GET + head(INFER, 2) + b"{}" + GET)
+        assert [status for status, _ in replies(connection)] == [b"200", b"401"]
 
 
 def test_a_range_arrives_whole_at_a_fast_reader(serve_large):
