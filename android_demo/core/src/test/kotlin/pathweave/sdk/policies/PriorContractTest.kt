@@ -182,10 +182,10 @@ class PriorContractTest {
 
     @Test
     fun `adapting finds the mix, its plans keep it, and a model that opens again applies it`() {
-        val some = Adaptations.labels.indices.filter { Adaptations.labels[it] == 1 }
+        val some = Adaptations.labels.indices.filter { Adaptations.labels[it] == 0 }
         val samples = SomeInputs(Adaptations.inputs(), some)
         val state = File(folder.toFile(), "state")
-        val labels = IntArray(some.size) { 1 }
+        val labels = IntArray(some.size)
         fun open() = AdaptiveModel.open(Contract.referenceFolder, Contract.key, stateFolder = state)
         val (plan, before) = open().use { model ->
             val budget = Budget(latencyMs = 1000.0)
@@ -194,7 +194,7 @@ class PriorContractTest {
                 val found = model.adaptBlocking(samples, known, budget)
                 assertNotNull(found.plan.prior)
                 assertTrue(found.pool.all { it.plan.prior == found.plan.prior })
-                assertEquals(1, found.plan.prior!!.logRatios.indices.maxBy { found.plan.prior!!.logRatios[it] })
+                assertEquals(0, found.plan.prior!!.logRatios.indices.maxBy { found.plan.prior!!.logRatios[it] })
             }
             val prior = model.plan.prior
             val own = samples.take((0 until 20).toList(), model.plan.inputSize)
