@@ -22,6 +22,7 @@ VECTORS = {  # what Kotlin's tests read of them, and the scripts that write them
     "searches.json": ("searches.json", ("write_searches.py", "search_evidence.py")),
     "adaptations.json": ("adaptations.json", ("write_adaptations.py",)),
     "exits_in_search.json": ("exits_in_search.json", ("write_exits_in_search.py",)),
+    "priors.json": ("priors.json", ("write_priors.py",)),
     "deadlines.json": ("deadlines.json", ("write_deadlines.py",)),
     "elastic.json": ("elastic.json", ("write_elastic.py",)),
     "switching.json": ("switching.json", ("write_switching.py",)),

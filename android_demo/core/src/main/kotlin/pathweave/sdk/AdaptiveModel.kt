@@ -189,6 +189,9 @@ public class AdaptiveModel private constructor(
         remote.close()
     }
 
+    /** The workspace in which all answers are corrected as those of the plan in use are. */
+    private fun workspaceWithPrior() = inUse.lendWorkspace().copy(prior = inUse.running().plan.prior)
+
     /** Load the plan, store it, call [before], exchange it. If one of the first two fails, nothing changes. */
     private fun exchange(plan: Plan, before: () -> Unit = {}) {
         inUse.running()
@@ -253,7 +256,7 @@ public class AdaptiveModel private constructor(
         if (requirement.certainty != null) throw UsageError("a certainty is promised by Python's planner only", "leave it out")
         val subnets = listOf(plan.subnet) + live.subnets
         val costs = profile().costModel()
-        val planned = Planning(inUse.lendWorkspace(), costs, remote.escalator)
+        val planned = Planning(workspaceWithPrior(), costs, remote.escalator)
             .plan(images, labels, subnets, Wish(requirement, uplink, power))
         if (followNetwork && planned.front == null) {
             throw UsageError("there is no network to follow: the plan was made without a server", "connect first")
@@ -410,7 +413,7 @@ public class AdaptiveModel private constructor(
         settings: CalibrationSettings = CalibrationSettings(),
     ): Calibration = synchronized(change) {
         val profile = profile()
-        val calibration = Calibrator(inUse.lendWorkspace(), profile, settings).calibrate(plan.subnet, inputs, labels)
+        val calibration = Calibrator(workspaceWithPrior(), profile, settings).calibrate(plan.subnet, inputs, labels)
         exchange(calibration.plan)
         live.follow()
         state?.log?.write(calibrated(calibration))

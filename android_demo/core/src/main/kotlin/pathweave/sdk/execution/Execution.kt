@@ -62,7 +62,7 @@ public class LoadedPlan internal constructor(
     init {
         workspace.bundle.supernet.checkPlan(plan)
         found = segments(workspace.bundle.supernet, plan)
-        loaded = LoadedSegments(workspace, found, cap)
+        loaded = LoadedSegments(workspace, found, cap, prior = plan.prior)
         everyLoaded += loaded
         val numbers = plan.exits.withIndex().associate { (number, choice) -> choice.exit to number }
         val pairs = found.zip(loaded.stretches)
@@ -209,7 +209,7 @@ public class LoadedPlan internal constructor(
         }
         stepped ?: run {
             val everyStep = steps(workspace.bundle.supernet, plan)
-            val stretches = if (everyStep == found) loaded else LoadedSegments(workspace, everyStep, cap)
+            val stretches = if (everyStep == found) loaded else LoadedSegments(workspace, everyStep, cap, prior = plan.prior)
             if (stretches !== loaded) everyLoaded += stretches
             SteppedPlan(everyStep, stretches.stretches, hurry).also { stepped = it }
         }

@@ -8,13 +8,20 @@ import pathweave.sdk.runtimes.Runtime
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ExitChoice
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Prior
 
 /**
  * One bundle, one runtime, and the bytes that all that is loaded may take beyond the bare runtime; null for no limit.
  *
- * What needs more than the cap runs in pages.
+ * What needs more than the cap runs in pages. [prior]: of classes, applied to all logits of what is loaded here but plans,
+ * which have their own.
  */
-internal data class Workspace(val bundle: Bundle, val runtime: Runtime, val memoryCapBytes: Long? = null) {
+internal data class Workspace(
+    val bundle: Bundle,
+    val runtime: Runtime,
+    val memoryCapBytes: Long? = null,
+    val prior: Prior? = null,
+) {
     /** [plan], ready to run; [cap]: the model's, which its plans share. Throws as [LoadedPlan]. */
     fun loadPlan(plan: Plan, cap: MemoryCap? = null): LoadedPlan = LoadedPlan(this, plan, cap)
 
@@ -45,7 +52,8 @@ internal data class Workspace(val bundle: Bundle, val runtime: Runtime, val memo
  * in pages.
  *
  * [cap]: that of the model, shared with its other plans; pages are loaded when they first run. Without it the segments
- * have a cap of their own, and all pages are loaded once, so that what fails, fails here.
+ * have a cap of their own, and all pages are loaded once, so that what fails, fails here. [prior]: of classes, applied to
+ * the logits of exits and of the output.
  *
  * @throws BudgetError the cap is too small for the largest block; says the least that works.
  * @throws BlobError, CompositionError, RuntimeFailedError: a segment does not load.
@@ -55,13 +63,15 @@ internal class LoadedSegments(
     found: List<PlanSegment>,
     private val cap: MemoryCap? = null,
     batch: Int = 1,
+    prior: Prior? = workspace.prior,
 ) : Closeable {
     private val paged: PagedSegments? = workspace.memoryCapBytes?.let {
         PagedSegments(workspace.bundle, workspace.runtime, found, it, cap ?: MemoryCap(it), batch)
     }
 
     /** One per segment, in order; null where nothing runs. */
-    val stretches: List<LoadedStretch?> = paged?.stretches ?: loadWhole(workspace, found)
+    val stretches: List<LoadedStretch?> =
+        underPrior(workspace.bundle, found, paged?.stretches ?: loadWhole(workspace, found), prior)
     private val wholeBytes = if (paged == null) residentBytes(workspace.bundle, found, batch) else 0L
     private var counted = false // guarded by this
 
@@ -111,6 +121,23 @@ internal class LoadedSegments(
             counted = false
         }
     }
+}
+
+private fun underPrior(
+    bundle: Bundle,
+    found: List<PlanSegment>,
+    stretches: List<LoadedStretch?>,
+    prior: Prior?,
+): List<LoadedStretch?> {
+    if (prior == null) return stretches
+    return found.zip(stretches) { segment, stretch ->
+        if (stretch != null && endsInLogits(bundle, segment)) CorrectedStretch(stretch, prior) else stretch
+    }
+}
+
+private fun endsInLogits(bundle: Bundle, segment: PlanSegment): Boolean {
+    val supernet = bundle.supernet
+    return segment.exit != null || supernet.block(segment.edges.last().block).end == supernet.outputIndex
 }
 
 private fun loadWhole(workspace: Workspace, found: List<PlanSegment>): List<LoadedStretch?> {

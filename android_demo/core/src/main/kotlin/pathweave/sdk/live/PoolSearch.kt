@@ -12,6 +12,7 @@ import pathweave.sdk.data.searchPositions
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.policies.AdaptationSettings
 import pathweave.sdk.policies.makeEvaluator
+import pathweave.sdk.policies.withPrior
 import pathweave.sdk.search.Candidate
 import pathweave.sdk.search.Evaluator
 import pathweave.sdk.search.PrefixTreeEvaluator
@@ -25,6 +26,7 @@ import pathweave.sdk.search.makeStrategy
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.kCheapest
 
@@ -34,7 +36,7 @@ private val SILENT = SearchProgress { _, _, _ -> }
 /**
  * Searches on the samples on which an adaptation with the same [settings] searches.
  *
- * [inputs] and [labels] [count] are the device's own. Latencies are those of [costs].
+ * [inputs] and [labels] [count] are the device's own, [prior] is that of the adaptation. Latencies are those of [costs].
  */
 internal class PoolSearch(
     private val workspace: Workspace,
@@ -42,6 +44,7 @@ internal class PoolSearch(
     private val inputs: Inputs,
     private val labels: IntArray,
     private val settings: AdaptationSettings,
+    private val prior: Prior? = null,
 ) {
     private val positions = searchPositions(labels, settings.holdoutShare, settings.seed).first
 
@@ -95,7 +98,7 @@ internal class PoolSearch(
             timeLimitS = timeLimitS,
             cancelled = cancelled,
         )
-        return findSubnets(makeStrategy(settings.strategy), problem).pool
+        return withPrior(findSubnets(makeStrategy(settings.strategy), problem), prior).pool
     }
 
     /** All candidates of all rungs by one measure, so that the pool compares like with like. */
@@ -105,8 +108,10 @@ internal class PoolSearch(
     }
 
     private fun evaluated(subnets: List<Subnet>, evaluator: Evaluator): List<Candidate> =
-        subnets.zip(evaluator.accuracies(subnets)) { subnet, share -> Candidate(Plan(subnet), costs.cost(subnet), share) }
+        subnets.zip(evaluator.accuracies(subnets)) { subnet, share ->
+            Candidate(Plan(subnet).withPrior(prior), costs.cost(subnet), share)
+        }
 
     private fun evaluator(): PrefixTreeEvaluator =
-        makeEvaluator(workspace, costs, settings, inputs, labels, positions)
+        makeEvaluator(workspace, costs, settings, inputs, labels, positions).also { it.usePrior(prior) }
 }

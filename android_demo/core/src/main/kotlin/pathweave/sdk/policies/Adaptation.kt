@@ -19,6 +19,7 @@ import pathweave.sdk.execution.LoadedSegments
 import pathweave.sdk.execution.PagedEdges
 import pathweave.sdk.execution.PlanSegment
 import pathweave.sdk.execution.Workspace
+import pathweave.sdk.execution.corrected
 import pathweave.sdk.execution.eachEdge
 import pathweave.sdk.execution.largestBatch
 import pathweave.sdk.numerics.argmax
@@ -46,6 +47,7 @@ import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.MB
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.nbytes
@@ -102,7 +104,7 @@ public data class Adaptation(
  * evaluated together at most; fewer where the tensors between two blocks would take more than [batchBytes].
  * [cacheBytes]: of features that are kept to be used again. [useExits]: let the subnets of the search compete with and
  * without exits; the budget then limits the mean latency. [cancelled]: ends the search, whose best so far is then
- * taken.
+ * taken. [usePrior]: estimate the mix of classes of the samples, and correct all answers by it if that is certain to help.
  *
  * @throws UsageError the batch is not above zero.
  */
@@ -115,6 +117,7 @@ public data class AdaptationSettings(
     val cacheBytes: Long = 64_000_000,
     val timeLimitS: Double? = SEARCH_S,
     val useExits: Boolean = false,
+    val usePrior: Boolean = true,
     val cancelled: () -> Boolean = { false },
 ) {
     init {
@@ -162,19 +165,26 @@ internal class PlanFinder(
         val startedNs = System.nanoTime()
         val wanted = withinCap(supernet, costModel, limits, memoryCapBytes)
         if (inputs.count == 0) throw InputError("there are no samples to adapt on")
-        val targets = labels ?: standInLabels(workspace, inputs, settings.batch)
+        var prior: Prior? = null
+        val targets = labels ?: standInLabels(workspace, inputs, settings.batch, settings.usePrior).let { (found, mix) ->
+            found.also { prior = mix }
+        }
         checkLabels(targets, inputs)
         val (kept, held) = searchPositions(targets, settings.holdoutShare, settings.seed)
         val confirmation = confirmation(wanted)
         val budget = confirmation.budget
         val (found, confirmed) = makeEvaluator(workspace, costModel, settings, inputs, targets, kept).use { evaluator ->
-            val found = search(problem(evaluator, budget), confirmation)
+            if (settings.usePrior && labels != null) {
+                prior = evaluator.fullModelLogits().let { (logits, known) -> findPrior(logits, known) }
+            }
+            evaluator.usePrior(prior)
+            val found = withPrior(search(problem(evaluator, budget), confirmation), prior)
             evaluator.release() // whole subnets are loaded now, alone under the cap
             found to confirmation.best(found.pool)
         }
         val chosen = confirmed.candidate
         onProgress(AdaptationProgress(AdaptationStage.JUDGE, 0.0))
-        val judged = judge(inputs, targets, held, listOf(chosen.subnet, supernet.original))
+        val judged = judge(inputs, targets, held, listOf(chosen.subnet, supernet.original), prior)
         val adaptation = Adaptation(
             plan = chosen.plan,
             budget = budget,
@@ -200,7 +210,7 @@ internal class PlanFinder(
         )
         if (!settings.useExits) return adaptation
         val mostMs = budget.latencyMs?.let { it * EQUAL_LATENCY } ?: Double.POSITIVE_INFINITY
-        val finder = ExitsFinder(workspace, costModel, settings.batch) {
+        val finder = ExitsFinder(workspace.copy(prior = prior), costModel, settings.batch) {
             onProgress(AdaptationProgress(AdaptationStage.JUDGE, it))
         }
         val exits = finder.find(found.pool, budget, inputs, targets, held, mostMs) ?: return adaptation
@@ -209,10 +219,10 @@ internal class PlanFinder(
 
     /** The adaptation whose plan is the one with exits; its subnet is in the pool, so that it can be watched. */
     private fun withExits(adaptation: Adaptation, found: ExitsFound): Adaptation {
-        val subnet = found.plan.subnet
-        val added = Candidate(Plan(subnet), costModel.cost(subnet), found.accuracy)
+        val (subnet, prior) = found.plan.subnet to adaptation.plan.prior
+        val added = Candidate(Plan(subnet).withPrior(prior), costModel.cost(subnet), found.accuracy)
         return adaptation.copy(
-            plan = found.plan,
+            plan = found.plan.withPrior(prior),
             predictedMs = found.predictedMs,
             measuredMs = found.meanMs,
             predictedPeakBytes = found.peakBytes,
@@ -284,9 +294,25 @@ internal class PlanFinder(
     )
 
     /** Accuracies on held-back samples; null without any. */
-    private fun judge(inputs: Inputs, labels: IntArray, held: List<Int>, subnets: List<Subnet>): List<Double?> =
-        if (held.isEmpty()) subnets.map { null }
-        else makeEvaluator(workspace, costModel, settings, inputs, labels, held).use { it.accuracies(subnets) }
+    private fun judge(
+        inputs: Inputs,
+        labels: IntArray,
+        held: List<Int>,
+        subnets: List<Subnet>,
+        prior: Prior?,
+    ): List<Double?> {
+        if (held.isEmpty()) return subnets.map { null }
+        return makeEvaluator(workspace, costModel, settings, inputs, labels, held).use { evaluator ->
+            evaluator.usePrior(prior)
+            evaluator.accuracies(subnets)
+        }
+    }
+}
+
+/** The same with [prior] in the plans of all candidates, which were judged under it. */
+internal fun withPrior(found: SearchResult, prior: Prior?): SearchResult {
+    val pool = found.pool.map { it.copy(plan = it.plan.withPrior(prior)) }
+    return found.copy(best = pool.find { it.subnet == found.best?.subnet }, pool = pool)
 }
 
 /**
@@ -316,15 +342,27 @@ internal fun makeEvaluator(
     return PrefixTreeEvaluator(bundle.supernet, load, some, chosen, costModel, batch, cacheBytes)
 }
 
-/** The full model's answers to [inputs], in place of labels; under a memory cap in pages and batches that fit. */
-internal fun standInLabels(workspace: Workspace, inputs: Inputs, batch: Int): IntArray {
+/** The full model's answers to [inputs], in place of labels, and the prior that corrected them, if any. */
+internal fun standInLabels(
+    workspace: Workspace,
+    inputs: Inputs,
+    batch: Int,
+    usePrior: Boolean,
+): Pair<IntArray, Prior?> {
+    val logits = fullModelLogits(workspace, inputs, batch)
+    val prior = if (usePrior) findPrior(logits, null) else null
+    return corrected(logits, prior).map(::argmax).toIntArray() to prior
+}
+
+/** By sample; under a memory cap in pages and batches that fit. */
+private fun fullModelLogits(workspace: Workspace, inputs: Inputs, batch: Int): List<FloatArray> {
     val whole = listOf(PlanSegment(workspace.bundle.supernet.original.edges, null))
     val fitting = workspace.largestBatch(whole, wanted = batch)
     return LoadedSegments(workspace, whole, batch = fitting).use { loaded ->
         val stretch = checkNotNull(loaded.stretches[0])
         (0 until inputs.count).chunked(fitting).flatMap { positions ->
-            rows(stretch.run(listOf(inputs.take(positions, null))).last()).map(::argmax)
-        }.toIntArray()
+            rows(stretch.run(listOf(inputs.take(positions, null))).last())
+        }
     }
 }
 

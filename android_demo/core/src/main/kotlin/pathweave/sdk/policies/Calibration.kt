@@ -82,7 +82,7 @@ public data class Calibration(
 
 /** Finds exits, their thresholds and the threshold of hard samples, blocking. */
 internal class Calibrator(
-    workspace: Workspace,
+    private val workspace: Workspace,
     profile: Profile,
     private val settings: CalibrationSettings,
 ) {
@@ -108,10 +108,10 @@ internal class Calibrator(
         val memoryBytes = settings.exitMemoryMb?.let { (it * MB).toLong() }
         val found = answering.placed(answers, memoryBytes).map { answers.atExit(it, costs) }
         val choices = chooseExits(found, answers.rightAtEnd, costs.latencyMs(subnet), settings.accuracyDrop)
-        var plan = Plan(subnet, choices)
+        var plan = Plan(subnet, choices).withPrior(workspace.prior)
         var times = if (choices.isNotEmpty() && settings.confirm) answering.measured(plan, inputs) else null
         if (times != null && times[0] >= times[1]) {
-            plan = Plan(subnet)
+            plan = Plan(subnet).withPrior(workspace.prior)
             times = null
         }
         if (settings.timedExits) plan = withTimedExits(plan, found.map { it.choice })

@@ -8,12 +8,14 @@ import pathweave.sdk.DataError
 import pathweave.sdk.InputError
 import pathweave.sdk.UsageError
 import pathweave.sdk.data.Inputs
+import pathweave.sdk.execution.corrected
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.runtimes.LoadedStretch
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.Edge
 import pathweave.sdk.supernet.ImageSize
+import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 import pathweave.sdk.supernet.nbytes
@@ -47,8 +49,9 @@ public class PrefixTreeEvaluator(
     private val sessions = Sessions(load)
     private val cache = FeatureCache(cacheBytes)
     private val answers = LinkedHashMap<Subnet, Answers>()
-    private val references = HashMap<Int, List<FloatArray>>() // by batch: centred logits of the full model
+    private val references = HashMap<Int, List<FloatArray>>() // by batch: logits of the full model, without a prior
     private val touched = HashSet<Int>() // batches on which at least one subnet was evaluated
+    private var prior: Prior? = null
     private var worth: Map<Prefix, Double> = emptyMap()
     private var labels = labels.toList()
     private var order = labels.indices.toList()
@@ -75,6 +78,22 @@ public class PrefixTreeEvaluator(
         if (batch < 1 || cacheBytes < 0) throw UsageError("batch must be at least 1 and cacheBytes at least 0")
     }
 
+    /** Logits of the full model by sample, without a prior, and the labels in the same order. Throws as [correct]. */
+    public fun fullModelLogits(): Pair<List<FloatArray>, IntArray> {
+        batches.forEach(::referTo)
+        return batches.flatMap { references.getValue(it) } to labels.toIntArray()
+    }
+
+    /**
+     * Judge all answers under [prior] from now on.
+     *
+     * @throws UsageError something was evaluated without it.
+     */
+    public fun usePrior(prior: Prior?) {
+        if (answers.isNotEmpty()) throw UsageError("a prior must be set before subnets are evaluated")
+        this.prior = prior
+    }
+
     override fun orderByMargin(shouldStop: () -> Boolean) {
         if (answers.isNotEmpty()) return
         for (number in batches) {
@@ -82,7 +101,7 @@ public class PrefixTreeEvaluator(
             referTo(number)
         }
         val logits = batches.flatMap { references.getValue(it) }
-        val margins = logits.mapIndexed { at, row ->
+        val margins = corrected(logits, prior).mapIndexed { at, row ->
             val others = row.filterIndexed { index, _ -> index != labels[at] }.maxOrNull() ?: Float.NEGATIVE_INFINITY
             abs(row[labels[at]] - others)
         }
@@ -109,7 +128,7 @@ public class PrefixTreeEvaluator(
 
     /** No further run: the full model ran for the distances. */
     override fun fullModelCorrect(): BooleanArray {
-        val logits = references.keys.sorted().flatMap { references.getValue(it) }
+        val logits = corrected(references.keys.sorted().flatMap { references.getValue(it) }, prior)
         return BooleanArray(logits.size) { argmax(logits[it]) == labels[it] }
     }
 
@@ -179,10 +198,11 @@ public class PrefixTreeEvaluator(
     }
 
     private fun Answers.add(logits: List<FloatArray>, number: Int) {
-        val reference = references.getValue(number)
+        val (reference, own) = references.getValue(number) to corrected(logits, prior)
         for ((at, sample) in samplesOf(number).withIndex()) {
-            correct[sample] = argmax(logits[at]) == labels[sample]
-            distances[sample] = meanSquare(centred(logits[at]), reference[at])
+            correct[sample] = argmax(own[at]) == labels[sample]
+            // the prior adds the same to both
+            distances[sample] = meanSquare(centred(logits[at]), centred(reference[at]))
         }
     }
 
@@ -191,7 +211,7 @@ public class PrefixTreeEvaluator(
         if (number in references) return
         val prepared = listOf(inputsOf(number, null))
         val features = supernet.original.edges.fold(prepared) { above, edge -> sessions[edge].run(above) }
-        references[number] = rows(features.last()).map(::centred)
+        references[number] = rows(features.last())
     }
 
     /** The features at [node], computed from its longest cached prefix. */

@@ -20,6 +20,7 @@ import pathweave.sdk.profiling.Profile
 import pathweave.sdk.search.SearchProgress
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Prior
 import pathweave.sdk.supernet.Subnet
 
 private const val FILL_SHARE = 1.0 // of the time that the adaptation took, for the other latencies of the pool
@@ -66,7 +67,7 @@ internal class LiveKeeper(private val state: DeviceState?, private val inUse: Pl
         if (adaptation.budget.latencyMs == null) return
         synchronized(this) { pool = poolOf(adaptation) }
         if (!fill && !keep) return
-        val search = poolSearch(samples)
+        val search = poolSearch(samples, adaptation.plan.prior)
         if (fill) {
             val limitS = maxOf(FILL_LEAST_S, FILL_SHARE * adaptation.seconds)
             remember(poolOf(adaptation, search.fill(adaptation.budget, limitS, progress)))
@@ -126,10 +127,10 @@ internal class LiveKeeper(private val state: DeviceState?, private val inUse: Pl
 
     private fun current(): LiveUpdate? = synchronized(this) { live }
 
-    private fun poolSearch(samples: PrivateSamples): PoolSearch {
+    private fun poolSearch(samples: PrivateSamples, prior: Prior?): PoolSearch {
         val (workspace, settings) = inUse.lendWorkspace() to samples.settings
-        val labels = samples.labels ?: standInLabels(workspace, samples.inputs, settings.batch)
-        return PoolSearch(workspace, samples.profile.costModel(), samples.inputs, labels, settings)
+        val labels = samples.labels ?: standInLabels(workspace, samples.inputs, settings.batch, usePrior = prior != null).first
+        return PoolSearch(workspace, samples.profile.costModel(), samples.inputs, labels, settings, prior)
     }
 
     private fun pool(budget: Budget?, plan: Plan): PlanPool {

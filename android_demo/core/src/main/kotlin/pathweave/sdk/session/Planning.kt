@@ -11,6 +11,7 @@ import pathweave.sdk.NANOSECONDS_PER_MS
 import pathweave.sdk.TransferError
 import pathweave.sdk.data.Image
 import pathweave.sdk.execution.Workspace
+import pathweave.sdk.execution.corrected
 import pathweave.sdk.numerics.Tensor
 import pathweave.sdk.numerics.argmax
 import pathweave.sdk.numerics.median
@@ -64,9 +65,9 @@ public class Planned internal constructor(
 /** What plans are made for; [uplink]: instead of the measured one, [power]: of the device. */
 internal class Wish(val requirement: Requirement, val uplink: Uplink?, val power: Power?)
 
-/** Makes plans for the bundle of [workspace]. */
+/** Makes plans for the bundle of [workspace], whose prior corrects all answers and becomes part of the plans. */
 internal class Planning(
-    workspace: Workspace,
+    private val workspace: Workspace,
     private val costs: CostModel,
     private val escalator: Escalator?,
 ) {
@@ -100,8 +101,9 @@ internal class Planning(
             expectedCost(evidence, costs, choice.plan, remote?.uplink, wish.power)
         }
         // under a memory limit, what is left of it is not known to suffice for more exits
-        fun finished(plan: Plan) =
-            if (wish.requirement.peakBytes == null) withFurtherExits(bundle.supernet, plan) else plan
+        fun finished(plan: Plan) = plan.withPrior(workspace.prior).let {
+            if (wish.requirement.peakBytes == null) withFurtherExits(bundle.supernet, it) else it
+        }
         fun front(): PlanFront {
             val found = planner.front(wish.requirement, wish.power)
             return found.copy(offers = found.offers.map { it.copy(plan = finished(it.plan)) })
@@ -159,7 +161,14 @@ internal class Planning(
         val onceMs = median(List(TIMED) { timedMs { answer(escalator, one) } })
         val sizeBytes = escalator.requestBytes(samples.prepare(one, null), one)
         val answerMs = maxOf(onceMs - measured.transferMs(sizeBytes), 0.0)
-        RemoteEvidence(RemoteRef(model.model, escalator.digest), logits, uplink ?: measured, sizeBytes, answerMs, model.pool)
+        RemoteEvidence(
+            RemoteRef(model.model, escalator.digest),
+            corrected(logits, workspace.prior),
+            uplink ?: measured,
+            sizeBytes,
+            answerMs,
+            model.pool,
+        )
     } catch (error: TransferError) {
         notes += "no server is asked: ${error.message}"
         null

@@ -15,6 +15,7 @@ import pathweave.sdk.execution.AT_END
 import pathweave.sdk.execution.AT_SERVER
 import pathweave.sdk.execution.LoadedPlan
 import pathweave.sdk.execution.Outcome
+import pathweave.sdk.execution.corrected
 import pathweave.sdk.execution.hardSamples
 import pathweave.sdk.logs.AdaptationLog
 import pathweave.sdk.logs.event
@@ -150,12 +151,16 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
      * [images]: the same samples before they were prepared, if known.
      */
     fun answer(plan: Plan, loaded: LoadedPlan, tensor: Tensor, images: List<Image>?): Pair<Tensor, List<String>> {
-        val (split, client) = plan.split to tail
+        val (split, client, prior) = Triple(plan.split, tail, plan.prior)
         val outcome = when {
             split == null || splitUnfit(split) != null -> // past the split, or as its fallback says
                 loaded.run(tensor, null, asks = plan.asksEarly && isReady(plan.hard))
-            split.isWhole || client == null -> loaded.run(tensor) { askAll(split.server, tensor, images) }
-            else -> loaded.run(tensor) { features -> runTail(client, split.position, split.tail, features, split.bits) }
+            split.isWhole || client == null -> loaded.run(tensor) {
+                askAll(split.server, tensor, images)?.let { corrected(it, prior) }
+            }
+            else -> loaded.run(tensor) { features ->
+                runTail(client, split.position, split.tail, features, split.bits)?.let { corrected(it, prior) }
+            }
         }
         return when (val policy = plan.hard) {
             Hard.AnswerLocally -> outcome.output to marks(plan, outcome)
@@ -191,7 +196,7 @@ internal class RemoteAnswers(bundle: Bundle, private val log: AdaptationLog?) : 
         }
         val positions = (atEnd + early).sorted()
         if (positions.isEmpty()) return outcome.output to marks(plan, outcome)
-        val reply = ask(policy, outcome, positions, tensor, images)?.let { found ->
+        val reply = ask(policy, outcome, positions, tensor, images)?.let { corrected(it, plan.prior) }?.let { found ->
             val pool = model?.pool?.takeIf { atEnd.isNotEmpty() } ?: return@let found
             val rows = atEnd.map { positions.binarySearch(it) } // not of exits: the pool was fitted to those at the end
             found.withRows(rows, pool.pooled(outcome.output.rows(atEnd), found.rows(rows)))

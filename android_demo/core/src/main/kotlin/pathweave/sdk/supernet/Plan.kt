@@ -6,6 +6,7 @@
  */
 package pathweave.sdk.supernet
 
+import kotlin.math.abs
 import pathweave.sdk.UsageError
 
 /**
@@ -228,17 +229,42 @@ public sealed interface Hard {
     ) : Hard
 }
 
+/** Of a prior: a factor of half a billion. */
+public const val MOST_LOG_RATIO: Double = 20.0
+
+/**
+ * The mix of classes on this device, relative to that of the training data (Saerens et al. 2002, eq. 2.4).
+ *
+ * [logRatios]: for each class the logarithm of its share here over its share there. [temperature]: the logits over it
+ * are calibrated. `temperature · logRatios` is added to all logits, those of exits and servers included, before
+ * anything decides by them; so thresholds keep their scale.
+ *
+ * @throws UsageError there is no class, a ratio is not finite or beyond ±20, or the temperature is not above zero.
+ */
+public data class Prior(val logRatios: List<Double>, val temperature: Double = 1.0) {
+    init {
+        if (logRatios.isEmpty() || !logRatios.all { abs(it) <= MOST_LOG_RATIO }) {
+            throw UsageError("a prior's log ratios must be finite and lie within ±${MOST_LOG_RATIO.toInt()}")
+        }
+        if (!(temperature.isFinite() && temperature > 0)) {
+            throw UsageError("a prior's temperature is ${temperature.toString().removeSuffix(".0")}; it must be above zero")
+        }
+    }
+}
+
 /**
  * What a device runs: a subnet, the exits it may take, where it goes on at a server, what becomes of hard samples.
  *
  * With a split, the subnet up to it runs on the device; its rest is what runs there when the server does not answer,
- * unless the split names another fallback.
+ * unless the split names another fallback. [prior]: of classes, applied to all logits; plans without one are written as
+ * they were before it existed.
  */
 public data class Plan(
     val subnet: Subnet,
     val exits: List<ExitChoice> = emptyList(),
     val split: Split? = null,
     val hard: Hard = Hard.AnswerLocally,
+    val prior: Prior? = null,
 ) {
     /** Of the images that it takes; null for the model's own. */
     val inputSize: ImageSize? get() = subnet.inputSize
@@ -248,6 +274,9 @@ public data class Plan(
 
     /** Whether nothing behind the split ever runs here. */
     internal val isHead: Boolean get() = split != null && split.fallback != Fallback.SUBNET
+
+    /** The same plan with this [prior], or without any. */
+    public fun withPrior(prior: Prior?): Plan = copy(prior = prior)
 
     /** The same without the exits that are not [held]. */
     public fun withExitsOf(held: Collection<String>): Plan = copy(exits = exits.filter { it.exit in held })

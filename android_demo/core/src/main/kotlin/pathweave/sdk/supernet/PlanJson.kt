@@ -38,13 +38,16 @@ public fun decodeSubnet(data: ByteArray): Subnet = try {
  *
  * @throws UsageError a threshold is infinite or not a number, which JSON cannot hold.
  */
-public fun encodePlan(plan: Plan): ByteArray = jsonOf(
+public fun encodePlan(plan: Plan): ByteArray = jsonOf(*fields(plan)).toString().toByteArray()
+
+private fun fields(plan: Plan): Array<Pair<String, JsonElement>> = listOfNotNull(
     "format" to JsonPrimitive(PLAN_FORMAT),
     "subnet" to json(plan.subnet),
     "exits" to JsonArray(plan.exits.map(::json)),
     "split" to (plan.split?.let(::json) ?: JsonNull),
     "hard" to json(plan.hard),
-).toString().toByteArray()
+    plan.prior?.let { "prior" to json(it) },
+).toTypedArray()
 
 /**
  * The plan that [data] holds. Whether a bundle has such a plan, [Supernet.checkPlan] says.
@@ -63,6 +66,11 @@ public fun decodePlan(data: ByteArray): Plan = try {
 } catch (error: JsonError) {
     throw UsageError("this is no plan: ${error.message}", NEWER)
 }
+
+private fun json(prior: Prior): JsonElement = jsonOf(
+    "log_ratios" to JsonArray(prior.logRatios.map(::json)),
+    "temperature" to json(prior.temperature),
+)
 
 private fun json(subnet: Subnet): JsonElement = jsonOf("edges" to json(subnet.edges))
 
@@ -150,12 +158,21 @@ private fun kind(name: String, vararg fields: Pair<String, JsonElement>) =
     jsonOf("kind" to JsonPrimitive(name), *fields)
 
 private fun plan(place: JsonPlace): Plan {
-    place.only("format", "subnet", "exits", "split", "hard")
+    place.only("format", "subnet", "exits", "split", "hard", "prior")
     return Plan(
         subnet = subnet(place["subnet"]),
         exits = place.optional("exits")?.items().orEmpty().map(::exitChoice),
         split = place.nullable("split")?.let(::split),
         hard = place.optional("hard")?.let(::hard) ?: Hard.AnswerLocally,
+        prior = place.optional("prior")?.let(::prior),
+    )
+}
+
+private fun prior(place: JsonPlace): Prior {
+    place.only("log_ratios", "temperature")
+    return Prior(
+        logRatios = place["log_ratios"].items().map { it.number() },
+        temperature = place.optional("temperature")?.number() ?: 1.0,
     )
 }
 

@@ -204,6 +204,7 @@ public class Supernet(
      */
     public fun checkPlan(plan: Plan) {
         check(plan.subnet)
+        plan.prior?.let(::checkPrior)
         val exitPositions = checkExits(plan)
         plan.exits.forEach { checkAskingEarly(it, plan) }
         plan.split?.let {
@@ -217,6 +218,13 @@ public class Supernet(
                 checkDecider(hard.decider)
                 checkAsk(hard, plan.subnet)
             }
+        }
+    }
+
+    private fun checkPrior(prior: Prior) {
+        val classes = cutPoints.last().tensors.last().shape.last()
+        if (prior.logRatios.size != classes) {
+            throw UsageError("the plan's prior is of ${prior.logRatios.size} classes, the model has $classes")
         }
     }
 

@@ -1,5 +1,6 @@
 package pathweave.sdk.live
 
+import kotlin.math.abs
 import kotlinx.serialization.json.JsonElement
 import kotlinx.serialization.json.JsonNull
 import kotlinx.serialization.json.jsonObject
@@ -9,6 +10,7 @@ import org.junit.jupiter.api.Test
 import org.junit.jupiter.api.Timeout
 import pathweave.sdk.InfeasibleBudgetError
 import pathweave.sdk.assertRefused
+import pathweave.sdk.data.searchPositions
 import pathweave.sdk.double
 import pathweave.sdk.execution.Workspace
 import pathweave.sdk.get
@@ -23,6 +25,7 @@ import pathweave.sdk.search.latencyRangeMs
 import pathweave.sdk.seed
 import pathweave.sdk.supernet.Budget
 import pathweave.sdk.supernet.Plan
+import pathweave.sdk.supernet.Prior
 
 private const val HOUR_S = 3600.0
 private const val EXPECTED_TOLERANCE = 1e-6
@@ -85,11 +88,25 @@ class PoolSearchTest {
     }
 
     @Test
+    fun `under a prior all plans of the pool have it, and are judged by it`() {
+        val prior = Prior(listOf(-20.0, 20.0, -20.0))
+        val labels = Adaptations.labels
+        val under = PoolSearch(workspace, costs, Adaptations.inputs(), labels, settings, prior)
+        val filled = under.fill(Budget(latencyMs = 2.0), 16 * HOUR_S) { _, _, _ -> }
+        for (found in listOf(filled, under.search(Budget(latencyMs = 2.25), HOUR_S) { false })) {
+            assertTrue(found.isNotEmpty() && found.all { it.plan.prior == prior })
+            val kept = searchPositions(labels, settings.holdoutShare, settings.seed).first
+            val ones = kept.count { labels[it] == 1 }.toDouble() / kept.size
+            assertTrue(found.all { abs(it.accuracy - ones) < 0.05 }, "only one class is left")
+        }
+    }
+
+    @Test
     fun `the full model's answers stand in for labels`() {
         val inputs = Adaptations.inputs()
         val all = inputs.take((0 until inputs.count).toList(), null)
         val full = Plan(Adaptations.bundle.supernet.original)
         val answers = workspace.loadPlan(full).use { argmax(it.run(all).output) }
-        assertEquals(answers.toList(), standInLabels(workspace, inputs, batch = 8).toList())
+        assertEquals(answers.toList(), standInLabels(workspace, inputs, batch = 8, usePrior = false).first.toList())
     }
 }

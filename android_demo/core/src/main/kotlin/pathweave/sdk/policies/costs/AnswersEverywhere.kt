@@ -164,7 +164,7 @@ internal class Answering(private val workspace: Workspace, private val costs: Co
 
     /** Mean latency at batch 1 of [plan] and of its subnet alone, sample by sample, in turns if both fit at once. */
     fun measured(plan: Plan, inputs: Inputs): List<Double> {
-        val (plans, capBytes) = listOf(plan, Plan(plan.subnet)) to workspace.memoryCapBytes
+        val (plans, capBytes) = listOf(plan, Plan(plan.subnet).withPrior(plan.prior)) to workspace.memoryCapBytes
         val prints = plans.flatMap { segments(supernet, it) }.map { oneModelFootprint(workspace.bundle, it) }
         if (capBytes == null || allStay(prints, capBytes)) return timed(plans, inputs, MEASURED_SAMPLES)
         return plans.map { timed(listOf(it), inputs, MEASURED_IN_PAGES)[0] }

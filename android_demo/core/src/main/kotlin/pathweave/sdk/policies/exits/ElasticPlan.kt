@@ -108,5 +108,5 @@ private fun candidates(bundle: Bundle, plan: Plan, exits: List<ExitChoice>): Pai
 /** The path up to [last], which answers everything: nothing behind it is loaded, and no server is asked. */
 private fun endingWith(plan: Plan, last: ExitChoice): Plan {
     val before = plan.exits.take(plan.exits.indexOf(last)).map { it.withoutAsking() }.filter { it.decides }
-    return Plan(plan.subnet, before + last.copy(threshold = 0.0, askBelow = 0.0))
+    return Plan(plan.subnet, before + last.copy(threshold = 0.0, askBelow = 0.0)).withPrior(plan.prior)
 }
