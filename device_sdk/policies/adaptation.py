@@ -163,6 +163,7 @@ def find_plan(
     evaluator = evaluate(inputs.subset(kept), labels[kept])
     if estimate:
         prior = find_prior(*evaluator.full_model_logits())
+        evaluator.release()  # rungs are loaded next, alone under the cap
     evaluator.use_prior(prior)
     problem = SearchProblem(
         supernet=workspace.supernet,

@@ -176,6 +176,7 @@ internal class PlanFinder(
         val (found, confirmed) = makeEvaluator(workspace, costModel, settings, inputs, targets, kept).use { evaluator ->
             if (settings.usePrior && labels != null) {
                 prior = evaluator.fullModelLogits().let { (logits, known) -> findPrior(logits, known) }
+                evaluator.release() // rungs are loaded next, alone under the cap
             }
             evaluator.usePrior(prior)
             val found = withPrior(search(problem(evaluator, budget), confirmation), prior)
