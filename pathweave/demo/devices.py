@@ -30,7 +30,7 @@ from device_sdk.transports import make_transport
 from pathweave.throttled_proxy import cut_once
 
 PRIVATE, CALIBRATION, HELD_BACK = "digits#search", "digits#calibration", "digits#report"
-PRIVATE_SAMPLES = 150
+PRIVATE_SAMPLES = 240
 HELD_BACK_SAMPLES = 100  # every class of the held-back part has enough samples, for any mix
 ALPHA = 0.5  # of the Dirichlet distribution of classes
 ESCALATED_SHARE = 0.1
