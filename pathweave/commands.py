@@ -70,7 +70,7 @@ def report(results_folder: Path, as_json: bool) -> None:
     found = ages(results, measured_paths(), runner.package_folder(runner.PACKAGE).parent)
     write_atomically(path, render_report(results, found).encode())
     missed = sum(len(result.missed) for result in results)
-    old = [result.bench for result in results if found[result.bench].is_old]
+    old = sorted({result.bench for result in results if found[result.bench].is_old})
     summary = {"report": path, "benches": len(results), "missed": missed, "old": old}
     line = f"{path}: {len(results)} results, {missed} missed targets, {len(old)} older than the code that they measure"
     emit(summary, as_json=as_json, text=line + (f" ({', '.join(old)})" if old else ""))

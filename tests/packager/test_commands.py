@@ -213,7 +213,7 @@ def test_weights_with_wrong_keys_name_the_first_three(assert_refused, tmp_path):
 
 def test_a_model_that_cannot_be_traced_is_refused_with_the_place(assert_refused):
     words = ("cannot be traced", "users_models.py", "in forward")
-    model = ("--model", "users_models:data_dependent")
+    model = ("--model", "users_models:branching")
     assert_refused(*model, *DIGITS, *LENGTH, status=1, error="TraceError", words=words)
 
 

@@ -250,5 +250,6 @@ def test_a_missed_target_fails_the_check_and_stays_in_the_file(tmp_path: Path) -
         "report": "benchmarks/results/report.html",
         "benches": 2,
         "missed": 2,
+        "old": ["two"],
     }
     assert (benches / "results" / "report.html").is_file()
