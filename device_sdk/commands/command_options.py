@@ -25,7 +25,7 @@ existing = click.Path(path_type=Path)
 token_option = click.option("--token", envvar="PATHWEAVE_TOKEN", help="Access token of the server [$PATHWEAVE_TOKEN].")
 
 private_images_option = click.option(
-    "--data", required=True, help="Private images: a folder or zip with one per class, a CSV list …; perhaps #part."
+    "--data", required=True, help="Private images: a folder or zip with class folders, a CSV list …; perhaps #part."
 )
 fallback_option = click.option(
     "--fallback",

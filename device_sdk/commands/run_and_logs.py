@@ -35,7 +35,7 @@ _BATCH = 64
 @bundle_options
 @click.argument("images", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
-    "--data", help="Labelled images instead: a folder or zip with one per class, a CSV list …; perhaps #part."
+    "--data", help="Labelled images instead: a folder or zip with class folders, a CSV list …; perhaps #part."
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Use at most this many images of --data.")
 @click.option("--server", help="URL of a server that answers hard samples, or runs the tail of a split plan.")

@@ -55,7 +55,7 @@ _PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
 @click.option("--storage-mb", type=float, help="Limit of the weights of the device's part as they are stored and sent.")
 @fallback_option
 @click.option("--max-drop", type=float, help="Limit of the accuracy lost, 0 to 1, measured on --data.")
-@click.option("--data", help="Private images: a folder or zip with one per class, a CSV list …; perhaps #part.")
+@click.option("--data", help="Private images: a folder or zip with class folders, a CSV list …; perhaps #part.")
 @limit_option
 @click.option("--device-factor", type=float, help="Estimate for a device so many times slower than this one.")
 @click.option("--picture", type=click.Path(path_type=Path), help="Draw the latencies to FILE.svg or FILE.png.")
