@@ -19,7 +19,8 @@ from device_sdk.supernet.plan import Subnet
 from device_sdk.supernet.supernet import Supernet
 
 _ABOVE_BUDGET = 1.1  # predicted latency over the budget, up to which a rung may still measure within it
-_TIME_SHARE = 0.4  # of the search, after which no further rung is evaluated
+_TIME_SHARE = 0.4  # of the search, after which no further rung is evaluated but those that always are
+_ALWAYS = 2  # rungs of each rendition that are evaluated whatever the time limit
 
 
 def ladder(supernet: Supernet) -> list[list[Subnet]]:
@@ -51,6 +52,12 @@ def rungs_near(supernet: Supernet, cost_model: CostModel, budget: Budget) -> lis
     Of each rendition in turn: the slowest rung that is predicted to fit, the next slower one, which may measure within
     the budget where predictions are up to 10 % high, then the faster ones. Without a latency, the slowest first.
     """
+    turns = zip_longest(*_columns_near(supernet, cost_model, budget))
+    return [rung for turn in turns for rung in turn if rung is not None]
+
+
+def _columns_near(supernet: Supernet, cost_model: CostModel, budget: Budget) -> list[list[Subnet]]:
+    """The same by rendition."""
     limit_ms = math.inf if budget.latency_ms is None else budget.latency_ms
     ordered = []
     for column in ladder(supernet):
@@ -59,14 +66,16 @@ def rungs_near(supernet: Supernet, cost_model: CostModel, budget: Budget) -> lis
         within = [one for one in slowest_first if cost_model.latency_ms(one) <= limit_ms]
         above = [one for one in slowest_first if limit_ms < cost_model.latency_ms(one) <= _ABOVE_BUDGET * limit_ms]
         ordered.append([*within[:1], *above[-1:], *within[1:], *above[:-1]])
-    return [rung for turn in zip_longest(*ordered) for rung in turn if rung is not None]
+    return ordered
 
 
 def climb(problem: SearchProblem) -> SearchProblem:
     """``problem`` with the rungs near its budget evaluated, and the time that is left.
 
-    1. order the samples; 2. evaluate the slowest rung that is predicted to fit, or else the fastest subnet, so that
-    there is an answer from now on; 3. evaluate the other rungs, until they have taken 40 % of the time.
+    1. order the samples; 2. evaluate the two slowest rungs of each rendition that are predicted to fit, or else the
+    fastest subnet; 3. evaluate the other rungs, until all this has taken 40 % of the time. The first two know no time
+    limit: of a rendition the largest input within the budget is the most accurate, so the best rung is among these few,
+    and where predictions are low the next smaller one is there too.
 
     Raises:
         InfeasibleBudgetError: no subnet fits; raised before the first evaluation.
@@ -74,16 +83,26 @@ def climb(problem: SearchProblem) -> SearchProblem:
     supernet, costs, budget = problem.supernet, problem.cost_model, problem.budget
     cheapest = require_feasible(supernet, costs, budget)
     limit_s, started_s = problem.time_limit_s, problem.clock()
-    run = SearchRun(replace(problem, time_limit_s=None if limit_s is None else _TIME_SHARE * limit_s))
-    rungs = rungs_near(supernet, costs, budget)
-    fitting = (one for one in rungs if budget.fits(costs.cost(one)))
-    first = max(fitting, key=costs.latency_ms, default=cheapest)
+    columns = _columns_near(supernet, costs, budget)
+    fitting = [[one for one in column if budget.fits(costs.cost(one))] for column in columns]
+    leading = [rung for column in fitting for rung in column[:_ALWAYS]] or [cheapest]
+    leading.sort(key=costs.latency_ms, reverse=True)
+    run = SearchRun(replace(problem, time_limit_s=None))
     try:
         problem.evaluator.order_by_margin(should_stop=run.check_stop)
     except EvaluationStopped:
         return problem
-    for rung in dict.fromkeys((first, *rungs)):
+    _evaluate_each(run, leading)
+
+    def left_s(share: float) -> float | None:
+        return None if limit_s is None else max(0.0, share * limit_s - (problem.clock() - started_s))
+
+    rest = SearchRun(replace(problem, known=tuple(run.pool.values()), time_limit_s=left_s(_TIME_SHARE)))
+    _evaluate_each(rest, rungs_near(supernet, costs, budget))
+    return replace(problem, known=tuple(rest.pool.values()), time_limit_s=left_s(1.0))
+
+
+def _evaluate_each(run: SearchRun, rungs: Sequence[Subnet]) -> None:
+    for rung in rungs:
         if run.check_stop() or not run.evaluate([rung]):
             break
-    left_s = None if limit_s is None else max(0.0, limit_s - (problem.clock() - started_s))
-    return replace(problem, known=tuple(run.pool.values()), time_limit_s=left_s)

@@ -13,7 +13,8 @@ import pathweave.sdk.supernet.Subnet
 import pathweave.sdk.supernet.Supernet
 
 private const val ABOVE_BUDGET = 1.1 // predicted latency over the budget, up to which a rung may measure within it
-private const val TIME_SHARE = 0.4 // of the search, after which no further rung is evaluated
+private const val TIME_SHARE = 0.4 // of the search, after which no further rung is evaluated but those that always are
+private const val ALWAYS = 2 // rungs of each rendition that are evaluated whatever the time limit
 
 /**
  * All rungs, without repetition: a list per rendition, by name; in it the smallest input first.
@@ -46,21 +47,28 @@ internal fun upToOwnSize(column: List<Subnet>): List<Subnet> {
  * the budget where predictions are up to 10 % high, then the faster ones. Without a latency, the slowest first.
  */
 internal fun rungsNear(supernet: Supernet, costs: CostModel, budget: Budget): List<Subnet> {
+    val ordered = columnsNear(supernet, costs, budget)
+    return (0 until (ordered.maxOfOrNull { it.size } ?: 0)).flatMap { turn -> ordered.mapNotNull { it.getOrNull(turn) } }
+}
+
+/** The same by rendition. */
+private fun columnsNear(supernet: Supernet, costs: CostModel, budget: Budget): List<List<Subnet>> {
     val limitMs = budget.latencyMs ?: Double.POSITIVE_INFINITY
-    val ordered = ladder(supernet).map { column ->
+    return ladder(supernet).map { column ->
         val slowestFirst = column.filter { budget.fitsMemory(costs.peakBytes(it)) }.sortedBy { -costs.latencyMs(it) }
         val within = slowestFirst.filter { costs.latencyMs(it) <= limitMs }
         val above = slowestFirst.filter { costs.latencyMs(it).let { ms -> ms > limitMs && ms <= ABOVE_BUDGET * limitMs } }
         within.take(1) + above.takeLast(1) + within.drop(1) + above.dropLast(1)
     }
-    return (0 until (ordered.maxOfOrNull { it.size } ?: 0)).flatMap { turn -> ordered.mapNotNull { it.getOrNull(turn) } }
 }
 
 /**
  * [problem] with the rungs near its budget evaluated, and the time that is left.
  *
- * 1. order the samples; 2. evaluate the slowest rung that is predicted to fit, or else the fastest subnet, so that there
- * is an answer from now on; 3. evaluate the other rungs, until they have taken 40 % of the time.
+ * 1. order the samples; 2. evaluate the two slowest rungs of each rendition that are predicted to fit, or else the fastest
+ * subnet; 3. evaluate the other rungs, until all this has taken 40 % of the time. The first two know no time limit: of a
+ * rendition the largest input within the budget is the most accurate, so the best rung is among these few, and where
+ * predictions are low the next smaller one is there too.
  *
  * @throws pathweave.sdk.InfeasibleBudgetError no subnet fits; thrown before the first evaluation.
  */
@@ -68,15 +76,21 @@ internal fun climb(problem: SearchProblem): SearchProblem {
     val (supernet, costs, budget) = Triple(problem.supernet, problem.costModel, problem.budget)
     val cheapest = requireFeasible(supernet, costs, budget)
     val startedS = problem.clock()
-    val run = SearchRun(problem.with(timeLimitS = problem.timeLimitS?.let { TIME_SHARE * it }), planned = 1)
-    val rungs = rungsNear(supernet, costs, budget)
-    val first = rungs.filter { budget.fits(costs.cost(it)) }.maxByOrNull(costs::latencyMs) ?: cheapest
+    val fitting = columnsNear(supernet, costs, budget).map { column -> column.filter { budget.fits(costs.cost(it)) } }
+    val leading = fitting.flatMap { it.take(ALWAYS) }.sortedByDescending(costs::latencyMs).ifEmpty { listOf(cheapest) }
+    val run = SearchRun(problem.with(timeLimitS = null), planned = 1)
     try {
         problem.evaluator.orderByMargin(run::checkStop)
     } catch (_: EvaluationStopped) {
         return problem
     }
-    for (rung in (listOf(first) + rungs).distinct()) if (run.checkStop() || !run.evaluate(listOf(rung))) break
-    val leftS = problem.timeLimitS?.let { maxOf(0.0, it - (problem.clock() - startedS)) }
-    return problem.with(timeLimitS = leftS, known = run.pool.values.toList())
+    evaluateEach(run, leading)
+    fun leftS(share: Double) = problem.timeLimitS?.let { maxOf(0.0, share * it - (problem.clock() - startedS)) }
+    val rest = SearchRun(problem.with(timeLimitS = leftS(TIME_SHARE), known = run.pool.values.toList()), planned = 1)
+    evaluateEach(rest, rungsNear(supernet, costs, budget))
+    return problem.with(timeLimitS = leftS(1.0), known = rest.pool.values.toList())
+}
+
+private fun evaluateEach(run: SearchRun, rungs: List<Subnet>) {
+    for (rung in rungs) if (run.checkStop() || !run.evaluate(listOf(rung))) break
 }
