@@ -232,7 +232,7 @@ def test_gzip_bodies_are_refused_before_they_fill_the_memory(serve, tiny, gated)
         statuses = {future.result().status for future in sent}
     assert statuses <= {413, 429}
     assert 429 in statuses  # one client's share holds no more than a few of them
-    assert peak - before < 600e6
+    assert peak - before < 700e6  # eight bodies, whole and decoded, take more than a gigabyte
 
 
 def test_memory_is_given_back_however_a_request_ends(serve, tiny):
