@@ -50,7 +50,7 @@ def measured_paths(package: str = PACKAGE) -> dict[str, tuple[str, ...]]:
 
 
 def ages(results: Sequence[BenchResult], paths: Mapping[str, Sequence[str]], repository: Path) -> dict[str, Age]:
-    """The age of each result, by the name of its bench. One whose code nobody declared counts as changed by any."""
+    """The age of each result, by the name of its bench. One without declared code counts as changed by any commit."""
     found = {}
     for result in results:
         commit = result.commit.removesuffix(_DIRTY)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 
 from device_sdk.errors import ClosedError, ForkedError, PathweaveError
+from device_sdk.live.looking_thread import LookingThread
 from device_sdk.live.running_mix import MixSettings, RunningMix
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Prior
@@ -16,7 +16,6 @@ _log = logging.getLogger(__name__)
 
 PAUSE_S = 0.5  # between two looks
 _KEPT, _KEPT_ROWS = 256, 16  # batches between two looks, of which the oldest go, and answers of each
-_JOIN_S = 10.0
 
 Adopt = Callable[[Prior, int, float], None]
 """Takes a prior, the answers that it was estimated on, and how far the mix moved (0 to 1)."""
@@ -29,8 +28,7 @@ class MixFollower:
         self._adopt, self._settings = adopt, settings or MixSettings()
         self._answers: deque[tuple[Array, Prior | None]] = deque(maxlen=_KEPT)
         self._mix: RunningMix | None = None
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="pathweave-mix", daemon=True)
+        self._thread = LookingThread(self.look, subject="classes", pause_s=PAUSE_S)
 
     def start(self) -> None:
         """Follow from now on."""
@@ -38,9 +36,7 @@ class MixFollower:
 
     def stop(self) -> None:
         """End the thread; the prior in use stays. May be called twice."""
-        self._stopped.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_S)
+        self._thread.stop()
 
     def note(self, logits: Array, prior: Prior | None) -> None:
         """An answer [batch, classes], corrected by ``prior``. This runs in every call, and only appends."""
@@ -55,15 +51,9 @@ class MixFollower:
             self._mix.take(logits)
         due = None if self._mix is None else self._mix.due()
         if self._mix is not None and due is not None:
-            self._adopt(due, self._mix.answers, self._mix.moved_to(due))
-
-    def _follow(self) -> None:
-        while not self._stopped.wait(PAUSE_S):
             try:
-                self.look()
+                self._adopt(due, self._mix.answers, self._mix.moved_to(due))
             except (ClosedError, ForkedError):
-                break
+                raise
             except PathweaveError as error:
                 _log.warning("the prior of a changed mix of classes cannot be taken: %s", error)
-            except Exception:  # a thread that ends would leave the mix behind without a word
-                _log.exception("following the mix of classes met an error and goes on")

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Protocol
 
-from device_sdk.errors import ClosedError, ForkedError, PathweaveError
+from device_sdk.errors import PathweaveError
 from device_sdk.execution.plan_in_use import Active, PlanInUse
+from device_sdk.live.looking_thread import LookingThread
 from device_sdk.live.network_drift import NetworkDrift
 from device_sdk.offload.link_estimate import LinkEstimate
 from device_sdk.supernet.cost import Uplink
@@ -23,7 +23,6 @@ _log = logging.getLogger(__name__)
 
 PAUSE_S = 0.2  # between two looks
 PROBE_AFTER_S = 0.6  # without a request
-_JOIN_S = 10.0
 
 
 class Replan(Protocol):
@@ -54,8 +53,7 @@ class NetworkFollower:
     ) -> None:
         self._in_use, self._link, self._drift = in_use, link, drift
         self._probe, self._replan, self._exchanged, self._clock = probe, replan, exchanged, clock
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._follow, name="pathweave-network", daemon=True)
+        self._thread = LookingThread(self.look, subject="network", pause_s=PAUSE_S)
 
     def start(self) -> None:
         """Follow from now on."""
@@ -63,27 +61,16 @@ class NetworkFollower:
 
     def stop(self) -> None:
         """End the thread; the plan in use stays. May be called twice."""
-        self._stopped.set()
-        if self._thread.is_alive() and threading.current_thread() is not self._thread:
-            self._thread.join(_JOIN_S)
+        self._thread.stop()
 
     # In the thread
-
-    def _follow(self) -> None:
-        while not self._stopped.wait(PAUSE_S):
-            try:
-                self.look()
-            except (ClosedError, ForkedError):
-                break
-            except Exception:  # a thread that ends would leave the plan behind without a word
-                _log.exception("following the network met an error and goes on")
 
     def look(self) -> None:
         """Probe if no request told anything lately, decide once, and do it."""
         if self._link.quiet_s >= PROBE_AFTER_S:
             self._probe()
         uplink = self._link.uplink
-        if self._stopped.is_set() or not self._drift.calls_for_a_plan(uplink, self._clock()):
+        if self._thread.stopped or not self._drift.calls_for_a_plan(uplink, self._clock()):
             return
         active = self._in_use.running()
         plan = self._replan(uplink)
@@ -97,7 +84,7 @@ class NetworkFollower:
         except PathweaveError as error:
             _log.warning("the plan for the changed network does not load: %s", error)
             return
-        if self._stopped.is_set() or not self._in_use.exchange(Active(plan, loaded), expected=active):
+        if self._thread.stopped or not self._in_use.exchange(Active(plan, loaded), expected=active):
             loaded.close()
             return
         self._exchanged(uplink)

@@ -33,7 +33,7 @@ class OutputClaim:
 
     Raises:
         OutputBusyError: another process or thread holds it.
-        PackagingError: a file of somebody else has the lock's name.
+        PackagingError: a file that packaging did not write has the lock's name.
         StorageError: the folder of ``out`` cannot be written.
     """
 

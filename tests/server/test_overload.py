@@ -34,7 +34,7 @@ def head(path, length, *, method="POST", more=""):
 
 
 def assert_prompt(probe, server):
-    """The server answered while it was attacked about as fast as it does now, when nobody attacks it."""
+    """The server answered while it was attacked about as fast as now, without an attack."""
     with HealthProbe(at(server)) as quiet:
         time.sleep(0.3)
     assert len(probe.latencies_ms) >= 2
