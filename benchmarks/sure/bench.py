@@ -33,13 +33,14 @@ def run(options: BenchOptions) -> BenchOutcome:
     Each network in turn: 1. adapt with every budget and seed, on an idle machine and with a busy process on every core,
     which ends before anything is judged; 2. measure all that was chosen and the whole ladder in one
     interleaved run, quiet; 3. answer the samples of #report with what was chosen, and with the rungs of the largest
-    inputs that keep a budget; 4. adapt as an app that makes a call now and then, and time its calls.
+    inputs that keep a budget; 4. adapt as an app that makes a call now and then, and time its calls: each budget at one
+    rate, another one for each network.
     """
     budget_ratios = QUICK_BUDGET_RATIOS if options.quick else BUDGET_RATIOS
     judged: list[JudgedNetwork] = []
     calls: list[Served] = []
     table: list[dict[str, object]] = []
-    for network in networks(options):
+    for number, network in enumerate(networks(options)):
         if isinstance(network, Skipped):
             table.append({"network": network.name, "what": "skipped", "reason": network.reason})
             continue
@@ -47,12 +48,13 @@ def run(options: BenchOptions) -> BenchOutcome:
         runs = adapted(network, state, budget_ratios, options.progress)
         judged.append(_judged(network, runs, budget_ratios))
         seconds = QUICK_SERVED_S if options.quick else SERVED_S
-        own = list(served(network, state / "idle", budget_ratios, seconds=seconds, progress=options.progress))
+        wanted = [(ratio, RATES_HZ[(number + n) % len(RATES_HZ)]) for n, ratio in enumerate(budget_ratios)]
+        own = list(served(network, state / "idle", wanted, seconds=seconds, progress=options.progress))
         calls += [one for one in own if isinstance(one, Served)]
         table += [row | {"time_limit_s": network.time_limit_s} for row in rows_of(judged[-1])]
         table += [_served_row(network.name, one) for one in own]
     figures = {"networks": float(len(judged)), **figures_of(judged, calls)}
-    figures["served_plans"] = len(calls) / len(RATES_HZ)
+    figures["served_plans"] = float(len(calls))
     figures |= {f"seeds_{one.name.replace(' ', '_')}": float(one.seeds) for one in judged}
     by_name = {one.name: one for one in judged}
     if TRAINED in by_name and UNTRAINED in by_name:

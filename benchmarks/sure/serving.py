@@ -18,8 +18,8 @@ from device_sdk.supernet.cost import Budget
 from pathweave import AdaptiveModel
 
 RATES_HZ = (5.0, 15.0, 30.0)
-SERVED_S, QUICK_SERVED_S = 3.0, 1.0  # of calls at each rate
-SERVED_BEFORE_HZ, SERVED_BEFORE = 5.0, 10  # calls before an app adapts: the rarest, with the coldest caches
+SERVED_S, QUICK_SERVED_S = 6.0, 1.0  # of calls
+SERVED_BEFORE = 10  # calls before an app adapts
 SERVED_PERCENTILE = 95.0
 
 
@@ -53,20 +53,20 @@ class NotServed:
 
 
 def served(
-    network: SureNetwork, state: Path, budget_ratios: Sequence[float], *, seconds: float, progress: Progress
+    network: SureNetwork, state: Path, wanted: Sequence[tuple[float, float]], *, seconds: float, progress: Progress
 ) -> Iterator[Served | NotServed]:
-    """An app's life for each budget, on a quiet machine: some calls, an adaptation, then calls at every rate.
+    """An app's life for each budget ratio and rate, on a quiet machine: some calls, an adaptation, then calls.
 
-    The budget holds for 95 % of the calls; it is ``budget_ratio`` of the full model's latency at the same pace.
+    The budget holds for 95 % of the calls; it is that ratio of the full model's latency at the same pace.
     """
     images = network.report.images
     with (
         AdaptiveModel.open(network.folder, state_folder=state) as model,
-        progress.task(f"serve {network.name}", len(budget_ratios)) as task,
+        progress.task(f"serve {network.name}", len(wanted)) as task,
     ):
         model.profile()
-        for ratio in budget_ratios:
-            list(_paced(model, images, SERVED_BEFORE_HZ, SERVED_BEFORE))
+        for ratio, rate_hz in wanted:
+            list(_paced(model, images, rate_hz, SERVED_BEFORE))
             settings = AdaptationSettings(time_limit_s=network.time_limit_s, use_prior=False)
             budget = Budget(latency_ratio=ratio, percentile=SERVED_PERCENTILE)
             task.advance()
@@ -77,9 +77,8 @@ def served(
                 continue
             budget_ms = found.budget.latency_ms
             assert budget_ms is not None
-            for rate_hz in RATES_HZ:
-                times = list(_paced(model, images, rate_hz, max(5, round(seconds * rate_hz))))
-                yield Served(ratio, rate_hz, budget_ms, tuple(one for one, _ in times), tuple(one for _, one in times))
+            times = list(_paced(model, images, rate_hz, max(5, round(seconds * rate_hz))))
+            yield Served(ratio, rate_hz, budget_ms, tuple(one for one, _ in times), tuple(one for _, one in times))
 
 
 def _paced(

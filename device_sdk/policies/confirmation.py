@@ -108,8 +108,9 @@ class Confirmation:
         pairs = [[self._measure([original], as_served)[0] for as_served in (False, True)] for _ in range(_REPEATED)]
         tight_ms = _mean([tight.median_ms for tight, _ in pairs])
         quiet_ms = min(original_ms, tight_ms)
-        self.slowdown = min(tight_ms / quiet_ms, _MOST_SLOWDOWN)
-        self.full_ms = _mean([paced.median_ms for _, paced in pairs]) / self.slowdown + overhead_ms
+        contention = min(tight_ms / quiet_ms, _MOST_SLOWDOWN)  # of caches and clocks; waiting is not in the medians
+        self.slowdown = max(_mean([tight.elapsed_ms or tight.median_ms for tight, _ in pairs]) / quiet_ms, contention)
+        self.full_ms = _mean([paced.median_ms for _, paced in pairs]) / contention + overhead_ms
         self._spreads[original] = _mean([paced.at_percentile_ms / paced.median_ms for _, paced in pairs])
         self._ratios[original] = Ratio(self._spreads[original], _PRECISE)
         self.budget = budget.resolved(self.full_ms)

@@ -2,10 +2,11 @@
 
 The speed of a shared machine drifts; interleaved calls meet the same drift, so latency ratios hold. Each turn starts
 with an untimed call that warms the caches, as in deployment, where no competitor's weights evict them (measured: an
-int8 subnet of ResNet-56 that takes 0.39 of the full model's time alone took 0.47 among ten). Calls with an involuntary
-context switch count for p95 only: long calls are interrupted more often than short ones, so the sum of short calls
-would underestimate a long one (measured with three processes per core: by a factor of 2.6). If nearly all calls were
-interrupted, the fastest ones are used. A clock that was set back or stands still raises an error.
+int8 subnet of ResNet-56 that takes 0.39 of the full model's time alone took 0.47 among ten). A call's time excludes the
+time that its thread waited for a processor: long calls are interrupted more often than short ones, so the ratio of a
+short call to a long one would be too small (measured with one busy process per core: 0.24 for 0.43). Where the system
+does not report that time, interrupted calls count for p95 only; if nearly all calls were interrupted, the fastest ones
+are used. A clock that was set back or stands still raises an error.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _LEAST_VALID = 0.5  # minimum share of timed calls with a duration above zero, s
 _CHECK_EVERY = 5  # rounds
 _ERROR_PER_QUARTILES = 0.93  # standard error of a median = 0.93 · (p75 − p25) / √runs, for a normal distribution
 _SETTLED_SHARE = 0.9  # share of the calls whose median must have the requested precision
-_LEAST_PAIRS = 5  # rounds in which neither call was interrupted; with fewer, medians are compared
+_LEAST_PAIRS = 5  # rounds in which neither call was disturbed; with fewer, medians are compared
 _SESSION_ERROR = 0.005  # relative; two sessions of one model differ by up to 1.3 %
 
 
@@ -57,24 +58,41 @@ def interruptions() -> int:
     return resource.getrusage(_WHO).ru_nivcsw if _WHO is not None else 0
 
 
+def waited_for_processor_ns() -> int:
+    """Time that this thread was ready to run but had no processor; 0 where the system does not report it."""
+    try:
+        with open(_SCHEDULED, "rb", buffering=0) as file:
+            return int(file.read(64).split()[1])
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def _never() -> int:
+    return 0
+
+
 _WHO: int | None = getattr(resource, "RUSAGE_THREAD", None)  # Linux
+_SCHEDULED = "/proc/thread-self/schedstat"  # Linux: time on a processor, time waiting for one, in ns; time slices
 
 
 class _Samples:
-    """The durations of one call, and which of them were interrupted."""
+    """The durations of one call, and which of them were disturbed."""
 
     def __init__(self) -> None:
         self._undisturbed_ns: list[int] = []
         self._all_ns: list[int] = []
-        self._by_round: list[int | None] = []  # None: interrupted, or the clock was set back during the call
+        self._by_round: list[int | None] = []  # None: disturbed, or the clock was set back during the call
 
-    def add(self, elapsed_ns: int, *, interrupted: bool) -> None:
-        self._by_round.append(None if interrupted or elapsed_ns <= 0 else elapsed_ns)
+    def add(self, elapsed_ns: int, waited_ns: int, *, interrupted: bool) -> None:
+        """``waited_ns``: part of ``elapsed_ns`` without a processor; 0 if unknown."""
         if elapsed_ns < 0:
+            self._by_round.append(None)
             return
         self._all_ns.append(elapsed_ns)
-        if not interrupted:
-            self._undisturbed_ns.append(elapsed_ns)
+        disturbed = interrupted if waited_ns == 0 else waited_ns >= elapsed_ns
+        if not disturbed:
+            self._undisturbed_ns.append(elapsed_ns - waited_ns)
+        self._by_round.append(None if disturbed or elapsed_ns == 0 else elapsed_ns - waited_ns)
 
     @property
     def counting_ns(self) -> list[int]:
@@ -124,6 +142,7 @@ class _Samples:
             runs=len(self._all_ns),
             ratio=None if reference is None else self.ratio_to(reference),
             other_ms=other_ms,
+            elapsed_ms=float(np.median(self._all_ns)) / NANOSECONDS_PER_MS,
         )
 
 
@@ -137,8 +156,9 @@ class Ratio(msgspec.Struct, frozen=True):
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
     """Latency of one call, over ``runs`` timed calls.
 
-    Median and quartiles are of uninterrupted calls, ``p95_ms`` of all. ``ratio``: to the reference's, where the calls
-    were timed in turns with one. ``other_ms``: at another percentile of uninterrupted calls, where one was wanted.
+    Median and quartiles are of undisturbed calls: without the time that they waited for a processor. ``p95_ms`` and
+    ``elapsed_ms``, a median, are of all calls and include it. ``ratio``: to the reference's, where the calls were timed
+    in turns with one. ``other_ms``: at another percentile of undisturbed calls, where one was wanted.
     """
 
     median_ms: float
@@ -148,6 +168,7 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
     runs: int
     ratio: Ratio | None = None
     other_ms: float | None = None
+    elapsed_ms: float | None = None
 
     @property
     def at_percentile_ms(self) -> float:
@@ -182,6 +203,7 @@ def measure_interleaved(
     on_round: Callable[[], None] = lambda: None,
     clock: Clock = time.perf_counter_ns,
     interruptions: Counter = interruptions,
+    waited_ns: Counter | None = None,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Latency]:
     """Time competitors in turns: each has one turn per round, in an order that changes every round.
@@ -190,8 +212,9 @@ def measure_interleaved(
     always follows the same other one. With several calls, each is called twice per turn and the second call is timed.
     With ``pause_s`` each call is made once per turn instead, that long after the one before, as an application that
     calls now and then does. With ``patience`` fewer than ``rounds`` may suffice. ``reference``: the call that the
-    others' ratios refer to. ``percentile``: another one besides the median. ``on_round`` is called after each round,
-    warm-up included.
+    others' ratios refer to. ``percentile``: another one besides the median. ``waited_ns``: time that this thread waited
+    for a processor so far; by default the system's count, if ``clock`` is the system's too. ``on_round`` is called
+    after each round, warm-up included.
 
     Raises:
         ValueError: ``rounds`` is below 1 or ``warmup`` is negative.
@@ -199,6 +222,8 @@ def measure_interleaved(
     """
     if rounds < 1 or warmup < 0:
         raise ValueError(f"needs at least 1 round and no negative warm-up, got {rounds} and {warmup}")
+    if waited_ns is None:
+        waited_ns = waited_for_processor_ns if clock is time.perf_counter_ns else _never
     samples = {name: _Samples() for name in calls}
     start_ns, timed_rounds = clock(), 0
     for index in range(-warmup, rounds):
@@ -210,11 +235,12 @@ def measure_interleaved(
                 sleep(pause_s)
             elif len(calls) > 1 and index >= 0:
                 call()
-            before, started_ns = interruptions(), clock()
+            switches, waited_before_ns, started_ns = interruptions(), waited_ns(), clock()
             call()
             elapsed_ns = clock() - started_ns
             if index >= 0:
-                samples[name].add(elapsed_ns, interrupted=interruptions() != before)
+                waited_now_ns = waited_ns()
+                samples[name].add(elapsed_ns, waited_now_ns - waited_before_ns, interrupted=interruptions() != switches)
         timed_rounds += index >= 0
         on_round()
     pairs = None if reference is None else samples[reference]

@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from device_sdk.errors import MeasurementError
-from device_sdk.profiling.timing import Latency, Patience, interruptions, measure, measure_interleaved
+from device_sdk.profiling.timing import (
+    Latency,
+    Patience,
+    interruptions,
+    measure,
+    measure_interleaved,
+    waited_for_processor_ns,
+)
 
 
 def nothing() -> int:
@@ -42,7 +49,7 @@ def rounds_of(calls: list[str], count: int) -> list[list[str]]:
 def test_latency_is_a_median_with_its_spread() -> None:
     bench = Workbench()
     latency = measure(lambda: bench.work("a", 5, 1, 2, 3, 4), runs=5, warmup=0, clock=bench.clock)
-    assert latency == Latency(median_ms=3, p95_ms=pytest.approx(4.8), p25_ms=2, p75_ms=4, runs=5)
+    assert latency == Latency(median_ms=3, p95_ms=pytest.approx(4.8), p25_ms=2, p75_ms=4, runs=5, elapsed_ms=3)
 
 
 def test_warmup_runs_but_does_not_count() -> None:
@@ -120,7 +127,7 @@ def test_calls_that_were_interrupted_count_for_p95_only() -> None:
     timed = measure_interleaved(
         {"a": call}, rounds=20, warmup=0, clock=bench.clock, interruptions=lambda: interrupted[0]
     )
-    assert timed["a"] == Latency(median_ms=2, p95_ms=9, p25_ms=2, p75_ms=2, runs=20)
+    assert timed["a"] == Latency(median_ms=2, p95_ms=9, p25_ms=2, p75_ms=2, runs=20, elapsed_ms=5.5)
 
 
 def test_where_every_call_is_interrupted_the_quickest_count() -> None:
@@ -133,6 +140,36 @@ def test_where_every_call_is_interrupted_the_quickest_count() -> None:
         interruptions=lambda: len(bench.calls),
     )
     assert (timed["a"].median_ms, timed["a"].p95_ms) == (4, 6)
+
+
+def test_waiting_for_a_processor_does_not_count_as_the_calls_time() -> None:
+    """As with a busy process on every core: a long call waits in each of its time slices, a short one hardly ever."""
+    bench, waited_ns = Workbench(), [0]
+
+    def work(name: str, ms: float, waits_ms: float) -> None:
+        waited_ns[0] += round(waits_ms * 1e6)
+        bench.work(name, ms + waits_ms)
+
+    calls = {"full": lambda: work("full", 10, 12), "half": lambda: work("half", 5, 4 * (len(bench.calls) % 8 == 7))}
+    latencies = measure_interleaved(
+        calls,
+        rounds=20,
+        warmup=0,
+        reference="full",
+        clock=bench.clock,
+        interruptions=lambda: len(bench.calls),
+        waited_ns=lambda: waited_ns[0],
+    )
+    full, half = latencies["full"], latencies["half"]
+    assert half.ratio is not None
+    assert (full.median_ms, half.median_ms, half.ratio.value) == (10, 5, pytest.approx(0.5))
+    assert (full.elapsed_ms, full.p95_ms) == (22, 22)
+
+
+def test_the_system_counts_the_time_without_a_processor() -> None:
+    before_ns = waited_for_processor_ns()
+    assert before_ns >= 0
+    assert waited_for_processor_ns() >= before_ns
 
 
 def test_the_system_counts_interruptions_of_this_thread() -> None:
@@ -164,7 +201,7 @@ def test_a_clock_that_is_set_back_now_and_then_loses_these_calls_only() -> None:
     timed = measure_interleaved(
         {"a": lambda: bench.work("a", 2, 2, 2, -1000)}, rounds=40, warmup=0, clock=bench.clock, interruptions=nothing
     )
-    assert timed["a"] == Latency(median_ms=2, p95_ms=2, p25_ms=2, p75_ms=2, runs=30)
+    assert timed["a"] == Latency(median_ms=2, p95_ms=2, p25_ms=2, p75_ms=2, runs=30, elapsed_ms=2)
 
 
 @pytest.mark.parametrize("durations_ms", [(0,), (-1,), (2, -1), (2, 0, 0)])

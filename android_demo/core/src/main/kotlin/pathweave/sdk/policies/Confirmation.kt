@@ -108,8 +108,10 @@ internal class Confirmation(
     init {
         val pairs = List(REPEATED) { listOf(false, true).map { measure(listOf(original), it).single() } }
         val tightMs = mean(pairs.map { it[0].medianMs })
-        slowdown = minOf(tightMs / minOf(originalMs, tightMs), MOST_SLOWDOWN)
-        fullMs = mean(pairs.map { it[1].medianMs }) / slowdown + overheadMs
+        val quietMs = minOf(originalMs, tightMs)
+        val contention = minOf(tightMs / quietMs, MOST_SLOWDOWN) // of caches and clocks; waiting is not in the medians
+        slowdown = maxOf(mean(pairs.map { it[0].elapsedMs ?: it[0].medianMs }) / quietMs, contention)
+        fullMs = mean(pairs.map { it[1].medianMs }) / contention + overheadMs
         spreads[original] = mean(pairs.map { it[1].atPercentileMs / it[1].medianMs })
         ratios[original] = Ratio(spreads.getValue(original), PRECISE)
         budget = wanted.resolved(fullMs)

@@ -1,8 +1,9 @@
 /**
  * Latency of calls: medians with spread, interleaved between competitors. Mirrors device_sdk/profiling/timing.py.
  *
- * Calls during which the thread was interrupted count for p95 only: long calls are interrupted more often than short
- * ones, so the sum of short calls would underestimate a long one.
+ * A call's time excludes the time that its thread waited for a processor: long calls are interrupted more often than
+ * short ones, so the ratio of a short call to a long one would be too small. Where the system does not report that time,
+ * interrupted calls count for p95 only.
  */
 package pathweave.sdk.profiling
 
@@ -23,7 +24,7 @@ private const val LEAST_VALID = 0.5 // share of timed calls that must take any t
 private const val CHECK_EVERY = 5 // rounds
 private const val ERROR_PER_QUARTILES = 0.93 // standard error of a median = 0.93 · (p75 − p25) / √runs
 private const val SETTLED_SHARE = 0.9 // share of the calls whose median must have the requested precision
-private const val LEAST_PAIRS = 5 // rounds in which neither call was interrupted; with fewer, medians are compared
+private const val LEAST_PAIRS = 5 // rounds in which neither call was disturbed; with fewer, medians are compared
 private const val SESSION_ERROR = 0.005 // relative; two sessions of one model differ by up to 1.3 %
 private const val PERCENT = 100.0
 
@@ -48,8 +49,10 @@ public data class Timing(
     val patience: Patience? = null,
     val pauseS: Double = 0.0,
     val percentile: Double? = null,
-    val clock: Clock = System::nanoTime,
+    val clock: Clock = SYSTEM_CLOCK,
 )
+
+private val SYSTEM_CLOCK: Clock = System::nanoTime
 
 /** A latency relative to another one's. [relativeError]: standard error of its logarithm; infinite if unknown. */
 public data class Ratio(val value: Double, val relativeError: Double)
@@ -57,8 +60,9 @@ public data class Ratio(val value: Double, val relativeError: Double)
 /**
  * How long one call takes, over [runs] timed calls; half of them lie from [p25Ms] to [p75Ms].
  *
- * Median and quartiles are of uninterrupted calls, [p95Ms] of all. [ratio]: to the reference's, where the calls were
- * timed in turns with one. [otherMs]: at another percentile of uninterrupted calls, where one was wanted.
+ * Median and quartiles are of undisturbed calls: without the time that they waited for a processor. [p95Ms] and
+ * [elapsedMs], a median, are of all calls and include it. [ratio]: to the reference's, where the calls were timed in
+ * turns with one. [otherMs]: at another percentile of undisturbed calls, where one was wanted.
  */
 public data class Latency(
     val medianMs: Double,
@@ -68,6 +72,7 @@ public data class Latency(
     val runs: Int,
     val ratio: Ratio? = null,
     val otherMs: Double? = null,
+    val elapsedMs: Double? = null,
 ) {
     /** The latency at the wanted percentile, the median by default. */
     val atPercentileMs: Double get() = otherMs ?: medianMs
@@ -80,7 +85,8 @@ public data class Latency(
  * always follows the same neighbour. Where there are several, each is called twice in its turn and the second call
  * timed. With a pause each is called once per turn instead, that long after the one before, as an application that
  * calls now and then does. The first [warmup] rounds do not count. [reference]: the call that the others' ratios refer
- * to. [onRound] is called after each round, warm-up included; [interruptions] counts those of this thread.
+ * to. [onRound] is called after each round, warm-up included; [interruptions] counts those of this thread. [waitedNs]:
+ * time that this thread waited for a processor so far; by default the system's count, if the clock is the system's too.
  *
  * @throws MeasurementError the clock stood still, or was set back more often than not.
  */
@@ -90,6 +96,7 @@ public fun measureInterleaved(
     warmup: Int,
     reference: Int? = null,
     interruptions: () -> Long = ::interruptionsOfThisThread,
+    waitedNs: () -> Long = if (timing.clock == SYSTEM_CLOCK) ::waitedForProcessorNs else { { 0 } },
     sleep: (Double) -> Unit = ::pause,
     onRound: () -> Unit = {},
 ): List<Latency> {
@@ -102,11 +109,13 @@ public fun measureInterleaved(
         if (patience != null && isEnough(round, patience, samples, (clock() - startedNs) / 1e9)) break
         for (index in order(calls.size, round)) {
             if (pauseS > 0 && round >= 0) sleep(pauseS) else if (calls.size > 1 && round >= 0) calls[index]()
-            val before = interruptions()
+            val switches = interruptions()
+            val waitedBeforeNs = waitedNs()
             val callNs = clock()
             calls[index]()
             val elapsedNs = clock() - callNs
-            if (round >= 0) samples[index].add(elapsedNs, interrupted = interruptions() != before)
+            val waitedDuringNs = waitedNs() - waitedBeforeNs
+            if (round >= 0) samples[index].add(elapsedNs, waitedDuringNs, interrupted = interruptions() != switches)
         }
         if (round >= 0) timedRounds++
         onRound()
@@ -128,17 +137,20 @@ internal fun order(count: Int, round: Int): List<Int> {
     return if (Math.floorMod(Math.floorDiv(round, maxOf(count, 1)), 2) == 1) rotated.reversed() else rotated
 }
 
-/** The durations of one call, and which of them were interrupted. */
+/** The durations of one call, and which of them were disturbed. */
 private class Durations {
     private val undisturbedMs = mutableListOf<Double>()
     private val allMs = mutableListOf<Double>()
-    private val byRound = mutableListOf<Double?>() // null: interrupted, or the clock was set back during the call
+    private val byRound = mutableListOf<Double?>() // null: disturbed, or the clock was set back during the call
 
-    fun add(elapsedNs: Long, interrupted: Boolean) {
-        byRound += (elapsedNs / NANOSECONDS_PER_MS).takeUnless { interrupted || elapsedNs <= 0 }
+    /** [waitedNs]: part of [elapsedNs] without a processor; 0 if unknown. */
+    fun add(elapsedNs: Long, waitedNs: Long, interrupted: Boolean) {
+        val disturbed = if (waitedNs == 0L) interrupted else waitedNs >= elapsedNs
+        val ownMs = (elapsedNs - waitedNs) / NANOSECONDS_PER_MS
+        byRound += ownMs.takeUnless { disturbed || elapsedNs <= 0 }
         if (elapsedNs < 0) return
         allMs += elapsedNs / NANOSECONDS_PER_MS
-        if (!interrupted) undisturbedMs += elapsedNs / NANOSECONDS_PER_MS
+        if (!disturbed) undisturbedMs += ownMs
     }
 
     /** The durations that medians are computed from, sorted. */
@@ -186,6 +198,7 @@ private class Durations {
             runs = allMs.size,
             ratio = reference?.let(::ratioTo),
             otherMs = percentile?.let { percentile(counting, it / PERCENT) },
+            elapsedMs = percentile(allMs.sorted(), 0.5),
         )
     }
 }
@@ -197,6 +210,19 @@ private const val INTERRUPTED = "nonvoluntary_ctxt_switches:"
 internal fun interruptionsOfThisThread(): Long = try {
     THREAD_STATUS.readText().substringAfter(INTERRUPTED, "0").trim().toLong()
 } catch (_: IOException) {
+    0
+} catch (_: NumberFormatException) {
+    0
+}
+
+private val SCHEDULED = File("/proc/thread-self/schedstat") // time on a processor, time waiting for one, in ns; slices
+
+/** Time that this thread was ready to run but had no processor; 0 where the system does not report it. */
+internal fun waitedForProcessorNs(): Long = try {
+    SCHEDULED.readText().trim().split(' ')[1].toLong()
+} catch (_: IOException) {
+    0
+} catch (_: IndexOutOfBoundsException) {
     0
 } catch (_: NumberFormatException) {
     0

@@ -136,6 +136,30 @@ class ProfilingTest {
     }
 
     @Test
+    fun `waiting for a processor does not count as the calls' time`() {
+        var now = 0L
+        var waited = 0L
+        var calls = 0L
+        fun work(ms: Long, waitsMs: Long) {
+            calls++
+            waited += waitsMs * 1_000_000L
+            now += (ms + waitsMs) * 1_000_000L
+        }
+        val (full, half) = measureInterleaved(
+            listOf({ work(10, 12) }, { work(5, if (calls % 8 == 7L) 4 else 0) }),
+            Timing(rounds = 20, clock = { now }),
+            warmup = 0,
+            reference = 0,
+            interruptions = { calls },
+            waitedNs = { waited },
+        )
+        assertEquals(listOf(10.0, 5.0), listOf(full.medianMs, half.medianMs))
+        assertEquals(0.5, half.ratio!!.value, 1e-9)
+        assertEquals(22.0, full.elapsedMs)
+        assertTrue(waitedForProcessorNs() >= 0)
+    }
+
+    @Test
     fun `rounds end early once medians are as precise as wanted, or time is up`() {
         var now = 0L
         fun runs(patience: Patience) =
@@ -175,7 +199,7 @@ class ProfilingTest {
             warmup = 2,
             interruptions = { 0 }, // of this thread, while the machine is busy, would leave calls out
         ).single()
-        assertEquals(Latency(medianMs = 5.0, p95Ms = 6.8, p25Ms = 4.0, p75Ms = 6.0, runs = 5), latency)
+        assertEquals(Latency(medianMs = 5.0, p95Ms = 6.8, p25Ms = 4.0, p75Ms = 6.0, runs = 5, elapsedMs = 5.0), latency)
         assertThrows<IllegalArgumentException> { measureInterleaved(emptyList(), Timing(rounds = 0), warmup = 0) }
     }
 
