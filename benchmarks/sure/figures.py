@@ -26,8 +26,8 @@ class JudgedNetwork:
     right: Mapping[Subnet, Right]
 
     def best_rung(self, budget_ratio: float) -> Subnet | None:
-        """The rung that keeps the budget and is the most accurate, in hindsight: a bias in favour of the ladder."""
-        fitting = [one for one in self.rungs if one in self.right and keeps(self.ratios[one], budget_ratio)]
+        """The most accurate rung within the budget, in hindsight: a bias in favour of the ladder."""
+        fitting = [one for one in self.rungs if one in self.right and self.ratios[one] <= budget_ratio]
         return max(fitting, key=lambda one: float(self.right[one].mean()), default=None)
 
     def below(self, best: Subnet, run: Run) -> float:
@@ -104,11 +104,11 @@ def _worst_below_ladder(network: JudgedNetwork) -> float | None:
 
 
 def _worst_below_best_seed(network: JudgedNetwork) -> float | None:
-    """Over all seeds of both conditions, against the best of them that keeps the budget."""
+    """Over all seeds of both conditions, against the best of them that is within the budget."""
     below = []
     for ratio in network.budget_ratios:
         chosen = network.chosen(ratio)
-        kept = [run.subnet for run in chosen if not network.over(run) and run.subnet is not None]
+        kept = [one.subnet for one in chosen if one.subnet is not None and network.ratios[one.subnet] <= ratio]
         if kept:
             best = max(kept, key=lambda one: float(network.right[one].mean()))
             below += [network.below(best, run) for run in chosen]

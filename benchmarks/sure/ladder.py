@@ -29,14 +29,14 @@ def _has(renditions: Sequence[Rendition], name: str) -> bool:
 
 
 def keeps(ratio: float, budget_ratio: float) -> bool:
-    """The budget, where latencies within 2 % are equal."""
+    """The budget, where latencies within 2 % are equal: for a choice. Rungs that it is compared with are within it."""
     return ratio <= EQUAL_LATENCY * budget_ratio
 
 
 def worth_judging(
     ratios: Mapping[Subnet, float], budget_ratios: Sequence[float], rungs: Sequence[Subnet]
 ) -> list[Subnet]:
-    """The rungs of the largest inputs in each rendition that keep a budget.
+    """The rungs of the largest inputs in each rendition that are within a budget.
 
     ``ratios``: latencies relative to the full model's. Rungs of one rendition are compared by latency.
     """
@@ -44,7 +44,7 @@ def worth_judging(
     for budget_ratio in budget_ratios:
         by_rendition: dict[tuple[str, ...], list[Subnet]] = {}
         for rung in rungs:
-            if keeps(ratios[rung], budget_ratio):
+            if ratios[rung] <= budget_ratio:
                 by_rendition.setdefault(tuple(edge.rendition for edge in rung.edges), []).append(rung)
         for fitting in by_rendition.values():
             found += sorted(fitting, key=lambda rung: -ratios[rung])[:LARGEST]

@@ -173,7 +173,7 @@ class Confirmation:
             clear = estimate.measured and (probability >= SURE or estimate.error <= 2 * _PRECISE)
             if not clear:
                 unclear.append(one)
-            elif probability >= 0.5:
+            elif probability >= SURE:
                 break
         return unclear
 
@@ -183,7 +183,7 @@ class Confirmation:
         if best < DOUBTFUL:
             nearest = min(ranked, key=lambda one: self._estimate(one.subnet).ratio)
             raise self._infeasible(nearest.subnet, nearest.cost.peak_bytes)
-        enough = min(0.5, best - _ABOUT_AS_LIKELY)
+        enough = min(SURE, best - _ABOUT_AS_LIKELY)
         chosen = next(one for one in ranked if chances[one.subnet] >= enough)
         estimate = self._estimate(chosen.subnet)
         scale_ms = self.full_ms - self._overhead_ms

@@ -111,6 +111,13 @@ def test_between_equal_chances_the_more_accurate_is_taken_never_the_last_one_lef
             assert len(device.measured) > 15, "measured again and again before it was taken"
 
 
+def test_one_that_surely_keeps_the_budget_is_preferred_to_one_that_may():
+    for seed in range(20):
+        found = confirmation(Device(seed=seed), Budget(latency_ms=7.0 / 1.02 * 1.003)).best(pool())
+        assert found.candidate.subnet == subnet("b")
+        assert found.probability > 0.9
+
+
 def test_a_budget_that_nothing_keeps_names_the_nearest():
     with pytest.raises(InfeasibleBudgetError, match=r"no subnet ran in 1\.5 ms; the fastest candidate took") as caught:
         confirmation(Device(), Budget(latency_ms=1.5)).best(pool())

@@ -174,7 +174,7 @@ internal class Confirmation(
             val probability = estimate.probabilityBelow(limit)
             if (probability < DOUBTFUL) continue
             val clear = estimate.measured && (probability >= SURE || estimate.error <= 2 * PRECISE)
-            if (!clear) unclear += one else if (probability >= 0.5) break
+            if (!clear) unclear += one else if (probability >= SURE) break
         }
         return unclear
     }
@@ -185,7 +185,7 @@ internal class Confirmation(
             val nearest = ranked.minBy { estimate(it.subnet).ratio }
             throw infeasible(nearest.subnet, nearest.cost.peakBytes)
         }
-        val enough = minOf(0.5, chances.max() - ABOUT_AS_LIKELY)
+        val enough = minOf(SURE, chances.max() - ABOUT_AS_LIKELY)
         val place = chances.indexOfFirst { it >= enough }
         val chosen = ranked[place]
         val estimate = estimate(chosen.subnet)
