@@ -22,9 +22,9 @@ INSTALLED := $(VENV)/.installed
 
 help:
 	@echo "make demo          package a small network, serve it, adapt it to three simulated devices (about 2 minutes)"
-	@echo "make test          the quick tests, Kotlin's too where a JDK and Maven are; PYTEST_ARGS: only these of pytest's"
-	@echo "make test-all      the slow ones as well, as CI does"
-	@echo "make test-android  the Kotlin tests"
+	@echo "make test          the quick tests of Python; PYTEST_ARGS: only these"
+	@echo "make test-android  Kotlin's tests: 5 minutes, and a JDK and Maven"
+	@echo "make test-all      all tests of both languages, the slow ones as well, as CI does"
 	@echo "make test-faults   the 18 promises, tried with real faults (8 minutes); FAULTS_ARGS: only these, or for longer"
 	@echo "make lint          ruff, mypy, import arrows"
 	@echo "make format        let ruff format and fix"
@@ -34,10 +34,10 @@ demo: $(INSTALLED)
 	$(VENV)/bin/pathweave demo
 
 test: MARKED := not slow
-test test-all: $(INSTALLED)
 ifeq ($(PYTEST_ARGS),)
-	@android_demo/test.sh
+test-all: test-android
 endif
+test test-all: $(INSTALLED)
 	$(VENV)/bin/python -m pytest -n $(WORKERS) --dist loadfile -m "$(MARKED)" $(PYTEST_ARGS)
 
 test-android:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 import device_sdk as device_sdk  # before any test imports onnxruntime: it switches the telemetry off
+from device_sdk.policies import confirmation
 
 try:
     import fcntl
@@ -32,35 +33,31 @@ class _Turns:
     def __init__(self) -> None:
         name = Path(tempfile.gettempdir()) / f"pathweave-tests-{os.getuid()}"
         self._door, self._room = name.with_suffix(".door").open("w"), name.with_suffix(".room").open("w")
-        self._is_alone = False
 
     @contextmanager
     def turn(self, alone: bool) -> Iterator[None]:
         """Hold the room while a test runs."""
-        self._is_alone = alone
         self._enter(alone)
         try:
             yield
         finally:
             fcntl.flock(self._room, fcntl.LOCK_UN)
 
-    @contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the room alone for a part of a test that shares it. Nothing is held while it waits."""
-        if self._is_alone:
-            yield
-            return
-        fcntl.flock(self._room, fcntl.LOCK_UN)
-        self._enter(alone=True)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._room, fcntl.LOCK_SH)
-
     def _enter(self, alone: bool) -> None:
         fcntl.flock(self._door, fcntl.LOCK_EX)
         fcntl.flock(self._room, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
         fcntl.flock(self._door, fcntl.LOCK_UN)
+
+
+@contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Hold the lock ``path`` between processes."""
+    if fcntl is None:
+        yield
+        return
+    with path.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 _TURNS = _Turns() if WORKER and fcntl is not None else None
@@ -78,14 +75,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
 
 
+@pytest.fixture(autouse=True)
+def unpaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Adaptation measures back to back unless a pace is known: with pauses each would take seconds."""
+    monkeypatch.setattr(confirmation, "DEFAULT_PAUSE_S", 0.0)
+
+
 @pytest.fixture(scope="session")
 def once(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, Callable[[Path], None]], Path]:
-    """Make a folder once for all workers, with no test beside it: ``once(name, make)`` calls ``make(folder)``."""
+    """Make a folder once for all workers: ``once(name, make)`` calls ``make(folder)``; the others wait for it."""
 
     def made(name: str, make: Callable[[Path], None]) -> Path:
         base = tmp_path_factory.getbasetemp()
         folder = (base.parent if WORKER else base) / name
-        with _TURNS.alone() if _TURNS else nullcontext():
+        with _held(folder.with_suffix(".lock")):
             if not folder.exists():
                 folder.mkdir()
                 make(folder)

@@ -44,7 +44,7 @@ _MEDIAN = 50.0
 _PACED_PATIENCE = Patience(rounds=16, precision=0.006, limit_s=1.2, least=10)
 _TOGETHER_PATIENCE = Patience(rounds=60, precision=0.006, limit_s=0.4, least=10)
 _TAIL_ROUNDS = 60  # of a percentile other than the median
-_DEFAULT_PAUSE_S = 0.02  # between calls, without a known pace: enough for caches and clocks to settle as between frames
+DEFAULT_PAUSE_S = 0.02  # between calls, without a known pace: enough for caches and clocks to settle as between frames
 _LONGEST_PAUSE_S = 0.1  # rarer calls are hardly slower
 
 Measure = Callable[[Sequence[Subnet], bool], list[Latency]]
@@ -260,7 +260,7 @@ def paced_measure(workspace: Workspace, budget: Budget) -> Measure:
 def _pause_s(budget: Budget) -> float:
     """How long an application that keeps ``budget`` waits between two calls."""
     if budget.calls_per_second is None:
-        return _DEFAULT_PAUSE_S
+        return DEFAULT_PAUSE_S
     busy_s = 0.0 if budget.latency_ms is None else budget.latency_ms / 1e3
     return min(max(1.0 / budget.calls_per_second - busy_s, 0.0), _LONGEST_PAUSE_S)
 

@@ -233,6 +233,7 @@ def test_nothing_is_sent_without_leave(demo_folder, public_key, tmp_path, state,
         assert "escalating" not in model.log_path.read_text()
 
 
+@pytest.mark.slow
 def test_every_sample_is_answered_whatever_becomes_of_the_server(
     demo_folder, public_key, tmp_path, state, images, full_answers
 ):

@@ -111,6 +111,7 @@ def test_the_server_chooses_within_the_memory(opened):
         assert nothing.exits == model.exits == ()
 
 
+@pytest.mark.slow
 def test_without_the_server_the_device_chooses_among_what_is_here(served, tmp_path):
     _, key, folder = served
     with running_server(folder, data=tmp_path / "data") as url:

@@ -69,6 +69,7 @@ def test_the_plan_leaves_a_slow_link_within_seconds_and_returns(images, tmp_path
     assert notes[1][0].startswith("the network changed: ")
 
 
+@pytest.mark.slow
 def test_the_network_is_followed_after_the_model_was_opened_again(images, tmp_path):
     name = Bundle.open(BUNDLE).manifest.name
     with running_server(BUNDLE, data=tmp_path / "server") as url, slow_uplink(url, mbps=FAST_MBPS) as (address, proxy):
@@ -90,6 +91,7 @@ def test_the_network_is_followed_after_the_model_was_opened_again(images, tmp_pa
             use_until(model, images, lambda: model.plan.split is not None, limit_s=60)
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_is_planned_without_and_with_again_when_it_is_back(images, tmp_path):
     name = Bundle.open(BUNDLE).manifest.name
     server = ServerProcess(BUNDLE, data=tmp_path / "server")

@@ -18,6 +18,8 @@ from device_sdk.supernet.blocks import CutPoint
 from device_sdk.supernet.paths import architecture_count, k_cheapest, sample_uniformly, subnet_count
 from device_sdk.supernet.plan import ExitChoice, size_text
 
+pytestmark = pytest.mark.slow
+
 SEED, COUNT = 2**64 - 1, 20
 
 

@@ -31,6 +31,8 @@ from server.settings import database_path
 from server.tokens import TokenStore
 from tests.end_to_end.cutting_proxy import cutting
 
+pytestmark = pytest.mark.slow
+
 CONTRACT = Path(__file__).parents[1] / "contract"
 IMAGES, LATENCY_MS, COMPARED = 120, 1000, 20
 

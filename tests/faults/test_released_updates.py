@@ -54,6 +54,7 @@ def open_at(url, state):
     return bundle.manifest.version, delivered.source
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_after_a_kill_at_any_point_of_a_rotation_the_old_or_the_new_bundle_opens(own_bundle, tmp_path):
     served = tmp_path / "www" / BUNDLE

@@ -64,6 +64,7 @@ def test_a_new_power_mode_is_adapted_to_while_it_runs(run, model):
     assert adaptations(model) == 2
 
 
+@pytest.mark.slow
 def test_lasting_heat_is_adapted_to_once(run, model):
     made, options = run(SLOW, HOT)
     made.answer_all(options)
@@ -71,6 +72,7 @@ def test_lasting_heat_is_adapted_to_once(run, model):
     assert adaptations(model) == 2
 
 
+@pytest.mark.slow
 def test_heat_is_left_to_live_update_where_that_runs(run, model, capsys):
     made, options = run(SLOW, HOT, live=True)
     made.answer_all(options)
@@ -79,6 +81,7 @@ def test_heat_is_left_to_live_update_where_that_runs(run, model, capsys):
     assert "live update follows" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_where_nothing_fits_any_more_the_plan_in_use_stays(run, model, capsys):
     made, options = run(SLOW, FAST)
     made.fitting.options = Options(**{**vars(options), "latency_ms": 1e-4})
@@ -89,6 +92,7 @@ def test_where_nothing_fits_any_more_the_plan_in_use_stays(run, model, capsys):
     assert "the plan in use stays" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_steady_board_is_left_alone(run, model):
     made, options = run(SLOW)
     made.answer_all(options)

@@ -115,6 +115,7 @@ def test_exits_can_be_left_out(pathweave, package_arguments):
     assert not any("exits" in note for note in done.result["notes"])
 
 
+@pytest.mark.slow
 def test_a_recipe_can_ask_for_every_kind_of_block_and_way_of_training(command_line, pathweave, package_arguments):
     (command_line.folder / "rich.toml").write_text(
         "steps = 16\nbatch = 16\nprecision = 'float32'\nexit_positions = 0\nmax_span = 2\nshrink_rates = 'auto'\n"

@@ -32,6 +32,7 @@ def test_a_pinned_run_uses_one_thread_and_no_workers():
     assert threads_and_workers("pinned", "0") == (1, 0)
 
 
+@pytest.mark.slow
 def test_torch_gets_no_more_threads_than_usable_cores_unless_it_is_said():
     free, _ = threads_and_workers("free", "0")
     assert free <= (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())

@@ -30,6 +30,7 @@ def test_every_model_can_be_trained(name):
     assert all(parameter.grad is not None for parameter in module.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "accuracy"), [("resnet8_mlperf_tiny", 87.28), ("resnet20_cifar10", 91.48)])
 def test_published_weights_reach_their_accuracy_on_real_images(shared_data, name, accuracy):
     model = load_model(f"zoo:{name}", weights=shared_data / "pretrained" / f"{name}.safetensors")

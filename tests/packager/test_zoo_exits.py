@@ -83,6 +83,7 @@ def test_placement_chooses_among_them_and_the_device_runs_what_it_chose(zoo_bund
     assert np.isfinite(answer.output).all()
 
 
+@pytest.mark.slow
 def test_saved_branches_rebuild_the_same_exits_without_training(zoo_bundle, zoo_job, tmp_path):
     packaged, weights = zoo_bundle
     recipe = structs.replace(zoo_job.recipe, steps=0)

@@ -49,6 +49,7 @@ def test_a_trial_that_takes_its_process_with_it_has_crashed(tmp_path, end, messa
     assert message in found.broken[0]
 
 
+@pytest.mark.slow
 def test_a_trial_that_does_not_end_hangs_and_takes_what_it_started_with_it(tmp_path):
     def check(trial, findings):
         child = os.fork()

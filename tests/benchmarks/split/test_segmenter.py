@@ -14,6 +14,8 @@ from pathweave.bench import BenchOptions
 from tests.device_sdk.tiny_bundle import SIDE, draw_images
 from tests.device_sdk.tiny_segmenter import write_tiny_segmenter
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):

@@ -78,6 +78,7 @@ def with_a_long_class_name(manifest):
 TOO_MANY = [value for name, value in sorted(globals().items()) if name.startswith("with_")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", TOO_MANY, ids=lambda change: change.__name__)
 def test_more_than_a_bundle_may_have_is_refused_in_a_few_times_what_reading_the_json_takes(manifest, change):
     change(manifest)

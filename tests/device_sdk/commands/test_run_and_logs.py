@@ -81,6 +81,7 @@ def test_adapt_takes_milliseconds_memory_unlabelled_data_and_fewer_images(as_jso
     assert adapted["search_samples"] + adapted["holdout_samples"] == 20
 
 
+@pytest.mark.slow
 def test_adapt_on_this_very_machine_stays_within_the_budget(as_json, tiny_bundle, pictures, tmp_path):
     adapted = as_json("adapt", tiny_bundle.folder, "--data", pictures, "--latency-ratio", "0.8", "--state", tmp_path)
     assert adapted["measured_ms"] <= adapted["budget_ms"] * EQUAL_LATENCY

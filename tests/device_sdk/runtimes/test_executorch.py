@@ -14,6 +14,8 @@ from device_sdk.runtimes import make_runtime
 from device_sdk.supernet.blocks import Block, CutPoint, Exit, Golden, Rendition, TensorSpec
 from device_sdk.supernet.plan import Edge, ExitChoice, Plan, Subnet
 
+pytestmark = pytest.mark.slow
+
 WEIGHT = np.arange(12, dtype=np.float32).reshape(4, 3)
 
 

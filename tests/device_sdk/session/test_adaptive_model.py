@@ -298,6 +298,7 @@ def answers_while(model, tensor, change, *, threads=4):
     return answers, errors
 
 
+@pytest.mark.slow
 def test_no_answer_is_lost_or_mixed_while_another_thread_adapts(model, tiny_bundle):
     tensor = model.prepare(tiny_bundle.images[:2])
     expected = {}

@@ -133,6 +133,7 @@ def profile(device):
     return device.profile()
 
 
+@pytest.mark.slow
 def test_all_that_a_session_does_stays_under_the_cap_to_the_byte(elastic_heavy, device, profile):
     run_self_test(Workspace(elastic_heavy, device.runtime, CAP_BYTES))
     for labels, cache_bytes in ((samples()[1], 64 * MB), (None, 0)):
@@ -171,6 +172,7 @@ def test_subnets_in_pages_are_left_out_of_the_search_where_others_fit(profile, e
     assert within_cap(supernet, costs, ALWAYS, None) == ALWAYS
 
 
+@pytest.mark.slow
 def test_a_bundle_that_has_to_run_in_pages_is_adapted_with_plain_sums(build_heavy, tmp_path):
     bundle = build_heavy(blocks=4, channels=160, colours=3)
     device = Device(bundle, tmp_path, 6 * MB)

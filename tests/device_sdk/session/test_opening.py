@@ -195,6 +195,7 @@ def test_offline_a_damaged_record_does_not_keep_the_bundle_from_opening(updated,
     assert updated.open() == 2
 
 
+@pytest.mark.slow
 def test_offline_with_a_damaged_manifest_the_previous_version_opens_only_on_demand(updated):
     damage(updated, "manifest.json", "flipped")
     updated.proxy.close()

@@ -123,6 +123,7 @@ def test_a_split_becomes_the_device_alone_on_a_slow_link_and_comes_back(scene, t
         assert model(IMAGE).source == (SERVER,)
 
 
+@pytest.mark.slow
 def test_a_head_moves_between_the_cut_points_that_it_holds(scene, tmp_path):
     state = tmp_path / "state"
     subnet = Bundle.open(scene.folder).supernet.original
@@ -138,6 +139,7 @@ def test_a_head_moves_between_the_cut_points_that_it_holds(scene, tmp_path):
         assert model.bundle.last_position == 3
 
 
+@pytest.mark.slow
 def test_a_busy_server_is_left_and_asked_again_when_it_is_not(scene, tmp_path):
     with AdaptiveModel.open(scene.bundle, trust=None, state_folder=tmp_path / "state") as model:
         follow(scene, model, tmp_path / "state", factor=0.75 * FACTOR)
@@ -148,6 +150,7 @@ def test_a_busy_server_is_left_and_asked_again_when_it_is_not(scene, tmp_path):
         use_until(model, lambda: position(model) == 1)
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_is_planned_without_and_with_again(scene, tmp_path):
     with AdaptiveModel.open(scene.bundle, trust=None, state_folder=tmp_path / "state") as model:
         follow(scene, model, tmp_path / "state")
@@ -162,6 +165,7 @@ def test_a_server_that_goes_away_is_planned_without_and_with_again(scene, tmp_pa
             again.stop()
 
 
+@pytest.mark.slow
 def test_a_head_splits_by_its_own_profile_and_follows_after_it_was_opened_again(scene, tmp_path):
     state = tmp_path / "state"
     subnet = Bundle.open(scene.folder).supernet.original

@@ -58,6 +58,7 @@ def test_siblings_can_be_left_out(cultivation):
     assert not [grown for grown in found.grown if grown.exit.branch.endswith("-merged")]
 
 
+@pytest.mark.slow
 def test_a_killed_run_goes_on_to_the_same_weights(cultivation, tmp_path, digits, digits_preprocessing):
     def source() -> DyingSource:
         return DyingSource(digits("train", limit=256), digits_preprocessing, batch=64, seed=5, variants=1)
@@ -93,6 +94,7 @@ def test_a_damaged_checkpoint_is_named(cultivation, tmp_path):
         cultivation(work=work).run()
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_branches_and_come_to_the_same_exits(cultivation, tmp_path, together):
     alone = cultivation(work=folder(tmp_path, "alone"), positions=(2,)).run()
     work = folder(tmp_path, "shared")

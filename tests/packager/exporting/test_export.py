@@ -66,6 +66,7 @@ def test_the_original_path_equals_the_model_exported_in_one_piece(tiny_exported,
     np.testing.assert_allclose(composed.run([images])[0], whole.run([images])[0], atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bound", "most"), [("_MOST_MODULES", 8), ("_MOST_BYTES", 20_000)])
 def test_what_is_too_large_for_one_graph_is_exported_in_several(
     tiny_traced, tiny_exported, runtime, noise, monkeypatch, bound, most

@@ -56,6 +56,7 @@ def test_both_bundles_run_and_are_bound_to_each_other(trained):
     assert plan.hard.server.digest == global_.digest
 
 
+@pytest.mark.slow
 def test_copies_stand_beside_originals_that_are_byte_identical_to_a_bundle_without_copies(trained, make_job, tmp_path):
     _, made = trained
     plain = package_hybrid(make_job(train="r"), tmp_path / "plain")
@@ -102,6 +103,7 @@ def test_only_copies_learn(make_job):
             assert all(map(torch.equal, before[block.id], block.module.parameters()))
 
 
+@pytest.mark.slow
 def test_a_part_that_does_not_learn_has_no_copies(make_job, out):
     made = package_hybrid(make_job(train="rb", steps=6), out)
     path = Bundle.open(made.global_).manifest.hybrid.path
@@ -136,6 +138,7 @@ def test_a_run_that_was_killed_ends_with_the_same_bundles(make_job, out, tmp_pat
     assert not out.with_name("hybrid.work").exists()
 
 
+@pytest.mark.slow
 def test_a_part_has_the_settings_of_its_own_recipe(make_job, out):
     made = package_hybrid(make_job(train="rb", steps=4, base={"renditions": ["fp32", "int8"], "max_span": 2}), out)
     bundle = Bundle.open(made.base)

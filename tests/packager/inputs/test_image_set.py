@@ -249,6 +249,7 @@ def many(tmp_path_factory):
     return make
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="ru_maxrss is in other units elsewhere")
 def test_ten_times_the_images_take_no_more_memory(many):
     few, more = peak_mb(many(300)), peak_mb(many(3_000))

@@ -156,6 +156,7 @@ def test_several_outputs_without_a_head_are_refused_with_a_hint():
     assert "TwoStage" in str(caught.value.hint)
 
 
+@pytest.mark.slow
 def test_a_segmentation_model_is_packaged_and_answers_on_the_device(tmp_path, traced):
     random = np.random.default_rng(0)
     images = random.integers(0, 255, (24, 16, 16, 3), dtype=np.uint8)

@@ -16,6 +16,8 @@ from device_sdk.runtimes import OnnxRuntime
 from packager.inputs.job_loader import load_job
 from packager.pipeline import package
 
+pytestmark = pytest.mark.slow
+
 SMALL = {"steps": 0, "max_span": 1, "exit_positions": 1}
 
 

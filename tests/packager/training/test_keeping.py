@@ -140,6 +140,7 @@ def test_a_range_is_worse_if_it_lost_more_than_by_chance(before, after, worse):
     assert is_worse(before, after) is worse
 
 
+@pytest.mark.slow
 def test_a_time_budget_chooses_the_batch_and_is_kept(tiny_expansion, source, held_out, run_training):
     judge = RangeAccuracy(tiny_expansion, *held_out)
     trainer = run_training(tiny_expansion, source, judge=judge, budget_minutes=0.2)

@@ -110,6 +110,7 @@ def test_threads_exchange_what_the_port_promises(together):
     assert found == [EXPECTED, EXPECTED]
 
 
+@pytest.mark.slow
 def test_processes_exchange_what_the_port_promises_and_notice_that_one_dies():
     running = processes(2)
     done = [process.communicate(timeout=120) for process in running]

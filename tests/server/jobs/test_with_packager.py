@@ -156,6 +156,7 @@ def weights_of(tmp_path, change):
     return (tmp_path / "w.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_what_the_packager_finds_wrong_is_the_jobs_error(start, tmp_path):
     server = start("--jobs", 2)
     other = weights_of(tmp_path, lambda state: dict(list(state.items())[1:]))
@@ -178,6 +179,7 @@ def test_what_the_packager_finds_wrong_is_the_jobs_error(start, tmp_path):
         assert str(tmp_path) not in told["error"]
 
 
+@pytest.mark.slow
 def test_a_full_disk_fails_the_job_and_not_the_server(start, bundles):
     folder = bundles / ".pathweave-server" / "jobs"
     folder.mkdir(parents=True)
