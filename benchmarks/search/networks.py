@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from benchmarks.real_size.photographs import load_photographs
 from benchmarks.search.runs import Right, SearchTrace, observe
+from benchmarks.search.strategies import ALL
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.datasets import load_dataset
 from device_sdk.data.inputs import Inputs, PreparedInputs
@@ -23,7 +24,7 @@ from device_sdk.random_source import SplitMix64
 from device_sdk.runtimes import OnnxRuntime
 from device_sdk.runtimes.port import Array, LoadedStretch
 from device_sdk.runtimes.stop_signal import StopSignal
-from device_sdk.search import PrefixTreeEvaluator, make_strategy
+from device_sdk.search import PrefixTreeEvaluator
 from device_sdk.supernet.cost import MB, Budget, CostModel
 from device_sdk.supernet.paths import enumerate_subnets
 from device_sdk.supernet.plan import Edge, Subnet
@@ -87,7 +88,7 @@ class Network:
                 for name in [*names[seed % len(names) :], *names[: seed % len(names)]]:
                     task.note(f"{name}, seed {seed}")
                     evaluator = self._evaluator(self.search)
-                    strategy = make_strategy(name, **SETTINGS[name])
+                    strategy = ALL[name](**SETTINGS[name])
                     runs.append(
                         observe(
                             name,
@@ -122,7 +123,7 @@ class Network:
             runs = [
                 observe(
                     name,
-                    make_strategy(name, **SETTINGS[name]),
+                    ALL[name](**SETTINGS[name]),
                     seed=seed,
                     evaluator=known,
                     supernet=supernet,

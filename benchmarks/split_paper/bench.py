@@ -21,16 +21,16 @@ import numpy as np
 import torch
 from PIL import Image
 
+from benchmarks.auto_split.auto_split import choose, feasible_solutions
+from benchmarks.auto_split.baselines import device_alone, neurosurgeon, server_with_jpeg
+from benchmarks.auto_split.hardware import EYERISS, TPU, Hardware, server_latencies_ms
+from benchmarks.auto_split.label_search import least_latency
+from benchmarks.auto_split.problem import Link, SplitProblem, SplitSolution, keeps_limits, server_alone
 from benchmarks.real_size.photographs import load_photographs
 from benchmarks.split_paper.detector import YOLO_INPUT, yolov3
 from benchmarks.split_paper.networks import INPUT, NETWORKS, TracedLayers, torchvision_network, trace_layers
 from benchmarks.split_paper.real_networks import Kind, RealNetwork, efficientnet_lite0, resnet56, typical_errors
 from benchmarks.support.minimum_cut import division, minimum_cut
-from device_sdk.policies.splitting.auto_split import choose, feasible_solutions
-from device_sdk.policies.splitting.baselines import device_alone, neurosurgeon, server_with_jpeg
-from device_sdk.policies.splitting.hardware import EYERISS, TPU, Hardware, server_latencies_ms
-from device_sdk.policies.splitting.label_search import least_latency
-from device_sdk.policies.splitting.problem import Link, SplitProblem, SplitSolution, keeps_limits, server_alone
 from device_sdk.supernet.cost import MB, Uplink
 from pathweave.bench import BenchOptions, BenchOutcome, Target
 

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.fx.passes.shape_prop import ShapeProp
 
-from device_sdk.policies.splitting.layer_graph import Gemm, Layer, LayerGraph
+from benchmarks.auto_split.layer_graph import Gemm, Layer, LayerGraph
 
 NETWORKS = ("resnet18", "resnet50", "googlenet", "mobilenet_v2", "mnasnet1_0", "resnext50_32x4d")  # of torchvision
 INPUT = (3, 224, 224)

@@ -16,17 +16,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, fx, nn
 
-from benchmarks.real_size.photographs import load_photographs
-from benchmarks.split_paper.networks import TracedLayers, trace_layers, weighted_modules
-from device_sdk.data.datasets import load_dataset
-from device_sdk.data.preprocessing import prepare
-from device_sdk.policies.splitting.problem import WIDTHS, SplitSolution
-from device_sdk.policies.splitting.quantisation_error import (
+from benchmarks.auto_split.problem import WIDTHS, SplitSolution
+from benchmarks.auto_split.quantisation_error import (
     activation_errors,
     activation_range,
     quantised_weights,
     weight_errors,
 )
+from benchmarks.real_size.photographs import load_photographs
+from benchmarks.split_paper.networks import TracedLayers, trace_layers, weighted_modules
+from device_sdk.data.datasets import load_dataset
+from device_sdk.data.preprocessing import prepare
 from packager.inputs.model_loader import load_model
 from packager.inputs.pixels import Pixels
 from pathweave.bench import BenchOptions

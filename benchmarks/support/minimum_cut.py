@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import networkx
 import numpy as np
 
-from device_sdk.policies.splitting.hardware import ORIGINAL_BITS
-from device_sdk.policies.splitting.layer_graph import packed_size
-from device_sdk.policies.splitting.problem import SplitProblem
+from benchmarks.auto_split.hardware import ORIGINAL_BITS
+from benchmarks.auto_split.layer_graph import packed_size
+from benchmarks.auto_split.problem import SplitProblem
 
 _DEVICE, _SERVER = "device", "server"
 

@@ -19,17 +19,11 @@ from device_sdk.search.port import (
     best_within,
 )
 from device_sdk.search.strategies.adaptivenet import AdaptiveNetSearch
-from device_sdk.search.strategies.annealing import SimulatedAnnealing
 from device_sdk.search.strategies.bayesian_path import BayesianPathSearch
-from device_sdk.search.strategies.evolution import RegularisedEvolution
-from device_sdk.search.strategies.random_search import RandomSearch
 
 STRATEGIES: dict[str, Callable[..., SearchStrategy]] = {
     "adaptivenet": AdaptiveNetSearch,
-    "annealing": SimulatedAnnealing,
-    "evolution": RegularisedEvolution,
     "pathweave": BayesianPathSearch,
-    "random": RandomSearch,
 }
 
 
@@ -55,12 +49,9 @@ __all__ = [
     "Candidate",
     "Evaluator",
     "PrefixTreeEvaluator",
-    "RandomSearch",
-    "RegularisedEvolution",
     "SearchProblem",
     "SearchResult",
     "SearchStrategy",
-    "SimulatedAnnealing",
     "best_within",
     "expected_accuracies",
     "expected_candidates",

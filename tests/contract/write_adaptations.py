@@ -44,7 +44,6 @@ CASES = [
     ("pathweave", {"latency_ms": 2.0}, 1),
     ("pathweave", {"latency_ms": 4.0, "memory_mb": 0.014}, 2),
     ("adaptivenet", {"latency_ms": 3.0}, 3),
-    ("evolution", {"latency_ms": 2.5}, 4),
 ]
 CALIBRATIONS = [  # of a subnet, with labels or not
     ("o0 o1 o2 o3", True, CalibrationSettings(accuracy_drop=0.2, confirm=False, timed_exits=False)),

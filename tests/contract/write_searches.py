@@ -25,10 +25,7 @@ from device_sdk.supernet.supernet import Supernet
 
 SETTINGS: dict[str, dict[str, int]] = {
     "adaptivenet": {"generations": 6, "population": 16},
-    "annealing": {"steps": 60},
-    "evolution": {"generations": 8, "population": 16, "tournament": 4, "children": 6},
     "pathweave": {"generations": 8, "group": 6, "draws": 4, "mutations": 40, "parents": 8},
-    "random": {"generations": 5, "group": 12},
 }
 Graph = dict[str, Any]
 

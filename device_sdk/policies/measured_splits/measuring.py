@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
 import numpy as np
+import numpy.typing as npt
 
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import BITS, Activations
@@ -17,7 +18,6 @@ from device_sdk.policies.measured_splits.jpeg_inputs import JpegInputs
 from device_sdk.policies.scores import Score, Targets
 from device_sdk.policies.splitting.handling import Handling, TimedCall, fit_calls
 from device_sdk.policies.splitting.path_splits import SplitCost
-from device_sdk.policies.splitting.quantisation_error import relative_error
 from device_sdk.runtimes.port import Array
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
@@ -219,3 +219,9 @@ def as_received(tensor: Array, bits: int) -> Array:
     flat = np.ascontiguousarray(tensor).reshape(len(tensor), 1, -1)
     ranges, packed = quantise(flat, bits)
     return dequantise(ranges, packed, bits, width=flat.shape[2]).reshape(tensor.shape)
+
+
+def relative_error(values: npt.NDArray[np.float32], reference: npt.NDArray[np.float32]) -> float:
+    """Mean square error over the mean square of ``reference``: noise to signal; 0 where the reference is 0."""
+    signal = float(np.square(reference.astype(np.float64)).mean())
+    return float(np.square(values.astype(np.float64) - reference).mean()) / signal if signal else 0.0

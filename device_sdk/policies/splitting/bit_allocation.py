@@ -1,4 +1,4 @@
-"""Bits of weights and activations under memory limits, by Lagrangian allocation (Auto-Split Eq. 8 and 9). Pure.
+"""Bits of weights under a memory limit, by Lagrangian allocation (Auto-Split Eq. 8). Pure.
 
 Shoham and Gersho 1988: on the lower convex hull of each item's (bytes, error), the steps with the least error added per
 byte saved, over all items, are the allocations that some multiplier makes optimal. They are taken until the budget
@@ -7,10 +7,8 @@ holds; what then is left of the budget goes to single items.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-
-from device_sdk.policies.splitting.layer_graph import LayerGraph, packed_size
 
 Option = tuple[int, float]  # bytes and error of one choice for an item
 
@@ -37,7 +35,7 @@ def allocation(options: Sequence[Sequence[Option]], *, budget_bytes: float) -> t
     found: list[list[int]] = [lagrangian, *(chosen for chosen in same if bytes_of(chosen) <= budget_bytes)]
     for chosen in found:
         left = budget_bytes - bytes_of(chosen)
-        _spend(chosen, range(len(options)), options, _Room(options, chosen, left).take)
+        spend(chosen, range(len(options)), options, _Room(options, chosen, left).take)
     best = min(found, key=error_of)
     return tuple(best)
 
@@ -45,7 +43,7 @@ def allocation(options: Sequence[Sequence[Option]], *, budget_bytes: float) -> t
 def _lagrangian(options: Sequence[Sequence[Option]], budget_bytes: float) -> list[int] | None:
     chosen = [max(range(len(own)), key=lambda place: (own[place][0], place)) for own in options]
     used = sum(own[place][0] for own, place in zip(options, chosen, strict=True))
-    steps = sorted(step for item, own in enumerate(options) for step in _hull_steps(item, own))
+    steps = sorted(step for item, own in enumerate(options) for step in hull_steps(item, own))
     for _, item, lower in steps:  # within an item slopes grow downwards, so its steps come in order
         if used <= budget_bytes:
             break
@@ -69,66 +67,7 @@ class _Room:
         return True
 
 
-def bit_allocation(
-    sizes: Sequence[int], errors: Sequence[Mapping[int, float]], widths: Sequence[int], *, budget_bytes: float
-) -> tuple[int, ...] | None:
-    """Bits for each item of ``sizes`` values: the same with a choice of ``widths``.
-
-    An item without values gets 0 bits.
-    """
-    order = sorted(set(widths))
-    items = [item for item, size in enumerate(sizes) if size]
-    found = allocation([_options(sizes[item], errors[item], order) for item in items], budget_bytes=budget_bytes)
-    if found is None:
-        return None
-    bits = dict(zip(items, (order[place] for place in found), strict=True))
-    return tuple(bits.get(item, 0) for item in range(len(sizes)))
-
-
-def activation_allocation(
-    graph: LayerGraph,
-    position: int,
-    errors: Sequence[Mapping[int, float]],
-    widths: Sequence[int],
-    *,
-    budget_bytes: float,
-) -> tuple[int, ...] | None:
-    """Bits for tensors 1 to ``position`` so that no layer's working set exceeds the budget (Eq. 9); None if impossible.
-
-    ``errors`` by tensor, the network's input first. Every working set that is too large is reduced by the Lagrangian
-    steps of its own tensors; then bits that fit everywhere are given back.
-    """
-    order = sorted(set(widths))
-    options = [_options(graph.values(tensor), errors[tensor], order) for tensor in range(position + 1)]
-    chosen = [len(order) - 1] * (position + 1)  # places in ``order``, by tensor; the input's is not used
-
-    def working_bytes(index: int, places: Sequence[int]) -> int:
-        return graph.working_bytes(index, [graph.input_bits, *(order[place] for place in places[1:])])
-
-    for index in range(1, position + 1):
-        own = [tensor for tensor in graph.live(index) if tensor]
-        steps = sorted(step for item in own for step in _hull_steps(item, options[item]))
-        for _, item, lower in steps:
-            if working_bytes(index, chosen) <= budget_bytes:
-                break
-            chosen[item] = min(chosen[item], lower)
-        if working_bytes(index, chosen) > budget_bytes:
-            return None
-
-    def fits(tensor: int, place: int) -> bool:
-        raised = [*chosen[:tensor], place, *chosen[tensor + 1 :]]
-        until = min(max(graph.last_use[tensor], tensor), position)
-        return all(working_bytes(index, raised) <= budget_bytes for index in range(tensor, until + 1))
-
-    _spend(chosen, range(1, position + 1), options, fits)
-    return tuple(order[place] for place in chosen[1:])
-
-
-def _options(size: int, errors: Mapping[int, float], order: Sequence[int]) -> list[Option]:
-    return [(packed_size(size, width), errors.get(width, 0.0)) for width in order]
-
-
-def _hull_steps(item: int, options: Sequence[Option]) -> list[tuple[float, int, int]]:
+def hull_steps(item: int, options: Sequence[Option]) -> list[tuple[float, int, int]]:
     """(error added per byte saved, item, place after it) along the lower convex hull, from the most bytes down."""
     hull: list[tuple[int, float, int]] = []
     for place in sorted(range(len(options)), key=lambda place: (options[place][0], place), reverse=True):
@@ -145,7 +84,7 @@ def _slope(before: tuple[int, float, int], after: tuple[int, float, int]) -> flo
     return (after[1] - before[1]) / (before[0] - after[0])
 
 
-def _spend(
+def spend(
     chosen: list[int],
     items: range,
     options: Sequence[Sequence[Option]],

@@ -1,7 +1,7 @@
 """In which renditions a device runs the blocks before a split: the trades of latency against error within limits. Pure.
 
-Partial choices are extended block by block; one that another matches or beats in everything is dropped (as in
-``label_search``, which allocates bits on a graph of layers). While all the others are kept, no better head exists.
+Partial choices are extended block by block; one that another matches or beats in everything is dropped. While all the
+others are kept, no better head exists.
 Beyond ``width`` of them the best by several weightings go on, and the Lagrangian allocations of bytes (Auto-Split
 Eq. 8) are offered beside them.
 """
@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.policies.splitting.bit_allocation import allocation
-from device_sdk.policies.splitting.label_search import best_by_weightings
 from device_sdk.supernet.cost import CostModel
 from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 WIDTH = 128  # partial choices per block
+_WEIGHTINGS = tuple((error, memory) for error in (0.0, 0.1, 0.3, 1.0, 3.0) for memory in (0.0, 0.3))
 _MOST_HEADS = 16  # of one position, spread over the latencies
 
 Columns = npt.NDArray[np.float64]
@@ -250,3 +250,13 @@ def _front(heads: Sequence[Head]) -> tuple[Head, ...]:
     )
     places = np.unique(np.linspace(0, len(front) - 1, min(len(front), _MOST_HEADS)).round().astype(int))
     return tuple(front[place] for place in places.tolist())
+
+
+def best_by_weightings(ms: Columns, error: Columns, memory: Columns, width: int) -> npt.NDArray[np.bool_]:
+    """At most ``width`` of partial choices: for several weightings of error and memory against latency, the best."""
+    ms, error, memory = ((one - one.min()) / max(float(np.ptp(one)), 1e-12) for one in (ms, error, memory))
+    kept = np.zeros(len(ms), dtype=bool)
+    for error_weight, memory_weight in _WEIGHTINGS:
+        score = ms + error_weight * error + memory_weight * memory
+        kept[np.argpartition(score, width // len(_WEIGHTINGS))[: width // len(_WEIGHTINGS)]] = True
+    return kept

@@ -6,8 +6,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
+from benchmarks.auto_split.problem import SplitSolution  # noqa: E402
 from benchmarks.split_paper.real_networks import real_network  # noqa: E402
-from device_sdk.policies.splitting.problem import SplitSolution  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -4,10 +4,10 @@ from itertools import chain, combinations
 
 import pytest
 
+from benchmarks.auto_split.hardware import Hardware
+from benchmarks.auto_split.layer_graph import Gemm, Layer, LayerGraph
+from benchmarks.auto_split.problem import Link, SplitProblem
 from benchmarks.support.minimum_cut import division, minimum_cut
-from device_sdk.policies.splitting.hardware import Hardware
-from device_sdk.policies.splitting.layer_graph import Gemm, Layer, LayerGraph
-from device_sdk.policies.splitting.problem import Link, SplitProblem
 from device_sdk.supernet.cost import Uplink
 
 SLOW = Hardware(name="slow", macs_per_s=1e5, bytes_per_s=2e4, on_chip_bytes=40, memory_bytes=1e6)

@@ -41,4 +41,4 @@ def test_strategies_are_made_by_name_with_their_settings():
 def test_an_unknown_strategy_is_refused_with_the_known_ones():
     with pytest.raises(UsageError, match="no search strategy oracle") as caught:
         make_strategy("oracle")
-    assert caught.value.hint == "known: adaptivenet, annealing, evolution, pathweave, random"
+    assert caught.value.hint == "known: adaptivenet, pathweave"

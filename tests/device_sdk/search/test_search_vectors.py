@@ -22,4 +22,4 @@ def test_every_strategy_has_cases_with_each_limit_and_several_choices():
     assert {case["strategy"] for case in cases} == STRATEGIES.keys()
     for limit in ("latency_ms", "memory_mb"):
         assert {case["budget"][limit] is None for case in cases} == {True, False}
-    assert len({case["best"] for case in cases}) >= 20
+    assert len({case["best"] for case in cases}) >= 10

@@ -1,4 +1,4 @@
-"""What every search strategy keeps: the port's conformance suite."""
+"""What every search strategy keeps, the benchmark's rivals too: the port's conformance suite."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.search.strategies import ALL
 from device_sdk.errors import InfeasibleBudgetError, UsageError
-from device_sdk.search import STRATEGIES, best_within, make_strategy
+from device_sdk.search import best_within
 from device_sdk.supernet.cost import Budget
 
 QUICK = {
@@ -20,11 +21,11 @@ QUICK = {
     "random": {"generations": 3, "group": 8},
 }
 
-pytestmark = pytest.mark.parametrize("name", sorted(STRATEGIES))
+pytestmark = pytest.mark.parametrize("name", sorted(ALL))
 
 
 def quick(name):
-    return make_strategy(name, **QUICK[name])
+    return ALL[name](**QUICK[name])
 
 
 @settings(max_examples=12)
@@ -141,4 +142,4 @@ def test_settings_that_make_no_sense_are_refused(name):
     }
     for one in wrong[name]:
         with pytest.raises(UsageError):
-            make_strategy(name, **one)
+            ALL[name](**one)

@@ -5,61 +5,34 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_sdk.policies.splitting.bit_allocation import activation_allocation, bit_allocation
-from device_sdk.policies.splitting.layer_graph import packed_size
+from device_sdk.policies.splitting.bit_allocation import allocation
 
-WIDTHS = (2, 4, 8)
-ERRORS = st.fixed_dictionaries({2: st.floats(1, 9), 4: st.floats(0.2, 1), 8: st.floats(0, 0.2)})
-ITEMS = st.lists(st.tuples(st.integers(0, 50), ERRORS), min_size=1, max_size=4)
-
-
-def used(sizes, bits):
-    return sum(map(packed_size, sizes, bits))
+OPTIONS = st.lists(
+    st.tuples(st.integers(0, 60), st.floats(0, 9)), min_size=1, max_size=3, unique_by=lambda option: option[0]
+)
 
 
-@given(items=ITEMS, budget=st.integers(0, 250))
+@given(options=st.lists(OPTIONS, min_size=1, max_size=4), budget=st.integers(0, 250))
 @settings(max_examples=150, deadline=None)
-def test_weights_keep_the_budget_and_lose_no_more_than_the_best_of_one_step_less(items, budget):
-    sizes, errors = [size for size, _ in items], [error for _, error in items]
-    found = bit_allocation(sizes, errors, WIDTHS, budget_bytes=budget)
-    options = [WIDTHS if size else (0,) for size in sizes]
-    every = [bits for bits in product(*options) if used(sizes, bits) <= budget]
+def test_the_budget_is_kept_whenever_that_is_possible_and_no_single_place_everywhere_loses_less(options, budget):
+    found = allocation(options, budget_bytes=budget)
+    every = [
+        chosen
+        for chosen in product(*(range(len(own)) for own in options))
+        if sum(own[place][0] for own, place in zip(options, chosen, strict=True)) <= budget
+    ]
     if not every:
         assert found is None
         return
-    assert found is not None
-    assert used(sizes, found) <= budget
+    assert found in every
 
-    def lost(bits):
-        return sum(error.get(width, 0.0) for error, width in zip(errors, bits, strict=True))
+    def lost(chosen):
+        return sum(own[place][1] for own, place in zip(options, chosen, strict=True))
 
-    step = max(packed_size(size, 8) - packed_size(size, 2) for size in sizes)
-    smaller = [lost(bits) for bits in every if used(sizes, bits) <= budget - step]
-    assert lost(found) <= min(smaller, default=float("inf")) + 1e-9
-    assert lost(found) >= min(map(lost, every)) - 1e-9
+    same = [chosen for chosen in every if len(set(chosen)) == 1]
+    assert lost(found) <= min(map(lost, same), default=float("inf")) + 1e-9
 
 
-@given(data=st.data(), budget=st.integers(1, 300))
-@settings(max_examples=100, deadline=None)
-def test_activations_keep_every_working_set_whenever_that_is_possible(data, budget, graphs):
-    graph = data.draw(graphs(4))
-    errors = [data.draw(ERRORS) for _ in range(graph.count + 1)]
-    found = activation_allocation(graph, graph.count, errors, WIDTHS, budget_bytes=budget)
-
-    def largest(bits):
-        bits = (graph.input_bits, *bits)
-        return max(graph.working_bytes(index, bits) for index in range(1, graph.count + 1))
-
-    if found is None:
-        assert largest((2,) * graph.count) > budget
-    else:
-        assert largest(found) <= budget
-
-
-def test_the_item_that_loses_least_per_byte_gives_first():
-    sensitive, robust = {2: 9.0, 8: 0.0}, {2: 0.1, 8: 0.0}
-    assert bit_allocation([10, 10], [sensitive, robust], (2, 8), budget_bytes=13) == (8, 2)
-
-
-def test_a_large_budget_takes_nothing_away():
-    assert bit_allocation([10, 0, 3], [{2: 1.0}] * 3, (2, 8), budget_bytes=1e9) == (8, 0, 8)
+def test_what_loses_least_per_byte_gives_first():
+    sensitive, robust = [(3, 9.0), (10, 0.0)], [(3, 0.1), (10, 0.0)]
+    assert allocation([sensitive, robust], budget_bytes=13) == (1, 0)

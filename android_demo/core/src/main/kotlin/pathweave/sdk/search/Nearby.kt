@@ -107,15 +107,6 @@ internal fun withinBudget(problem: SearchProblem): Neighbourhood {
     return Neighbourhood(problem.supernet, problem.costModel, problem.budget, lowMs = fastestMs, highMs = targetMs)
 }
 
-/** [subnet] with a random stretch replaced by another path; null if no try lands in the neighbourhood. */
-internal fun mutate(nearby: Neighbourhood, subnet: Subnet, random: SplitMix64): Subnet? {
-    for (attempt in 1..TRIES) {
-        val replaced = replaceRandomStretch(nearby.supernet, subnet, random)
-        if (replaced != null && replaced.subnet in nearby) return replaced.subnet
-    }
-    return null
-}
-
 /**
  * [subnet] with one branch replaced, and further ones as needed to stay near the budget.
  *

@@ -1,8 +1,6 @@
 /** Subnet search on the device. A new strategy is a class here and a line in [STRATEGIES]. */
 package pathweave.sdk.search
 
-import kotlin.math.exp
-import kotlin.math.pow
 import pathweave.sdk.SplitMix64
 import pathweave.sdk.UsageError
 import pathweave.sdk.supernet.Subnet
@@ -12,10 +10,7 @@ public const val DEFAULT_STRATEGY: String = "pathweave"
 
 private val STRATEGIES: Map<String, () -> SearchStrategy> = mapOf(
     "adaptivenet" to { AdaptiveNetSearch() },
-    "annealing" to { SimulatedAnnealing() },
-    "evolution" to { RegularisedEvolution() },
     DEFAULT_STRATEGY to { BayesianPathSearch() },
-    "random" to { RandomSearch() },
 )
 
 /** The strategy of this name with its default settings. @throws UsageError if there is none. */
@@ -95,118 +90,5 @@ public class AdaptiveNetSearch(
             if (child != null && child !in run.pool) group += child
         }
         return group.toList() + nearby.draw(population - group.size, random, run.pool.keys + group)
-    }
-}
-
-/**
- * Simulated annealing: [steps] mutations within the budget, one after the other, from a random start.
- *
- * A mutation that loses accuracy a is accepted with probability exp(-a / t). The temperature t falls geometrically from
- * [hot] to [cold], in units of accuracy. Source: Kirkpatrick, Gelatt, Vecchi, Science 1983.
- *
- * @throws UsageError a setting is out of range.
- */
-public class SimulatedAnnealing(
-    private val steps: Int = 384,
-    private val hot: Double = 0.05,
-    private val cold: Double = 0.002,
-) : SearchStrategy {
-    init {
-        if (steps < 1 || !(cold > 0 && cold <= hot)) {
-            throw UsageError("steps must be at least 1, cold above 0 and hot at least cold")
-        }
-    }
-
-    override fun search(problem: SearchProblem): SearchResult {
-        val cheapest = requireFeasible(problem.supernet, problem.costModel, problem.budget)
-        val fitting = withinBudget(problem)
-        val run = SearchRun(problem, steps)
-        val random = problem.random
-        var going = !run.checkStop() && run.evaluate(listOf(cheapest))
-        var at = fitting.draw(1, random).firstOrNull() ?: cheapest
-        going = going && !run.checkStop() && run.evaluate(listOf(at))
-        for (step in 0 until if (going) steps else 0) {
-            val new = mutate(fitting, at, random) ?: at
-            if (run.checkStop() || !run.evaluate(listOf(new))) break
-            val gain = run.pool.getValue(new).accuracy - run.pool.getValue(at).accuracy
-            if (accepted(gain, step, random.uniform())) at = new
-            run.finishGeneration()
-        }
-        return run.result()
-    }
-
-    private fun accepted(gain: Double, step: Int, ticket: Double): Boolean {
-        val temperature = hot * (cold / hot).pow(step.toDouble() / maxOf(steps - 1, 1))
-        return gain >= 0 || ticket < exp(gain / temperature)
-    }
-}
-
-/**
- * Regularised evolution: the oldest member is removed, regardless of fitness (Real et al., AAAI 2019, Algorithm 1).
- *
- * [population] random subnets within the budget; then the best of [tournament] random ones is mutated. [children] are
- * made and evaluated at a time, as by parallel workers, so that they share work; as many of the oldest are removed.
- * Mutations over the budget are drawn again; latency is not otherwise used. At most [generations] groups.
- *
- * @throws UsageError a setting is out of range.
- */
-public class RegularisedEvolution(
-    private val generations: Int = 40,
-    private val population: Int = 48,
-    private val tournament: Int = 12,
-    private val children: Int = 8,
-) : SearchStrategy {
-    init {
-        atLeastOne("generations, population, tournament and children", generations, population, tournament, children)
-    }
-
-    override fun search(problem: SearchProblem): SearchResult {
-        val cheapest = requireFeasible(problem.supernet, problem.costModel, problem.budget)
-        val fitting = withinBudget(problem)
-        val run = SearchRun(problem, generations)
-        var going = !run.checkStop() && run.evaluate(listOf(cheapest))
-        var group = listOf(cheapest) + fitting.draw(population - 1, problem.random, setOf(cheapest))
-        val alive = ArrayDeque(group)
-        val most = maxOf(group.size, children)
-        while (going && run.generations < generations && run.evaluate(group)) {
-            run.finishGeneration()
-            group = children(run, alive, fitting)
-            alive += group
-            while (alive.size > most) alive.removeFirst()
-            going = !run.checkStop()
-        }
-        return run.result()
-    }
-
-    private fun children(run: SearchRun, alive: List<Subnet>, fitting: Neighbourhood): List<Subnet> = List(children) {
-        val random = run.problem.random
-        val drawn = List(tournament) { random.choice(alive) }
-        val parent = drawn.map(run.pool::getValue).minWith(BY_EXPECTED_ACCURACY).subnet
-        mutate(fitting, parent, random) ?: parent
-    }
-}
-
-/**
- * Random search, the baseline for all others: distinct subnets within the budget, uniformly at random.
- *
- * [generations] groups of [group].
- *
- * @throws UsageError a setting is out of range.
- */
-public class RandomSearch(private val generations: Int = 16, private val group: Int = 24) : SearchStrategy {
-    init {
-        atLeastOne("generations and group", generations, group)
-    }
-
-    override fun search(problem: SearchProblem): SearchResult {
-        val cheapest = requireFeasible(problem.supernet, problem.costModel, problem.budget)
-        val fitting = withinBudget(problem)
-        val run = SearchRun(problem, generations)
-        var next = listOf(cheapest)
-        while (next.isNotEmpty() && !run.checkStop() && run.evaluate(next) && run.generations < generations) {
-            if (run.pool.size > 1) run.finishGeneration()
-            next = fitting.draw(group, problem.random, run.pool.keys)
-        }
-        return run.result()
     }
 }

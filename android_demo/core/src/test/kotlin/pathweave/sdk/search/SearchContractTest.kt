@@ -82,11 +82,6 @@ private fun strategyOf(case: JsonElement): SearchStrategy {
     fun setting(name: String) = case["settings"][name].int
     return when (case["strategy"].text) {
         "adaptivenet" -> AdaptiveNetSearch(setting("generations"), setting("population"))
-        "annealing" -> SimulatedAnnealing(setting("steps"))
-        "evolution" -> RegularisedEvolution(
-            setting("generations"), setting("population"), setting("tournament"), setting("children"),
-        )
-        "random" -> RandomSearch(setting("generations"), setting("group"))
         else -> BayesianPathSearch(
             setting("generations"), setting("group"), setting("draws"), setting("mutations"), setting("parents"),
         )

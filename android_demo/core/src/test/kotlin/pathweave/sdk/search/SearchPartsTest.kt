@@ -172,12 +172,9 @@ class SearchPartsTest {
     fun `settings that make no sense are refused`() {
         assertRefused<UsageError> { AdaptiveNetSearch(generations = 0) }
         assertRefused<UsageError> { AdaptiveNetSearch(windowRatio = 0.0) }
-        assertRefused<UsageError> { SimulatedAnnealing(cold = 0.1, hot = 0.05) }
-        assertRefused<UsageError> { RegularisedEvolution(tournament = 0) }
-        assertRefused<UsageError> { RandomSearch(group = 0) }
         assertRefused<UsageError> { BayesianPathSearch(shares = listOf(1.5)) }
         assertRefused<UsageError> { BayesianPathSearch(optimism = Double.NaN) }
         val error = assertRefused<UsageError> { makeStrategy("luck") }
-        assertEquals("known: adaptivenet, annealing, evolution, pathweave, random", error.hint)
+        assertEquals("known: adaptivenet, pathweave", error.hint)
     }
 }

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.errors import InputError
+from device_sdk.policies.measured_splits.measuring import relative_error
 
 Floats = npt.NDArray[np.float32]
 _CLIPS = tuple(1.0 - step / 16 for step in range(14))  # shares of the whole range that are tried
@@ -59,12 +60,6 @@ def quantised_activations(values: Floats, bits: int, low: float, high: float) ->
 def mean_square(values: Floats, reference: Floats) -> float:
     """The mean square of the difference."""
     return float(np.square(values.astype(np.float64) - reference).mean())
-
-
-def relative_error(values: Floats, reference: Floats) -> float:
-    """Mean square error over the mean square of ``reference``: noise to signal; 0 where the reference is 0."""
-    signal = float(np.square(reference.astype(np.float64)).mean())
-    return mean_square(values, reference) / signal if signal else 0.0
 
 
 def weight_errors(weights: Floats, widths: Iterable[int]) -> dict[int, float]:

@@ -3,14 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from device_sdk.errors import InputError
-from device_sdk.policies.splitting.quantisation_error import (
+from benchmarks.auto_split.quantisation_error import (
     activation_errors,
     activation_range,
     quantised_activations,
     quantised_weights,
     weight_errors,
 )
+from device_sdk.errors import InputError
 
 WIDTHS = (2, 4, 6, 8)
 

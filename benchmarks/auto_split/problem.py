@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.auto_split.hardware import Bits, Number, tensor_bits
+from benchmarks.auto_split.layer_graph import LayerGraph, packed_size
 from device_sdk.errors import UsageError
-from device_sdk.policies.splitting.hardware import Bits, Number, tensor_bits
-from device_sdk.policies.splitting.layer_graph import LayerGraph, packed_size
 from device_sdk.supernet.cost import Uplink
 
 WIDTHS = (2, 4, 6, 8, 16)

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.auto_split.baselines import device_alone, neurosurgeon, server_with_jpeg, uniform_split
+from benchmarks.auto_split.problem import server_alone
 from device_sdk.errors import UsageError
-from device_sdk.policies.splitting.baselines import device_alone, neurosurgeon, server_with_jpeg, uniform_split
-from device_sdk.policies.splitting.problem import server_alone
 
 
 def test_a_jpeg_shortens_the_transfer_and_takes_time_to_code(chain):

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.auto_split.layer_graph import Gemm, Layer, LayerGraph
+from benchmarks.auto_split.problem import Link, evaluate, server_alone, uniform_bits
 from device_sdk.errors import UsageError
-from device_sdk.policies.splitting.layer_graph import Gemm, Layer, LayerGraph
-from device_sdk.policies.splitting.problem import Link, evaluate, server_alone, uniform_bits
 from device_sdk.supernet.cost import Uplink
 
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from device_sdk.policies.splitting.auto_split import feasible_solutions
-from device_sdk.policies.splitting.baselines import device_alone, neurosurgeon
-from device_sdk.policies.splitting.label_search import least_latency
-from device_sdk.policies.splitting.problem import keeps_limits, server_alone
+from benchmarks.auto_split.auto_split import feasible_solutions
+from benchmarks.auto_split.baselines import device_alone, neurosurgeon
+from benchmarks.auto_split.label_search import least_latency
+from benchmarks.auto_split.problem import keeps_limits, server_alone
 
 
 @given(data=st.data())

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.auto_split.layer_graph import Gemm, Layer, LayerGraph
 from device_sdk.errors import UsageError
-from device_sdk.policies.splitting.layer_graph import Gemm, Layer, LayerGraph
 
 Number = npt.NDArray[np.float64] | float
 Bits = npt.NDArray[np.int64] | int

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from benchmarks.auto_split.hardware import ORIGINAL_BITS
+from benchmarks.auto_split.layer_graph import packed_size
+from benchmarks.auto_split.problem import SplitProblem, SplitSolution, evaluate, server_alone, uniform_bits
 from device_sdk.errors import UsageError
-from device_sdk.policies.splitting.hardware import ORIGINAL_BITS
-from device_sdk.policies.splitting.layer_graph import packed_size
-from device_sdk.policies.splitting.problem import SplitProblem, SplitSolution, evaluate, server_alone, uniform_bits
 
 
 def server_with_jpeg(problem: SplitProblem, *, ratio: float, coding_ms: float = 0.0) -> SplitSolution:

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.auto_split.auto_split import choose, feasible_solutions, potential_splits
+from benchmarks.auto_split.baselines import device_alone
+from benchmarks.auto_split.problem import evaluate, keeps_limits, server_alone, uniform_bits
 from device_sdk.errors import UsageError
-from device_sdk.policies.splitting.auto_split import choose, feasible_solutions, potential_splits
-from device_sdk.policies.splitting.baselines import device_alone
-from device_sdk.policies.splitting.problem import evaluate, keeps_limits, server_alone, uniform_bits
 
 
 @given(data=st.data())

@@ -11,10 +11,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from device_sdk.errors import UsageError
-from device_sdk.policies.splitting.bit_allocation import activation_allocation, bit_allocation
-from device_sdk.policies.splitting.layer_graph import packed_size
-from device_sdk.policies.splitting.problem import (
+from benchmarks.auto_split.layer_bits import activation_allocation, bit_allocation
+from benchmarks.auto_split.layer_graph import packed_size
+from benchmarks.auto_split.problem import (
     SplitProblem,
     SplitSolution,
     device_part,
@@ -23,6 +22,7 @@ from device_sdk.policies.splitting.problem import (
     uniform_bits,
     with_sent_bits,
 )
+from device_sdk.errors import UsageError
 
 Bits = tuple[int, ...]
 

@@ -15,13 +15,13 @@ from itertools import product
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.policies.splitting.problem import SplitProblem, SplitSolution, evaluate, keeps_limits, server_alone
+from benchmarks.auto_split.problem import SplitProblem, SplitSolution, evaluate, keeps_limits, server_alone
+from device_sdk.policies.splitting.head_renditions import best_by_weightings
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 
 WIDTH = 4096  # partial choices per layer
-_WEIGHTINGS = tuple((error, memory) for error in (0.0, 0.1, 0.3, 1.0, 3.0) for memory in (0.0, 0.3))
 _MOST_FREE_CROSSINGS = 3  # tensors whose bits on the way are chosen one by one; beyond, one width for all
 
 
@@ -176,13 +176,3 @@ def _thinned(labels: _Labels, width: int) -> _Labels:
     if len(labels) <= width:
         return labels
     return labels.take(best_by_weightings(labels.ms, labels.error, labels.peak_bytes.astype(np.float64), width))
-
-
-def best_by_weightings(ms: Floats, error: Floats, memory: Floats, width: int) -> npt.NDArray[np.bool_]:
-    """At most ``width`` of partial choices: for several weightings of error and memory against latency, the best."""
-    ms, error, memory = ((one - one.min()) / max(float(np.ptp(one)), 1e-12) for one in (ms, error, memory))
-    kept = np.zeros(len(ms), dtype=bool)
-    for error_weight, memory_weight in _WEIGHTINGS:
-        score = ms + error_weight * error + memory_weight * memory
-        kept[np.argpartition(score, width // len(_WEIGHTINGS))[: width // len(_WEIGHTINGS)]] = True
-    return kept

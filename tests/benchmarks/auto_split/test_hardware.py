@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.auto_split.hardware import EYERISS, TPU, Array, Hardware, MeasuredLayers, server_latencies_ms
+from benchmarks.auto_split.layer_graph import Gemm, Layer, LayerGraph
 from device_sdk.errors import UsageError
-from device_sdk.policies.splitting.hardware import EYERISS, TPU, Array, Hardware, MeasuredLayers, server_latencies_ms
-from device_sdk.policies.splitting.layer_graph import Gemm, Layer, LayerGraph
 
 PLAIN = Hardware(name="plain", macs_per_s=1e6, bytes_per_s=1e3, on_chip_bytes=100, memory_bytes=1e6)
 
