@@ -7,7 +7,7 @@ are cheap to list and to predict, so every search evaluates those near its budge
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -20,7 +20,7 @@ from device_sdk.supernet.supernet import Supernet
 
 _ABOVE_BUDGET = 1.1  # predicted latency over the budget, up to which a rung may still measure within it
 _TIME_SHARE = 0.4  # of the search, after which no further rung is evaluated but those that always are
-_ALWAYS = 2  # rungs of each rendition that are evaluated whatever the time limit
+_ALWAYS = 2  # rungs of each rendition within the budget that are evaluated whatever the time limit
 
 
 def ladder(supernet: Supernet) -> list[list[Subnet]]:
@@ -72,10 +72,10 @@ def _columns_near(supernet: Supernet, cost_model: CostModel, budget: Budget) -> 
 def climb(problem: SearchProblem) -> SearchProblem:
     """``problem`` with the rungs near its budget evaluated, and the time that is left.
 
-    1. order the samples; 2. evaluate the two slowest rungs of each rendition that are predicted to fit, or else the
-    fastest subnet; 3. evaluate the other rungs, until all this has taken 40 % of the time. The first two know no time
-    limit: of a rendition the largest input within the budget is the most accurate, so the best rung is among these few,
-    and where predictions are low the next smaller one is there too.
+    1. order the samples; 2. evaluate the two slowest rungs of each rendition that are predicted to fit and the next
+    slower one if it is near, or else the fastest subnet; 3. evaluate the other rungs, until all this has taken 40 % of
+    the time. The first two know no time limit: of a rendition the largest input within the budget is the most accurate,
+    so the best rung is among these few, also where predictions are somewhat too low or too high.
 
     Raises:
         InfeasibleBudgetError: no subnet fits; raised before the first evaluation.
@@ -84,8 +84,8 @@ def climb(problem: SearchProblem) -> SearchProblem:
     cheapest = require_feasible(supernet, costs, budget)
     limit_s, started_s = problem.time_limit_s, problem.clock()
     columns = _columns_near(supernet, costs, budget)
-    fitting = [[one for one in column if budget.fits(costs.cost(one))] for column in columns]
-    leading = [rung for column in fitting for rung in column[:_ALWAYS]] or [cheapest]
+    fitting = {one for column in columns for one in column if budget.fits(costs.cost(one))}
+    leading = [rung for column in columns for rung in _leading(column, fitting)] if fitting else [cheapest]
     leading.sort(key=costs.latency_ms, reverse=True)
     run = SearchRun(replace(problem, time_limit_s=None))
     try:
@@ -100,6 +100,11 @@ def climb(problem: SearchProblem) -> SearchProblem:
     rest = SearchRun(replace(problem, known=tuple(run.pool.values()), time_limit_s=left_s(_TIME_SHARE)))
     _evaluate_each(rest, rungs_near(supernet, costs, budget))
     return replace(problem, known=tuple(rest.pool.values()), time_limit_s=left_s(1.0))
+
+
+def _leading(column: Sequence[Subnet], fitting: Collection[Subnet]) -> list[Subnet]:
+    """The first rungs of a column that fit, and the next slower one, which is among the first two."""
+    return [*(one for one in column[:2] if one not in fitting), *[one for one in column if one in fitting][:_ALWAYS]]
 
 
 def _evaluate_each(run: SearchRun, rungs: Sequence[Subnet]) -> None:

@@ -105,6 +105,13 @@ def test_the_largest_rungs_of_each_rendition_are_evaluated_whatever_the_time_lim
     assert climbed.time_limit_s == 0.0
 
 
+def test_so_is_the_next_slower_one_if_it_may_measure_within_the_budget(supernet, costs):
+    ticks = iter(range(1000))
+    wanted, _ = problem(supernet, costs, Budget(latency_ms=1.45), clock=lambda: float(next(ticks)), time_limit_s=1.0)
+    found = names(one.subnet for one in climb(wanted).known)
+    assert found == ["o0@int8 o1", "8x8: o0 o1", "8x8: o0@int8 o1", "6x6: o0 o1", "6x6: o0@int8 o1"]
+
+
 def test_where_no_rung_fits_the_fastest_subnet_is_the_first_answer(supernet, costs):
     wanted, _ = problem(supernet, costs, Budget(latency_ms=0.3))
     assert names(one.subnet for one in climb(wanted).known) == ["6x6: m0-2"]

@@ -14,7 +14,7 @@ import pathweave.sdk.supernet.Supernet
 
 private const val ABOVE_BUDGET = 1.1 // predicted latency over the budget, up to which a rung may measure within it
 private const val TIME_SHARE = 0.4 // of the search, after which no further rung is evaluated but those that always are
-private const val ALWAYS = 2 // rungs of each rendition that are evaluated whatever the time limit
+private const val ALWAYS = 2 // rungs of each rendition within the budget that are evaluated whatever the time limit
 
 /**
  * All rungs, without repetition: a list per rendition, by name; in it the smallest input first.
@@ -65,10 +65,10 @@ private fun columnsNear(supernet: Supernet, costs: CostModel, budget: Budget): L
 /**
  * [problem] with the rungs near its budget evaluated, and the time that is left.
  *
- * 1. order the samples; 2. evaluate the two slowest rungs of each rendition that are predicted to fit, or else the fastest
- * subnet; 3. evaluate the other rungs, until all this has taken 40 % of the time. The first two know no time limit: of a
- * rendition the largest input within the budget is the most accurate, so the best rung is among these few, and where
- * predictions are low the next smaller one is there too.
+ * 1. order the samples; 2. evaluate the two slowest rungs of each rendition that are predicted to fit and the next slower
+ * one if it is near, or else the fastest subnet; 3. evaluate the other rungs, until all this has taken 40 % of the time. The
+ * first two know no time limit: of a rendition the largest input within the budget is the most accurate, so the best rung
+ * is among these few, also where predictions are somewhat too low or too high.
  *
  * @throws pathweave.sdk.InfeasibleBudgetError no subnet fits; thrown before the first evaluation.
  */
@@ -76,8 +76,11 @@ internal fun climb(problem: SearchProblem): SearchProblem {
     val (supernet, costs, budget) = Triple(problem.supernet, problem.costModel, problem.budget)
     val cheapest = requireFeasible(supernet, costs, budget)
     val startedS = problem.clock()
-    val fitting = columnsNear(supernet, costs, budget).map { column -> column.filter { budget.fits(costs.cost(it)) } }
-    val leading = fitting.flatMap { it.take(ALWAYS) }.sortedByDescending(costs::latencyMs).ifEmpty { listOf(cheapest) }
+    val columns = columnsNear(supernet, costs, budget)
+    val fitting = columns.flatten().filter { budget.fits(costs.cost(it)) }.toSet()
+    val leading =
+        if (fitting.isEmpty()) listOf(cheapest)
+        else columns.flatMap { leading(it, fitting) }.sortedByDescending(costs::latencyMs)
     val run = SearchRun(problem.with(timeLimitS = null), planned = 1)
     try {
         problem.evaluator.orderByMargin(run::checkStop)
@@ -90,6 +93,10 @@ internal fun climb(problem: SearchProblem): SearchProblem {
     evaluateEach(rest, rungsNear(supernet, costs, budget))
     return problem.with(timeLimitS = leftS(1.0), known = rest.pool.values.toList())
 }
+
+/** The first rungs of a column that fit, and the next slower one, which is among the first two. */
+private fun leading(column: List<Subnet>, fitting: Set<Subnet>): List<Subnet> =
+    column.take(2).filter { it !in fitting } + column.filter { it in fitting }.take(ALWAYS)
 
 private fun evaluateEach(run: SearchRun, rungs: List<Subnet>) {
     for (rung in rungs) if (run.checkStop() || !run.evaluate(listOf(rung))) break
