@@ -359,7 +359,7 @@ def test_a_model_that_the_plan_was_not_made_for_is_not_asked(server, public_key,
 def test_the_uplink_is_measured_if_it_is_not_given(server, public_key, state):
     with AdaptiveModel.open(f"{server}/v1/bundles/digits", trust=public_key, state_folder=state) as model:
         decision = model.split(tail_of(server))
-        assert decision.uplink.mbps > 10  # within one machine
+        assert decision.uplink.mbps > 1  # within one machine, however busy
         assert 0 < decision.uplink.round_trip_ms < 500
 
 
