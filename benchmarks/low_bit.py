@@ -129,7 +129,7 @@ def _figures(rows: Sequence[Mapping[str, object]]) -> dict[str, float]:
 
 
 def _network(bundle: Bundle, data: ImageDataset) -> _Network:
-    return _Network(bundle, SampleChecker(bundle.manifest).prepare_all(data.images), data.labels)
+    return _Network(bundle, SampleChecker(bundle.manifest).prepare(data.images), data.labels)
 
 
 def _rows(network: _Network) -> Iterator[dict[str, object]]:

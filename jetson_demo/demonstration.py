@@ -23,7 +23,8 @@ from jetson_demo.frames import Frame, FrameSource
 from jetson_demo.plan_drawing import PlanOutline
 from jetson_demo.running import run_frames, stop_on_interrupt
 from jetson_demo.terminal_view import Snapshot, View, make_view
-from pathweave import AdaptiveModel, Answer, Budget, BudgetError
+from pathweave import AdaptiveModel, Answer, Budget
+from pathweave.errors import BudgetError
 
 DEFAULT_RATIO = 0.6
 

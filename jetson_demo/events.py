@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from device_sdk.logs.adaptation_log import Adapted, Calibrated, Delivered, Event, Infeasible, Profiled, read_log
-from pathweave import UsageError
+from pathweave.errors import UsageError
 
 
 class RunEvents:

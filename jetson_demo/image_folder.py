@@ -14,7 +14,8 @@ from device_sdk.data.file_names import SUFFIXES
 from device_sdk.data.image_files import read_image
 from device_sdk.data.preprocessing import fit_image
 from jetson_demo.frames import Frame, Note
-from pathweave import AdaptiveModel, DataError, InputError
+from pathweave import AdaptiveModel
+from pathweave.errors import DataError, InputError
 
 NAMED_FILES = 20
 

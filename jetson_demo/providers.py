@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from pathweave import AdaptiveModel, RuntimeFailedError, SelfTestError
+from pathweave import AdaptiveModel
+from pathweave.errors import RuntimeFailedError, SelfTestError
 
 # The short names of the command line; other names are passed on unchanged.
 SHORT_NAMES = {

@@ -27,8 +27,9 @@ from jetson_demo.image_folder import ImageFolder, find_images
 from jetson_demo.providers import available_providers, open_on_first, to_try
 from jetson_demo.terminal_view import energy_text
 from jetson_demo.video import VideoFrames, camera_source, video_file
-from pathweave import AdaptiveModel, UsageError
+from pathweave import AdaptiveModel
 from pathweave.cli import main
+from pathweave.errors import UsageError
 
 DEFAULT_BUNDLE = Path("demo/bundles/digits")
 

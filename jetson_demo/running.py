@@ -12,7 +12,8 @@ from types import FrameType
 from device_sdk.energy import Energy, EnergyMeter
 from jetson_demo.figures import Figures
 from jetson_demo.frames import Frame
-from pathweave import AdaptiveModel, Answer, InfeasibleDeadlineError
+from pathweave import AdaptiveModel, Answer
+from pathweave.errors import InfeasibleDeadlineError
 
 _WARM_UP = 5  # untimed runs
 _GROUP_MS = 250.0  # of inference per energy measurement and screen update

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from device_sdk.data.preprocessing import fit_image
 from device_sdk.extras import require
 from jetson_demo.frames import Frame, Note
-from pathweave import AdaptiveModel, DataError
+from pathweave import AdaptiveModel
+from pathweave.errors import DataError
 
 CSI = (
     "nvarguscamerasrc ! video/x-raw(memory:NVMM),width=1280,height=720,framerate=30/1"

@@ -15,9 +15,11 @@ from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
     from device_sdk.data.datasets import ImageDataset
+    from device_sdk.offload.remote_model import Privacy
     from device_sdk.session.adaptive_model import AdaptiveModel
 
 ChosenTrust = Path | Unstated | None
+_SENT: tuple[Privacy, ...] = ("never", "activations", "inputs")  # each allows what the ones before it allow
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -32,6 +34,14 @@ fallback_option = click.option(
     type=click.Choice(["subnet", "exit", "abstain"]),
     help="What answers when the server of a split does not [default: as the memory allows].",
 )
+privacy_option = click.option(
+    "--privacy",
+    type=click.Choice(["never", "activations", "inputs"]),
+    default="never",
+    show_default=True,
+    help="What a server may be sent: nothing, activations at a cut point, or also samples.",
+)
+server_model_option = click.option("--server-model", help="Name of the server's model that answers hard samples.")
 limit_option = click.option("--limit", type=click.IntRange(min=2), help="Use at most this many images.")
 
 
@@ -91,6 +101,16 @@ def bundle_options(command: Command) -> Command:
         "--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Inference threads."
     )
     return location_options(token_option(threads(command)))
+
+
+def require_permission(server: str | None, privacy: Privacy, least: Privacy) -> None:
+    """Raise UsageError where a server is named that may not be sent what it needs, ``least``."""
+    if server is not None and _SENT.index(privacy) < _SENT.index(least):
+        more = "" if least == "inputs" else ", or with --privacy inputs for samples too"
+        raise UsageError(
+            f"the server {server} may be sent {'nothing' if privacy == 'never' else privacy + ' only'}",
+            hint=f"allow what it needs with --privacy {least}{more}",
+        )
 
 
 def open_model(

@@ -98,7 +98,7 @@ def _read_plan(path: Path) -> Plan:
 
 
 def part_summary(model: AdaptiveModel) -> dict[str, Any]:
-    """What of the bundle is on this device, and the plan in use."""
+    """Part of the bundle on this device, and the plan in use."""
     from device_sdk.execution.part_sizes import part_sizes
     from device_sdk.supernet.plan_json import encode_plan
 

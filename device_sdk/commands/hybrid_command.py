@@ -16,9 +16,10 @@ from device_sdk.commands.command_options import (
     load_data,
     open_model,
     power_options,
+    privacy_option,
     private_images_option,
+    require_permission,
 )
-from device_sdk.errors import UsageError
 
 if TYPE_CHECKING:
     from device_sdk.offload.remote_model import Privacy
@@ -34,13 +35,7 @@ _UNITS = {"macs": "million MACs", "latency": "ms", "energy": "mJ"}
 @private_images_option
 @limit_option
 @click.option("--server", required=True, help="URL of a server that has the same bundle.")
-@click.option(
-    "--privacy",
-    type=click.Choice(["never", "inputs"]),
-    default="never",
-    show_default=True,
-    help="What may leave this device from then on: nothing, or the hard samples.",
-)
+@privacy_option
 @click.option(
     "--resource", type=click.Choice(list(_RESOURCES)), default="macs", show_default=True, help="What is limited."
 )
@@ -76,8 +71,7 @@ def plan_hybrid(
     from device_sdk.offload.remote_model import RemoteModel
     from device_sdk.policies.hybrid.joint_search import JointSettings
 
-    if privacy == "never":
-        raise UsageError("--server needs permission to send samples", hint="allow it with --privacy inputs")
+    require_permission(server, privacy, "inputs")
     name, unit = _RESOURCES[resource]
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         dataset = load_data(model, data, limit=limit, as_json=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,12 +16,16 @@ from device_sdk.commands.command_options import (
     load_data,
     open_model,
     power_options,
+    privacy_option,
     private_images_option,
+    require_permission,
+    server_model_option,
 )
 from device_sdk.errors import UsageError
 from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE
 
 if TYPE_CHECKING:
+    from device_sdk.offload.remote_model import Privacy
     from device_sdk.policies.deciding.promises import Promise
     from device_sdk.policies.planning.choice import Choice
     from device_sdk.policies.planning.plan_choice import Planned
@@ -58,15 +62,10 @@ _OPTIMISED = {"accuracy": "accuracy", "latency": "latency_ms", "energy": "energy
 @click.option("--energy-mj", type=float, help="Limit of the mean energy; needs --active-w.")
 @click.option("--bytes-sent", type=float, help="Limit of the mean bytes sent per sample.")
 @click.option("--memory-mb", type=float, help="Limit of the memory in megabytes.")
-@click.option("--server", help="URL of a server that may be asked.")
-@click.option("--model", "asked", help="Name of its model that answers hard samples.")
-@click.option(
-    "--privacy",
-    type=click.Choice(["activations", "inputs"]),
-    default="activations",
-    show_default=True,
-    help="What the server may be sent.",
-)
+@click.option("--server", help="URL of a server that may answer hard samples, or run tails of split plans.")
+@server_model_option
+@click.option("--model", "old_model", hidden=True)
+@privacy_option
 @click.option("--network", help="Plan with a typical network instead of the measured one: wifi, lte, 3g, ble or lora.")
 @click.option("--uplink-mbps", type=float, help="Plan with this uplink in Mbit/s instead of the measured one.")
 @click.option("--round-trip-ms", type=float, default=0.0, show_default=True, help="Round-trip time with --uplink-mbps.")
@@ -90,8 +89,9 @@ def plan(
     bytes_sent: float | None,
     memory_mb: float | None,
     server: str | None,
-    asked: str | None,
-    privacy: Literal["activations", "inputs"],
+    server_model: str | None,
+    old_model: str | None,
+    privacy: Privacy,
     network: str | None,
     uplink_mbps: float | None,
     round_trip_ms: float,
@@ -100,7 +100,8 @@ def plan(
 ) -> None:
     """Choose among all kinds of plans for a requirement, and use the best from now on.
 
-    Subnets are those of the last ``adapt``. With a server, asking it and splitting are planned with too.
+    Subnets are the best rungs of the ladder, and those of the last ``adapt``. With a server, sending hard samples to it
+    and splitting are planned with too.
     """
     from device_sdk.supernet.cost import MB
     from device_sdk.supernet.requirement import Requirement
@@ -116,11 +117,14 @@ def plan(
         bytes_sent=bytes_sent,
         peak_bytes=None if memory_mb is None else round(memory_mb * MB),
     )
+    if old_model is not None:
+        raise UsageError("--model is now --server-model", hint=f"give --server-model {old_model}")
+    require_permission(server, privacy, "activations" if server_model is None else "inputs")
     uplink = _uplink(network, uplink_mbps, round_trip_ms)
     if power is None and (energy_mj is not None or optimise == "energy"):
         raise UsageError("energies are unknown without the device's power", hint="give --active-w")
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
-        _connect(model, server, asked, token, privacy)
+        _connect(model, server, server_model, token, privacy)
         dataset = load_data(model, data, limit=limit, as_json=as_json)
         labels = None if unlabelled else dataset.labels
         planned = model.plan_for(
@@ -144,13 +148,13 @@ def _connect(
     server: str | None,
     asked: str | None,
     token: str | None,
-    privacy: Literal["activations", "inputs"],
+    privacy: Privacy,
 ) -> None:
     from device_sdk.offload.remote_model import RemoteModel
 
     if server is None:
         if asked is not None:
-            raise UsageError("--model names a model of a server", hint="give --server too")
+            raise UsageError("--server-model names a model of a server", hint="give --server too")
         return
     if asked is not None:
         model.connect(RemoteModel(server=server, model=asked, token=token, privacy=privacy))
@@ -230,7 +234,7 @@ def _print(planned: Planned) -> None:
 
 
 def told_of_exits(choice: Choice) -> Iterator[str]:
-    """What each exit of the plan decides, and what asking from exits saves."""
+    """Lines on the decisions of each exit, and on the saving by sending samples from exits."""
     for one in choice.plan.exits:
         answers = (
             f"answers from a confidence of {one.threshold:.3f} on" if one.threshold < UNREACHABLE_CONFIDENCE else ""

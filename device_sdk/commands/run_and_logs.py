@@ -17,16 +17,17 @@ from device_sdk.commands.command_options import (
     load_data,
     location_options,
     open_model,
+    privacy_option,
+    require_permission,
     token_option,
 )
-from device_sdk.errors import DataError, UsageError
+from device_sdk.errors import DataError, RefusedError, TransferError, UsageError
 from device_sdk.session.answer import ABSTAINED, SUBNET
 
 if TYPE_CHECKING:
     from device_sdk.data.datasets import ImageDataset
-    from device_sdk.offload.remote_model import Privacy
+    from device_sdk.offload.remote_model import Privacy, RemoteModel
     from device_sdk.session.adaptive_model import AdaptiveModel
-    from device_sdk.supernet.plan import Plan
 
 _BATCH = 64
 
@@ -39,14 +40,8 @@ _BATCH = 64
 )
 @click.option("--limit", type=click.IntRange(min=1), help="Use at most this many images of --data.")
 @click.option("--server", help="URL of a server that answers hard samples, or runs the tail of a split plan.")
-@click.option("--server-model", help="Its model [default: that of the plan, or this bundle's, from images].")
-@click.option(
-    "--privacy",
-    type=click.Choice(["never", "activations", "inputs"]),
-    default="never",
-    show_default=True,
-    help="What may leave this device: nothing, activations of a split plan, or also samples.",
-)
+@click.option("--server-model", help="Its model [default: those that the plan names, or this bundle's, from images].")
+@privacy_option
 @click.option("--timeout-s", type=click.FloatRange(min=0, min_open=True), default=1.0, show_default=True)
 @click.option(
     "--deadline-ms",
@@ -74,17 +69,16 @@ def run(
 
     if bool(images) == (data is not None):
         raise UsageError("give image files or --data, one of them")
-    if server is not None and privacy == "never":
-        raise UsageError(
-            "--server needs permission to send samples",
-            hint="allow it with --privacy inputs, or with --privacy activations for a split plan",
-        )
+    require_permission(server, privacy, "activations")
     if server is not None and deadline_ms is not None:
         raise UsageError("with --deadline-ms no server is asked", hint="give --server or --deadline-ms, one of them")
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:
         if server is not None:
-            name = server_model or _tail_model(model.plan) or f"{model.bundle.manifest.name}:images"
-            model.connect(RemoteModel(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s))
+            own = f"{model.bundle.manifest.name}:images"
+            for name in [server_model] if server_model else model.plan.server_models or [own]:
+                remote = RemoteModel(server=server, model=name, token=token, privacy=privacy, timeout_s=timeout_s)
+                _require_model(remote)
+                model.connect(remote)
         if data is None:
             _run_files(model, images, deadline_ms, as_json=as_json)
             return
@@ -111,9 +105,22 @@ def _run_files(model: AdaptiveModel, images: tuple[Path, ...], deadline_ms: floa
         raise SystemExit(1)
 
 
-def _tail_model(plan: Plan) -> str:
-    """The server's model that runs the tail of a split plan; empty where there is none."""
-    return "" if plan.split is None or plan.split.is_whole else plan.split.server.model
+def _require_model(remote: RemoteModel) -> None:
+    """Raise UsageError where the server answers that it has no such model; one that does not answer may come back."""
+    from device_sdk.offload.client import InferenceClient
+    from device_sdk.offload.remote_calls import default_transport
+
+    with contextlib.closing(default_transport(remote)) as transport:
+        try:
+            InferenceClient(remote.server, remote.model, transport).metadata(remote.timeout_s)
+        except RefusedError as error:
+            if error.status != 404:
+                raise
+            raise UsageError(
+                f"{remote.server} has no model {remote.model}", hint="name one that it has with --server-model"
+            ) from error
+        except TransferError as error:
+            click.echo(f"warning: {error}; samples are answered here until the server does", err=True)
 
 
 def _said(answer: dict[str, Any]) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -18,12 +18,15 @@ from device_sdk.commands.command_options import (
     limit_option,
     load_data,
     open_model,
+    privacy_option,
+    require_permission,
 )
 from device_sdk.commands.fetch_command import FALLBACKS
 from device_sdk.errors import UsageError
 from device_sdk.supernet.cost import MB
 
 if TYPE_CHECKING:
+    from device_sdk.offload.remote_model import Privacy
     from device_sdk.policies.measured_splits.decision import SplitDecision
     from device_sdk.policies.splitting import SplitCost
     from device_sdk.session.adaptive_model import AdaptiveModel
@@ -44,13 +47,7 @@ _PARTS = ("device", "packing", "transfer", "handling", "unpacking", "server")
     help="Round-trip time to the server, if --server is not given.",
 )
 @click.option("--server", help="URL of the server that runs the tail [default: where BUNDLE comes from].")
-@click.option(
-    "--privacy",
-    type=click.Choice(["activations", "inputs"]),
-    default="activations",
-    show_default=True,
-    help="What the server may be sent.",
-)
+@privacy_option
 @click.option("--memory-mb", type=float, help="Limit of the device's part: weights once loaded and working set.")
 @click.option("--storage-mb", type=float, help="Limit of the weights of the device's part as they are stored and sent.")
 @fallback_option
@@ -68,7 +65,7 @@ def split(
     uplink_mbps: float | None,
     round_trip_ms: float,
     server: str | None,
-    privacy: Literal["activations", "inputs"],
+    privacy: Privacy,
     memory_mb: float | None,
     storage_mb: float | None,
     fallback: Fallback | None,
@@ -88,6 +85,7 @@ def split(
     if picture is not None and picture.suffix not in (".svg", ".png"):
         raise UsageError(f"a picture is a .svg or .png file, not {picture.name}")
     server = _checked_server(server or _origin(bundle), bundle, device_factor, uplink_mbps)
+    require_permission(server, privacy, "activations")
     if max_drop is not None and data is None:
         raise UsageError("a drop of accuracy is measured on private images", hint="give --data")
     with open_model(bundle, trust=trust, token=token, threads=threads, state=state, as_json=as_json) as model:

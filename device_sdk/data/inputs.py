@@ -6,7 +6,7 @@ evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -102,6 +102,12 @@ class RawInputs:
 def as_inputs(samples: Inputs | npt.NDArray[np.float32]) -> Inputs:
     """``samples`` as ``Inputs``; an array is [count, *input] at the model's own size."""
     return PreparedInputs(samples) if isinstance(samples, np.ndarray) else samples
+
+
+def batches(inputs: Inputs, batch: int, input_size: tuple[int, ...] = ()) -> Iterator[Floats]:
+    """All samples in order, at most ``batch`` at a time, prepared: [count, *input]."""
+    for at in range(0, len(inputs), batch):
+        yield inputs.take(np.arange(at, min(at + batch, len(inputs))), input_size)
 
 
 def resize_prepared(tensors: npt.NDArray[np.float32], size: tuple[int, ...]) -> Floats:

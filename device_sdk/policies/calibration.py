@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.errors import InputError, UsageError
 from device_sdk.execution.deciders import confidence
 from device_sdk.execution.paging_plan import all_stay
@@ -44,7 +45,7 @@ _MEASURED_IN_PAGES = 20  # of which each call loads pages again
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationSettings:
-    """How to calibrate.
+    """Settings of a calibration.
 
     ``accuracy_drop``: the maximum accuracy loss by exits, 0 to 1; with few samples less is lost. ``exit_memory_mb``:
     memory for exits, None for no limit. ``escalated_share``: of all samples, to be sent to the server; ``server``: the
@@ -75,7 +76,7 @@ class CalibrationSettings:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was calibrated, on ``samples`` calibration samples.
+    """Result of a calibration on ``samples`` samples.
 
     ``mean_ms`` is the mean latency at batch 1 with the chosen exits, ``without_exits_ms`` without any, measured in
     turns on the same samples, or one after the other where a memory cap has no room for both; both None where no exit
@@ -97,7 +98,7 @@ def calibrate_plan(
     workspace: Workspace,
     profile: Profile,
     subnet: Subnet,
-    inputs: Array,
+    inputs: Inputs | Array,
     labels: npt.NDArray[np.int64] | None,
     *,
     settings: CalibrationSettings,
@@ -105,8 +106,8 @@ def calibrate_plan(
 ) -> Calibration:
     """Find exits, their thresholds and the threshold of hard samples for ``subnet``.
 
-    ``inputs`` [count, *input] were neither trained nor searched on; without ``labels`` [count] the subnet's own answers
-    stand in.
+    ``inputs``, samples or an array [count, *input] of prepared ones, were neither trained nor searched on; without
+    ``labels`` [count] the subnet's own answers stand in.
 
     1. answer all samples at every exit and at the end; 2. keep the exits that fit the memory; 3. choose thresholds;
     4. confirm by measuring that exits save time, else drop them; 5. keep the others for deadlines and anytime answers;
@@ -146,7 +147,7 @@ def calibrate_plan(
 
 
 def placed_exits(answers: Answers, costs: CostModel, *, memory_bytes: int | None) -> list[int]:
-    """Which exits are kept in memory, by their number: accuracies and times are this device's own."""
+    """Numbers of the exits that are kept in memory: accuracies and times are this device's own."""
     candidates = []
     for number, exit_ in enumerate(answers.exits):
         found = answers.at_exit(number, costs)
@@ -158,22 +159,23 @@ def placed_exits(answers: Answers, costs: CostModel, *, memory_bytes: int | None
     return [number for number, exit_ in enumerate(answers.exits) if exit_.id in kept]
 
 
-def measured_with_exits(workspace: Workspace, plan: Plan, inputs: Array) -> list[float]:
+def measured_with_exits(workspace: Workspace, plan: Plan, inputs: Inputs | Array) -> list[float]:
     """Mean latency at batch 1 with the plan's exits and without, sample by sample, in turns if both fit at once."""
     plans = [plan, Plan(plan.subnet).with_prior(plan.class_prior)]
     prints = [
         workspace.footprint(part.edges, part.exit) for each in plans for part in segments(workspace.supernet, each)
     ]
     if workspace.memory_cap_bytes is None or all_stay(prints, workspace.memory_cap_bytes):
-        return _timed(workspace, plans, inputs[:_MEASURED_SAMPLES])
-    few = inputs[:_MEASURED_IN_PAGES]
-    return [_timed(workspace, [each], few)[0] for each in plans]
+        return _timed(workspace, plans, inputs, _MEASURED_SAMPLES)
+    return [_timed(workspace, [each], inputs, _MEASURED_IN_PAGES)[0] for each in plans]
 
 
-def _timed(workspace: Workspace, plans: Sequence[Plan], inputs: Array) -> list[float]:
+def _timed(workspace: Workspace, plans: Sequence[Plan], inputs: Inputs | Array, count: int) -> list[float]:
+    """Mean latencies over the first ``count`` samples."""
+    some = as_inputs(inputs).take(np.arange(min(count, len(inputs))), plans[0].subnet.input_size)
     loaded = [workspace.load_plan(plan) for plan in plans]
     try:
-        return mean_latencies_ms(loaded, inputs)
+        return mean_latencies_ms(loaded, some)
     finally:
         for plan in loaded:
             plan.close()

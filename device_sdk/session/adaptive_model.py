@@ -18,6 +18,7 @@ import numpy.typing as npt
 from device_sdk.bundles.bundle import Bundle
 from device_sdk.bundles.hybrid import hybrid_plan
 from device_sdk.bundles.trust import UNSTATED, Trustable, Unstated
+from device_sdk.data.inputs import Inputs
 from device_sdk.errors import UsageError
 from device_sdk.execution.guarded_self_test import run_guarded_self_test
 from device_sdk.execution.memory_cap import PlanRetired
@@ -235,7 +236,7 @@ class AdaptiveModel:
 
     @property
     def memory_cap_bytes(self) -> int | None:
-        """What all that is loaded may take beyond the bare runtime; None for no limit. It can be set at any time.
+        """Most memory of everything loaded, beyond the bare runtime; None for no limit. It can be set at any time.
 
         Calls in progress go on; what does not fit any more runs in pages, and in the last resort the path ends with an
         earlier exit of the plan (docs/guide/memory.md). A model opened without a cap keeps to one less closely.
@@ -277,7 +278,7 @@ class AdaptiveModel:
         return device_id(self._state_folder)
 
     def profile(self, *, again: bool = False, batch: int = 1, progress: Progress | None = None) -> Profile:
-        """What blocks cost here for ``batch`` samples; measured once per bundle, runtime and condition, or ``again``.
+        """Cost of each block here for ``batch`` samples; measured once per bundle, runtime and condition, or ``again``.
 
         Raises:
             RuntimeFailedError, BlobError: a block does not load or run.
@@ -364,7 +365,7 @@ class AdaptiveModel:
 
     @property
     def watching(self) -> bool:
-        """Whether live update keeps the budget."""
+        """True while live update keeps the budget."""
         return self._live.running
 
     def warm_up(self) -> None:
@@ -393,26 +394,25 @@ class AdaptiveModel:
         self._samples.require_classifier()
         progress = progress or SilentProgress()
         settings = settings or CalibrationSettings()
-        inputs = self._samples.prepare_all(samples, self._in_use.running().plan.subnet.input_size)
+        inputs = self._samples.inputs(samples)
         targets = None if labels is None else self._samples.labels(labels)
         with self._change:
             calibration = self._measuring.calibrate(inputs, targets, settings=settings, progress=progress)
             self._exchange(calibration.plan)
             self._live.follow()
             self._log.write(log_events.calibrated(calibration))
-            self._live.calibrate(lambda subnet: self._calibrated(subnet, samples, targets, settings, progress))
+            self._live.calibrate(lambda subnet: self._calibrated(subnet, inputs, targets, settings, progress))
         return calibration
 
     def _calibrated(
         self,
         subnet: Subnet,
-        samples: npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image],
+        inputs: Inputs,
         targets: npt.NDArray[np.int64] | None,
         settings: CalibrationSettings,
         progress: Progress,
     ) -> Plan:
         """The plan for another subnet of the pool, by the same samples and settings, its exits not timed."""
-        inputs = self._samples.prepare_all(samples, subnet.input_size)
         quick = replace(settings, confirm=False)
         return self._measuring.calibrate(inputs, targets, settings=quick, progress=progress, subnet=subnet).plan
 
@@ -429,9 +429,9 @@ class AdaptiveModel:
     ) -> Planned:
         """Choose among all kinds of plans for a requirement, and run the best from now on. Live update ends.
 
-        Plans are made of the subnets of the last adaptation, the one in use and the full model, with exits, deciders,
-        abstention, and the connected servers: those are asked about all samples once, as far as their privacy settings
-        allow.
+        Plans are made of the best rungs of the ladder, the subnets of the last adaptation, the one in use and the full
+        model, with exits, deciders, abstention, and the connected servers: those are asked about all samples once, as
+        far as their privacy settings allow.
 
         Args:
             samples, labels: as for ``adapt``, but others than those it searched on; without labels the server's answers
@@ -862,7 +862,7 @@ class AdaptiveModel:
         return self._timed.start(self._any_input(tensor))
 
     def answer_times_ms(self, tensor: Array | Image.Image) -> dict[str, float]:
-        """How long after its start a run on such input is sure to have each answer now, by source, in order.
+        """Time after the start of a run by which each answer is sure to be there, by source, in order.
 
         The first call measures the plan's exits for this batch size, so that later deadlines find them measured.
         """

@@ -1,4 +1,4 @@
-"""What a model answers."""
+"""Answers of a model."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class AsyncCalls:
         self._executor: ThreadPoolExecutor | None = None
 
     async def call(self, function: Callable[[Argument], Result], argument: Argument) -> Result:
-        """What ``function`` answers. A wait that is cancelled does not stop a call that has begun."""
+        """Await the result of ``function``. Cancelling the wait does not stop a call that has begun."""
         import asyncio
 
         return await asyncio.get_running_loop().run_in_executor(self._threads(), function, argument)

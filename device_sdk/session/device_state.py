@@ -1,4 +1,4 @@
-"""What a device remembers of a bundle between runs: that it passed the self-test, its profiles, the plan in use."""
+"""State of a bundle that outlasts a process: its passed self-test, its profiles, the plan in use."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def default_state_folder() -> Path:
 
 
 def bundle_folder(state_folder: Path, bundle: Bundle) -> Path:
-    """Where everything about one bundle lies."""
+    """Folder of everything about one bundle."""
     return _bundle_folder(state_folder, bundle.manifest.name, bundle.digest)
 
 
 class StoredPart(msgspec.Struct, frozen=True):
-    """What of a bundle a device keeps: ``exits``, None for all, and what ``plan`` needs; None for all blocks."""
+    """Part of a bundle that a device keeps: ``exits``, None for all, and what ``plan`` needs, None for all blocks."""
 
     exits: tuple[str, ...] | None = None
     plan: Plan | None = None
@@ -84,7 +84,7 @@ def _bundle_folder(state_folder: Path, name: str, digest: str) -> Path:
 
 
 def log_path(state_folder: Path, bundle: Bundle) -> Path:
-    """Where the adaptation events of a bundle go, whatever it runs on."""
+    """File of a bundle's adaptation events, one for all runtimes."""
     return bundle_folder(state_folder, bundle) / "adaptation.jsonl"
 
 
@@ -163,7 +163,7 @@ class DeviceState:
         self._bundle = bundle
 
     def self_test_passed(self) -> bool:
-        """Whether all that the bundle holds passed its self-test with this runtime on this device."""
+        """True if every held block passed its self-test with this runtime on this device."""
         passed = self._load("self-test", _PassedSelfTest)
         if passed is None or self.untested_exits(self._bundle):
             return False

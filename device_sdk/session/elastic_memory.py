@@ -65,7 +65,7 @@ class ElasticMemory:
 
     @property
     def watching(self) -> bool:
-        """Whether the system's memory is followed."""
+        """True while the system's memory is followed."""
         return self._watch is not None
 
     def stop(self) -> None:

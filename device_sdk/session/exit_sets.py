@@ -1,4 +1,4 @@
-"""Which exits a device holds: fetched on demand, tested, and exchanged under running calls."""
+"""Exits that a device holds: fetched on demand, tested, and exchanged while calls run."""
 
 from __future__ import annotations
 

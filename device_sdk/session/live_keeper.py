@@ -1,4 +1,4 @@
-"""What ``AdaptiveModel`` keeps for live update: the pool, the private samples if it may, and the thread."""
+"""State of live update: the pool, the private samples if they may be kept, and the thread."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LiveKeeper:
 
     @property
     def running(self) -> bool:
-        """Whether live update runs."""
+        """True while live update runs."""
         return self._live is not None
 
     def remember(

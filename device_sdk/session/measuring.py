@@ -1,42 +1,27 @@
-"""What ``AdaptiveModel`` measures, searches and calibrates beside the plan in use, under the same memory cap."""
+"""Measurements, searches and calibrations beside the plan in use, under the same memory cap."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from device_sdk.bundles.bundle import Bundle
 from device_sdk.data.inputs import Inputs
-from device_sdk.errors import InfeasibleBudgetError, TransferError
+from device_sdk.errors import InfeasibleBudgetError
 from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.execution.workspace import Workspace
 from device_sdk.logs import log_events
 from device_sdk.logs.adaptation_log import AdaptationLog
-from device_sdk.offload.remote_calls import default_transport
-from device_sdk.offload.remote_model import RemoteModel
-from device_sdk.offload.server_facts import measure_uplink, server_profile
 from device_sdk.policies.adaptation import Adaptation, AdaptationSettings, find_plan
 from device_sdk.policies.calibration import Calibration, CalibrationSettings, calibrate_plan
-from device_sdk.policies.costs.answers import answer_everywhere
-from device_sdk.policies.hybrid.choice import HybridChoice, Network, choose_hybrid
-from device_sdk.policies.hybrid.costs import Resource, asked_cost, energy_costs, latency_costs, macs_costs
-from device_sdk.policies.hybrid.joint_search import HybridMember, JointSettings
-from device_sdk.policies.planning.plan_choice import Planned, choose_plan
-from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.profiling.profile import Profile
 from device_sdk.profiling.profile import profile as measure_profile
 from device_sdk.progress import Progress
 from device_sdk.runtimes.port import Array
 from device_sdk.session.device_state import DeviceState
-from device_sdk.supernet.cost import Budget, CostModel, Power, Uplink
+from device_sdk.supernet.cost import Budget
 from device_sdk.supernet.plan import Subnet
-from device_sdk.supernet.requirement import Requirement
-
-_BATCH = 64
 
 
 class Measuring:
@@ -78,7 +63,7 @@ class Measuring:
 
     def calibrate(
         self,
-        inputs: Array,
+        inputs: Inputs | Array,
         labels: npt.NDArray[np.int64] | None,
         *,
         settings: CalibrationSettings,
@@ -89,96 +74,9 @@ class Measuring:
         profile = self.profile(progress=progress)
         if subnet is None:
             subnet = self._in_use.running().plan.subnet
-        workspace = self._with_prior()
+        workspace = self.workspace()
         return calibrate_plan(workspace, profile, subnet, inputs, labels, settings=settings, progress=progress)
 
-    def answers(self, subnet: Subnet, inputs: Array, labels: npt.NDArray[np.int64]) -> Array:
-        """Logits [count, classes] of ``subnet`` for ``inputs`` [count, *input]."""
-        workspace = self._with_prior()
-        return answer_everywhere(workspace, subnet, inputs, labels, use_exits=False, batch=_BATCH).logits[-1]
-
-    def plan(
-        self,
-        subnets: Sequence[Subnet],
-        prepared: Callable[[tuple[int, ...]], Array],
-        labels: npt.NDArray[np.int64] | None,
-        requirement: Requirement,
-        servers: Servers,
-        *,
-        power: Power | None,
-        progress: Progress,
-    ) -> Planned:
-        """As ``policies.planning.plan_choice``."""
-        profile = self.profile(progress=progress)
-        workspace = self._with_prior()
-        return choose_plan(
-            workspace,
-            profile,
-            subnets,
-            prepared,
-            labels,
-            requirement,
-            servers,
-            power=power,
-            progress=progress,
-            timed_exits=True,
-        )
-
-    def plan_hybrid(
-        self,
-        bundle: Bundle,
-        subnets: Sequence[Subnet],
-        tensors: Array,
-        labels: npt.NDArray[np.int64],
-        limit: float,
-        *,
-        resource: Resource,
-        server: RemoteModel,
-        others: Sequence[Servers],
-        uplink: Uplink | None,
-        power: Power | None,
-        settings: JointSettings,
-        progress: Progress,
-    ) -> HybridChoice:
-        """As ``policies.hybrid.choice``; the server's speed and the way to it are asked for where they count."""
-        device = self.profile(progress=progress).cost_model()
-        name = bundle.manifest.name
-        if resource == "macs":
-            costs = macs_costs(bundle.supernet)
-        else:
-            there, uplink = self._at_server(server, name, uplink)
-            size = bundle.manifest.cut_points[0].nbytes
-            if resource == "latency_ms":
-                costs = latency_costs(device, there, uplink, input_bytes=size)
-            else:
-                costs = energy_costs(device, there, uplink, power, input_bytes=size)
-        workspace = self._in_use.lend_workspace()
-        return choose_hybrid(
-            workspace,
-            (name, bundle.digest),
-            device,
-            subnets,
-            tensors,
-            labels,
-            limit,
-            costs,
-            settings,
-            others=[_asked_model(one, resource, power) for one in others],
-            progress=progress,
-        )
-
-    def _with_prior(self) -> Workspace:
+    def workspace(self) -> Workspace:
         """The workspace in which all answers are corrected as those of the plan in use are."""
         return replace(self._in_use.lend_workspace(), prior=self._in_use.running().plan.class_prior)
-
-    @staticmethod
-    def _at_server(server: RemoteModel, bundle: str, uplink: Uplink | None) -> tuple[CostModel, Uplink]:
-        with contextlib.closing(default_transport(server)) as transport:
-            profile = server_profile(transport, server.server, bundle)
-            return profile.cost_model(), uplink or measure_uplink(transport, server.server)
-
-
-def _asked_model(servers: Servers, resource: Resource, power: Power | None) -> HybridMember[Network]:
-    if servers.asked is None or servers.logits is None or servers.network is None:
-        raise TransferError(servers.notes[0] if servers.notes else "a server's model may not be sent inputs")
-    return HybridMember(servers.asked, servers.logits, asked_cost(resource, servers.network, servers.asked, power))

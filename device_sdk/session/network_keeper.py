@@ -1,4 +1,4 @@
-"""What ``AdaptiveModel`` keeps to follow the network: the planner with its evidence, the estimate, and the thread.
+"""State of following the network: the planner with its evidence, the link estimate, and the thread.
 
 After ``open`` the evidence is gone; the plans that were the best on some network were kept, and go on.
 """
@@ -39,7 +39,7 @@ class NetworkKeeper:
 
     @property
     def running(self) -> bool:
-        """Whether the network is followed."""
+        """True while the network is followed."""
         return self._follower is not None
 
     def require(self, planned: Planned) -> None:
@@ -73,7 +73,7 @@ class NetworkKeeper:
         self._follow(best, network.uplink, network.input_bytes, answer_ms, exchanged, settings)
 
     def front(self, planned: Planned, requirement: Requirement, power: Power | None) -> PlanFront:
-        """What ``resume`` needs of a plan that is followed, as ``start`` takes it."""
+        """The front that ``resume`` takes, from the arguments of ``start``."""
         network, asked = planned.servers.network, planned.servers.asked
         assert network is not None
         planner = planned.planner

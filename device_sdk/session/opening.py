@@ -1,4 +1,4 @@
-"""Where a bundle comes from: a folder here, or a server, with the last good one in reserve."""
+"""Opening of bundles: from a folder, or from a server with the last good one in reserve."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def origin_of(location: str | Path, *, state_folder: Path, token: str | None = N
 
 
 def _stated_trust(location: str | Path, trust: Trustable | Unstated) -> Trust | None:
-    """What the caller trusts. With an address it has to be stated, even if it is nothing."""
+    """The caller's trust. With an address it has to be stated, even if it is None."""
     if not isinstance(trust, Unstated):
         return load_trust(trust)
     if not _is_address(location):

@@ -1,10 +1,11 @@
-"""What plans are chosen from: the subnets of a device, its private samples, the servers that are connected.
+"""Choice of plans from the device's subnets, its private samples and the connected servers.
 
 Gathers it and has ``policies`` choose. Exchanges nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -18,13 +19,23 @@ from device_sdk.execution.class_prior import corrected
 from device_sdk.execution.plan_in_use import PlanInUse
 from device_sdk.offload.named_path import takes_jpegs
 from device_sdk.offload.pooling import LogarithmicPool
+from device_sdk.offload.remote_calls import default_transport
 from device_sdk.offload.remote_model import RemoteModel
+from device_sdk.offload.server_facts import measure_uplink, server_profile
+from device_sdk.policies.costs.answers import answer_everywhere
 from device_sdk.policies.deciding.pool_fitting import fit_pool
-from device_sdk.policies.hybrid.choice import HybridChoice
-from device_sdk.policies.hybrid.costs import Resource
-from device_sdk.policies.hybrid.joint_search import JointSettings
+from device_sdk.policies.hybrid.choice import HybridChoice, Network, choose_hybrid
+from device_sdk.policies.hybrid.costs import (
+    HybridCosts,
+    Resource,
+    asked_cost,
+    energy_costs,
+    latency_costs,
+    macs_costs,
+)
+from device_sdk.policies.hybrid.joint_search import HybridMember, JointSettings
 from device_sdk.policies.measured_splits.jpeg_inputs import JpegInputs
-from device_sdk.policies.planning.plan_choice import Planned
+from device_sdk.policies.planning.plan_choice import Planned, choose_plan
 from device_sdk.policies.planning.server_evidence import Servers
 from device_sdk.policies.scores import Targets, score_of
 from device_sdk.progress import Progress
@@ -32,7 +43,7 @@ from device_sdk.session.device_state import DeviceState
 from device_sdk.session.measuring import Measuring
 from device_sdk.session.remote_answers import RemoteAnswers
 from device_sdk.session.samples import SampleChecker
-from device_sdk.supernet.cost import Power, Uplink
+from device_sdk.supernet.cost import CostModel, Power, Uplink
 from device_sdk.supernet.plan import Ask, Fallback, Plan, Subnet
 from device_sdk.supernet.requirement import Requirement
 
@@ -45,6 +56,8 @@ if TYPE_CHECKING:
 
     Samples = npt.NDArray[np.uint8] | Sequence[npt.NDArray[np.uint8] | Image.Image]
     Labels = npt.NDArray[np.int64] | Sequence[int]
+
+_BATCH = 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,16 +100,21 @@ class Planning:
         progress: Progress,
     ) -> Planned:
         """The best plan of any kind on samples with the labels ``targets`` [count]; raises as ``choose_plan``."""
-        tensors, images = self._samples.prepare_all(samples), self._samples.pixels(samples)
-        servers = self._corrected(self._remote.gather(tensors, images, uplink=uplink, progress=progress))
-        return self._measuring.plan(
+        inputs, images = self._samples.inputs(samples), self._samples.pixels(samples)
+        servers = self._corrected(self._remote.gather(inputs, images, uplink=uplink, progress=progress))
+        profile = self._measuring.profile(progress=progress)
+        return choose_plan(
+            self._measuring.workspace(),
+            profile,
             self._subnets(),
-            lambda input_size: self._samples.prepare_all(samples, input_size) if input_size else tensors,
+            inputs,
             targets,
             requirement,
             servers,
             power=power,
             progress=progress,
+            timed_exits=True,
+            use_ladder=True,
         )
 
     def pool(
@@ -106,13 +124,13 @@ class Planning:
         model, subnet = self._remote.asked_model, self._in_use.running().plan.subnet
         if model is None:
             raise UsageError("no server is connected that answers samples", hint="connect one")
-        tensors, images = self._samples.prepare_all(samples), self._samples.pixels(samples)
-        servers = self._corrected(self._remote.gather_from(model, tensors, images, uplink=None, progress=progress))
+        inputs, images = self._samples.inputs(samples), self._samples.pixels(samples)
+        servers = self._corrected(self._remote.gather_from(model, inputs, images, uplink=None, progress=progress))
         if servers.logits is None:
             raise TransferError(servers.notes[0] if servers.notes else f"{model.model} may not be sent inputs")
-        inputs = self._samples.prepare_all(samples, subnet.input_size) if subnet.input_size else tensors
-        own = self._measuring.answers(subnet, inputs, targets)
-        return model, fit_pool(own, servers.logits, targets)
+        workspace = self._measuring.workspace()
+        own = answer_everywhere(workspace, subnet, inputs, targets, use_exits=False, batch=_BATCH)
+        return model, fit_pool(own.logits[-1], servers.logits, targets)
 
     def _corrected(self, servers: Servers) -> Servers:
         """The same answers under the prior of the plan in use, as they are corrected when it asks."""
@@ -135,31 +153,46 @@ class Planning:
         progress: Progress,
     ) -> tuple[HybridChoice, RemoteModel]:
         """The best pair of networks for device and server, and the server's model that its plan asks."""
-        targets, tensors = self._samples.labels(labels), self._samples.prepare_all(samples)
+        targets, inputs = self._samples.labels(labels), self._samples.inputs(samples)
         pixels = self._samples.pixels(samples)
-        found = [self._remote.gather_from(one, tensors, pixels, uplink=uplink, progress=progress) for one in others]
-        choice = self._measuring.plan_hybrid(
-            self._in_use.workspace.bundle,
+        found = [self._remote.gather_from(one, inputs, pixels, uplink=uplink, progress=progress) for one in others]
+        bundle, device = self._in_use.workspace.bundle, self._measuring.profile(progress=progress).cost_model()
+        choice = choose_hybrid(
+            self._in_use.lend_workspace(),
+            (bundle.manifest.name, bundle.digest),
+            device,
             self._subnets(),
-            tensors,
+            inputs,
             targets,
             limit,
-            resource=resource,
-            server=server,
-            others=found,
-            uplink=uplink,
-            power=power,
-            settings=settings,
+            self._hybrid_costs(device, server, resource, uplink, power),
+            settings,
+            others=[_asked_model(one, resource, power) for one in found],
             progress=progress,
         )
         assert isinstance(choice.plan.hard, Ask)
         asked = choice.plan.hard.server.model
         return choice, next((one for one in others if one.model == asked), replace(server, model=asked))
 
+    def _hybrid_costs(
+        self, device: CostModel, server: RemoteModel, resource: Resource, uplink: Uplink | None, power: Power | None
+    ) -> HybridCosts:
+        """Costs of ``resource``; the server is asked for its speed, and the uplink measured, only where they count."""
+        manifest, supernet = self._in_use.workspace.bundle.manifest, self._in_use.workspace.supernet
+        if resource == "macs":
+            return macs_costs(supernet)
+        with contextlib.closing(default_transport(server)) as transport:
+            there = server_profile(transport, server.server, manifest.name).cost_model()
+            uplink = uplink or measure_uplink(transport, server.server)
+        size = manifest.cut_points[0].nbytes
+        if resource == "latency_ms":
+            return latency_costs(device, there, uplink, input_bytes=size)
+        return energy_costs(device, there, uplink, power, input_bytes=size)
+
     def split(
         self, model: RemoteModel, wish: SplitWish, *, uplink_mbps: float | None, follow: bool, progress: Progress
     ) -> tuple[SplitDecision, PlanFront | None]:
-        """Where the subnet in use crosses to the server that runs its tail; raises as ``decide_split``.
+        """Decide the cut point from which a server runs the tail of the subnet in use; raises as ``decide_split``.
 
         ``follow``: also the splits for other networks.
         """
@@ -235,8 +268,15 @@ class Planning:
         if wish.samples is None:
             return SplitLimits(wish.memory_mb, wish.max_drop, storage_mb=wish.storage_mb)
         self._in_use.workspace.bundle.require_whole("measuring the accuracy of a split")
-        inputs = self._samples.prepare_all(wish.samples, plan.subnet.input_size)
+        samples = self._samples.inputs(wish.samples)
+        inputs = samples.take(np.arange(len(samples)), plan.subnet.input_size)
         score = score_of(self._in_use.workspace.bundle.manifest.task)
         targets = None if wish.labels is None else score.checked(wish.labels, len(inputs))
         judge = SplitScore(self._in_use.lend_workspace(), plan.subnet, inputs, targets, score, jpegs=jpegs)
         return SplitLimits(wish.memory_mb, wish.max_drop, judge, wish.storage_mb)
+
+
+def _asked_model(servers: Servers, resource: Resource, power: Power | None) -> HybridMember[Network]:
+    if servers.asked is None or servers.logits is None or servers.network is None:
+        raise TransferError(servers.notes[0] if servers.notes else "a server's model may not be sent inputs")
+    return HybridMember(servers.asked, servers.logits, asked_cost(resource, servers.network, servers.asked, power))

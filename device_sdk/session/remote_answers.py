@@ -1,4 +1,4 @@
-"""What servers add to a plan's answers: the tails of split plans, and the hard samples. Marks each answer's source."""
+"""Answers of servers: tails of split plans, and hard samples. Marks each answer's source."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.data.inputs import Inputs
 from device_sdk.errors import UsageError
 from device_sdk.execution.class_prior import corrected
 from device_sdk.execution.deciders import hard as hard_samples
@@ -98,11 +99,11 @@ class RemoteAnswers:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a server."""
+        """True if a server is connected."""
         return self._escalator is not None or self._tail is not None
 
     def prober(self, link: LinkEstimate, tail: PlannedTail | None = None) -> LinkProbe:
-        """What asks the connected server for nothing but the time it takes; with ``tail`` its load counts too.
+        """Probe that measures the round trip to the connected server; with ``tail`` its load counts too.
 
         Raises:
             UsageError: none is connected.
@@ -149,13 +150,13 @@ class RemoteAnswers:
 
     def gather(
         self,
-        tensors: Array,
+        inputs: Inputs,
         images: Sequence[npt.NDArray[np.uint8]] | None,
         *,
         uplink: Uplink | None,
         progress: Progress,
     ) -> Servers:
-        """What the connected servers answer to all samples, and how long it takes.
+        """Answers of the connected servers to all samples, and the time that they take.
 
         See ``policies.planning.server_evidence``.
         """
@@ -163,7 +164,7 @@ class RemoteAnswers:
             self._escalator,
             self._tail,
             self._bundle,
-            tensors,
+            inputs,
             images,
             uplink=uplink,
             progress=progress,
@@ -172,7 +173,7 @@ class RemoteAnswers:
     def gather_from(
         self,
         model: RemoteModel,
-        tensors: Array,
+        inputs: Inputs,
         images: Sequence[npt.NDArray[np.uint8]] | None,
         *,
         uplink: Uplink | None,
@@ -180,7 +181,7 @@ class RemoteAnswers:
     ) -> Servers:
         """The same of one model, connected or not, that answers samples."""
         with contextlib.closing(self._escalator_to(model)) as escalator:
-            return ask_servers(escalator, None, self._bundle, tensors, images, uplink=uplink, progress=progress)
+            return ask_servers(escalator, None, self._bundle, inputs, images, uplink=uplink, progress=progress)
 
     def why_not(self, plan: Plan) -> str | None:
         """Why a server that ``plan`` needs cannot be used now; None if all can, or it needs none."""
@@ -227,7 +228,7 @@ class RemoteAnswers:
         tensor: Array,
         images: npt.NDArray[np.uint8] | Image.Image | None,
     ) -> tuple[Array, tuple[str, ...]]:
-        """What becomes of the samples that reached the end and are hard; what a server answered may only abstain.
+        """Answers after hard samples at the end were sent or left unanswered; a server's answer can only be the latter.
 
         Those that ask from exits are sent with them, in one call with one time-out; they go on here if it fails.
         """
@@ -262,19 +263,19 @@ class RemoteAnswers:
         return output, tuple(sources)
 
     def _hard(self, policy: Abstain | Ask, output: Array) -> npt.NDArray[np.bool_]:
-        """Which samples with these logits [batch, classes] are hard; the connection may keep their share."""
+        """Mask [batch] of hard samples by their logits [batch, classes]; the connection may keep their share."""
         share = self._share
         if share is None or not isinstance(policy, Ask) or policy.sends != "input":
             return hard_samples(policy.decider, output)
         return share.hard(policy.decider, output)
 
     def _pool_for(self, ask: Ask) -> LogarithmicPool | None:
-        """How replies are pooled with the device's own answers: those to inputs only."""
+        """Pool of replies with the device's own answers; only replies to inputs are pooled."""
         model = self.asked_model
         return None if model is None or ask.sends != "input" else model.pool
 
     def _is_ready(self, hard: Hard) -> bool:
-        """Whether the server that the plan asks is connected, may be sent to, and is not left alone after failures."""
+        """True if the plan's server is connected, may be sent to, and is not in a pause after failures."""
         if not isinstance(hard, Ask):
             return False
         client = self._escalator if hard.sends == "input" else self._tail
@@ -368,7 +369,7 @@ def _sources(plan: Plan, outcome: Outcome) -> list[str]:
 
 
 def _at_end(plan: Plan, policy: Abstain | Ask, outcome: Outcome) -> npt.NDArray[np.bool_]:
-    """Which samples [batch] the decider looks at: those of the end here; to abstain, also the server's answers."""
+    """Mask [batch] of the samples that the decider judges: those that ended here; to abstain, the server's too."""
     if plan.split is None:
         return outcome.answered_by == len(plan.exits) + AT_END
     ends = (AT_END, AFTER_FAILURE, AT_SERVER) if isinstance(policy, Abstain) else (AT_END, AFTER_FAILURE)

@@ -44,12 +44,12 @@ class Running:
 
     @property
     def answered(self) -> bool:
-        """Whether there is an answer."""
+        """True if there is an answer."""
         return self._latest is not None
 
     @property
     def done(self) -> bool:
-        """Whether nothing runs any more."""
+        """True once nothing runs any more."""
         return not self._thread.is_alive()
 
     def latest(self) -> Answer:

@@ -1,9 +1,9 @@
-"""What callers hand in, checked against what a model takes."""
+"""Checks of samples and labels against the model's input and classes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import msgspec
 import numpy as np
@@ -17,6 +17,28 @@ from device_sdk.runtimes.port import Array
 
 if TYPE_CHECKING:
     from PIL import Image
+
+
+class Pixels(Sequence[npt.NDArray[np.uint8]]):
+    """Raw images as arrays [height, width, channels], each converted when it is taken."""
+
+    def __init__(self, images: Sequence[Any]) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    @overload
+    def __getitem__(self, at: int) -> npt.NDArray[np.uint8]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Pixels: ...
+
+    def __getitem__(self, at: int | slice) -> npt.NDArray[np.uint8] | Pixels:
+        if isinstance(at, slice):
+            return Pixels(self._images[at])
+        array = np.asarray(self._images[at], dtype=np.uint8)
+        return array if array.ndim == 3 else array[..., np.newaxis]
 
 
 class SampleChecker:
@@ -39,36 +61,25 @@ class SampleChecker:
         height, width = input_size or own
         return prepare(images, self._preprocessing, input_shape=(channels, height, width))
 
-    def prepare_all(self, samples: Any, input_size: tuple[int, ...] = ()) -> npt.NDArray[np.float32]:
-        """A batch of raw images, or a sequence of images of any sizes, as [count, *input]."""
-        if isinstance(samples, np.ndarray):
-            return self.prepare(samples, input_size)
-        if not len(samples):
-            raise InputError("there are no samples")
-        return np.concatenate([self.prepare(sample, input_size) for sample in samples])
-
-    def pixels(self, samples: Any) -> list[npt.NDArray[np.uint8]]:
-        """The same samples as arrays [height, width, channels]."""
-        if (
-            isinstance(samples, np.ndarray)
-            and samples.ndim < 4
-            and not (samples.ndim == 3 and self._preprocessing.channels == 1)
-        ):
-            samples = [samples]
-        arrays = [np.asarray(sample, dtype=np.uint8) for sample in samples]
-        return [array if array.ndim == 3 else array[..., np.newaxis] for array in arrays]
+    def pixels(self, samples: Any) -> Pixels:
+        """A batch of raw images, or a sequence of images of any sizes, as arrays [height, width, channels]."""
+        return Pixels(self._images(samples))
 
     def inputs(self, samples: Any) -> Inputs:
         """The same samples, prepared when they are needed, at any input size."""
         if not len(samples):
             raise InputError("there are no samples")
-        images = samples
-        if isinstance(samples, np.ndarray) and samples.ndim < 4:
-            images = samples[..., np.newaxis] if samples.ndim == 3 and self._preprocessing.channels == 1 else [samples]
-        inputs = RawInputs(images, self._preprocessing, self._image_shape())
+        inputs = RawInputs(self._images(samples), self._preprocessing, self._image_shape())
         for position in range(len(inputs)):
             inputs.check(position)
         return inputs
+
+    def _images(self, samples: Any) -> Sequence[Any]:
+        """``samples``, where a single image, which has fewer dimensions than a batch, counts as a batch of one."""
+        if not isinstance(samples, np.ndarray) or samples.ndim == 4:
+            return cast(Sequence[Any], samples)
+        grey = samples.ndim == 3 and self._preprocessing.channels == 1
+        return cast(Sequence[Any], samples[..., np.newaxis]) if grey else [samples]
 
     def _image_shape(self) -> tuple[int, int, int]:
         shape = self._input.shape

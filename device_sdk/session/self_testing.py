@@ -1,4 +1,4 @@
-"""Whether a bundle may be used here: its self-test runs once, and what fails it is not tried again and again."""
+"""Self-test of a bundle before its first use: it runs once, and a bundle that failed is not tried again and again."""
 
 from __future__ import annotations
 

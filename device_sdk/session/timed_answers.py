@@ -166,7 +166,7 @@ class _Guard:
         self._armed = False
 
     def may_begin(self, step: int) -> bool:
-        """Whether ``step`` will end in time; from the first one on the alarm ends it if it does not."""
+        """True if ``step`` will end in time; from the first step on, the alarm ends one that does not."""
         if time.perf_counter() + self._steps_ms[step] / 1e3 > self._until_s:
             return False
         if not self._armed:
@@ -176,7 +176,7 @@ class _Guard:
 
 
 def _present_slowness(active: Active, times: StepTimes) -> float | None:
-    """How slow live update sees ordinary calls, against the typical time to the end; None where it does not watch."""
+    """Slowdown of ordinary calls as live update sees it, against the typical time to the end; None while it is off."""
     calls_ms = [] if active.times is None else active.times.last()[-_LIVE_CALLS:]
     return float(np.median(calls_ms)) / sum(times.typical_ms) if len(calls_ms) == _LIVE_CALLS else None
 
@@ -188,7 +188,7 @@ def _source(plan: Plan, number: int) -> str:
 
 
 def _sources(plan: Plan, outcome: Outcome) -> tuple[str, ...]:
-    """Where each answer comes from; of hard samples at the end what a plan says without its server."""
+    """Source of each answer; hard samples at the end are answered as the plan says without its server."""
     sources = [_source(plan, number) for number in outcome.answered_by]
     if not isinstance(plan.hard, AnswerLocally):
         mark = ABSTAINED if isinstance(plan.hard, Abstain) else FALLBACK

@@ -1,4 +1,4 @@
-"""Which part of a bundle a device opens: what it was told, what it kept, or the same as of the version before."""
+"""Part of a bundle that a device opens: as told, as kept, or the same as of the version before."""
 
 from __future__ import annotations
 

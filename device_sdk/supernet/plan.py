@@ -334,6 +334,14 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="f
         return any(choice.ask_below > 0 for choice in self.exits)
 
     @property
+    def server_models(self) -> tuple[str, ...]:
+        """Names of the server's models that the plan needs, each once; none where any model will do."""
+        found = [] if self.split is None else [self.split.server]
+        if isinstance(self.hard, Ask):
+            found.append(self.hard.server)
+        return tuple(dict.fromkeys(one.model for one in found if one.model))
+
+    @property
     def is_head(self) -> bool:
         """Whether nothing behind the split ever runs here."""
         return self.split is not None and self.split.fallback != "subnet"

@@ -11,7 +11,8 @@ from PIL import Image
 
 from device_sdk.data.image_files import read_image
 from jetson_demo.image_folder import NAMED_FILES, ImageFolder, find_images, spread
-from pathweave import AdaptiveModel, DataError
+from pathweave import AdaptiveModel
+from pathweave.errors import DataError
 
 
 def touch(root: Path, *names: str) -> Path:

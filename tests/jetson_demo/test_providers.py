@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from jetson_demo.providers import available_providers, open_on_first, to_try
-from pathweave import DataError, RuntimeFailedError, SelfTestError
+from pathweave.errors import DataError, RuntimeFailedError, SelfTestError
 
 CPU, CUDA, TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 

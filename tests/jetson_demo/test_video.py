@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jetson_demo.video import CSI, VideoFrames, camera_source, video_file
-from pathweave import DataError
+from pathweave.errors import DataError
 
 cv2 = pytest.importorskip("cv2", reason="needs the extra: pip install 'pathweave[camera]'")
 FRAMES = 12

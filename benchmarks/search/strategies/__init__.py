@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from benchmarks.search.strategies.annealing import SimulatedAnnealing
 from benchmarks.search.strategies.evolution import RegularisedEvolution

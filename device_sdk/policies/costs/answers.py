@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.inputs import Inputs, as_inputs, batches
 from device_sdk.data.views import views
 from device_sdk.execution.deciders import confidence
 from device_sdk.execution.plan_segments import PlanSegment
@@ -23,7 +24,7 @@ from device_sdk.supernet.plan import UNREACHABLE_CONFIDENCE, ExitChoice, Subnet
 
 @dataclass(frozen=True)
 class Answers:
-    """What the exits along a subnet and its end answer to private samples.
+    """Answers of the exits along a subnet and of its end to private samples.
 
     ``logits``: of each exit, then of the end, [count, classes]; ``edges``: how many of the subnet's an exit needs.
     """
@@ -69,7 +70,7 @@ def _choice(exit_: Exit) -> ExitChoice:
 def answer_everywhere(
     workspace: Workspace,
     subnet: Subnet,
-    inputs: Array,
+    inputs: Inputs | Array,
     labels: npt.NDArray[np.int64] | None,
     *,
     use_exits: bool,
@@ -77,7 +78,8 @@ def answer_everywhere(
 ) -> Answers:
     """Run the subnet once over all samples, batch by batch, and every branch on the features at its cut point.
 
-    ``inputs`` [count, *input]; without ``labels`` [count] the subnet's own answers stand in.
+    ``inputs``: samples, or an array [count, *input] of prepared ones; without ``labels`` [count] the subnet's own
+    answers stand in.
     """
     exits = workspace.supernet.exits_along(subnet) if use_exits else ()
     ends = [block.end for _, block in workspace.supernet.walk(subnet)]
@@ -93,7 +95,7 @@ def answer_everywhere(
     loaded = workspace.load_segments(parts, batch=batch)
     try:
         runs = [(part, stretch) for part, stretch in zip(parts, loaded.stretches, strict=True) if stretch is not None]
-        answers = [_answers(runs, inputs[at : at + batch]) for at in range(0, len(inputs), batch)]
+        answers = [_answers(runs, some) for some in batches(as_inputs(inputs), batch, subnet.input_size)]
     finally:
         loaded.close()
     logits = [np.concatenate(one) for one in zip(*answers, strict=True)]
@@ -101,23 +103,22 @@ def answer_everywhere(
     return Answers(subnet, tuple(exits), tuple(needed), tuple(logits), stand_in)
 
 
-def answer_views(workspace: Workspace, subnet: Subnet, inputs: Array, *, batch: int) -> Array:
-    """Logits of the end for all views of ``inputs`` [count, *input]: [views, count, classes]."""
+def answer_views(workspace: Workspace, subnet: Subnet, inputs: Inputs | Array, *, batch: int) -> Array:
+    """Logits of the end for all views of ``inputs``, as ``answer_everywhere`` takes them: [views, count, classes]."""
     part = PlanSegment(subnet.edges, None)
     batch = workspace.largest_batch([part], wanted=batch)
     with contextlib.closing(workspace.load_segments([part], batch=batch)) as loaded:
         [stretch] = loaded.stretches
         assert stretch is not None
-        return np.stack(
-            [
-                np.concatenate([stretch.run([view[at : at + batch]])[-1] for at in range(0, len(view), batch)])
-                for view in views(inputs)
-            ]
-        )
+        answers = [
+            np.stack([stretch.run([view])[-1] for view in views(some)])
+            for some in batches(as_inputs(inputs), batch, subnet.input_size)
+        ]
+        return np.concatenate(answers, axis=1)
 
 
 def _answers(runs: Sequence[tuple[PlanSegment, LoadedStretch]], batch: Array) -> list[Array]:
-    """What each branch and then the end answers to ``batch`` [batch, *input]."""
+    """Answers of each branch, then of the end, to ``batch`` [batch, *input]."""
     features, answers = [batch], []
     for part, stretch in runs:
         if part.edges:

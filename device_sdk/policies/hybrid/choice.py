@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.inputs import Inputs
 from device_sdk.errors import InfeasibleBudgetError, InputError
 from device_sdk.execution.deciders import ease, everything_is_hard, with_limit
 from device_sdk.execution.workspace import Workspace
@@ -35,7 +36,7 @@ _BATCH = 64
 _HELD_OUT = 3  # every third sample judges the choice
 
 Network = Subnet | RemoteRef
-"""What can be the global network: a subnet of the bundle, or a server's own model."""
+"""A global network: a subnet of the bundle, or a server's own model."""
 
 Both = tuple[HybridMember[Subnet] | None, HybridMember[Subnet] | None]
 """A subnet as base and as global network; None where it cannot be that."""
@@ -66,13 +67,19 @@ class HybridChoice:
 
 
 class SubnetAnswers:
-    """Has subnets answer samples on the device; each is run once. Everything that the joint search knows.
+    """Answers of subnets on the device, each computed once: everything that the joint search knows.
 
-    ``inputs`` [count, *input]; ``labels`` [count]. Paths with exits are not tried, nor other input sizes.
+    ``inputs``: samples, or an array [count, *input] of prepared ones; ``labels`` [count]. Exits and other input sizes
+    are not tried.
     """
 
     def __init__(
-        self, workspace: Workspace, inputs: Array, labels: npt.NDArray[np.int64], costs: HybridCosts, progress: Progress
+        self,
+        workspace: Workspace,
+        inputs: Inputs | Array,
+        labels: npt.NDArray[np.int64],
+        costs: HybridCosts,
+        progress: Progress,
     ) -> None:
         if not len(inputs) or len(inputs) != len(labels):
             raise InputError(f"there are {len(inputs)} samples and {len(labels)} labels")
@@ -105,7 +112,7 @@ def choose_hybrid(
     bundle: tuple[str, str],
     profile: CostModel,
     subnets: Sequence[Subnet],
-    inputs: Array,
+    inputs: Inputs | Array,
     labels: npt.NDArray[np.int64],
     limit: float,
     costs: HybridCosts,

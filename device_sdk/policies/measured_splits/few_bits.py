@@ -1,7 +1,10 @@
-"""What tails answer to activations that travel in few bits: both parts of a path run here, on private samples."""
+"""Answers of tails to activations sent in few bits: both parts of a path run here, on private samples."""
 
 from __future__ import annotations
 
+import numpy as np
+
+from device_sdk.data.inputs import Inputs, as_inputs, batches
 from device_sdk.execution.workspace import Workspace
 from device_sdk.offload.packing import can_travel, packet_bytes
 from device_sdk.policies.measured_splits.measuring import as_received, run_all
@@ -11,6 +14,7 @@ from device_sdk.supernet.plan import Edge, Subnet
 from device_sdk.supernet.supernet import Supernet
 
 WIDTHS = (6, 4, 2)  # bits; 8 lose nothing that counts
+_TOGETHER = 128  # samples whose features are in memory at once
 Received = dict[tuple[Subnet, int, tuple[int, ...]], Array]
 
 
@@ -33,13 +37,19 @@ def narrow_cuts(supernet: Supernet, subnet: Subnet) -> list[tuple[int, tuple[Edg
 
 
 def few_bits_ms(supernet: Supernet, subnet: Subnet, costs: CostModel) -> float:
-    """What ``answers_in_few_bits`` takes for one sample, about."""
+    """Approximate time of ``answers_in_few_bits`` for one sample."""
     tails_ms = sum(costs.latency_along_ms(tail) for _, tail in narrow_cuts(supernet, subnet))
     return costs.latency_ms(subnet) + len(WIDTHS) * tails_ms
 
 
-def answers_in_few_bits(workspace: Workspace, subnet: Subnet, inputs: Array) -> Received:
-    """Logits [count, classes] of ``subnet`` on ``inputs`` [count, *input], by narrow cut point and bits on the way."""
+def answers_in_few_bits(workspace: Workspace, subnet: Subnet, inputs: Inputs | Array) -> Received:
+    """Logits [count, classes] of ``subnet`` on ``inputs``, by narrow cut point and bits on the way."""
+    found = [_answers(workspace, subnet, some) for some in batches(as_inputs(inputs), _TOGETHER)]
+    return {key: np.concatenate([one[key] for one in found]) for key in found[0]}
+
+
+def _answers(workspace: Workspace, subnet: Subnet, inputs: Array) -> Received:
+    """The same for a few samples [count, *input]."""
     found: Received = {}
     features: tuple[Array, ...] = (inputs,)
     done = 0

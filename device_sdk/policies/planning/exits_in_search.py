@@ -67,7 +67,7 @@ def find_exits(
             workspace,
             profile,
             competing(workspace.supernet.original, pool, budget),
-            lambda size: samples.take(np.arange(len(samples)), size),
+            samples,
             labels[positions],
             Requirement.of(budget),
             Servers(),
@@ -79,7 +79,7 @@ def find_exits(
     plan = planned.choice.plan
     if not plan.exits:
         return None
-    mean_ms, _ = measured_with_exits(workspace, plan, samples.take(np.arange(len(samples)), plan.subnet.input_size))
+    mean_ms, _ = measured_with_exits(workspace, plan, samples)
     if mean_ms > most_ms:
         return None
     if budget.memory_mb is None:  # else what is left of it is not known to suffice

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from device_sdk.data.inputs import Inputs, as_inputs
 from device_sdk.data.views import VIEWS
 from device_sdk.errors import InputError
 from device_sdk.execution.workspace import Workspace
@@ -18,6 +19,7 @@ from device_sdk.policies.costs.expected_cost import expected_cost
 from device_sdk.policies.deciding.thresholds import choose_exits
 from device_sdk.policies.exits.timed_exits import with_further_exits
 from device_sdk.policies.measured_splits.few_bits import Received, answers_in_few_bits, few_bits_ms
+from device_sdk.policies.planning.best_rungs import best_rungs
 from device_sdk.policies.planning.choice import Choice
 from device_sdk.policies.planning.planner import Planner
 from device_sdk.policies.planning.promised_plans import PromisedPlans
@@ -58,7 +60,7 @@ def choose_plan(
     workspace: Workspace,
     profile: Profile,
     subnets: Sequence[Subnet],
-    prepared: Callable[[tuple[int, ...]], Array],
+    inputs: Inputs | Array,
     labels: npt.NDArray[np.int64] | None,
     requirement: Requirement,
     servers: Servers,
@@ -66,44 +68,53 @@ def choose_plan(
     power: Power | None,
     progress: Progress,
     timed_exits: bool = False,
+    use_ladder: bool = False,
 ) -> Planned:
     """Choose a plan on two thirds of the samples, and judge it on the rest.
 
     Args:
-        prepared: all samples [count, *input] at an input size; empty: the model's own.
+        inputs: all samples, or an array [count, *input] of prepared ones.
         workspace: its prior of classes, if any, corrects all answers and becomes part of the plans.
         labels: [count]; without them the server's answers stand in, or else those of the first subnet.
         timed_exits: plans keep an exit at each cut point for deadlines and anytime answers, unless memory is limited:
             what is left of it is not known to suffice. Ordinary answers are as without them.
+        use_ladder: plans are made of the best rungs of the ladder too (``best_rungs``).
 
     Raises:
         InfeasibleBudgetError: no plan keeps the requirement; names the nearest.
         InputError: there are no samples, or labels and samples differ in number.
     """
-    costs = profile.cost_model()
+    costs, inputs, count = profile.cost_model(), as_inputs(inputs), len(inputs)
     if labels is None and servers.logits is not None:
         labels = servers.logits.argmax(axis=1)
-    answers: list[Answers] = []
+    if not count or (labels is not None and len(labels) != count):
+        raise InputError(f"there are {count} samples and {0 if labels is None else len(labels)} labels")
+    judging = np.arange(0, count, HELD_OUT) if count >= _FEW_SAMPLES else np.arange(0)
+    choosing = np.setdiff1d(np.arange(count), judging)
+
+    def answer(subnet: Subnet) -> Answers:
+        return answer_everywhere(workspace, subnet, inputs, labels, use_exits=True, batch=_BATCH)
+
+    answers = [answer(subnets[0])]
+    labels = answers[0].labels
+    if use_ladder:
+        rungs = best_rungs(workspace, costs, inputs, labels, choosing, requirement, progress=progress)
+        subnets = list(dict.fromkeys([*subnets, *rungs]))
     with progress.task("answer in all ways", len(subnets)) as task:
-        for subnet in subnets:
-            inputs = prepared(subnet.input_size)
-            if not len(inputs) or (labels is not None and len(labels) != len(inputs)):
-                raise InputError(f"there are {len(inputs)} samples and {0 if labels is None else len(labels)} labels")
-            answers.append(answer_everywhere(workspace, subnet, inputs, labels, use_exits=True, batch=_BATCH))
-            labels = answers[0].labels
+        task.advance()
+        for subnet in subnets[1:]:
+            answers.append(answer(subnet))
             task.advance()
     views = {}
-    count, supernet = len(answers[0].labels), workspace.supernet
+    supernet = workspace.supernet
     for subnet in _affordable(subnets, _VIEWS_S, lambda one: VIEWS * count * costs.latency_ms(one) / 1e3):
-        views[subnet] = answer_views(workspace, subnet, prepared(subnet.input_size), batch=_BATCH)
+        views[subnet] = answer_views(workspace, subnet, inputs, batch=_BATCH)
     received: Received = {}
     if servers.tails is not None:
         own_size = [subnet for subnet in subnets if not subnet.input_size]
         for subnet in _affordable(own_size, _FEW_BITS_S, lambda one: count * few_bits_ms(supernet, one, costs) / 1e3):
-            received |= answers_in_few_bits(workspace, subnet, prepared(()))
+            received |= answers_in_few_bits(workspace, subnet, inputs)
     evidence = replace(_joined(answers, servers), views=views, received=received)
-    judging = np.arange(0, evidence.count, HELD_OUT) if evidence.count >= _FEW_SAMPLES else np.arange(0)
-    choosing = np.setdiff1d(np.arange(evidence.count), judging)
     planner = Planner(
         workspace.supernet,
         evidence.part(choosing),

@@ -1,4 +1,4 @@
-"""What servers add to the evidence: their answers to private samples, and how long the way to them takes."""
+"""Evidence from servers: their answers to private samples, and the latency of the link to them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from device_sdk.bundles.bundle import Bundle
+from device_sdk.data.inputs import Inputs
 from device_sdk.errors import PathweaveError, ProtocolError, TransferError
 from device_sdk.offload.client import request_overhead_bytes
 from device_sdk.offload.escalation import Escalator
@@ -35,7 +36,7 @@ _SIZED = 32  # samples, about, whose requests are encoded to know their mean siz
 
 @dataclass(frozen=True)
 class Servers:
-    """What is known of the connected servers.
+    """Facts about the connected servers.
 
     ``asked``: the model that may be asked, with its ``logits`` [count, classes]; ``tails``: the model that runs the
     rest of paths; ``pool``: of the answers of the first and the device's own; ``privacy``: the most that may be sent;
@@ -55,7 +56,7 @@ def ask_servers(
     escalator: Escalator | None,
     tails: TailClient | None,
     bundle: Bundle,
-    tensors: Array,
+    inputs: Inputs,
     images: Sequence[npt.NDArray[np.uint8]] | None,
     *,
     uplink: Uplink | None,
@@ -68,12 +69,12 @@ def ask_servers(
 
     Args:
         bundle: whose tails are run.
-        tensors: all samples, prepared [count, *input]; ``images``: the same as pixels, each [height, width, channels].
+        inputs: all samples; ``images``: the same as pixels, each [height, width, channels].
         uplink: planned with instead of the measured one.
     """
     servers = Servers()
     if escalator is not None and escalator.model.privacy == "inputs":
-        servers = _with_answers(servers, escalator, tensors, images, uplink, progress)
+        servers = _with_answers(servers, escalator, inputs, images, uplink, progress)
     if tails is not None and tails.model.privacy != "never":
         servers = _with_tails(servers, tails, bundle, uplink)
     return servers
@@ -82,18 +83,18 @@ def ask_servers(
 def _with_answers(
     servers: Servers,
     escalator: Escalator,
-    tensors: Array,
+    inputs: Inputs,
     images: Sequence[npt.NDArray[np.uint8]] | None,
     uplink: Uplink | None,
     progress: Progress,
 ) -> Servers:
     try:
         measured = _measured_uplink(escalator.model)
-        logits = _all_answers(escalator, tensors, images, progress)
-        one_ms = _time_of_one_ms(escalator, tensors, images)
+        logits = _all_answers(escalator, inputs, images, progress)
+        one_ms = _time_of_one_ms(escalator, inputs, images)
     except PathweaveError as error:
         return replace(servers, notes=(*servers.notes, f"no server is asked: {error}"))
-    size = _mean_request_bytes(escalator, tensors, images)
+    size = _mean_request_bytes(escalator, inputs, images)
     asked = RemoteRef(escalator.model.model, escalator.digest)
     network = Network(
         uplink=uplink or measured,
@@ -126,7 +127,7 @@ def _with_tails(servers: Servers, client: TailClient, bundle: Bundle, uplink: Up
 def _handling(
     client: TailClient, bundle: Bundle, costs: CostModel, measured: Uplink, overhead_bytes: int, *, is_given: bool
 ) -> Handling:
-    """What real calls of the full model's tails take beside their parts, over the uplink as it is.
+    """Time of real calls of the full model's tails beyond their parts, over the uplink as it is.
 
     ``is_given``: plans are made with another uplink, to whose bandwidth these calls say nothing.
     """
@@ -153,34 +154,35 @@ def _measured_uplink(model: RemoteModel) -> Uplink:
 
 
 def _all_answers(
-    escalator: Escalator, tensors: Array, images: Sequence[npt.NDArray[np.uint8]] | None, progress: Progress
+    escalator: Escalator, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None, progress: Progress
 ) -> Array:
     """Logits [count, classes] of all samples, in requests that each keep the model's time-out."""
-    count, size = len(tensors), escalator.model.max_batch
+    count, size = len(inputs), escalator.model.max_batch
     if images is not None and len({image.shape for image in images}) > 1:
         size = 1
     found = []
     with progress.task("ask the server", count) as task:
         for start in range(0, count, size):
             stop = min(start + size, count)
-            found.append(_answer(escalator, tensors[start:stop], _pixels(images, start, stop)))
+            found.append(_answer(escalator, inputs.take(np.arange(start, stop)), _pixels(images, start, stop)))
             task.advance(stop - start)
     return np.concatenate(found)
 
 
-def _time_of_one_ms(escalator: Escalator, tensors: Array, images: Sequence[npt.NDArray[np.uint8]] | None) -> float:
+def _time_of_one_ms(escalator: Escalator, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None) -> float:
     def timed(number: int) -> float:
+        tensor, pixels = inputs.take(np.array([number])), _pixels(images, number, number + 1)
         started = time.perf_counter()
-        _answer(escalator, tensors[number : number + 1], _pixels(images, number, number + 1))
+        _answer(escalator, tensor, pixels)
         return (time.perf_counter() - started) * 1e3
 
-    return median(timed(number % len(tensors)) for number in range(_TIMED))
+    return median(timed(number % len(inputs)) for number in range(_TIMED))
 
 
-def _mean_request_bytes(escalator: Escalator, tensors: Array, images: Sequence[npt.NDArray[np.uint8]] | None) -> int:
+def _mean_request_bytes(escalator: Escalator, inputs: Inputs, images: Sequence[npt.NDArray[np.uint8]] | None) -> int:
     """Of one sample; JPEGs differ in size."""
-    places = range(0, len(tensors), max(1, len(tensors) // _SIZED))
-    sizes = [escalator.request_bytes(tensors[at : at + 1], _pixels(images, at, at + 1)) for at in places]
+    places = range(0, len(inputs), max(1, len(inputs) // _SIZED))
+    sizes = [escalator.request_bytes(inputs.take(np.array([at])), _pixels(images, at, at + 1)) for at in places]
     return round(sum(sizes) / len(sizes))
 
 

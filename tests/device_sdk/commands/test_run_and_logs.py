@@ -246,8 +246,8 @@ def test_a_server_is_only_asked_with_leave(pathweave, tiny_bundle, pictures, opt
     status, _, err = pathweave("run", tiny_bundle.folder, *arguments)
     assert status == 2
     assert err == [
-        "error: --server needs permission to send samples",
-        "hint: allow it with --privacy inputs, or with --privacy activations for a split plan",
+        "error: the server http://127.0.0.1:1 may be sent nothing",
+        "hint: allow what it needs with --privacy activations, or with --privacy inputs for samples too",
     ]
     status, out, _ = pathweave("run", tiny_bundle.folder, *arguments, "--privacy", "inputs")
     assert (status, out.splitlines()[1:]) == (0, [])  # nothing is hard before calibration

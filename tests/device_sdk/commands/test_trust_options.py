@@ -7,7 +7,7 @@ COMMANDS = [
     ["adapt", "--data", "photos", "--latency-ms", "5"],
     ["calibrate", "--data", "photos"],
     ["plan", "--data", "photos", "--coverage", "0.9"],
-    ["split", "--uplink-mbps", "3"],
+    ["split", "--uplink-mbps", "3", "--privacy", "activations"],
     ["profile"],
     ["place"],
     ["logs"],

@@ -120,7 +120,7 @@ def test_the_command_says_what_it_chose(tiny, tmp_path, server):
     arguments = [str(tiny.folder), "--trust", str(tiny.public_key), "--data", str(archive), "--server", server.url]
     arguments += ["--at-most", "100", "--generations", "0", "--state", str(tmp_path / "own"), "--json"]
     refused = CliRunner().invoke(plan_hybrid, arguments)
-    assert "permission to send samples" in str(refused.exception)
+    assert "may be sent nothing" in str(refused.exception)
     result = CliRunner().invoke(plan_hybrid, [*arguments, "--privacy", "inputs"], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)

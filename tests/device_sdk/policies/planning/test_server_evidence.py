@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from device_sdk.data.inputs import PreparedInputs
 from device_sdk.data.preprocessing import Preprocessing
 from device_sdk.offload.agreement import Agreement, fill
 from device_sdk.offload.client import ModelMetadata, TensorMetadata
@@ -26,4 +27,4 @@ def test_jpegs_are_planned_with_their_mean_size():
     images, tensors = np.concatenate([flat, noisy]), np.zeros((2, 3, 16, 16), np.float32)
     sizes = [Sizes().request_bytes(tensors[:1], one) for one in (flat, noisy)]
     assert sizes[0] < sizes[1]
-    assert _mean_request_bytes(Sizes(), tensors, list(images)) == round(sum(sizes) / 2)
+    assert _mean_request_bytes(Sizes(), PreparedInputs(tensors), list(images)) == round(sum(sizes) / 2)

@@ -27,6 +27,7 @@ import pathweave.sdk.policies.planning.PlanEvidence
 import pathweave.sdk.policies.planning.PlanFront
 import pathweave.sdk.policies.planning.Planner
 import pathweave.sdk.policies.planning.RemoteEvidence
+import pathweave.sdk.policies.planning.bestRungs
 import pathweave.sdk.policies.planning.expectedCost
 import pathweave.sdk.supernet.CostModel
 import pathweave.sdk.supernet.ExitAtSize
@@ -76,7 +77,8 @@ internal class Planning(
     private val answering = Answering(workspace, costs)
 
     /**
-     * The best plan of [subnets], the first [MOST_SUBNETS] of them, and the connected server, for [wish].
+     * The best plan of [subnets], the first [MOST_SUBNETS] of them, the best rungs of the ladder, and the connected server,
+     * for [wish].
      *
      * [labels]: null: the server's answers stand in, or else the full model's.
      *
@@ -88,12 +90,14 @@ internal class Planning(
         val remote = client?.let { asked(it, images, wish.uplink, notes) }
         val full = bundle.supernet.original
         val (inputs, known) = samples.inputs(images) to (labels ?: remote?.let { argmax(it.logits) })
-        val answers = mutableListOf<AnswersEverywhere>()
-        for (subnet in (listOf(full) + subnets).filter(::canBeFed).distinct().take(MOST_SUBNETS)) {
-            answers += answering.answer(subnet, inputs, known ?: answers.firstOrNull()?.labels, areTimed(subnet), BATCH)
+        val answers = mutableListOf(answering.answer(full, inputs, known, areTimed(full), BATCH))
+        val own = answers[0].labels
+        val (judging, choosing) = own.indices.partition { own.size >= FEW_SAMPLES && it % HELD_OUT == 0 }
+        val rungs = bestRungs(workspace, costs, inputs, own, choosing, wish.requirement)
+        val others = (listOf(full) + subnets).distinct().take(MOST_SUBNETS) + rungs
+        for (subnet in others.filter(::canBeFed).distinct() - full) {
+            answers += answering.answer(subnet, inputs, own, areTimed(subnet), BATCH)
         }
-        val holdsOut = answers[0].count >= FEW_SAMPLES
-        val (judging, choosing) = answers[0].labels.indices.partition { holdsOut && it % HELD_OUT == 0 }
         val planner = Planner(evidence(answers, remote, choosing, withExits = true), costs)
         val choice = required(planner.nearest(wish.requirement, remote?.uplink, wish.power).choice)
         val heldOut = judging.takeIf { it.isNotEmpty() }?.let {

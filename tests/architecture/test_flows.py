@@ -1,0 +1,112 @@
+"""Files and functions that each flow of the SDK enters: what a reader has to follow. The ceilings only sink."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import CodeType, FrameType
+
+import pytest
+
+from device_sdk.bundles import signing
+from device_sdk.policies.adaptation import AdaptationSettings
+from device_sdk.policies.calibration import CalibrationSettings
+from device_sdk.supernet.cost import Budget
+from device_sdk.supernet.requirement import Requirement
+from pathweave import AdaptiveModel
+from tests.device_sdk.tiny_bundle import TinyBundle, draw_images, write_tiny_bundle
+
+ROOT = Path(__file__).parents[2]
+PRODUCT = ("device_sdk/", "pathweave/")
+CEILINGS = {  # files, functions
+    "open": (57, 220),
+    "call": (10, 20),
+    "adapt": (77, 465),
+    "calibrate": (59, 270),
+    "plan": (74, 400),
+}
+
+
+@dataclass
+class Entered:
+    """Code objects of the product that ran."""
+
+    code: set[CodeType] = field(default_factory=set)
+
+    def __call__(self, frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            self.code.add(frame.f_code)
+
+    def product(self) -> list[tuple[str, str]]:
+        """File and function of each."""
+        found = []
+        for code in self.code:
+            path = Path(code.co_filename)
+            name = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
+            if name.startswith(PRODUCT) and not code.co_name.startswith("<"):
+                found.append((name, f"{code.co_qualname}:{code.co_firstlineno}"))
+        return found
+
+
+@contextmanager
+def entering() -> Iterator[Entered]:
+    """Note what runs, in threads that start meanwhile too."""
+    entered = Entered()
+    threading.setprofile(entered)
+    sys.setprofile(entered)
+    try:
+        yield entered
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory: pytest.TempPathFactory) -> TinyBundle:
+    folder = tmp_path_factory.mktemp("tiny")
+    private, _ = signing.new_key_pair()
+    (folder / "key").write_bytes(private)
+    write_tiny_bundle(folder / "bundle", folder / "key")
+    return TinyBundle(folder / "bundle", folder / "key", folder / "key.pub", *draw_images(60, seed=2))
+
+
+@pytest.fixture
+def state(bundle: TinyBundle, tmp_path: Path) -> Path:
+    """A state folder of a device that has tested and profiled the bundle."""
+    with AdaptiveModel.open(bundle.folder, state_folder=tmp_path) as model:
+        model.profile()
+    return tmp_path
+
+
+FLOWS: dict[str, Callable[[AdaptiveModel, TinyBundle], object]] = {
+    "call": lambda model, tiny: model(tiny.images[0]),
+    "adapt": lambda model, tiny: model.adapt(
+        tiny.images, tiny.labels, Budget(latency_ratio=0.9), settings=AdaptationSettings(time_limit_s=1.0)
+    ),
+    "calibrate": lambda model, tiny: model.calibrate(
+        tiny.images, tiny.labels, settings=CalibrationSettings(confirm=False)
+    ),
+    "plan": lambda model, tiny: model.plan_for(tiny.images, tiny.labels, Requirement(latency_ms=1e3)),
+}
+
+
+@pytest.mark.parametrize("flow", CEILINGS)
+def test_a_flow_enters_no_more_files_and_functions_than_its_ceiling(flow: str, bundle: TinyBundle, state: Path) -> None:
+    if flow == "open":
+        with entering() as entered, AdaptiveModel.open(bundle.folder, state_folder=state):
+            pass
+    else:
+        with AdaptiveModel.open(bundle.folder, state_folder=state) as model:
+            model(bundle.images[0])  # warm
+            with entering() as entered:
+                FLOWS[flow](model, bundle)
+    found = entered.product()
+    files, functions = len({file for file, _ in found}), len(set(found))
+    print(f"{flow}: {files} files, {functions} functions")
+    most_files, most_functions = CEILINGS[flow]
+    assert files <= most_files, sorted({file for file, _ in found})
+    assert functions <= most_functions
